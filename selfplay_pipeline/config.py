@@ -1,0 +1,171 @@
+"""The configuration of a run: one YAML file, every key checked, options on the command line win."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.games.registry import GameConfig
+from selfplay_pipeline.train.config import TrainOptions
+
+TINY_MODEL = "data/tiny_model"
+GPU_MODEL = "Qwen/Qwen2.5-7B-Instruct"
+
+
+class Section(BaseModel):
+    """A part of the configuration; unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class EngineConfig(Section):
+    """What turns prompts into sampled tokens."""
+
+    kind: Literal["sglang", "transformers"] = "sglang"
+    """`sglang`: a server. `transformers`: in process, slow, for machines where SGLang cannot run."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto`: cuda where a GPU is visible."""
+    server_url: list[str] = []
+    """Attach to these running servers instead of launching one."""
+    tensor_parallel: Annotated[int, Field(ge=1)] = 1
+    """GPUs that share one copy of the model."""
+    data_parallel: Annotated[int, Field(ge=1)] = 1
+    """Copies of the model."""
+    memory_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.8
+    """Share of the GPU's memory for weights and cache."""
+    context_length: int | None = None
+    """Longest trajectory in tokens; the model's own limit by default."""
+    startup_timeout: Annotated[float, Field(gt=0)] = 900
+    """Seconds to wait for a launched server to answer."""
+    request_timeout: Annotated[float, Field(gt=0)] = 600
+    """Seconds to wait for one turn."""
+    extra_args: list[str] = []
+    """Further arguments for the SGLang server."""
+
+
+class GenerateConfig(Section):
+    """How many games are played, and how the policy samples."""
+
+    num_games: Annotated[int, Field(ge=1)] = 100
+    """Dialogues to play, rounded up to whole groups."""
+    plays_per_state: Annotated[int, Field(ge=1)] = 8
+    """G: plays of one game state, one group."""
+    temperature: Annotated[float, Field(ge=0)] = 0.7
+    """0 plays greedily (no training on such games)."""
+    max_new_tokens: Annotated[int, Field(ge=1)] = 256
+    """Token limit of one turn; a longer turn is cut and counts as an error."""
+    max_concurrency: Annotated[int, Field(ge=1)] = 64
+    """Live plays at a time."""
+    max_failures: Annotated[int, Field(ge=0)] = 16
+    """Plays lost to engine failures before the run stops."""
+
+
+class ConvertConfig(Section):
+    """How games become rows."""
+
+    val_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Share of groups that goes to val.parquet."""
+
+
+class IterateConfig(Section):
+    """The loop."""
+
+    num_iterations: Annotated[int, Field(ge=1)] = 3
+    """Rounds of generate, convert, train."""
+    keep_server: bool | None = None
+    """Keep the server up while training; by default only on CPU, where memory allows."""
+
+
+class Config(Section):
+    """A whole run."""
+
+    model: str | None = None
+    """The policy: a folder or a hub name. Default: Qwen2.5-7B-Instruct with a GPU, the shipped tiny model without."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seeds game states, the split and the trainer."""
+    game: GameConfig = GameConfig()
+    engine: EngineConfig = EngineConfig()
+    generate: GenerateConfig = GenerateConfig()
+    convert: ConvertConfig = ConvertConfig()
+    train: TrainOptions = TrainOptions()
+    iterate: IterateConfig = IterateConfig()
+
+
+def gpu_visible() -> bool:
+    """Whether an NVIDIA GPU is visible, without importing torch. An empty CUDA_VISIBLE_DEVICES hides all."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
+        return False
+    return Path("/dev/nvidiactl").exists() and shutil.which("nvidia-smi") is not None
+
+
+def load_config(source: str | None, overrides: dict[str, Any]) -> Config:
+    """Read a configuration and put options over it.
+
+    Args:
+        source: a YAML file, a built-in name (`tiny`, `default`), or None to choose by hardware and model.
+        overrides: dotted keys (`generate.num_games`) to values; None means not given.
+
+    Raises:
+        UserError: no such file, bad YAML, an unknown key or a bad value; names file, line and key.
+    """
+    given = {key: value for key, value in overrides.items() if value is not None}
+    if source is None:
+        own_model = given.get("model", TINY_MODEL) != TINY_MODEL
+        source = "default" if gpu_visible() or own_model else "tiny"
+    path = Path(source)
+    if not path.suffix and not path.exists():
+        path = Path(str(resources.files("selfplay_pipeline") / "configs" / f"{source}.yaml"))
+        if not path.exists():
+            raise UserError(f"--config: no built-in configuration or file {source!r}; built-in: tiny, default")
+    try:
+        text = path.read_text()
+        node = yaml.compose(text)
+        data = yaml.safe_load(text) or {}
+    except OSError as error:
+        raise UserError(f"--config {source}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"--config {source}: not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict):
+        raise UserError(f"--config {source}: expected keys and values, found {type(data).__name__}")
+    for dotted, value in given.items():
+        section, _, key = dotted.rpartition(".")
+        target = data.setdefault(section, {}) if section else data
+        target[key] = value
+    try:
+        config = Config.model_validate(data)
+    except ValidationError as error:
+        raise UserError(_explain(error, str(source), node, given)) from None
+    if config.model is None:
+        config.model = GPU_MODEL if gpu_visible() else TINY_MODEL
+    return config
+
+
+def _explain(error: ValidationError, source: str, node: yaml.Node | None, given: dict[str, Any]) -> str:
+    first = error.errors()[0]
+    path = [str(part) for part in first["loc"]]
+    key = ".".join(path)
+    if key in given:
+        where = f"option --{path[-1].replace('_', '-')}"
+    else:
+        where = f"{source}:{_line(node, path)}: key '{key}'"
+    what = "there is no such key; `selfplay config` prints all keys" if first["type"] == "extra_forbidden" else first["msg"]
+    return f"{where}: {what}"
+
+
+def _line(node: yaml.Node | None, path: list[str]) -> int:
+    line = 1
+    for part in path:
+        if not isinstance(node, yaml.MappingNode):
+            break
+        for key, value in node.value:
+            if key.value == part:
+                line, node = key.start_mark.line + 1, value
+                break
+    return line

@@ -1,0 +1,56 @@
+"""Files that are whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from selfplay_pipeline.errors import UserError
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write under a temporary name, then rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text)
+    os.replace(temporary, path)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write JSON, indented, under a temporary name, then rename."""
+    write_text(path, json.dumps(data, indent=2) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON.
+
+    Raises:
+        UserError: the file is missing or not JSON.
+    """
+    try:
+        return json.loads(path.read_text())
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
+
+
+@contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold `path` for one process at a time; the lock ends with the process, however it ends.
+
+    Raises:
+        UserError: another process holds it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(path, timeout=0):
+            yield
+    except Timeout:
+        raise UserError(f"{what} is in use by another process (lock {path}); wait for it or use another folder") from None

@@ -1,0 +1,321 @@
+"""DialOp's reviewer matching ("Optimization"): sampling, views, turn-taking, scoring.
+
+Rules: Lin, Tomlin, Andreas, Eisner, "Decision-Oriented Dialogue for Human-AI Collaboration" (arXiv 2305.20076)
+and its game code (repository jlin816/dialop). Its text environment mis-reads proposals; `text.py` does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from scipy.optimize import linear_sum_assignment
+
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.games.names import PAPERS, REVIEWERS
+from selfplay_pipeline.games.prompts import Prompts, load_prompts
+from selfplay_pipeline.games.text import ParseError, normalise, parse_action
+from selfplay_pipeline.games.types import Action, ActionKind, Counts, Opening, Outcome, Status, Step
+
+Matching = tuple[tuple[int, int], ...]
+"""(reviewer, paper) index pairs."""
+
+
+class MatchingConfig(BaseModel):
+    """The board and the limits. Defaults are DialOp's."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field("matching", pattern="^matching$")
+    """Which game this is."""
+    size: Annotated[int, Field(ge=2, le=len(PAPERS))] = 8
+    """Reviewers = papers."""
+    max_score: Annotated[int, Field(ge=1)] = 99
+    """Scores are uniform integers in 0..max_score."""
+    p_visible: Annotated[float, Field(gt=0, le=1)] = 0.4
+    """Chance that one player sees one cell, independent for the two players."""
+    scale_min: Annotated[float, Field(gt=0)] = 1.0
+    """Lower end of the players' private scales."""
+    scale_max: Annotated[float, Field(gt=0)] = 10.0
+    """Upper end; equal ends switch the scales off."""
+    hard_factor: Annotated[float, Field(ge=0)] = 1.25
+    """A state is kept only if own-view best × this < pooled best for both players; 0 keeps every state."""
+    max_length: Annotated[int, Field(ge=1)] = 100
+    """Turns of both players together, illegal ones included, before the play ends unagreed."""
+    max_errors: Annotated[int, Field(ge=1)] = 5
+    """Illegal actions of one player in a row before the play ends unagreed."""
+    prompts: str = "default"
+    """Name of a built-in prompt set (default, compact) or a folder with the same template files."""
+
+    @model_validator(mode="after")
+    def _ordered_scales(self) -> MatchingConfig:
+        if self.scale_min > self.scale_max:
+            raise ValueError(f"scale_min {self.scale_min} is above scale_max {self.scale_max}")
+        return self
+
+
+@dataclass(frozen=True)
+class MatchingState:
+    """One problem. Rows are reviewers, columns papers; shapes are (size, size).
+
+    Attributes:
+        table: true scores; cells that neither player sees hold the mean.
+        masks: for each player, True where it sees the cell.
+        scales: what each player's displayed scores are multiplied by.
+        best: value of the best matching on the pooled view.
+    """
+
+    table: NDArray[np.int64]
+    masks: tuple[NDArray[np.bool_], NDArray[np.bool_]]
+    scales: tuple[float, float]
+    best: int
+    papers: tuple[str, ...]
+    reviewers: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        return int(self.table.shape[0])
+
+    def view(self, player: int) -> list[list[int | None]]:
+        """What `player` sees: `int(value × scale)` per visible cell, None elsewhere."""
+        scale, mask = self.scales[player], self.masks[player]
+        return [
+            [int(value * scale) if seen else None for value, seen in zip(row, shown, strict=True)]
+            for row, shown in zip(self.table.tolist(), mask.tolist(), strict=True)
+        ]
+
+    def score(self, matching: Matching) -> int:
+        """Sum of the true scores of the (reviewer, paper) pairs."""
+        return int(sum(self.table[reviewer, paper] for reviewer, paper in matching))
+
+    def to_dict(self) -> dict[str, Any]:
+        """DialOp's field names, plus the names shown."""
+        return {
+            "table": self.table.tolist(),
+            "mask1": self.masks[0].astype(int).tolist(),
+            "mask2": self.masks[1].astype(int).tolist(),
+            "scale1": self.scales[0],
+            "scale2": self.scales[1],
+            "best_assignment_reward": self.best,
+            "papers": list(self.papers),
+            "reviewers": list(self.reviewers),
+        }
+
+
+def best_matching(table: NDArray[np.int64] | NDArray[np.float64]) -> tuple[Matching, float]:
+    """Maximum-weight perfect matching and its value (Hungarian method, scipy)."""
+    rows, columns = linear_sum_assignment(table, maximize=True)
+    pairs = tuple((int(r), int(c)) for r, c in zip(rows, columns, strict=True))
+    return pairs, float(table[rows, columns].sum())
+
+
+def own_view_matching(state: MatchingState, player: int, mean: float) -> Matching:
+    """The best that `player` can plan alone: cells it does not see count as the mean."""
+    return best_matching(np.where(state.masks[player], state.table, mean))[0]
+
+
+class MatchingGame:
+    """The rules under one `MatchingConfig`."""
+
+    name = "matching"
+    num_players = 2
+
+    MAX_TRIES = 200_000
+    DRAWS = 100
+    """States drawn at a time: on 8×8 boards about one in a thousand is hard enough."""
+
+    def __init__(self, config: MatchingConfig | None = None) -> None:
+        self.config = config or MatchingConfig()
+        self.prompts = load_prompts(self.config.prompts)
+
+    def sample_state(self, rng: np.random.Generator) -> MatchingState:
+        """Draw states until one passes the hard filter.
+
+        Raises:
+            UserError: no state passed in `MAX_TRIES` draws, so the configuration leaves nothing to talk about.
+        """
+        config = self.config
+        shape = (config.size, config.size)
+        mean = (config.max_score + 1) // 2
+        for _ in range(self.MAX_TRIES // self.DRAWS):
+            tables = rng.integers(0, config.max_score + 1, (self.DRAWS, *shape))
+            masks = rng.random((self.DRAWS, 2, *shape)) < config.p_visible
+            scales = rng.uniform(config.scale_min, config.scale_max, (self.DRAWS, 2))
+            tables = np.where(masks.any(axis=1), tables, mean)
+            for table, mask, scale in zip(tables, masks, scales, strict=True):
+                best = self._best_if_hard(table, mask, mean)
+                if best is not None:
+                    return MatchingState(
+                        table=table,
+                        masks=(mask[0], mask[1]),
+                        scales=(float(scale[0]), float(scale[1])),
+                        best=best,
+                        papers=PAPERS[: config.size],
+                        reviewers=REVIEWERS[: config.size],
+                    )
+        raise UserError(
+            f"game: no state passed the hard filter in {self.MAX_TRIES:,} draws "
+            f"(size={config.size}, p_visible={config.p_visible}, hard_factor={config.hard_factor}); "
+            "lower game.hard_factor or game.p_visible"
+        )
+
+    def _best_if_hard(self, table: NDArray[np.int64], masks: NDArray[np.bool_], mean: int) -> int | None:
+        rows, columns = linear_sum_assignment(table, maximize=True)
+        best = int(table[rows, columns].sum())
+        for mask in masks:
+            rows, columns = linear_sum_assignment(np.where(mask, table, mean), maximize=True)
+            if table[rows, columns].sum() * self.config.hard_factor >= best:
+                return None
+        return best
+
+    def load_state(self, data: dict[str, Any]) -> MatchingState:
+        """Read DialOp's field names, checking shapes and the recorded best score.
+
+        Raises:
+            UserError: a field is missing, has the wrong shape or disagrees with the table.
+        """
+        try:
+            table = np.array(data["table"], dtype=np.int64)
+            masks = (np.array(data["mask1"], dtype=bool), np.array(data["mask2"], dtype=bool))
+            scales = (float(data["scale1"]), float(data["scale2"]))
+            recorded = data["best_assignment_reward"]
+        except KeyError as error:
+            raise UserError(f"game state: field {error} is missing") from None
+        except (TypeError, ValueError) as error:
+            raise UserError(f"game state: {error}") from None
+        if table.ndim != 2 or table.shape[0] != table.shape[1] or table.shape[0] < 2:
+            raise UserError(f"game state: field 'table' has shape {table.shape}, expected a square of 2 or more")
+        for name, mask in zip(("mask1", "mask2"), masks, strict=True):
+            if mask.shape != table.shape:
+                raise UserError(f"game state: field '{name}' has shape {mask.shape}, the table has {table.shape}")
+        size = table.shape[0]
+        if size > len(PAPERS) and ("papers" not in data or "reviewers" not in data):
+            raise UserError(f"game state: a board of {size} needs fields 'papers' and 'reviewers'")
+        papers = tuple(data.get("papers", PAPERS[:size]))
+        reviewers = tuple(data.get("reviewers", REVIEWERS[:size]))
+        for field_name, names in (("papers", papers), ("reviewers", reviewers)):
+            if len(names) != size or len({normalise(name) for name in names}) != size:
+                raise UserError(f"game state: field '{field_name}' needs {size} different names")
+        _, best = best_matching(table)
+        if best <= 0 or int(best) != int(recorded):
+            raise UserError(f"game state: best_assignment_reward is {recorded}, the table's best matching gives {best:g}")
+        return MatchingState(table, masks, scales, int(best), papers, reviewers)
+
+    def start(self, state: MatchingState) -> MatchingSession:
+        return MatchingSession(state, self.config, self.prompts)
+
+
+@dataclass
+class MatchingSession:
+    """One play. Player 0 speaks first."""
+
+    state: MatchingState
+    config: MatchingConfig
+    prompts: Prompts
+    player: int = 0
+    status: Status | None = None
+    pending: Matching | None = None
+    """The proposal that waits for an answer."""
+    agreed: Matching | None = None
+    counts: Counts = field(default_factory=lambda: Counts(errors_in_a_row=[0, 0]))
+
+    def opening(self, player: int) -> Opening:
+        shown: dict[str, Any] = {
+            "player": player,
+            "papers": self.state.papers,
+            "short_papers": [paper.split(":")[0] for paper in self.state.papers],
+            "reviewers": self.state.reviewers,
+            "view": self.state.view(player),
+            "size": self.state.size,
+            "max_length": self.config.max_length,
+        }
+        return Opening(self.prompts.render("system", **shown), self.prompts.render("opening", **shown))
+
+    def step(self, text: str, *, cut: bool = False) -> Step:
+        """Take the acting player's turn.
+
+        Args:
+            text: what the player said, tag first.
+            cut: the text was cut by the token limit of a turn, so it is no action.
+
+        Raises:
+            RuntimeError: the play is over.
+        """
+        if self.status is not None:
+            raise RuntimeError(f"the play has ended: {self.status}")
+        actor, partner = self.player, 1 - self.player
+        self.counts.turns += 1
+        try:
+            if cut:
+                raise ParseError("the turn was too long and was cut off; be brief")
+            action = parse_action(text, self.state.papers, self.state.reviewers)
+            self._check_legal(action)
+        except ParseError as error:
+            return self._illegal(actor, str(error))
+        self.counts.errors_in_a_row[actor] = 0
+        observations = ["", ""]
+        observations[partner] = self.prompts.render("partner", text=text.strip(), kind=action.kind.value)
+        if action.kind is ActionKind.MESSAGE:
+            self.counts.messages += 1
+            self.player = partner
+        elif action.kind is ActionKind.PROPOSE:
+            self.counts.proposals += 1
+            self.pending = action.proposal
+            self.player = partner
+        elif action.kind is ActionKind.ACCEPT:
+            self.agreed, self.status = self.pending, Status.AGREED
+        else:
+            self.pending = None
+            observations[actor] = self.prompts.render("rejected")
+        self._check_turn_limit()
+        return Step(action, None, tuple(observations))
+
+    def _check_legal(self, action: Action) -> None:
+        answers = action.kind in (ActionKind.ACCEPT, ActionKind.REJECT)
+        if self.pending is not None and not answers:
+            raise ParseError("a proposal is waiting: answer it with [accept] or [reject]")
+        if self.pending is None and answers:
+            raise ParseError(f"there is no proposal to {action.kind.value}")
+
+    def _illegal(self, actor: int, error: str) -> Step:
+        self.counts.illegal += 1
+        self.counts.errors_in_a_row[actor] += 1
+        if self.counts.errors_in_a_row[actor] >= self.config.max_errors:
+            self.status = Status.ERROR_LIMIT
+        self._check_turn_limit()
+        observations = ["", ""]
+        observations[actor] = self.prompts.render("error", error=error)
+        return Step(Action(ActionKind.INVALID), error, tuple(observations))
+
+    def _check_turn_limit(self) -> None:
+        if self.status is None and self.counts.turns >= self.config.max_length:
+            self.status = Status.TURN_LIMIT
+
+    def abort(self, status: Status) -> None:
+        """End the play for a cause outside the rules."""
+        if self.status is None:
+            self.status = status
+
+    def outcome(self) -> Outcome:
+        """The result of an ended play.
+
+        Raises:
+            RuntimeError: the play is still running.
+        """
+        if self.status is None:
+            raise RuntimeError("the play is still running")
+        score = self.state.score(self.agreed) if self.agreed is not None else 0
+        return Outcome(
+            status=self.status,
+            score=score,
+            best=self.state.best,
+            normalized_reward=score / self.state.best,
+            proposal=self.agreed,
+            num_turns=self.counts.turns,
+            num_messages=self.counts.messages,
+            num_proposals=self.counts.proposals,
+            num_illegal=self.counts.illegal,
+        )

@@ -1,0 +1,49 @@
+"""Prompt text: jinja2 templates in a folder, one set per folder. A user's own folder replaces a built-in set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template, TemplateError
+
+from selfplay_pipeline.errors import UserError
+
+NAMES = ("system", "opening", "partner", "error", "rejected")
+"""The files of a set, each with the ending `.j2`."""
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """One loaded set of templates."""
+
+    templates: dict[str, Template]
+
+    def render(self, name: str, **values: Any) -> str:
+        try:
+            return self.templates[name].render(**values).strip()
+        except TemplateError as error:
+            raise UserError(f"prompt template {name}.j2: {error}") from None
+
+
+@cache
+def load_prompts(name_or_folder: str) -> Prompts:
+    """Load a built-in set by name, or a folder.
+
+    Raises:
+        UserError: there is no such set, or a file is missing or malformed.
+    """
+    builtin = Path(__file__).parent / name_or_folder
+    folder = builtin if builtin.is_dir() else Path(name_or_folder)
+    if not folder.is_dir():
+        known = ", ".join(sorted(p.name for p in Path(__file__).parent.iterdir() if (p / "system.j2").exists()))
+        raise UserError(f"game.prompts: no built-in set or folder {name_or_folder!r}; built-in sets: {known}")
+    environment = Environment(
+        loader=FileSystemLoader(folder), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    try:
+        return Prompts({name: environment.get_template(f"{name}.j2") for name in NAMES})
+    except TemplateError as error:
+        raise UserError(f"game.prompts: {folder}: {type(error).__name__}: {error}") from None

@@ -1,0 +1,159 @@
+"""One play as one JSON line: the contract between `generate` and everything that reads games."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.games.types import ActionKind, Status
+
+SCHEMA_VERSION = 1
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ChatMessage(_Record):
+    """One message of a conversation, as chat templates read it."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class TurnRecord(_Record):
+    """One turn of the dialogue."""
+
+    player: int
+    text: str
+    action: ActionKind
+    """What the text was understood as."""
+    proposal: list[tuple[int, int]] | None = None
+    """(reviewer, paper) pairs of a legal proposal."""
+    error: str | None = None
+    """Why the action was illegal."""
+    finish_reason: str
+    """The engine's: stop, or length when the turn was cut. `scripted` for a seat without engine."""
+
+
+class Trajectory(_Record):
+    """One player's token stream: `prompt_ids`, then own turns (mask 1) and observations (mask 0).
+
+    `response_ids`, `response_mask` and `response_logprobs` have one length and end with the player's last own
+    token; they are empty if the seat never spoke. Log-probs are natural logarithms under the
+    temperature-scaled distribution, 0.0 where the mask is 0.
+    """
+
+    player_index: int
+    prompt_ids: list[int]
+    response_ids: list[int]
+    response_mask: list[Literal[0, 1]]
+    response_logprobs: list[float]
+    messages: list[ChatMessage]
+    """The whole conversation from this player's view."""
+    num_prompt_messages: int
+    """How many of `messages` are in `prompt_ids`."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Trajectory:
+        length = len(self.response_ids)
+        if len(self.response_mask) != length or len(self.response_logprobs) != length:
+            raise ValueError(
+                f"response_ids has {length} entries, response_mask {len(self.response_mask)}, "
+                f"response_logprobs {len(self.response_logprobs)}"
+            )
+        if length and self.response_mask[-1] != 1:
+            raise ValueError("response_mask must end with 1, the player's last own token")
+        if any(logprob != 0.0 for logprob, own in zip(self.response_logprobs, self.response_mask, strict=True) if not own):
+            raise ValueError("response_logprobs must be 0.0 where response_mask is 0")
+        return self
+
+
+class OutcomeRecord(_Record):
+    """How the play ended; `normalized_reward` = score / best, 0 unless agreed."""
+
+    status: Status
+    score: float
+    best: float
+    normalized_reward: float = Field(ge=0.0, le=1.0)
+    proposal: list[tuple[int, int]] | None
+    num_turns: int
+    num_messages: int
+    num_proposals: int
+    num_illegal: int
+
+
+class PolicyRecord(_Record):
+    """Who played and how it sampled."""
+
+    checkpoint: str
+    iteration: int
+    engine: str
+    temperature: float
+    top_p: float = 1.0
+    top_k: int = -1
+    repetition_penalty: float = 1.0
+    max_new_tokens: int
+
+
+class PlayRecord(_Record):
+    """One play of one game state."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    game_id: str
+    group_index: int = Field(ge=0)
+    """The game state's number: all plays of one state are one group."""
+    play: int = Field(ge=0)
+    seed: int
+    game: str
+    """Name of the game whose rules `state` belongs to."""
+    state: dict[str, Any]
+    turns: list[TurnRecord]
+    trajectories: list[Trajectory]
+    outcome: OutcomeRecord
+    policy: PolicyRecord
+    prompt_tokens: int = 0
+    """Tokens of all prompts sent to the engine in this play."""
+    cached_tokens: int = 0
+    """Of those, how many the engine did not have to compute."""
+
+
+def read_games(path: Path, on_bad: Callable[[int, str], None] | None = None) -> Iterator[PlayRecord]:
+    """Read plays one line at a time.
+
+    Args:
+        path: a JSONL file that `generate` wrote.
+        on_bad: called with line number and reason for a line that is no play; without it such a line raises.
+
+    Raises:
+        UserError: the file is missing, or a line is bad; names file, line and field.
+    """
+    for number, line in read_lines(path):
+        try:
+            yield PlayRecord.model_validate_json(line)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"]) or "line"
+            reason = f"field '{field}': {first['msg']}"
+            if on_bad is None:
+                raise UserError(f"{path}:{number}: {reason}; --skip-bad leaves such lines out") from None
+            on_bad(number, reason)
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Non-empty lines with their numbers, from 1.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, line
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; `selfplay generate` writes this file") from None

@@ -1,0 +1,165 @@
+"""Many plays at once: every play advances as soon as its own reply arrives."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from selfplay_pipeline.engines.types import Engine, EngineError, SamplingParams
+from selfplay_pipeline.files import write_json
+from selfplay_pipeline.games.types import TRAIN, Game, State, Status, state_rng
+from selfplay_pipeline.generate.play import Play, PolicySeat
+from selfplay_pipeline.generate.records import OutcomeRecord, PlayRecord, PolicyRecord
+from selfplay_pipeline.generate.store import GameStore
+from selfplay_pipeline.generate.summary import Summary
+from selfplay_pipeline.generate.trajectory import ChatTokenizer
+
+
+@dataclass(frozen=True)
+class GenerateJob:
+    """What to play.
+
+    Attributes:
+        output: the JSONL file.
+        num_groups: game states; their numbers are `first_state` … `first_state + num_groups - 1`.
+        plays_per_state: G.
+        arguments: all that decides the plays, for the check at resume.
+    """
+
+    output: Path
+    seed: int
+    first_state: int
+    num_groups: int
+    plays_per_state: int
+    max_concurrency: int
+    max_failures: int
+    context_length: int
+    policy: PolicyRecord
+    arguments: dict[str, Any]
+
+    @property
+    def num_plays(self) -> int:
+        return self.num_groups * self.plays_per_state
+
+    @property
+    def summary_path(self) -> Path:
+        return self.output.with_suffix(".summary.json")
+
+    def game_id(self, group: int, play: int) -> str:
+        return f"s{self.seed}-g{group:06d}-p{play}"
+
+
+async def run_generate(
+    job: GenerateJob,
+    game: Game,
+    engine: Engine,
+    chat: ChatTokenizer,
+    on_play: Callable[[Summary], None] = lambda summary: None,
+) -> Summary:
+    """Play what is missing from `job.output` and return the figures of the whole file.
+
+    Args:
+        on_play: called with the figures so far, after each play.
+
+    Raises:
+        EngineError: more than `max_failures` plays were lost to the engine; the file keeps all finished plays.
+        UserError: the file belongs to another process or to other arguments.
+    """
+    summary = Summary()
+    started = time.monotonic()
+    with GameStore(job.output, job.arguments).opened() as (existing, append):
+        done = Counter[tuple[int, int]]()
+        for record in existing:
+            done[record.group_index, record.play] += 1
+            summary.add(record)
+        failures_before = summary.failures
+        missing = _missing(job, done)
+        on_play(summary)
+
+        @lru_cache(maxsize=2 * job.max_concurrency)
+        def state_of(group: int) -> State:
+            return game.sample_state(state_rng(job.seed, group, TRAIN))
+
+        async def worker() -> None:
+            for group, number in missing:
+                record = await play_one(job, game, engine, chat, state_of(group), group, number)
+                append(record)
+                summary.add(record)
+                summary.seconds = time.monotonic() - started
+                on_play(summary)
+                if summary.failures - failures_before > job.max_failures:
+                    raise EngineError(
+                        f"{summary.failures - failures_before} plays were lost to engine failures; "
+                        f"{summary.plays} plays are kept in {job.output}; the same command continues"
+                    )
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(min(job.max_concurrency, job.num_plays)):
+                tasks.create_task(worker())
+    summary.seconds = time.monotonic() - started
+    write_json(job.summary_path, summary.to_dict())
+    return summary
+
+
+async def play_one(
+    job: GenerateJob, game: Game, engine: Engine, chat: ChatTokenizer, state: Any, group: int, number: int
+) -> PlayRecord:
+    """Play one state once, the policy in every seat."""
+    game_id = job.game_id(group, number)
+    session = game.start(state)
+    seats = [
+        PolicySeat.seated(
+            session.opening(player),
+            player,
+            engine=engine,
+            chat=chat,
+            params=SamplingParams(
+                temperature=job.policy.temperature,
+                max_new_tokens=job.policy.max_new_tokens,
+                stop_token_ids=(chat.end_of_turn,),
+            ),
+            context_length=job.context_length,
+            session_key=f"{game_id}-{player}",
+        )
+        for player in range(game.num_players)
+    ]
+    play = Play(session, list(seats))
+    await play.run()
+    outcome = session.outcome()
+    return PlayRecord(
+        game_id=game_id,
+        group_index=group,
+        play=number,
+        seed=job.seed,
+        game=game.name,
+        state=state.to_dict(),
+        turns=play.turns,
+        trajectories=[seat.finish() for seat in seats],
+        outcome=OutcomeRecord(
+            status=Status(outcome.status),
+            score=outcome.score,
+            best=outcome.best,
+            normalized_reward=outcome.normalized_reward,
+            proposal=list(outcome.proposal) if outcome.proposal else None,
+            num_turns=outcome.num_turns,
+            num_messages=outcome.num_messages,
+            num_proposals=outcome.num_proposals,
+            num_illegal=outcome.num_illegal,
+        ),
+        policy=job.policy,
+        prompt_tokens=sum(seat.prompt_tokens for seat in seats),
+        cached_tokens=sum(seat.cached_tokens for seat in seats),
+    )
+
+
+def _missing(job: GenerateJob, done: Counter[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    for group in range(job.first_state, job.first_state + job.num_groups):
+        for play in range(job.plays_per_state):
+            if (group, play) not in done:
+                yield group, play

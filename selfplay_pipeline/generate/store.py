@@ -1,0 +1,78 @@
+"""The JSONL file of a run: appended play by play, and continued after any stop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.files import locked, read_json, write_json
+from selfplay_pipeline.generate.records import PlayRecord, read_games
+
+
+@dataclass
+class GameStore:
+    """Plays on disk. `arguments` decide what is played; a file made with others is refused."""
+
+    path: Path
+    arguments: dict[str, Any]
+
+    @property
+    def arguments_path(self) -> Path:
+        return self.path.with_suffix(".args.json")
+
+    @contextmanager
+    def opened(self) -> Iterator[tuple[Iterator[PlayRecord], Any]]:
+        """Lock, check and repair the file; yield the plays that it holds and a function that appends one.
+
+        Raises:
+            UserError: another process writes it, it was made with other arguments, or a line is bad.
+        """
+        with locked(self.path.with_name(self.path.name + ".lock"), str(self.path)):
+            self._check_arguments()
+            repair(self.path)
+            existing = read_games(self.path) if self.path.exists() else iter(())
+            with self.path.open("ab") as file:
+
+                def append(record: PlayRecord) -> None:
+                    file.write(record.model_dump_json().encode() + b"\n")
+                    file.flush()
+
+                yield existing, append
+
+    def _check_arguments(self) -> None:
+        if not self.arguments_path.exists():
+            if self.path.exists() and self.path.stat().st_size:
+                raise UserError(
+                    f"{self.path} exists, but not {self.arguments_path.name}, which says how it was made; "
+                    "give another --output"
+                )
+            write_json(self.arguments_path, self.arguments)
+            return
+        before = read_json(self.arguments_path)
+        differ = [key for key in sorted({*before, *self.arguments}) if before.get(key) != self.arguments.get(key)]
+        if differ:
+            listed = ", ".join(f"{key} ({before.get(key)!r} then, {self.arguments.get(key)!r} now)" for key in differ)
+            raise UserError(f"{self.path} was made with other arguments: {listed}; give another --output or the same arguments")
+
+
+def repair(path: Path) -> int:
+    """Cut a torn last line, left by a process that was killed while it wrote. Returns the bytes cut."""
+    if not path.exists():
+        return 0
+    with path.open("r+b") as file:
+        size = file.seek(0, 2)
+        keep = size
+        while keep > 0:
+            step = min(keep, 1 << 16)
+            file.seek(keep - step)
+            newline = file.read(step).rfind(b"\n")
+            if newline >= 0:
+                keep = keep - step + newline + 1
+                break
+            keep -= step
+        file.truncate(keep)
+    return size - keep

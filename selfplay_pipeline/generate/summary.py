@@ -1,0 +1,94 @@
+"""Figures of a set of plays, added up one play at a time."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.generate.records import PlayRecord
+
+
+@dataclass
+class Summary:
+    """Add plays, then read `to_dict`. Engine failures are counted but are in no mean."""
+
+    rewards: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Normalised rewards by group index."""
+    statuses: Counter[str] = field(default_factory=Counter)
+    illegal: int = 0
+    messages: int = 0
+    turns: int = 0
+    sampled_tokens: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    seconds: float = 0.0
+
+    def add(self, record: PlayRecord) -> None:
+        self.statuses[record.outcome.status.value] += 1
+        self.prompt_tokens += record.prompt_tokens
+        self.cached_tokens += record.cached_tokens
+        self.sampled_tokens += sum(sum(t.response_mask) for t in record.trajectories)
+        if record.outcome.status is Status.ENGINE_FAILURE:
+            return
+        self.rewards[record.group_index].append(record.outcome.normalized_reward)
+        self.illegal += record.outcome.num_illegal
+        self.messages += record.outcome.num_messages
+        self.turns += record.outcome.num_turns
+
+    @property
+    def plays(self) -> int:
+        return self.statuses.total()
+
+    @property
+    def failures(self) -> int:
+        return self.statuses[Status.ENGINE_FAILURE.value]
+
+    @property
+    def mean_reward(self) -> float:
+        """Mean over plays."""
+        rewards = [reward for group in self.rewards.values() for reward in group]
+        return sum(rewards) / len(rewards) if rewards else 0.0
+
+    @property
+    def reward_error(self) -> float:
+        """Standard error of the mean, with groups as the independent units (plays of a state are not)."""
+        means = [sum(group) / len(group) for group in self.rewards.values()]
+        if len(means) < 2:
+            return 0.0
+        centre = sum(means) / len(means)
+        return math.sqrt(sum((mean - centre) ** 2 for mean in means) / (len(means) - 1) / len(means))
+
+    @property
+    def agreement_rate(self) -> float:
+        return self.statuses[Status.AGREED.value] / max(1, self.plays - self.failures)
+
+    @property
+    def zero_signal_groups(self) -> int:
+        """Groups whose plays all scored alike: GRPO learns nothing from them."""
+        return sum(max(group) == min(group) for group in self.rewards.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        played = max(1, self.plays - self.failures)
+        return {
+            "plays": self.plays,
+            "groups": len(self.rewards),
+            "mean_reward": self.mean_reward,
+            "reward_standard_error": self.reward_error,
+            "agreement_rate": self.agreement_rate,
+            "statuses": dict(self.statuses),
+            "illegal_per_game": self.illegal / played,
+            "illegal_actions": self.illegal,
+            "messages_per_game": self.messages / played,
+            "turns_per_game": self.turns / played,
+            "sampled_tokens": self.sampled_tokens,
+            "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
+            "prefix_cache_hit_share": self.cached_tokens / max(1, self.prompt_tokens),
+            "groups_without_signal": self.zero_signal_groups,
+            "seconds": self.seconds,
+            "plays_per_second": self.plays / self.seconds if self.seconds else 0.0,
+            "sampled_tokens_per_second": self.sampled_tokens / self.seconds if self.seconds else 0.0,
+        }
