@@ -72,15 +72,16 @@ async def run_generate(
         UserError: the file belongs to another process or to other arguments.
     """
     summary = Summary()
-    started = time.monotonic()
     with GameStore(job.output, job.arguments).opened() as (existing, append):
         done = Counter[tuple[int, int]]()
         for record in existing:
             done[record.group_index, record.play] += 1
             summary.add(record)
+        summary.start()
         failures_before = summary.failures
         missing = _missing(job, done)
         on_play(summary)
+        started = time.monotonic()
 
         @lru_cache(maxsize=2 * job.max_concurrency)
         def state_of(group: int) -> State:
@@ -102,7 +103,7 @@ async def run_generate(
         async with asyncio.TaskGroup() as tasks:
             for _ in range(min(job.max_concurrency, job.num_plays)):
                 tasks.create_task(worker())
-    summary.seconds = time.monotonic() - started
+        summary.seconds = time.monotonic() - started
     write_json(job.summary_path, summary.to_dict())
     return summary
 

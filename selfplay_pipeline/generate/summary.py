@@ -25,6 +25,14 @@ class Summary:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     seconds: float = 0.0
+    """Spent playing by this process."""
+    plays_before: int = 0
+    tokens_before: int = 0
+    """What the file held before this process began; rates leave it out."""
+
+    def start(self) -> None:
+        """What was added so far was played by an earlier process."""
+        self.plays_before, self.tokens_before = self.plays, self.sampled_tokens
 
     def add(self, record: PlayRecord) -> None:
         self.statuses[record.outcome.status.value] += 1
@@ -89,6 +97,9 @@ class Summary:
             "prefix_cache_hit_share": self.cached_tokens / max(1, self.prompt_tokens),
             "groups_without_signal": self.zero_signal_groups,
             "seconds": self.seconds,
-            "plays_per_second": self.plays / self.seconds if self.seconds else 0.0,
-            "sampled_tokens_per_second": self.sampled_tokens / self.seconds if self.seconds else 0.0,
+            "plays_per_second": self._rate(self.plays - self.plays_before),
+            "sampled_tokens_per_second": self._rate(self.sampled_tokens - self.tokens_before),
         }
+
+    def _rate(self, count: int) -> float:
+        return count / self.seconds if self.seconds else 0.0

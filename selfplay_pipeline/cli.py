@@ -1,0 +1,188 @@
+"""The command line: parse options, build the configuration, call a stage, show the result."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from selfplay_pipeline.errors import UserError
+
+if TYPE_CHECKING:
+    from selfplay_pipeline.config import Config
+
+T = TypeVar("T")
+
+app = typer.Typer(
+    name="selfplay",
+    help="Teach a language model to cooperate in dialogue by playing against itself.\n\n"
+    "One policy holds both seats of DialOp's reviewer-matching game: SGLang plays, verl trains, again and again.\n"
+    "[generate] plays games to JSONL, [convert] makes two parquet rows a game, [train] runs verl's GRPO on them,\n"
+    "[iterate] loops the three. Every command takes --config; `selfplay config` prints all keys with defaults.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+model_app = typer.Typer(help="Build models for machines without a hub.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(model_app, name="model")
+
+DATA = Path("data/matching_game_selfplay")
+RUNS = Path("data/matching_game_selfplay_iterations")
+
+ConfigFile = Annotated[
+    str | None,
+    typer.Option("--config", help="YAML file, or built-in: tiny (default without a GPU), default (DialOp's board)."),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(help="The policy: a folder or a hub name [default: Qwen/Qwen2.5-7B-Instruct on a GPU, else tiny]."),
+]
+Seed = Annotated[int | None, typer.Option(min=0, help="Seeds game states, the data split and the trainer.")]
+NumGames = Annotated[
+    int | None, typer.Option(min=1, help="Dialogues to play; rounded up to whole groups. 100 games give 200 rows.")
+]
+Plays = Annotated[
+    int | None, typer.Option("--plays-per-state", min=1, help="G: plays of one game state, which form one group.")
+]
+MaxLength = Annotated[int | None, typer.Option(min=1, help="Turns of a play before it ends unagreed.")]
+Temperature = Annotated[float | None, typer.Option(min=0, help="Sampling temperature; 0 is greedy.")]
+MaxNewTokens = Annotated[int | None, typer.Option(min=1, help="Token limit of one turn.")]
+Concurrency = Annotated[int | None, typer.Option("--max-concurrency", min=1, help="Live plays at a time.")]
+EngineKind = Annotated[str | None, typer.Option("--engine", help="sglang (default) or transformers.")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda, for the server and the trainer.")]
+ServerUrl = Annotated[
+    list[str] | None, typer.Option(help="Attach to this running SGLang server; repeat it for several.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and stop.")]
+Epochs = Annotated[int | None, typer.Option(min=1, help="Passes over the data.")]
+TrainBatch = Annotated[int | None, typer.Option(min=2, help="Rows in one batch, rounded to whole groups.")]
+MicroBatch = Annotated[int | None, typer.Option(min=1, help="Rows in one forward and backward pass.")]
+LearningRate = Annotated[float | None, typer.Option(min=0, help="Of AdamW.")]
+KlCoef = Annotated[float | None, typer.Option(min=0, help="Weight of the KL loss to the reference; 0 is off.")]
+KeepZeroSignal = Annotated[
+    bool | None, typer.Option("--keep-zero-signal", help="Train also on groups whose plays all scored alike.")
+]
+
+
+def main() -> None:
+    """Run a command: exit 2 with one line for a user's mistake, 1 for a failure, 130 for Ctrl-C."""
+    from click.exceptions import Abort, ClickException, Exit
+
+    try:
+        sys.exit(app(standalone_mode=False) or 0)
+    except Exit as stop:
+        sys.exit(stop.exit_code)
+    except ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except UserError as error:
+        _fail(str(error), 2)
+    except (Abort, KeyboardInterrupt):
+        _fail("stopped; what was finished is kept, the same command continues", 130)
+    except BaseExceptionGroup as group:
+        _fail_group(group)
+    except Exception as error:
+        if os.environ.get("SELFPLAY_DEBUG") or not _expected(error):
+            raise
+        _fail(str(error), 1)
+
+
+def _expected(error: BaseException) -> bool:
+    from selfplay_pipeline.engines.types import EngineError
+
+    return isinstance(error, EngineError | UserError)
+
+
+def _fail_group(group: BaseExceptionGroup[BaseException]) -> None:
+    first: BaseException = group
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    if not _expected(first):
+        raise group
+    _fail(str(first), 2 if isinstance(first, UserError) else 1)
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"selfplay: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _config(source: str | None, **overrides: Any) -> Config:
+    from selfplay_pipeline.config import load_config
+
+    return load_config(source, {key.replace("__", "."): value for key, value in overrides.items()})
+
+
+@app.command()
+def generate(
+    config: ConfigFile = None,
+    model: Model = None,
+    num_games: NumGames = None,
+    plays_per_state: Plays = None,
+    max_length: MaxLength = None,
+    temperature: Temperature = None,
+    max_new_tokens: MaxNewTokens = None,
+    max_concurrency: Concurrency = None,
+    seed: Seed = None,
+    engine: EngineKind = None,
+    device: Device = None,
+    server_url: ServerUrl = None,
+    first_state: Annotated[int, typer.Option(min=0, help="Number of the first game state.")] = 0,
+    output: Annotated[Path, typer.Option(help="JSONL file; one play a line.")] = DATA / "selfplay_games.jsonl",
+    dry_run: DryRun = False,
+) -> None:
+    """Play games of the policy against itself and write them to JSONL.
+
+    Stopped at any moment, the same command continues where it was.
+    """
+    settings = _config(
+        config,
+        model=model,
+        seed=seed,
+        generate__num_games=num_games,
+        generate__plays_per_state=plays_per_state,
+        generate__temperature=temperature,
+        generate__max_new_tokens=max_new_tokens,
+        generate__max_concurrency=max_concurrency,
+        game__max_length=max_length,
+        engine__kind=engine,
+        engine__device=device,
+        engine__server_url=server_url or None,
+    )
+    from selfplay_pipeline.stages import generate_games, plan_generate
+    from selfplay_pipeline.ui import show_summary
+
+    if dry_run:
+        print(plan_generate(settings, output))
+        return
+    summary = _run(generate_games(settings, output, first_state=first_state))
+    show_summary(summary, output)
+
+
+def _run(task: Coroutine[Any, Any, T]) -> T:
+    """Run to the end; SIGTERM ends it like Ctrl-C, so that servers are stopped."""
+    import signal
+
+    async def guarded() -> T:
+        loop = asyncio.get_running_loop()
+        current = asyncio.current_task()
+        assert current is not None
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, current.cancel)
+        return await task
+
+    try:
+        return asyncio.run(guarded())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+if __name__ == "__main__":
+    main()

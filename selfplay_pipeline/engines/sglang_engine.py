@@ -1,0 +1,155 @@
+"""SGLang's native HTTP API as an engine: token ids in, token ids and log-probs out."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+
+from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason, SamplingParams
+
+PROBE = SamplingParams(temperature=0.0, max_new_tokens=1, stop_token_ids=())
+
+
+class _Retriable(Exception):
+    """The request may succeed when sent again."""
+
+
+class SGLangEngine:
+    """One or many servers. Requests of one session go to one server, where its prefix is cached."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        request_timeout: float = 600,
+        attempts: int = 6,
+        alive: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Args:
+        urls: the servers' addresses.
+        request_timeout: seconds for one completion.
+        attempts: how often a request is sent before it fails; waits double from 0.5 s to 8 s.
+        alive: whether a server that we launched still runs; when it does not, waiting is pointless.
+        """
+        self.urls = [url.rstrip("/") for url in urls]
+        self.request_timeout = request_timeout
+        self.attempts = attempts
+        self.alive = alive
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def _http(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=self.request_timeout), connector=aiohttp.TCPConnector(limit=0)
+            )
+        return self._session
+
+    async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str = "") -> Completion:
+        url = self.urls[zlib.crc32(session.encode()) % len(self.urls)]
+        answer = await self._post(url, "/generate", _request(prompt_ids, params))
+        return _completion(answer)
+
+    async def served_models(self) -> list[str]:
+        """What each server says it serves.
+
+        Raises:
+            EngineError: a server does not answer.
+        """
+        return [str((await self._post(url, "/model_info", None))["model_path"]) for url in self.urls]
+
+    async def reload(self, checkpoint: Path) -> None:
+        """Load a checkpoint's weights from disk into every server, and prove that they answer.
+
+        Raises:
+            EngineError: a server refused, or answers with other weights.
+        """
+        for url in self.urls:
+            await self._reload_one(url, checkpoint.resolve())
+
+    async def _reload_one(self, url: str, checkpoint: Path) -> None:
+        weights = sorted(checkpoint.glob("*.safetensors"))
+        stamp = max((path.stat().st_mtime_ns for path in weights), default=0)
+        version = f"{checkpoint}@{stamp}"
+        await self._post(url, "/pause_generation", {})
+        # With flush_cache=true SGLang 0.5.12 can die of an assertion, so the cache is flushed on its own.
+        update = {"model_path": str(checkpoint), "flush_cache": False, "weight_version": version}
+        answer = await self._post(url, "/update_weights_from_disk", update)
+        if not answer.get("success", False):
+            raise EngineError(f"{url} could not load {checkpoint}: {answer.get('message')}")
+        await self._post(url, "/flush_cache?timeout=60", {})
+        await self._post(url, "/continue_generation", {})
+        probe = await self._post(url, "/generate", _request([0, 1, 2], PROBE))
+        meta = probe["meta_info"]
+        if meta.get("weight_version") != version or meta.get("cached_tokens", 0) != 0:
+            raise EngineError(f"{url} still answers with weights {meta.get('weight_version')!r}, not {version!r}")
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _post(self, url: str, path: str, body: Any) -> dict[str, Any]:
+        """POST (GET without a body), again and again with growing pauses while the server is away.
+
+        Raises:
+            EngineError: all attempts failed, or the server refused the request.
+        """
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(_Retriable),
+            stop=stop_after_attempt(self.attempts),
+            wait=wait_exponential_jitter(initial=0.5, max=8),
+        )
+        try:
+            async for attempt in retrying:
+                with attempt:
+                    return await self._send(url, path, body)
+        except RetryError as error:
+            raise EngineError(f"{url}{path}: {error.last_attempt.exception()}") from None
+        raise AssertionError("unreachable")
+
+    async def _send(self, url: str, path: str, body: Any) -> dict[str, Any]:
+        method = "GET" if body is None else "POST"
+        try:
+            async with self._http.request(method, url + path, json=body) as response:
+                if response.status >= 500:
+                    raise _Retriable(f"answered {response.status}")
+                if response.status >= 400:
+                    raise EngineError(f"{url}{path} answered {response.status}: {(await response.text())[:300]}")
+                if response.content_type != "application/json":
+                    return {}
+                return dict(await response.json())
+        except (aiohttp.ClientError, TimeoutError) as error:
+            if not self.alive():
+                raise EngineError(f"{url}{path}: the server has ended") from None
+            raise _Retriable(f"{type(error).__name__} {error}".strip()) from None
+
+
+def _request(prompt_ids: Sequence[int], params: SamplingParams) -> dict[str, Any]:
+    sampling: dict[str, Any] = {
+        "temperature": params.temperature,
+        "max_new_tokens": params.max_new_tokens,
+        "stop_token_ids": list(params.stop_token_ids),
+    }
+    if params.seed is not None:
+        sampling["sampling_seed"] = params.seed
+    return {"input_ids": list(prompt_ids), "sampling_params": sampling, "return_logprob": True}
+
+
+def _completion(answer: dict[str, Any]) -> Completion:
+    meta = answer["meta_info"]
+    token_ids, logprobs = list(answer["output_ids"]), meta["output_token_logprobs"]
+    if [entry[1] for entry in logprobs] != token_ids:
+        raise EngineError("the server's log-probs belong to other tokens than its output_ids")
+    return Completion(
+        token_ids=token_ids,
+        logprobs=[float(entry[0]) for entry in logprobs],
+        finish_reason=FinishReason((meta["finish_reason"] or {}).get("type", "abort")),
+        prompt_tokens=meta["prompt_tokens"],
+        cached_tokens=meta["cached_tokens"],
+    )

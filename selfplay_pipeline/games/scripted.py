@@ -1,0 +1,234 @@
+"""Scripted partners: pure functions of what one player knows, its own view and the dialogue so far.
+
+They speak one small dialect, which `heard_cells` reads back: a message lists cells as `Reviewer Paper score`
+(`[message] Ava BLEU 5 Daniel GloVe 3`), or says `none`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.games.matching import Matching, best_matching
+
+Cells = dict[tuple[int, int], int]
+"""(reviewer, paper) → score as its teller displays it, on the teller's own scale."""
+
+
+@dataclass(frozen=True)
+class PlayerView:
+    """All that one player knows when it is its turn.
+
+    Attributes:
+        player: 0 or 1.
+        table: own displayed scores, reviewers × papers, None where unseen.
+        history: legal turns so far as (player, text), the oldest first.
+        pending: the partner's proposal that waits for an answer.
+        max_score: rule of the board: true scores lie in 0..max_score.
+        scales: rule of the board: the range from which each player's secret scale was drawn.
+    """
+
+    player: int
+    table: tuple[tuple[int | None, ...], ...]
+    papers: tuple[str, ...]
+    reviewers: tuple[str, ...]
+    history: tuple[tuple[int, str], ...] = ()
+    pending: Matching | None = None
+    max_score: int = 99
+    scales: tuple[float, float] = (1.0, 10.0)
+
+    def said(self, player: int) -> list[str]:
+        """The turns of one player."""
+        return [text for speaker, text in self.history if speaker == player]
+
+
+class ScriptedPlayer(Protocol):
+    """A partner that needs no model."""
+
+    def act(self, view: PlayerView, rng: np.random.Generator) -> str: ...
+
+
+def own_cells(view: PlayerView) -> Cells:
+    """The cells that the player sees, row by row."""
+    return {
+        (reviewer, paper): score
+        for reviewer, row in enumerate(view.table)
+        for paper, score in enumerate(row)
+        if score is not None
+    }
+
+
+def told_cells(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> Cells:
+    """The cells that a message names as `Reviewer Paper score`.
+
+    Names may be full or short, and punctuation may stand between them. The last mention of a cell counts.
+    """
+    by_reviewer = {**_keys(reviewers, lambda name: name.split()[0]), **_keys(reviewers, str)}
+    by_paper = {**_keys(papers, _title), **_keys(papers, str)}
+    pattern = rf"\b({_any(by_reviewer)})\b\W+({_any(by_paper)})\b\W+(\d+)"
+    return {
+        (by_reviewer[reviewer.casefold()], by_paper[paper.casefold()]): int(score)
+        for reviewer, paper, score in re.findall(pattern, text, re.IGNORECASE)
+    }
+
+
+def heard_cells(view: PlayerView) -> Cells:
+    """The cells that the partner has told so far."""
+    texts = [text for text in view.said(1 - view.player) if text.lstrip().lower().startswith("[message]")]
+    return told_cells("\n".join(texts), view.papers, view.reviewers)
+
+
+def likely_scale(cells: Mapping[tuple[int, int], int], max_score: int, scales: tuple[float, float]) -> float:
+    """The scale that one player's displayed scores betray.
+
+    A score is shown as `int(value × scale)` of an integer value, so most scales cannot have made a given list of
+    numbers: the mean of those that explain the most of them is returned.
+    """
+    low, high = scales
+    grid = np.linspace(low, high, 4001)
+    shown = np.array(sorted(set(cells.values())) or [0])
+    values = np.ceil(shown / grid[:, None] - 1e-9)
+    explained = ((np.floor(values * grid[:, None] + 1e-9) == shown) & (values <= max_score)).sum(axis=1)
+    return float(grid[explained == explained.max()].mean())
+
+
+def estimate(view: PlayerView, heard: Mapping[tuple[int, int], int]) -> NDArray[np.float64]:
+    """Expected true scores of all cells, shape (reviewers, papers), from the player's view and what it heard.
+
+    Both scales are secret and are estimated, each from the numbers shown under it. A cell that both saw is taken
+    from the player's own view; one that nobody named counts as the mean.
+    """
+    table = np.full((len(view.reviewers), len(view.papers)), float((view.max_score + 1) // 2))
+    for cells in (heard, own_cells(view)):
+        scale = likely_scale(cells, view.max_score, view.scales)
+        for cell, score in cells.items():
+            table[cell] = score / scale
+    return table
+
+
+def tell(view: PlayerView, cells: Mapping[tuple[int, int], int]) -> str:
+    """The message that lists cells."""
+    words = [
+        f"{_first_name(view, reviewer)} {_title(view.papers[paper])} {score}"
+        for (reviewer, paper), score in cells.items()
+    ]
+    return "[message] " + (" ".join(words) or "none")
+
+
+def propose(view: PlayerView, matching: Matching) -> str:
+    """The text of a proposal: short titles in the board's order, first names where those are enough."""
+    by_paper = sorted(matching, key=lambda pair: pair[1])
+    lines = [f"{_title(view.papers[paper])}: {_first_name(view, reviewer)}" for reviewer, paper in by_paper]
+    return "[propose] Proposal: " + "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Random:
+    """Proposes any matching at once, accepts anything."""
+
+    def act(self, view: PlayerView, rng: np.random.Generator) -> str:
+        if view.pending is not None:
+            return "[accept]"
+        return propose(view, random_matching(view, rng))
+
+
+@dataclass(frozen=True)
+class OwnView:
+    """Talks but does not listen: tells what it sees, then proposes the best by its own table; accepts anything."""
+
+    def act(self, view: PlayerView, rng: np.random.Generator) -> str:
+        if view.pending is not None:
+            return "[accept]"
+        if not view.said(view.player):
+            return tell(view, own_cells(view))
+        return propose(view, best_matching(estimate(view, {}))[0])
+
+
+@dataclass(frozen=True)
+class Silent:
+    """Listens but does not talk: passes once, then proposes the best by what it sees and heard; accepts anything."""
+
+    def act(self, view: PlayerView, rng: np.random.Generator) -> str:
+        if view.pending is not None:
+            return "[accept]"
+        heard = heard_cells(view)
+        if not heard and not view.said(view.player):
+            return tell(view, {})
+        return propose(view, best_matching(estimate(view, heard))[0])
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Tells what it sees, and proposes the best matching of all that both know.
+
+    It accepts a proposal that comes near its own best plan. What it cannot judge it accepts if the proposer
+    knew its cells; else it rejects once and tells them.
+    """
+
+    GOOD_ENOUGH = 0.95
+    """Share of the own plan's estimated value that a proposal must reach."""
+
+    def act(self, view: PlayerView, rng: np.random.Generator) -> str:
+        heard = heard_cells(view)
+        mine = view.said(view.player)
+        told = any(text.startswith("[message]") for text in mine)
+        table = estimate(view, heard)
+        plan, value = best_matching(table)
+        if view.pending is not None:
+            offered = sum(float(table[pair]) for pair in view.pending)
+            sensible = offered >= self.GOOD_ENOUGH * value if heard else told
+            return "[accept]" if sensible or "[reject]" in mine else "[reject]"
+        if not told and not heard:
+            return tell(view, own_cells(view))
+        return propose(view, plan)
+
+
+SCRIPTED: Mapping[str, ScriptedPlayer] = {
+    "random": Random(),
+    "own-view": OwnView(),
+    "sharing": Sharing(),
+    "silent": Silent(),
+}
+"""The scripted partners by the name that options take."""
+
+
+def make_scripted(name: str) -> ScriptedPlayer:
+    """The scripted partner of that name.
+
+    Raises:
+        UserError: there is none.
+    """
+    if name not in SCRIPTED:
+        raise UserError(f"no scripted partner {name!r}; there are {', '.join(SCRIPTED)}")
+    return SCRIPTED[name]
+
+
+def random_matching(view: PlayerView, rng: np.random.Generator) -> Matching:
+    """Any full matching, each as likely."""
+    papers = rng.permutation(len(view.papers)).tolist()
+    return tuple((reviewer, paper) for reviewer, paper in enumerate(papers))
+
+
+def _title(paper: str) -> str:
+    return paper.split(":")[0]
+
+
+def _first_name(view: PlayerView, reviewer: int) -> str:
+    first = view.reviewers[reviewer].split()[0]
+    unique = sum(first in name.split() for name in view.reviewers) == 1
+    return first if unique else view.reviewers[reviewer]
+
+
+def _keys(names: Sequence[str], key: Callable[[str], str]) -> dict[str, int]:
+    keys = [key(name).casefold() for name in names]
+    return {text: index for index, text in enumerate(keys) if keys.count(text) == 1}
+
+
+def _any(names: Mapping[str, int]) -> str:
+    return "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))

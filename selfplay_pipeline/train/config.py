@@ -1,0 +1,60 @@
+"""Options of the training stage."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class TrainOptions(BaseModel):
+    """What a user may set; everything else is verl's and goes through `overrides`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    epochs: Annotated[int, Field(ge=1)] = 1
+    """Passes over the data."""
+    train_batch_size: Annotated[int, Field(ge=2)] = 64
+    """Rows of one batch (one or more optimiser steps), rounded to whole groups of 2·G rows."""
+    mini_batches: Annotated[int, Field(ge=1)] = 1
+    """Optimiser steps per batch."""
+    micro_batch_size: Annotated[int, Field(ge=1)] = 8
+    """Rows in one forward and backward pass on one device."""
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-6
+    """Of AdamW, constant."""
+    clip_low: Annotated[float, Field(gt=0)] = 0.2
+    """PPO's ratio is clipped below at 1 - clip_low."""
+    clip_high: Annotated[float, Field(gt=0)] = 0.2
+    """… and above at 1 + clip_high; a larger value is DAPO's clip-higher."""
+    kl_coef: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of the KL loss to the reference policy; 0 is off."""
+    kl_reference: Literal["initial", "previous"] = "initial"
+    """The reference: the model that the run began with, or the policy that played."""
+    importance_threshold: Annotated[float, Field(ge=0)] = 2.0
+    """Token-level truncated importance weights (trainer over engine) are cut here; 0 switches them off."""
+    loss_aggregation: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"] = "token-mean"
+    """verl's loss_agg_mode."""
+    normalize_by_std: bool = True
+    """Divide advantages by the group's standard deviation (GRPO); off is Dr. GRPO's choice."""
+    grad_clip: Annotated[float, Field(gt=0)] = 1.0
+    """Largest gradient norm."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Of AdamW."""
+    gradient_checkpointing: bool = False
+    """Save memory, recompute activations."""
+    keep_zero_signal: bool = False
+    """Train also on groups whose plays all scored alike."""
+    keep_optimizer: bool = True
+    """Carry the optimizer's state from one iteration to the next."""
+    save_every: Annotated[int, Field(ge=0)] = 0
+    """Steps between resumable checkpoints; 0 saves only at the end."""
+    num_gpus: Annotated[int, Field(ge=1)] = 1
+    """GPUs (on a CPU: worker processes)."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto`: cuda where a GPU is visible."""
+    loggers: list[Literal["console", "tensorboard", "wandb"]] = ["console"]
+    """Where verl also logs its step metrics; metrics.jsonl is always written."""
+    overrides: list[str] = []
+    """Further verl keys as Hydra overrides, as after `--` on the command line."""

@@ -1,0 +1,92 @@
+"""What a person sees while a stage runs: a progress bar on a terminal, a line now and then in a log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from selfplay_pipeline.generate.summary import Summary
+
+console = Console(stderr=True, highlight=False)
+LOG_EVERY_SECONDS = 15.0
+
+
+class Reporter(Protocol):
+    """Told how far a stage is."""
+
+    def __call__(self, done: int, total: int, figures: str) -> None: ...
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Reporter]:
+    """A bar where a terminal can draw one, else a line at the start, every 15 s and at the end."""
+    if console.is_terminal:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=console) as bar:
+            task = bar.add_task(title, total=None, figures="")
+
+            def draw(done: int, total: int, figures: str) -> None:
+                bar.update(task, completed=done, total=total, figures=figures)
+
+            yield draw
+        return
+    last = 0.0
+
+    def log(done: int, total: int, figures: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if done >= total or now - last >= LOG_EVERY_SECONDS:
+            last = now
+            console.print(f"{title}: {done}/{total} {figures}".rstrip())
+
+    yield log
+
+
+@contextmanager
+def waiting(title: str) -> Iterator[Callable[[str], None]]:
+    """For work of unknown length, such as a server that starts. Yields a function that changes the text."""
+    if not console.is_terminal:
+        console.print(title)
+        yield lambda text: None
+        return
+    with console.status(title) as status:
+        yield status.update
+
+
+def figures_of(summary: Summary) -> str:
+    """One line of figures for a progress bar."""
+    data = summary.to_dict()
+    return (
+        f"{data['plays_per_second']:.1f} plays/s, {data['sampled_tokens_per_second']:.0f} tokens/s, "
+        f"reward {summary.mean_reward:.3f}, agreed {summary.agreement_rate:.0%}"
+    )
+
+
+def show_summary(summary: Summary, output: Path) -> None:
+    """The closing table of `generate`."""
+    data = summary.to_dict()
+    table = Table(title=f"{data['plays']} plays of {data['groups']} game states in {output}", show_header=False)
+    table.add_row("mean normalised reward", f"{data['mean_reward']:.4f} ± {data['reward_standard_error']:.4f}")
+    table.add_row("agreement rate", f"{data['agreement_rate']:.1%}")
+    table.add_row("statuses", ", ".join(f"{name} {count}" for name, count in sorted(data["statuses"].items())))
+    table.add_row("illegal actions a game", f"{data['illegal_per_game']:.3f}")
+    table.add_row("messages, turns a game", f"{data['messages_per_game']:.2f}, {data['turns_per_game']:.2f}")
+    table.add_row("tokens sampled, in prompts", f"{data['sampled_tokens']:,}, {data['prompt_tokens']:,}")
+    table.add_row("prefix-cache hit share", f"{data['prefix_cache_hit_share']:.1%}")
+    table.add_row("groups without signal", f"{data['groups_without_signal']} of {data['groups']}")
+    table.add_row("time", f"{data['seconds']:.1f} s, {data['plays_per_second']:.2f} plays/s")
+    Console().print(table)
