@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -73,8 +72,12 @@ KeepZeroSignal = Annotated[
 
 def main() -> None:
     """Run a command: exit 2 with one line for a user's mistake, 1 for a failure, 130 for Ctrl-C."""
+    import signal
+
     from click.exceptions import Abort, ClickException, Exit
 
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except Exit as stop:
@@ -96,8 +99,9 @@ def main() -> None:
 
 def _expected(error: BaseException) -> bool:
     from selfplay_pipeline.engines.types import EngineError
+    from selfplay_pipeline.train.run import TrainError
 
-    return isinstance(error, EngineError | UserError)
+    return isinstance(error, EngineError | TrainError | UserError)
 
 
 def _fail_group(group: BaseExceptionGroup[BaseException]) -> None:
@@ -166,22 +170,162 @@ def generate(
     show_summary(summary, output)
 
 
+@app.command()
+def convert(
+    games: Annotated[Path, typer.Argument(help="JSONL file that `selfplay generate` wrote.")] = DATA
+    / "selfplay_games.jsonl",
+    config: ConfigFile = None,
+    output: Annotated[Path | None, typer.Option(help="Folder for the parquet files [default: beside GAMES].")] = None,
+    val_fraction: Annotated[
+        float | None, typer.Option(min=0, max=0.99, help="Share of groups for val.parquet.")
+    ] = None,
+    seed: Seed = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out, count and name bad lines.")] = False,
+    check: Annotated[Path | None, typer.Option(help="Only verify this parquet file with verl's own dataset.")] = None,
+    model: Model = None,
+) -> None:
+    """Make train.parquet and val.parquet: two rows a game, one per player, with one group index per game state.
+
+    With --check FILE nothing is converted: the file is loaded through verl's RLHFDataset and the tokenizer of
+    --model, and everything that was verified is printed and written beside it.
+    """
+    settings = _config(config, model=model, seed=seed, convert__val_fraction=val_fraction)
+    if check is not None:
+        from selfplay_pipeline.convert.check import check_parquet
+
+        print(check_parquet(check, str(settings.model)).to_text(), end="")
+        return
+    from selfplay_pipeline.stages import convert_games
+
+    report = convert_games(settings, games, output or games.parent, skip_bad=skip_bad)
+    print(report.to_text(), end="")
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": False})
+def train(
+    context: typer.Context,
+    config: ConfigFile = None,
+    model: Model = None,
+    data: Annotated[Path, typer.Option(help="train.parquet that `selfplay convert` wrote.")] = DATA / "train.parquet",
+    output: Annotated[Path, typer.Option(help="Gets checkpoint/, trainer_state/, metrics.jsonl.")] = DATA / "training",
+    epochs: Epochs = None,
+    train_batch_size: TrainBatch = None,
+    micro_batch_size: MicroBatch = None,
+    learning_rate: LearningRate = None,
+    kl_coef: KlCoef = None,
+    keep_zero_signal: KeepZeroSignal = None,
+    logger: Annotated[list[str] | None, typer.Option(help="console, tensorboard or wandb; repeat for several.")] = None,
+    seed: Seed = None,
+    device: Device = None,
+) -> None:
+    """Train the policy on converted games with verl's GRPO; ends with a Hugging Face checkpoint.
+
+    Killed, the same command continues at the last saved step. Anything after `--` goes to verl as Hydra overrides:
+    selfplay train -- actor_rollout_ref.actor.clip_ratio_c=5
+    """
+    settings = _config(
+        config,
+        model=model,
+        seed=seed,
+        train__epochs=epochs,
+        train__train_batch_size=train_batch_size,
+        train__micro_batch_size=micro_batch_size,
+        train__learning_rate=learning_rate,
+        train__kl_coef=kl_coef,
+        train__keep_zero_signal=keep_zero_signal,
+        train__loggers=logger or None,
+        train__device=device,
+        train__verl_overrides=context.args or None,
+    )
+    from selfplay_pipeline.stages import train_policy
+    from selfplay_pipeline.ui import show_training
+
+    result = train_policy(settings, data, output, checkpoint=str(settings.model), seed=settings.seed)
+    show_training(result)
+
+
+@app.command()
+def iterate(
+    config: ConfigFile = None,
+    model: Model = None,
+    num_iterations: Annotated[int | None, typer.Option(min=1, help="Rounds of play, convert, train.")] = None,
+    num_games: NumGames = None,
+    plays_per_state: Plays = None,
+    max_length: MaxLength = None,
+    temperature: Temperature = None,
+    max_new_tokens: MaxNewTokens = None,
+    max_concurrency: Concurrency = None,
+    epochs: Epochs = None,
+    train_batch_size: TrainBatch = None,
+    micro_batch_size: MicroBatch = None,
+    learning_rate: LearningRate = None,
+    kl_coef: KlCoef = None,
+    keep_zero_signal: KeepZeroSignal = None,
+    seed: Seed = None,
+    engine: EngineKind = None,
+    device: Device = None,
+    server_url: ServerUrl = None,
+    output: Annotated[Path, typer.Option(help="Run directory: iter_1/, iter_2/, …")] = RUNS,
+    dry_run: DryRun = False,
+) -> None:
+    """Loop: the policy plays itself, its games become data, verl trains it, the new policy plays.
+
+    Killed anywhere, the same command continues at the stage that was cut.
+    """
+    settings = _config(
+        config,
+        model=model,
+        seed=seed,
+        iterate__num_iterations=num_iterations,
+        generate__num_games=num_games,
+        generate__plays_per_state=plays_per_state,
+        generate__temperature=temperature,
+        generate__max_new_tokens=max_new_tokens,
+        generate__max_concurrency=max_concurrency,
+        game__max_length=max_length,
+        train__epochs=epochs,
+        train__train_batch_size=train_batch_size,
+        train__micro_batch_size=micro_batch_size,
+        train__learning_rate=learning_rate,
+        train__kl_coef=kl_coef,
+        train__keep_zero_signal=keep_zero_signal,
+        engine__kind=engine,
+        engine__device=device,
+        train__device=device,
+        engine__server_url=server_url or None,
+    )
+    if dry_run:
+        from selfplay_pipeline.stages import plan_generate
+
+        print(f"{settings.iterate.num_iterations} times: {plan_generate(settings, output / 'iter_N')}, then train")
+        return
+    from selfplay_pipeline.iterate.run import run_iterate
+    from selfplay_pipeline.ui import show_run
+
+    show_run(run_iterate(settings, output))
+
+
+@app.command(name="config")
+def show_config(config: ConfigFile = None, model: Model = None) -> None:
+    """Print the whole configuration as YAML: every key with the value that a command would use."""
+    import yaml
+
+    print(yaml.safe_dump(_config(config, model=model).model_dump(mode="json"), sort_keys=False), end="")
+
+
+@model_app.command()
+def tiny(
+    out: Annotated[Path, typer.Option(help="Folder for the checkpoint.")] = Path("data/tiny_model"),
+    seed: Annotated[int, typer.Option(min=0, help="Of weights, games and batches.")] = 0,
+) -> None:
+    """Build the tiny model: tokenizer, a Qwen2 checkpoint of about 1M parameters, warm start on scripted games."""
+    from selfplay_pipeline.models.tiny import build_tiny_model
+
+    build_tiny_model(out, seed=seed)
+
+
 def _run(task: Coroutine[Any, Any, T]) -> T:
-    """Run to the end; SIGTERM ends it like Ctrl-C, so that servers are stopped."""
-    import signal
-
-    async def guarded() -> T:
-        loop = asyncio.get_running_loop()
-        current = asyncio.current_task()
-        assert current is not None
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, current.cancel)
-        return await task
-
-    try:
-        return asyncio.run(guarded())
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
+    return asyncio.run(task)
 
 
 if __name__ == "__main__":

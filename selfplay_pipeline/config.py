@@ -81,6 +81,10 @@ class IterateConfig(Section):
     """Rounds of generate, convert, train."""
     keep_server: bool | None = None
     """Keep the server up while training; by default only on CPU, where memory allows."""
+    keep_optimizer: bool = True
+    """Carry the trainer's state (master weights, optimizer, scheduler) from one iteration to the next."""
+    keep_trainer_states: Literal["all", "last"] = "all"
+    """`last` removes the optimizer states of earlier iterations, which are large for large models."""
 
 
 class Config(Section):
@@ -155,7 +159,11 @@ def _explain(error: ValidationError, source: str, node: yaml.Node | None, given:
         where = f"option --{path[-1].replace('_', '-')}"
     else:
         where = f"{source}:{_line(node, path)}: key '{key}'"
-    what = "there is no such key; `selfplay config` prints all keys" if first["type"] == "extra_forbidden" else first["msg"]
+    what = (
+        "there is no such key; `selfplay config` prints all keys"
+        if first["type"] == "extra_forbidden"
+        else first["msg"]
+    )
     return f"{where}: {what}"
 
 

@@ -53,4 +53,6 @@ def locked(path: Path, what: str) -> Iterator[None]:
         with FileLock(path, timeout=0):
             yield
     except Timeout:
-        raise UserError(f"{what} is in use by another process (lock {path}); wait for it or use another folder") from None
+        raise UserError(
+            f"{what} is in use by another process (lock {path}); wait for it or use another folder"
+        ) from None

@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
@@ -22,6 +23,10 @@ from types import FrameType
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 GRACE_SECONDS = 8.0
 """Time between asking a process to end and killing it."""
+
+
+SCRATCH_VARIABLE = "SELFPLAY_SCRATCH"
+"""Names a folder that the supervisor makes for the command, and removes after it."""
 
 
 class Child:
@@ -144,13 +149,18 @@ def supervise(command: Sequence[str]) -> int:
         over.set()
 
     threading.Thread(target=watch_driver, daemon=True).start()
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, preexec_fn=lambda: _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    )
-    while process.poll() is None and not over.wait(0.1):
-        pass
-    code = process.poll()
-    _end_all(process.pid if code is None else None)
+    # In /tmp, because Ray puts sockets there and their paths may have 107 characters at most.
+    with tempfile.TemporaryDirectory(prefix="selfplay-", dir="/tmp", ignore_cleanup_errors=True) as scratch:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, SCRATCH_VARIABLE: scratch},
+            preexec_fn=lambda: _prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
+        )
+        while process.poll() is None and not over.wait(0.1):
+            pass
+        code = process.poll()
+        _end_all(process.pid if code is None else None)
     return 128 + signal.SIGTERM if code is None else code if code >= 0 else 128 - code
 
 

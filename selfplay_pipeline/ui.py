@@ -6,13 +6,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from selfplay_pipeline.generate.summary import Summary
+
+if TYPE_CHECKING:
+    from selfplay_pipeline.iterate.manifest import RunDirectory
+    from selfplay_pipeline.train.run import TrainResult
 
 console = Console(stderr=True, highlight=False)
 LOG_EVERY_SECONDS = 15.0
@@ -90,3 +94,47 @@ def show_summary(summary: Summary, output: Path) -> None:
     table.add_row("groups without signal", f"{data['groups_without_signal']} of {data['groups']}")
     table.add_row("time", f"{data['seconds']:.1f} s, {data['plays_per_second']:.2f} plays/s")
     Console().print(table)
+
+
+def show_training(result: TrainResult) -> None:
+    """The closing lines of `train`."""
+    Console(highlight=False).print(
+        f"{result.steps} steps on {result.groups} groups ({result.groups_without_signal} without signal) in "
+        f"{result.seconds_total:.0f} s\ncheckpoint: {result.checkpoint}\nmetrics:    {result.metrics_path}",
+        soft_wrap=True,
+    )
+
+
+def show_run(run: RunDirectory) -> None:
+    """The closing table of `iterate`, one row an iteration."""
+    table = Table(title=f"self-play in {run.path}")
+    for name in (
+        "iteration",
+        "reward",
+        "agreed",
+        "illegal",
+        "messages",
+        "no signal",
+        "steps",
+        "play s",
+        "convert s",
+        "train s",
+    ):
+        table.add_column(name, justify="right")
+    for number, stages in sorted(run.state.iterations.items()):
+        if len(stages) < 3:
+            continue
+        play, train = stages["generate"].figures, stages["train"].figures
+        table.add_row(
+            str(number),
+            f"{play['mean_reward']:.4f} ± {play['reward_standard_error']:.4f}",
+            f"{play['agreement_rate']:.1%}",
+            f"{play['illegal_per_game']:.3f}",
+            f"{play['messages_per_game']:.2f}",
+            f"{play['groups_without_signal']}/{play['groups']}",
+            "carried" if train["carried"] else str(train["steps"]),
+            *(f"{stages[stage].seconds:.1f}" for stage in ("generate", "convert", "train")),
+        )
+    Console().print(table)
+    last = run.state.iterations[max(run.state.iterations)]["train"].figures["checkpoint"]
+    Console(highlight=False).print(f"newest checkpoint: {last}", soft_wrap=True)

@@ -63,9 +63,7 @@ async def open_engine(
         notify(f"starting the SGLang server for {model} … {seconds:.0f} s")
 
     async with SGLangServer(spec, config.startup_timeout, on_wait) as server:
-        engine = SGLangEngine(
-            [server.url], request_timeout=config.request_timeout, alive=lambda: server.running
-        )
+        engine = SGLangEngine([server.url], request_timeout=config.request_timeout, alive=lambda: server.running)
         try:
             yield engine
         finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,7 +68,9 @@ class Trajectory(_Record):
             )
         if length and self.response_mask[-1] != 1:
             raise ValueError("response_mask must end with 1, the player's last own token")
-        if any(logprob != 0.0 for logprob, own in zip(self.response_logprobs, self.response_mask, strict=True) if not own):
+        if any(
+            logprob != 0.0 for logprob, own in zip(self.response_logprobs, self.response_mask, strict=True) if not own
+        ):
             raise ValueError("response_logprobs must be 0.0 where response_mask is 0")
         return self
 
@@ -122,38 +124,36 @@ class PlayRecord(_Record):
     """Of those, how many the engine did not have to compute."""
 
 
-def read_games(path: Path, on_bad: Callable[[int, str], None] | None = None) -> Iterator[PlayRecord]:
+def read_games(path: Path) -> Iterator[PlayRecord]:
     """Read plays one line at a time.
-
-    Args:
-        path: a JSONL file that `generate` wrote.
-        on_bad: called with line number and reason for a line that is no play; without it such a line raises.
 
     Raises:
         UserError: the file is missing, or a line is bad; names file, line and field.
     """
     for number, line in read_lines(path):
+        if not line.strip():
+            continue
         try:
             yield PlayRecord.model_validate_json(line)
         except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(str(part) for part in first["loc"]) or "line"
-            reason = f"field '{field}': {first['msg']}"
-            if on_bad is None:
-                raise UserError(f"{path}:{number}: {reason}; --skip-bad leaves such lines out") from None
-            on_bad(number, reason)
+            raise UserError(f"{path}:{number}: {explain(error)}") from None
+
+
+def explain(error: ValidationError) -> str:
+    """The first thing that is wrong with a line, and in which field."""
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"])
+    return f"field '{field}': {first['msg']}" if field else str(first["msg"])
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Non-empty lines with their numbers, from 1.
+    """All lines with their numbers, from 1.
 
     Raises:
         UserError: the file cannot be read.
     """
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield number, line
+            yield from enumerate(file, start=1)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; `selfplay generate` writes this file") from None

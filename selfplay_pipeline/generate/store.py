@@ -56,7 +56,9 @@ class GameStore:
         differ = [key for key in sorted({*before, *self.arguments}) if before.get(key) != self.arguments.get(key)]
         if differ:
             listed = ", ".join(f"{key} ({before.get(key)!r} then, {self.arguments.get(key)!r} now)" for key in differ)
-            raise UserError(f"{self.path} was made with other arguments: {listed}; give another --output or the same arguments")
+            raise UserError(
+                f"{self.path} was made with other arguments: {listed}; give another --output or the same arguments"
+            )
 
 
 def repair(path: Path) -> int:

@@ -49,7 +49,9 @@ class ChatTokenizer:
             return cls(AutoTokenizer.from_pretrained(model))
         except (OSError, ValueError) as error:
             reason = str(error).strip().splitlines()[0]
-            raise UserError(f"model {model}: its tokenizer cannot be loaded ({reason}); give a folder or a hub name") from None
+            raise UserError(
+                f"model {model}: its tokenizer cannot be loaded ({reason}); give a folder or a hub name"
+            ) from None
 
     def first_prompt(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Token ids of the whole conversation so far with the header of the reply."""

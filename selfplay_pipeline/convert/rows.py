@@ -1,0 +1,134 @@
+"""One play as the rows that verl trains on, one per seat that spoke."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.generate.records import PlayRecord
+
+if TYPE_CHECKING:
+    import torch
+
+DATA_SOURCE = "dialop_matching_selfplay"
+AGENT_NAME = "selfplay"
+METADATA_KEY = b"selfplay"
+
+_MESSAGES = pa.list_(pa.struct({"role": pa.string(), "content": pa.string()}))
+SCHEMA = pa.schema(
+    {
+        "data_source": pa.string(),
+        "prompt": _MESSAGES,
+        "messages": _MESSAGES,
+        "agent_name": pa.string(),
+        "reward_model": pa.struct(
+            {
+                "style": pa.string(),
+                "ground_truth": pa.string(),
+                "normalized_reward": pa.float64(),
+                "game_state": pa.string(),
+            }
+        ),
+        "extra_info": pa.struct(
+            {
+                "index": pa.int64(),
+                "game_id": pa.string(),
+                "player_index": pa.int64(),
+                "play": pa.int64(),
+                "plays_per_state": pa.int64(),
+                "status": pa.string(),
+                "num_turns": pa.int64(),
+            }
+        ),
+        "prompt_ids": pa.list_(pa.int32()),
+        "response_ids": pa.list_(pa.int32()),
+        "response_mask": pa.list_(pa.int8()),
+        "response_logprobs": pa.list_(pa.float32()),
+        "sampling_temperature": pa.float64(),
+    }
+)
+"""Columns of train.parquet and val.parquet. `extra_info.index` is the group index."""
+
+
+def play_to_rows(record: PlayRecord, plays_per_state: int) -> list[dict[str, Any]]:
+    """The rows of one play: none after an engine failure, none for a seat that never sampled a token."""
+    if record.outcome.status is Status.ENGINE_FAILURE:
+        return []
+    state = json.dumps(record.state, separators=(",", ":"))
+    rows = []
+    for seat in record.trajectories:
+        if not seat.response_ids:
+            continue
+        messages = [message.model_dump() for message in seat.messages]
+        rows.append(
+            {
+                "data_source": DATA_SOURCE,
+                "prompt": messages[: seat.num_prompt_messages],
+                "messages": messages,
+                "agent_name": AGENT_NAME,
+                "reward_model": {
+                    "style": "rule",
+                    "ground_truth": str(record.outcome.best),
+                    "normalized_reward": record.outcome.normalized_reward,
+                    "game_state": state,
+                },
+                "extra_info": {
+                    "index": record.group_index,
+                    "game_id": record.game_id,
+                    "player_index": seat.player_index,
+                    "play": record.play,
+                    "plays_per_state": plays_per_state,
+                    "status": record.outcome.status.value,
+                    "num_turns": record.outcome.num_turns,
+                },
+                "prompt_ids": seat.prompt_ids,
+                "response_ids": seat.response_ids,
+                "response_mask": seat.response_mask,
+                "response_logprobs": seat.response_logprobs,
+                "sampling_temperature": record.policy.temperature,
+            }
+        )
+    return rows
+
+
+def row_tensors(
+    row: dict[str, Any], pad_token_id: int, max_prompt_length: int | None = None, max_response_length: int | None = None
+) -> dict[str, torch.Tensor]:
+    """What a trainer sees of one row: the prompt padded on the left, the response on the right.
+
+    Args:
+        row: a row of `SCHEMA`.
+        max_prompt_length: P, the row's own length by default.
+        max_response_length: R, likewise.
+
+    Returns:
+        `input_ids`, `attention_mask`, `position_ids`: int64 (P + R); `response_mask`: int64 (R), the loss mask;
+        `token_level_rewards`: float32 (R), the reward on the last own token, else 0; `response_logprobs`:
+        float32 (R). Position ids are verl's `compute_position_id_with_mask`.
+
+    Raises:
+        ValueError: the row is longer than P or R; nothing is ever truncated.
+    """
+    import torch
+    from verl.utils.model import compute_position_id_with_mask
+
+    prompt, response = list(row["prompt_ids"]), list(row["response_ids"])
+    width, length = max_prompt_length or len(prompt), max_response_length or len(response)
+    if len(prompt) > width or len(response) > length:
+        raise ValueError(f"row of {len(prompt)} + {len(response)} tokens does not fit into {width} + {length}")
+    left, right = width - len(prompt), length - len(response)
+    attention_mask = torch.tensor([0] * left + [1] * (len(prompt) + len(response)) + [0] * right)
+    response_mask = torch.tensor(list(row["response_mask"]) + [0] * right)
+    rewards = torch.zeros(length)
+    rewards[int(response_mask.nonzero()[-1])] = row["reward_model"]["normalized_reward"]
+    return {
+        "input_ids": torch.tensor([pad_token_id] * left + prompt + response + [pad_token_id] * right),
+        "attention_mask": attention_mask,
+        "position_ids": compute_position_id_with_mask(attention_mask.unsqueeze(0)).squeeze(0),
+        "response_mask": response_mask,
+        "token_level_rewards": rewards,
+        "response_logprobs": torch.tensor(list(row["response_logprobs"]) + [0.0] * right),
+    }

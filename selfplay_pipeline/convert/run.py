@@ -1,0 +1,246 @@
+"""JSONL to parquet in two passes: look at everything first, then write rows group by group."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from array import array
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, play_to_rows
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.files import write_text
+from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.generate.records import SCHEMA_VERSION, PlayRecord, explain, read_lines
+
+PLAYS_PER_WRITE = 256
+
+
+@dataclass
+class ConvertReport:
+    """What was converted; also written as text beside the data."""
+
+    plays: int = 0
+    engine_failures: int = 0
+    bad_lines: list[str] = field(default_factory=list)
+    groups: int = 0
+    single_play_groups_dropped: int = 0
+    groups_without_signal: int = 0
+    train_groups: int = 0
+    val_groups: int = 0
+    train_rows: int = 0
+    val_rows: int = 0
+    tokens: int = 0
+    trained_tokens: int = 0
+    plays_per_state: int = 0
+    temperature: float = 0.0
+
+    @property
+    def masked_share(self) -> float:
+        """Share of all tokens, prompts included, that are not trained on."""
+        return 1 - self.trained_tokens / self.tokens if self.tokens else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"masked_share": self.masked_share}
+
+    def to_text(self) -> str:
+        lines = [
+            f"plays read                  {self.plays}",
+            f"  lost to engine failures   {self.engine_failures}",
+            f"bad lines left out          {len(self.bad_lines)}",
+            *(f"  {line}" for line in self.bad_lines),
+            f"groups                      {self.groups} of up to {self.plays_per_state} plays",
+            f"  without signal (kept)     {self.groups_without_signal}",
+            f"  of one play (dropped)     {self.single_play_groups_dropped}",
+            f"train                       {self.train_rows} rows of {self.train_groups} groups",
+            f"val                         {self.val_rows} rows of {self.val_groups} groups",
+            f"tokens                      {self.tokens}, {self.trained_tokens} of them trained on",
+            f"masked share                {self.masked_share:.4f}",
+            f"sampling temperature        {self.temperature}",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+@dataclass
+class _Index:
+    """A few bytes for each play of the file, in columns."""
+
+    offsets: array[int] = field(default_factory=lambda: array("q"))
+    groups: array[int] = field(default_factory=lambda: array("q"))
+    plays: array[int] = field(default_factory=lambda: array("q"))
+    rewards: array[float] = field(default_factory=lambda: array("d"))
+    states: dict[int, bytes] = field(default_factory=dict)
+
+
+def run_convert(
+    games: Path,
+    out_dir: Path,
+    *,
+    val_fraction: float = 0.1,
+    seed: int = 0,
+    skip_bad: bool = False,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> ConvertReport:
+    """Write `train.parquet`, `val.parquet` and `convert_report.txt`.
+
+    Memory does not grow with the number of plays beyond about 50 bytes each.
+
+    Args:
+        val_fraction: share of groups for val.parquet; at least one group stays for training.
+        seed: of the split, which is by group.
+        skip_bad: leave out and report bad lines instead of stopping at the first.
+        on_progress: called with bytes done and bytes to do, both passes counted.
+
+    Raises:
+        UserError: a bad line, one play per state, repeated plays, or sampling that cannot be trained on.
+    """
+    report = ConvertReport()
+    size = games.stat().st_size if games.exists() else 0
+    index = _first_pass(games, report, skip_bad, lambda done: on_progress(done, 2 * size))
+    order, val_groups = _plan(games, index, report, val_fraction, seed)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    _second_pass(games, out_dir, index, order, val_groups, report, lambda done: on_progress(size + done, 2 * size))
+    write_text(out_dir / "convert_report.txt", report.to_text())
+    return report
+
+
+def _first_pass(games: Path, report: ConvertReport, skip_bad: bool, on_bytes: Callable[[int], None]) -> _Index:
+    index, offset, sampling = _Index(), 0, None
+    for number, line in read_lines(games):
+        start, offset = offset, offset + len(line)
+        on_bytes(offset)
+        if not line.strip():
+            continue
+        try:
+            record = PlayRecord.model_validate_json(line)
+        except ValidationError as error:
+            where = f"{games}:{number}: {explain(error)}"
+            if not skip_bad:
+                raise UserError(f"{where}; mend the line, or leave such lines out with --skip-bad") from None
+            report.bad_lines.append(where)
+            continue
+        report.plays += 1
+        sampling = _check_sampling(games, number, record, sampling)
+        state = hashlib.blake2b(json.dumps(record.state, sort_keys=True).encode(), digest_size=8).digest()
+        if index.states.setdefault(record.group_index, state) != state:
+            raise UserError(f"{games}:{number}: field 'state': group {record.group_index} has two different states")
+        if record.outcome.status is Status.ENGINE_FAILURE:
+            report.engine_failures += 1
+            continue
+        index.offsets.append(start)
+        index.groups.append(record.group_index)
+        index.plays.append(record.play)
+        index.rewards.append(record.outcome.normalized_reward)
+    report.temperature = sampling or 0.0
+    return index
+
+
+def _check_sampling(games: Path, number: int, record: PlayRecord, temperature: float | None) -> float:
+    policy, where = record.policy, f"{games}:{number}"
+    if (policy.top_p, policy.top_k, policy.repetition_penalty) != (1.0, -1, 1.0):
+        raise UserError(
+            f"{where}: field 'policy': sampled with top_p, top_k or a penalty, which the log-probs do not include; "
+            "play with temperature alone"
+        )
+    if policy.temperature == 0:
+        raise UserError(f"{where}: field 'policy.temperature': greedy play cannot be trained on; sample")
+    if temperature is not None and policy.temperature != temperature:
+        raise UserError(
+            f"{where}: field 'policy.temperature': {policy.temperature}, but {temperature} before; "
+            "convert games of one temperature at a time"
+        )
+    return policy.temperature
+
+
+def _plan(
+    games: Path, index: _Index, report: ConvertReport, val_fraction: float, seed: int
+) -> tuple[list[int], set[int]]:
+    groups, plays = np.array(index.groups, dtype=np.int64), np.array(index.plays, dtype=np.int64)
+    rewards = np.array(index.rewards)
+    if not len(groups):
+        raise UserError(f"{games}: holds no finished play; `selfplay generate` writes them")
+    order = np.lexsort((plays, groups))
+    groups, plays, rewards = groups[order], plays[order], rewards[order]
+    repeated = np.flatnonzero((groups[1:] == groups[:-1]) & (plays[1:] == plays[:-1]))
+    if len(repeated):
+        at = repeated[0]
+        raise UserError(f"{games}: group {groups[at]} play {plays[at]} is there twice; remove one of the lines")
+    names, starts, counts = np.unique(groups, return_index=True, return_counts=True)
+    if counts.max() == 1:
+        raise UserError(
+            f"{games}: one play per state. Both players of a play get the same reward, so a group of one play has no "
+            "spread and GRPO's advantages are all zero; generate with --plays-per-state 2 or more"
+        )
+    spread = np.maximum.reduceat(rewards, starts) > np.minimum.reduceat(rewards, starts)
+    kept = names[counts > 1]
+    report.single_play_groups_dropped = int((counts == 1).sum())
+    report.groups_without_signal = int((~spread & (counts > 1)).sum())
+    report.groups = len(kept)
+    report.plays_per_state = int(plays.max()) + 1
+    shuffled = np.random.default_rng(seed).permutation(kept)
+    wanted = min(round(val_fraction * len(kept)), len(kept) - 1)
+    val = {int(group) for group in shuffled[:wanted]}
+    report.val_groups, report.train_groups = len(val), len(kept) - len(val)
+    in_kept = np.isin(groups, kept)
+    return order[in_kept].tolist(), val
+
+
+def _second_pass(
+    games: Path,
+    out_dir: Path,
+    index: _Index,
+    order: list[int],
+    val_groups: set[int],
+    report: ConvertReport,
+    on_bytes: Callable[[int], None],
+) -> None:
+    facts = {
+        "schema_version": SCHEMA_VERSION,
+        "temperature": report.temperature,
+        "plays_per_state": report.plays_per_state,
+    }
+    schema = SCHEMA.with_metadata({METADATA_KEY: json.dumps(facts).encode()})
+    temporary = {name: out_dir / f".{name}.parquet.tmp" for name in ("train", "val")}
+    buffers: dict[str, list[dict[str, Any]]] = {"train": [], "val": []}
+    done = 0
+    with (
+        games.open("rb") as file,
+        pq.ParquetWriter(temporary["train"], schema) as train,
+        pq.ParquetWriter(temporary["val"], schema) as val,
+    ):
+        writers = {"train": train, "val": val}
+
+        def flush(name: str) -> None:
+            if buffers[name]:
+                writers[name].write_table(pa.Table.from_pylist(buffers[name], schema=schema))
+                buffers[name] = []
+
+        for position in order:
+            file.seek(index.offsets[position])
+            line = file.readline()
+            done += len(line)
+            on_bytes(done)
+            name = "val" if index.groups[position] in val_groups else "train"
+            rows = play_to_rows(PlayRecord.model_validate_json(line), report.plays_per_state)
+            for row in rows:
+                report.tokens += len(row["prompt_ids"]) + len(row["response_ids"])
+                report.trained_tokens += sum(row["response_mask"])
+            buffers[name] += rows
+            if name == "train":
+                report.train_rows += len(rows)
+            else:
+                report.val_rows += len(rows)
+            if len(buffers[name]) >= 2 * PLAYS_PER_WRITE:
+                flush(name)
+        flush("train")
+        flush("val")
+    for name, path in temporary.items():
+        path.replace(out_dir / f"{name}.parquet")

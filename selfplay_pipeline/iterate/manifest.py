@@ -1,0 +1,128 @@
+"""What a run directory says about itself: how it was made, and which stages are done."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from selfplay_pipeline.config import Config
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.files import read_json, write_json, write_text
+
+Stage = Literal["generate", "convert", "train"]
+STAGES: tuple[Stage, ...] = ("generate", "convert", "train")
+
+MAY_CHANGE = ("iterate", "engine", "generate.max_concurrency", "generate.max_failures", "train.loggers")
+"""What a continued run may set anew: it does not decide what is played or learned."""
+
+
+class StageRecord(BaseModel):
+    """A finished stage: its wall-clock seconds, all its attempts' last one, and its figures."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    seconds: float
+    figures: dict[str, Any]
+
+
+class RunState(BaseModel):
+    """Finished stages by iteration, from 1."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    iterations: dict[int, dict[Stage, StageRecord]] = {}
+
+    def get(self, iteration: int, stage: Stage) -> StageRecord | None:
+        return self.iterations.get(iteration, {}).get(stage)
+
+
+class RunDirectory:
+    """`data/…_iterations/` or any other: manifest.json, state.json and iter_1, iter_2, …"""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.state = RunState()
+
+    def iteration(self, number: int) -> Path:
+        return self.path / f"iter_{number}"
+
+    def open(self, config: Config) -> None:
+        """Write the manifest of a new run, or check that the run was made with this configuration.
+
+        Raises:
+            UserError: the run was made with another configuration.
+        """
+        manifest, state = self.path / "manifest.json", self.path / "state.json"
+        settings = json.loads(config.model_dump_json())
+        if not manifest.exists():
+            write_json(manifest, describe(settings))
+            return
+        before = flatten(read_json(manifest)["config"])
+        now = flatten(settings)
+        differ = [
+            key
+            for key in sorted({*before, *now})
+            if before.get(key) != now.get(key)
+            and not any(key == free or key.startswith(free + ".") for free in MAY_CHANGE)
+        ]
+        if differ:
+            listed = ", ".join(f"{key} ({before.get(key)!r} then, {now.get(key)!r} now)" for key in differ)
+            raise UserError(
+                f"{self.path} holds a run with another configuration: {listed}; give another --output or the same options"
+            )
+        if state.exists():
+            self.state = RunState.model_validate(read_json(state))
+
+    def finish(self, iteration: int, stage: Stage, record: StageRecord) -> None:
+        """Record a stage whose output is complete."""
+        self.state.iterations.setdefault(iteration, {})[stage] = record
+        write_text(self.path / "state.json", self.state.model_dump_json(indent=2) + "\n")
+
+
+def describe(settings: dict[str, Any]) -> dict[str, Any]:
+    """Everything that one needs to make the run again."""
+    packages = ("selfplay-pipeline", "sglang", "verl", "torch", "transformers", "TransferQueue", "ray", "numpy")
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "config": settings,
+        "packages": {name: _version(name) for name in packages},
+        "python": platform.python_version(),
+        "git_revision": _git_revision(),
+    }
+
+
+def flatten(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested keys joined by dots."""
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _git_revision() -> str | None:
+    folder = Path(__file__).parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, timeout=10)
+        dirty = subprocess.run(["git", "status", "--porcelain"], cwd=folder, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if head.returncode:
+        return None
+    return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
