@@ -235,7 +235,7 @@ def train(
         train__keep_zero_signal=keep_zero_signal,
         train__loggers=logger or None,
         train__device=device,
-        train__verl_overrides=context.args or None,
+        train__overrides=context.args or None,
     )
     from selfplay_pipeline.stages import train_policy
     from selfplay_pipeline.ui import show_training

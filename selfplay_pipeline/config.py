@@ -81,8 +81,6 @@ class IterateConfig(Section):
     """Rounds of generate, convert, train."""
     keep_server: bool | None = None
     """Keep the server up while training; by default only on CPU, where memory allows."""
-    keep_optimizer: bool = True
-    """Carry the trainer's state (master weights, optimizer, scheduler) from one iteration to the next."""
     keep_trainer_states: Literal["all", "last"] = "all"
     """`last` removes the optimizer states of earlier iterations, which are large for large models."""
 

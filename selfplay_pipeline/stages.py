@@ -124,8 +124,8 @@ def train_policy(
     job = TrainConfig(
         **options,
         model=checkpoint,
-        train_files=[data],
-        out=output,
+        data=data,
+        output=output,
         seed=seed,
         initial_trainer_state=initial_trainer_state,
         reference_model=reference_model,

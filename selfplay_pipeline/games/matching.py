@@ -201,7 +201,9 @@ class MatchingGame:
                 raise UserError(f"game state: field '{field_name}' needs {size} different names")
         _, best = best_matching(table)
         if best <= 0 or int(best) != int(recorded):
-            raise UserError(f"game state: best_assignment_reward is {recorded}, the table's best matching gives {best:g}")
+            raise UserError(
+                f"game state: best_assignment_reward is {recorded}, the table's best matching gives {best:g}"
+            )
         return MatchingState(table, masks, scales, int(best), papers, reviewers)
 
     def start(self, state: MatchingState) -> MatchingSession:

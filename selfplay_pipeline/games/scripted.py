@@ -91,6 +91,8 @@ def likely_scale(cells: Mapping[tuple[int, int], int], max_score: int, scales: t
     numbers: the mean of those that explain the most of them is returned.
     """
     low, high = scales
+    if low == high:
+        return low
     grid = np.linspace(low, high, 4001)
     shown = np.array(sorted(set(cells.values())) or [0])
     values = np.ceil(shown / grid[:, None] - 1e-9)

@@ -137,7 +137,7 @@ def _train(config: Config, run: RunDirectory, number: int, checkpoint: str) -> d
 
 def _earlier_state(config: Config, run: RunDirectory, number: int) -> Path | None:
     """The newest earlier trainer state, unless the optimizer is to start afresh."""
-    if not config.iterate.keep_optimizer:
+    if not config.train.keep_optimizer:
         return None
     for earlier in range(number - 1, 0, -1):
         state = run.iteration(earlier) / "trainer_state"

@@ -1,7 +1,8 @@
-"""Options of the training stage."""
+"""Options of the training stage. `TrainOptions` is the `train:` section of the configuration file."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -54,7 +55,28 @@ class TrainOptions(BaseModel):
     """GPUs (on a CPU: worker processes)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto`: cuda where a GPU is visible."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the forward pass and of the checkpoint: bfloat16 on cuda, float32 on cpu. Master weights stay float32."""
     loggers: list[Literal["console", "tensorboard", "wandb"]] = ["console"]
     """Where verl also logs its step metrics; metrics.jsonl is always written."""
+    dump_rows: bool = False
+    """Write what was trained on, row by row with log-probs and advantages, to trained_rows.jsonl (for inspection)."""
     overrides: list[str] = []
     """Further verl keys as Hydra overrides, as after `--` on the command line."""
+
+
+class TrainConfig(TrainOptions):
+    """One training run: the options, and what it reads and writes."""
+
+    model: str
+    """The policy that played: a folder or a hub name."""
+    data: Path
+    """train.parquet."""
+    output: Path
+    """Gets checkpoint/ (Hugging Face), trainer_state/ (verl's shards and optimizer), metrics.jsonl, train.log."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Orders the groups and seeds the trainer."""
+    initial_trainer_state: Path | None = None
+    """An earlier iteration's trainer_state/, whose weights, optimizer and scheduler are continued."""
+    reference_model: str | None = None
+    """The reference policy of the KL loss; `model` by default."""

@@ -1,0 +1,61 @@
+"""The tiny model's tokenizer: one token for each word of the game, bytes for everything else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from selfplay_pipeline.games.names import PAPERS, REVIEWERS
+
+END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+"""ChatML in Qwen2.5's form, without its default system prompt."""
+
+WORDS = (
+    *("[message]", "[propose]", "[accept]", "[reject]"),
+    *("system", "user", "assistant", "match", "see", "error", "again", "Proposal", "none"),
+    *(title.split(":")[0] for title in PAPERS),
+    *(part for name in REVIEWERS for part in name.split()),
+    *"0123456789",
+)
+
+
+def build_tokenizer() -> Any:
+    """A `Qwen2Tokenizer` over bytes without merges, in which each word of the game is an added token.
+
+    Transformers rebuilds the tokenizer of any Qwen2 checkpoint as this class, so pre-tokenisation of our own would
+    be lost when it is loaded; added tokens stay.
+    """
+    from tokenizers import AddedToken, pre_tokenizers
+    from transformers import Qwen2Tokenizer
+
+    specials = [END_OF_TEXT, TURN_START, TURN_END]
+    vocab = {token: index for index, token in enumerate([*specials, *sorted(pre_tokenizers.ByteLevel.alphabet())])}
+    tokenizer = Qwen2Tokenizer(
+        vocab=vocab,
+        merges=[],
+        unk_token=None,
+        eos_token=TURN_END,
+        pad_token=END_OF_TEXT,
+        additional_special_tokens=[TURN_START],
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+        model_max_length=1024,
+    )
+    # The space before a word belongs to its token, so that joining tokens gives the text back.
+    spellings = dict.fromkeys(spelling for word in WORDS for spelling in (word, f" {word}"))
+    tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in spellings if text not in vocab])
+    return tokenizer
+
+
+def save_tokenizer(out: Path) -> Any:
+    """Write the tokenizer files to `out` and return the tokenizer."""
+    tokenizer = build_tokenizer()
+    tokenizer.save_pretrained(out)
+    return tokenizer

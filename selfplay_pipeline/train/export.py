@@ -1,0 +1,61 @@
+"""verl's saved weights → a Hugging Face folder whose dtype is what its configuration says."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.gguf")
+
+
+def export(saved: str, model: str, checkpoint: str, dtype: str) -> None:
+    """Write `checkpoint`, whole or not at all.
+
+    Weights come from `saved` (verl's `huggingface/` folder, float32), everything else (configuration, tokenizer,
+    chat template, generation configuration) as it is from `model`, the policy that training began with.
+
+    Args:
+        saved: verl's folder with safetensors.
+        model: folder or hub name.
+        checkpoint: the folder to write; an older one there is replaced.
+        dtype: float32 or bfloat16, of the weights and in config.json.
+    """
+    import torch
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    target = Path(checkpoint)
+    new, old = (target.with_name(f".{target.name}.{suffix}") for suffix in ("new", "old"))
+    shutil.rmtree(new, ignore_errors=True)
+    shutil.copytree(_folder(model), new, ignore=shutil.ignore_patterns(*WEIGHTS, ".*"))
+    weight_map: dict[str, str] = {}
+    size = 0
+    for shard in sorted(Path(saved).glob("*.safetensors")):
+        with safe_open(shard, framework="pt") as file:
+            tensors = {name: file.get_tensor(name).to(getattr(torch, dtype)) for name in file.keys()}  # noqa: SIM118
+        save_file(tensors, new / shard.name, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(tensors, shard.name)
+        size += sum(tensor.nbytes for tensor in tensors.values())
+    if not weight_map:
+        raise RuntimeError(f"{saved}: verl saved no safetensors there")
+    if len(set(weight_map.values())) > 1:
+        index = {"metadata": {"total_size": size}, "weight_map": weight_map}
+        (new / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+    config = json.loads((new / "config.json").read_text())
+    config.pop("torch_dtype", None)
+    (new / "config.json").write_text(json.dumps(config | {"dtype": dtype}, indent=2) + "\n")
+    shutil.rmtree(old, ignore_errors=True)
+    if target.exists():
+        os.replace(target, old)
+    os.replace(new, target)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _folder(model: str) -> Path:
+    if Path(model).is_dir():
+        return Path(model)
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(model, ignore_patterns=list(WEIGHTS)))

@@ -1,0 +1,155 @@
+"""Which rows are trained on, and in what order. Reads only small columns; no torch."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from selfplay_pipeline.errors import UserError
+
+SAME_REWARD = 1e-8
+"""Rewards closer than this are alike."""
+
+
+class NoSignalError(UserError):
+    """No group holds plays that scored differently, so GRPO has nothing to learn from."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """All rows of the plays of one game state."""
+
+    file: int
+    """Position in the list of files."""
+    index: int
+    """`extra_info.index`, unique within the file."""
+    rows: tuple[int, ...]
+    """Row numbers over all files, one behind the other."""
+    rewards: tuple[float, ...]
+    """Normalised reward of each play."""
+
+    @property
+    def has_signal(self) -> bool:
+        """Whether group-relative advantages differ from 0."""
+        return max(self.rewards) - min(self.rewards) > SAME_REWARD
+
+
+@dataclass(frozen=True)
+class TrainData:
+    """What the files hold."""
+
+    groups: list[Group]
+    """Groups of two plays or more, ordered by file and index."""
+    singles: int
+    """Groups left with one play, for example after engine failures; never trained on."""
+    temperature: float
+    plays_per_state: int
+    num_rows: int
+    max_prompt_tokens: int
+    max_response_tokens: int
+
+    def to_train(self, keep_zero_signal: bool) -> list[Group]:
+        """The groups to train on.
+
+        Raises:
+            NoSignalError: none is left.
+        """
+        kept = [group for group in self.groups if keep_zero_signal or group.has_signal]
+        if not kept:
+            raise NoSignalError(
+                f"none of {len(self.groups)} groups carries a signal: within each, all plays scored alike, so every "
+                "advantage is 0; play more games or at a higher temperature (keep_zero_signal trains regardless)"
+            )
+        return kept
+
+
+def read_data(files: Sequence[Path]) -> TrainData:
+    """Read groups, rewards and lengths.
+
+    Raises:
+        UserError: a file is missing or not ours, holds no rows, mixes temperatures, or has one play per state.
+    """
+    rows: dict[tuple[int, int], list[int]] = defaultdict(list)
+    rewards: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
+    temperatures: set[float] = set()
+    plays_per_state, count, longest_prompt, longest_response = 0, 0, 0, 0
+    for number, path in enumerate(files):
+        reader = _open(path)
+        metadata = json.loads((reader.schema_arrow.metadata or {}).get(b"selfplay", b"{}"))
+        for key, neutral in (("top_p", 1), ("top_k", -1), ("repetition_penalty", 1)):
+            if metadata.get(key, neutral) != neutral:
+                raise UserError(f"{path}: sampled with {key}={metadata[key]}; the log-probs ignore it, sample without")
+        for batch in _batches(reader, path):
+            info, reward = batch["extra_info"], pc.struct_field(batch["reward_model"], "normalized_reward").to_pylist()
+            plays_per_state = max(plays_per_state, pc.max(pc.struct_field(info, "plays_per_state")).as_py() or 0)
+            temperatures.update(pc.unique(batch["sampling_temperature"]).to_pylist())
+            longest_prompt = max(longest_prompt, pc.max(pc.list_value_length(batch["prompt_ids"])).as_py() or 0)
+            longest_response = max(longest_response, pc.max(pc.list_value_length(batch["response_ids"])).as_py() or 0)
+            indices = pc.struct_field(info, "index").to_pylist()
+            plays = pc.struct_field(info, "play").to_pylist()
+            for index, play, value in zip(indices, plays, reward, strict=True):
+                rows[number, index].append(count)
+                rewards[number, index][play] = float(value)
+                count += 1
+    names = ", ".join(str(path) for path in files)
+    if not count:
+        raise UserError(f"{names}: no rows; play games and convert them first")
+    if len(temperatures) > 1:
+        raise UserError(f"{names}: mixed sampling temperatures {sorted(temperatures)}; train on one at a time")
+    temperature = temperatures.pop()
+    if temperature <= 0:
+        raise UserError(f"{names}: sampled greedily (temperature {temperature}); play with a temperature above 0")
+    if plays_per_state < 2 or all(len(plays) < 2 for plays in rewards.values()):
+        raise UserError(
+            f"{names}: one play per game state; both rows of a play share its reward, so a group of one play has no "
+            "spread and GRPO learns nothing; play each state at least twice (--plays-per-state)"
+        )
+    groups = [Group(*key, tuple(rows[key]), tuple(rewards[key].values())) for key in sorted(rows)]
+    several = [group for group in groups if len(group.rewards) > 1]
+    return TrainData(
+        several, len(groups) - len(several), temperature, plays_per_state, count, longest_prompt, longest_response
+    )
+
+
+def plan_steps(num_groups: int, groups_per_step: int, epochs: int, seed: int) -> list[list[int]]:
+    """Positions of the groups of each step.
+
+    Every epoch is a new random order cut into steps of nearly equal size, at most `groups_per_step`, so that no
+    group is left over. A pure function of its arguments: a resumed training continues in the same order.
+    """
+    steps = -(-num_groups // groups_per_step)
+    rng = np.random.default_rng(seed)
+    return [part.tolist() for _ in range(epochs) for part in np.array_split(rng.permutation(num_groups), steps)]
+
+
+def to_groups(rows: int, plays_per_state: int) -> int:
+    """Rows, rounded to whole groups of two rows a play, at least one."""
+    return max(1, round(rows / (2 * plays_per_state)))
+
+
+def _open(path: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; `selfplay convert` writes it") from None
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UserError(f"{path}: not a readable parquet file: {str(error).splitlines()[0]}") from None
+
+
+def _batches(reader: pq.ParquetFile, path: Path) -> Iterator[dict[str, Any]]:
+    columns = ["extra_info", "reward_model", "sampling_temperature", "prompt_ids", "response_ids"]
+    missing = set(columns) - set(reader.schema_arrow.names)
+    if missing:
+        raise UserError(f"{path}: no column {sorted(missing)[0]!r}; was it written by `selfplay convert`?")
+    for batch in reader.iter_batches(batch_size=1024, columns=columns):
+        if batch.num_rows:
+            yield {name: batch.column(name) for name in columns}

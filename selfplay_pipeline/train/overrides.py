@@ -1,0 +1,212 @@
+"""Our options in verl's words: Hydra overrides and environment variables."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from selfplay_pipeline.train.config import TrainConfig
+from selfplay_pipeline.train.groups import TrainData, plan_steps, to_groups
+
+Device = Literal["cpu", "cuda"]
+EXTENSION = "selfplay_pipeline.train.verl_ext"
+OBJECT_STORE_BYTES = 300_000_000
+"""Ray's shared memory. Trajectories travel through TransferQueue's own sockets, not through it."""
+
+
+def resolve_device(config: TrainConfig) -> Device:
+    """The device to train on; `auto` takes a GPU where one is visible."""
+    if config.device != "auto":
+        return config.device
+    from selfplay_pipeline.config import gpu_visible
+
+    return "cuda" if gpu_visible() else "cpu"
+
+
+def resolve_dtype(config: TrainConfig, device: Device) -> Literal["float32", "bfloat16"]:
+    """The dtype of the forward pass and of the checkpoint."""
+    if config.dtype != "auto":
+        return config.dtype
+    return "bfloat16" if device == "cuda" else "float32"
+
+
+def groups_per_step(config: TrainConfig, data: TrainData, num_groups: int) -> int:
+    """`train_batch_size` in whole groups, clipped to the data."""
+    return min(to_groups(config.train_batch_size, data.plays_per_state), num_groups)
+
+
+def plan_for(config: TrainConfig, data: TrainData, num_groups: int) -> list[list[int]]:
+    """The groups of each step, as the trainer will take them."""
+    return plan_steps(num_groups, groups_per_step(config, data, num_groups), config.epochs, config.seed)
+
+
+def verl_overrides(config: TrainConfig, data: TrainData, num_groups: int, device: Device) -> list[str]:
+    """Hydra overrides for verl's `ppo_trainer` configuration, the user's own last.
+
+    verl counts batch sizes in dataset items, here groups, and multiplies mini-batches by `rollout.n`, here the 2 G
+    rows of a group.
+    """
+    plan = plan_for(config, data, num_groups)
+    per_step = max(len(step) for step in plan)
+    half = resolve_dtype(config, device) == "bfloat16"
+    flash = device == "cuda" and half and find_spec("flash_attn") is not None
+    settings: dict[str, Any] = {
+        "algorithm.adv_estimator": "grpo",
+        "algorithm.norm_adv_by_std_in_grpo": config.normalize_by_std,
+        "algorithm.use_kl_in_reward": False,
+        # Decoupled mode: bypass_mode would use the engine's log-probs as old ones and ignore the weights.
+        "algorithm.rollout_correction.bypass_mode": False,
+        "algorithm.rollout_correction.rollout_is": "token" if config.importance_threshold else None,
+        "algorithm.rollout_correction.rollout_is_threshold": config.importance_threshold or 2.0,
+        "data.train_files": str(config.data.resolve()),
+        "data.val_files": str(config.data.resolve()),
+        "data.train_batch_size": per_step,
+        "data.max_prompt_length": data.max_prompt_tokens,
+        "data.max_response_length": data.max_response_tokens,
+        "data.shuffle": False,
+        "data.dataloader_num_workers": 0,
+        "data.custom_cls.path": f"pkg://{EXTENSION}.dataset",
+        "data.custom_cls.name": "GroupDataset",
+        "+data.selfplay.keep_zero_signal": config.keep_zero_signal,
+        "actor_rollout_ref.model.path": config.model,
+        "actor_rollout_ref.model.use_remove_padding": flash,
+        "actor_rollout_ref.model.enable_gradient_checkpointing": config.gradient_checkpointing,
+        "+actor_rollout_ref.model.override_config.attn_implementation": "flash_attention_2" if flash else "sdpa",
+        "actor_rollout_ref.actor.strategy": "fsdp2",
+        "actor_rollout_ref.actor.ppo_mini_batch_size": per_step,
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": config.micro_batch_size,
+        "actor_rollout_ref.actor.ppo_epochs": 1,
+        "actor_rollout_ref.actor.optim.lr": config.learning_rate,
+        "actor_rollout_ref.actor.optim.weight_decay": config.weight_decay,
+        "actor_rollout_ref.actor.grad_clip": config.grad_clip,
+        "actor_rollout_ref.actor.optim.clip_grad": config.grad_clip,
+        "actor_rollout_ref.actor.clip_ratio": config.clip_low,
+        "actor_rollout_ref.actor.clip_ratio_low": config.clip_low,
+        "actor_rollout_ref.actor.clip_ratio_high": config.clip_high,
+        "actor_rollout_ref.actor.loss_agg_mode": config.loss_aggregation,
+        "actor_rollout_ref.actor.entropy_coeff": config.entropy_coef,
+        "actor_rollout_ref.actor.use_kl_loss": config.kl_coef > 0,
+        "actor_rollout_ref.actor.kl_loss_coef": config.kl_coef,
+        "actor_rollout_ref.actor.data_loader_seed": config.seed,
+        "actor_rollout_ref.actor.fsdp_config.seed": config.seed,
+        "actor_rollout_ref.actor.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
+        "actor_rollout_ref.actor.checkpoint.load_contents": ["model", "optimizer", "extra"],
+        "+actor_rollout_ref.reference_model": config.reference_model or config.model,
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": config.micro_batch_size,
+        "actor_rollout_ref.rollout.name": "offline",
+        "actor_rollout_ref.rollout.nnodes": 1,
+        "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
+        "actor_rollout_ref.rollout.n": 2 * data.plays_per_state,
+        "actor_rollout_ref.rollout.temperature": data.temperature,
+        "actor_rollout_ref.rollout.calculate_log_probs": True,
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": config.micro_batch_size,
+        "+actor_rollout_ref.rollout.agent.agent_loop_manager_class": f"{EXTENSION}.replay.ReplayManager",
+        "critic.enable": False,
+        "reward.num_workers": 0,
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+        "trainer.v1.trainer_mode": "offline",
+        "trainer.total_epochs": config.epochs,
+        "trainer.total_training_steps": len(plan),
+        "trainer.nnodes": 1,
+        "trainer.n_gpus_per_node": config.num_gpus,
+        "trainer.project_name": "selfplay",
+        "trainer.experiment_name": config.output.resolve().name,
+        "trainer.logger": list(config.loggers),
+        # Stored games cannot validate a new policy; `selfplay evaluate` plays new ones.
+        "trainer.val_before_train": False,
+        "trainer.test_freq": -1,
+        "trainer.save_freq": config.save_every or len(plan),
+        "trainer.resume_mode": "auto",
+        "trainer.default_local_dir": str(state_dir(config)),
+        "trainer.max_actor_ckpt_to_keep": 2,
+        "+selfplay.groups_per_step": per_step,
+        "+selfplay.mini_batches": config.mini_batches,
+        "+selfplay.epochs": config.epochs,
+        "+selfplay.seed": config.seed,
+        "+selfplay.metrics_path": str(metrics_path(config)),
+        "+selfplay.dump_rows": str(config.output.resolve() / "trained_rows.jsonl") if config.dump_rows else None,
+        "+selfplay.initial_trainer_state": str(config.initial_trainer_state.resolve())
+        if config.initial_trainer_state
+        else None,
+        "+ray_kwargs.ray_init.address": "local",
+        "+ray_kwargs.ray_init.include_dashboard": False,
+        "hydra.run.dir": str(state_dir(config)),
+        "hydra.output_subdir": None,
+        "hydra/job_logging": "none",
+        "hydra/hydra_logging": "none",
+    }
+    settings |= _precision("bf16" if half else "fp32")
+    if device == "cpu":
+        settings |= _cpu(config.num_gpus)
+    return [f"{key}={_hydra(value)}" for key, value in settings.items()] + list(config.overrides)
+
+
+def environment(config: TrainConfig, device: Device, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Environment variables of the trainer and, through Ray, of all its processes."""
+    env = {
+        "VERL_USE_EXTERNAL_MODULES": EXTENSION,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_enable_worker_prestart": "0",
+        "RAY_prestart_worker_first_driver": "0",
+        "RAY_worker_niceness": "0",
+        "RAY_DEDUP_LOGS": "0",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HYDRA_FULL_ERROR": "1",
+        "TENSORBOARD_DIR": str(config.output.resolve() / "tensorboard"),
+        "WANDB_DIR": str(config.output.resolve()),
+    }
+    if device == "cpu":
+        env |= {
+            "VERL_PLATFORM": "cpu",
+            "OMP_NUM_THREADS": base.get("OMP_NUM_THREADS", "1"),
+            # To Ray these are its logical GPUs, to CUDA there is no such device.
+            "CUDA_VISIBLE_DEVICES": ",".join(["-1"] * config.num_gpus),
+        }
+    return env
+
+
+def state_dir(config: TrainConfig) -> Path:
+    """Where verl saves shards, optimizer and progress."""
+    return config.output.resolve() / "trainer_state"
+
+
+def metrics_path(config: TrainConfig) -> Path:
+    """One JSON line a step."""
+    return config.output.resolve() / "metrics.jsonl"
+
+
+def _precision(short: str) -> dict[str, Any]:
+    """Master weights, gradients' reduction and buffers in float32; the forward pass as asked."""
+    settings = {}
+    for role in ("actor", "ref"):
+        prefix = f"actor_rollout_ref.{role}.fsdp_config"
+        settings[f"{prefix}.dtype"] = "float32" if short == "fp32" else "bfloat16"
+        settings[f"+{prefix}.mixed_precision.param_dtype"] = short
+        settings[f"+{prefix}.mixed_precision.reduce_dtype"] = "fp32"
+        settings[f"+{prefix}.mixed_precision.buffer_dtype"] = "fp32"
+    return settings
+
+
+def _cpu(processes: int) -> dict[str, Any]:
+    return {
+        "trainer.device": "cpu",
+        "actor_rollout_ref.model.external_lib": f"{EXTENSION}.cpu_engine",
+        "actor_rollout_ref.actor.use_torch_compile": False,
+        "actor_rollout_ref.actor.fsdp_config.use_torch_compile": False,
+        "actor_rollout_ref.ref.fsdp_config.use_torch_compile": False,
+        # Logical: Ray only counts them; verl reserves several per training process.
+        "ray_kwargs.ray_init.num_cpus": 8 + 8 * processes,
+        "+ray_kwargs.ray_init.num_gpus": processes,
+        "+ray_kwargs.ray_init.object_store_memory": OBJECT_STORE_BYTES,
+    }
+
+
+def _hydra(value: Any) -> str:
+    """A value in Hydra's override grammar: JSON, but for strings that need no quotes."""
+    if isinstance(value, str) and value and all(character.isalnum() or character in "_-." for character in value):
+        return value
+    return json.dumps(value)

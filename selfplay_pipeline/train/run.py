@@ -1,0 +1,258 @@
+"""`selfplay train`: check the data, run verl as a child process, watch it, check what it did."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.files import locked, read_json, write_json
+from selfplay_pipeline.processes import Child, spawn
+from selfplay_pipeline.train.config import TrainConfig
+from selfplay_pipeline.train.groups import Group, TrainData, read_data
+from selfplay_pipeline.train.overrides import (
+    environment,
+    metrics_path,
+    plan_for,
+    resolve_device,
+    resolve_dtype,
+    state_dir,
+    verl_overrides,
+)
+
+POLL_SECONDS = 0.2
+LATEST = "latest_checkpointed_iteration.txt"
+"""verl's record of the last whole save."""
+FREE_TO_CHANGE = {"loggers", "save_every", "dump_rows", "micro_batch_size", "output", "keep_optimizer", "kl_reference"}
+"""Options that a resumed training may change."""
+
+
+class TrainError(RuntimeError):
+    """verl failed or did not do what was planned; the message shows the end of its log."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One step, done."""
+
+    step: int
+    planned_steps: int
+    metrics: dict[str, Any]
+    """verl's metrics of the step, by verl's names."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a training did, over all its resumptions but for the seconds."""
+
+    steps: int
+    planned_steps: int
+    groups: int
+    """Groups trained on; each was seen once an epoch."""
+    groups_without_signal: int
+    rows: int
+    """Rows of these groups."""
+    checkpoint: Path
+    """Hugging Face folder."""
+    trainer_state: Path
+    metrics_path: Path
+    seconds_total: float
+    seconds_in_steps: float
+    """Within training steps, saves not counted; only this run's steps."""
+
+
+def run_train(config: TrainConfig, on_progress: Callable[[Progress], None] | None = None) -> TrainResult:
+    """Train a policy on converted games; a training that was cut continues at its last save.
+
+    Raises:
+        UserError: unusable data or options.
+        NoSignalError: no group has plays that scored differently (also a UserError).
+        TrainError: verl failed.
+    """
+    began = time.monotonic()
+    _check_options(config)
+    data = read_data([config.data])
+    groups = data.to_train(config.keep_zero_signal)
+    planned = len(plan_for(config, data, len(groups)))
+    state, metrics = state_dir(config), metrics_path(config)
+    checkpoint = config.output.resolve() / "checkpoint"
+    with locked(config.output / ".train.lock", f"training folder {config.output}"):
+        _claim(config, data, groups, checkpoint)
+        done = _saved_step(state)
+        _keep_lines(metrics, done)
+        _keep_lines(config.output / "trained_rows.jsonl", done)
+        seconds_in_steps = 0.0
+
+        def watch(step: int, line: dict[str, Any]) -> None:
+            nonlocal seconds_in_steps
+            seconds_in_steps += line.get("timing_s/step", 0.0) - line.get("timing_s/save_checkpoint", 0.0)
+            if on_progress:
+                on_progress(Progress(step, planned, line))
+
+        if done < planned or not _exported(state, checkpoint):
+            _run_verl(config, data, groups, planned, done, checkpoint, watch)
+        done = _saved_step(state)
+        lines = _read_lines(metrics)
+        steps = [line["step"] for line in lines]
+        if done != planned or steps != list(range(1, planned + 1)):
+            raise TrainError(f"verl did {len(steps)} steps and saved step {done}, {planned} were planned; see {_log(config)}")
+        _prune(state, done)
+    return TrainResult(
+        steps=len(steps),
+        planned_steps=planned,
+        groups=len(groups),
+        groups_without_signal=sum(not group.has_signal for group in data.groups) + data.singles,
+        rows=sum(len(group.rows) for group in groups),
+        checkpoint=checkpoint,
+        trainer_state=state,
+        metrics_path=metrics,
+        seconds_total=time.monotonic() - began,
+        seconds_in_steps=seconds_in_steps,
+    )
+
+
+def _run_verl(
+    config: TrainConfig,
+    data: TrainData,
+    groups: list[Group],
+    planned: int,
+    done: int,
+    checkpoint: Path,
+    watch: Callable[[int, dict[str, Any]], None],
+) -> None:
+    state, device = state_dir(config), resolve_device(config)
+    launch = state / "launch.json"
+    write_json(
+        launch,
+        {
+            "train": done < planned,
+            "overrides": verl_overrides(config, data, len(groups), device),
+            "export": {
+                "saved": str(state / f"global_step_{planned}" / "actor" / "huggingface"),
+                "model": config.model,
+                "checkpoint": str(checkpoint),
+                "dtype": resolve_dtype(config, device),
+            },
+        },
+    )
+    command = [sys.executable, "-m", "selfplay_pipeline.train.verl_main", str(launch)]
+    child = spawn(command, _log(config), environment(config, device))
+    try:
+        _follow(child, metrics_path(config), done, watch)
+    finally:
+        child.stop()
+    code = child.poll()
+    if code != 0:
+        raise TrainError(f"verl ended with exit code {code}; the end of {_log(config)}:\n{child.last_lines(25)}")
+    write_json(state / "exported.json", {"step": planned})
+
+
+def _follow(child: Child, metrics: Path, done: int, watch: Callable[[int, dict[str, Any]], None]) -> None:
+    """Report steps as verl writes them, until it ends."""
+    over = False
+    while not over:
+        over = child.poll() is not None
+        for line in _read_lines(metrics):
+            if line["step"] > done:
+                done = line["step"]
+                watch(done, line)
+        if not over:
+            time.sleep(POLL_SECONDS)
+
+
+def _claim(config: TrainConfig, data: TrainData, groups: list[Group], checkpoint: Path) -> None:
+    """Bind the folder to this training, so that a later call either continues the same one or is refused."""
+    options = config.model_dump(mode="json", exclude=FREE_TO_CHANGE)
+    training = options | {
+        "data": str(config.data.resolve()),
+        "rows": data.num_rows,
+        "groups": len(groups),
+        "temperature": data.temperature,
+    }
+    record = state_dir(config) / "training.json"
+    if not record.exists():
+        if checkpoint.exists():
+            raise UserError(f"{checkpoint} exists but was not made by a training here; choose another output folder")
+        write_json(record, training)
+        return
+    earlier = read_json(record)
+    changed = [key for key in training if earlier.get(key) != training[key]]
+    if changed:
+        what = ", ".join(f"{key} was {earlier.get(key)}, is {training[key]}" for key in changed)
+        raise UserError(f"{config.output} holds another training ({what}); choose another folder or delete it")
+
+
+def _check_options(config: TrainConfig) -> None:
+    for name in (config.model, config.reference_model):
+        looks_like_path = name is not None and (name.startswith((".", "/", "~")) or name.count("/") > 1)
+        if name is not None and looks_like_path and not (Path(name) / "config.json").is_file():
+            raise UserError(f"{name}: no Hugging Face model there (config.json is missing)")
+    for logger, package in (("tensorboard", "tensorboard"), ("wandb", "wandb")):
+        if logger in config.loggers and find_spec(package) is None:
+            raise UserError(f"train.loggers: {logger} needs the package {package}, which is not installed")
+    if config.initial_trainer_state is not None:
+        _check_initial_state(config, config.initial_trainer_state)
+
+
+def _check_initial_state(config: TrainConfig, state: Path) -> None:
+    step = _saved_step(state)
+    shard = state / f"global_step_{step}" / "actor" / f"optim_world_size_{config.num_gpus}_rank_0.pt"
+    if not step:
+        raise UserError(f"{state}: no trainer state there; leave out initial_trainer_state to begin with a new optimizer")
+    if not shard.exists():
+        raise UserError(f"{state}: saved with another number of training processes than num_gpus={config.num_gpus}")
+    before = read_json(state / "training.json")
+    if before["learning_rate"] != config.learning_rate:
+        raise UserError(
+            f"{state}: its optimizer has learning rate {before['learning_rate']}, asked for is {config.learning_rate}; "
+            "keep the rate, or leave out initial_trainer_state to begin with a new optimizer"
+        )
+
+
+def _saved_step(state: Path) -> int:
+    """The step of verl's last whole save, 0 if none."""
+    try:
+        step = int((state / LATEST).read_text())
+    except (OSError, ValueError):
+        return 0
+    return step if (state / f"global_step_{step}").is_dir() else 0
+
+
+def _exported(state: Path, checkpoint: Path) -> bool:
+    return (state / "exported.json").exists() and (checkpoint / "config.json").exists()
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """Whole JSON lines; a torn last one is not there yet."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def _keep_lines(path: Path, last_step: int) -> None:
+    """Drop lines of steps that a resumed training does again."""
+    if path.exists():
+        kept = [line for line in _read_lines(path) if line["step"] <= last_step]
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        temporary.replace(path)
+
+
+def _prune(state: Path, step: int) -> None:
+    """Keep the last save alone, without the weights that are in the checkpoint already."""
+    for folder in state.glob("global_step_*"):
+        if folder.name != f"global_step_{step}":
+            shutil.rmtree(folder)
+    for shard in (state / f"global_step_{step}" / "actor" / "huggingface").glob("*.safetensors"):
+        shard.unlink()
+
+
+def _log(config: TrainConfig) -> Path:
+    return config.output.resolve() / "train.log"

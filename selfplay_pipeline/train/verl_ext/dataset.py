@@ -1,0 +1,48 @@
+"""Stored trajectories as a verl dataset: one item is one group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from torch.utils.data import Dataset
+
+from selfplay_pipeline.train.groups import Group, read_data
+
+COLUMNS = ["prompt_ids", "response_ids", "response_mask", "response_logprobs", "reward_model", "extra_info"]
+
+
+class GroupDataset(Dataset[dict[str, Any]]):
+    """Groups with a signal, in the order of the files; item i only names its position.
+
+    verl draws one uid per item and normalises rewards over a uid, so a group must be one item. Trajectories are not
+    part of an item: the replay manager fetches them by position with `rows`.
+    """
+
+    def __init__(self, data_files: Any, config: Any, **kwargs: Any) -> None:
+        files = [data_files] if isinstance(data_files, str) else list(data_files)
+        self.groups, self._table = _load(tuple(files), bool(config.selfplay.keep_zero_signal))
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def __getitem__(self, position: int) -> dict[str, Any]:
+        return {"raw_prompt": [], "position": position, "index": self.groups[position].index}
+
+    def rows(self, position: int) -> list[dict[str, Any]]:
+        """The rows of a group, as `convert` wrote them."""
+        found: list[dict[str, Any]] = self._table.take(list(self.groups[position].rows)).to_pylist()
+        return found
+
+
+@lru_cache(maxsize=1)
+def _load(files: Sequence[str], keep_zero_signal: bool) -> tuple[list[Group], pa.Table]:
+    paths = [Path(file) for file in files]
+    groups = read_data(paths).to_train(keep_zero_signal)
+    return groups, pa.concat_tables([pq.read_table(path, columns=COLUMNS) for path in paths])
+
+

@@ -1,0 +1,84 @@
+"""Puts stored trajectories where verl expects freshly generated ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import transfer_queue as tq
+from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
+from verl.utils.model import compute_position_id_with_mask
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+from selfplay_pipeline.train.verl_ext.dataset import GroupDataset
+
+PARTITION = "train"
+
+
+class ReplayManager:
+    """verl's agent-loop manager for a policy that has already played.
+
+    A trajectory's key is {uid}_{session}_{index}: the uid is the group's, the session is the play, the index the
+    player. verl compares sessions within a uid and gives all trajectories of a session one advantage, so a play
+    counts once however many seats spoke.
+    """
+
+    def __init__(self, config: Any) -> None:
+        data = config.data
+        self._dataset = GroupDataset(data.train_files, config=data)
+
+    @classmethod
+    def create(cls, config: Any, **handles: Any) -> ReplayManager:
+        """verl's constructor; there are no servers and no reward workers to hold on to."""
+        return cls(config)
+
+    def generate_sequences(self, prompts: Any) -> None:
+        """Store the trajectories of a batch of groups and mark the groups as finished."""
+        uids, positions = prompts["uid"], prompts["position"]
+        for uid, position in zip(list(uids), list(positions), strict=True):
+            keys, fields, tags = [], [], []
+            for row in self._dataset.rows(int(position)):
+                info = row["extra_info"]
+                keys.append(f"{uid}_{info['play']}_{info['player_index']}")
+                fields.append(trajectory_fields(row) | {"uid": uid, "global_steps": int(prompts["global_steps"])})
+                lengths = len(row["prompt_ids"]), len(row["response_ids"])
+                tags.append(
+                    {
+                        "status": "success",
+                        "prompt_len": lengths[0],
+                        "response_len": lengths[1],
+                        "seq_len": sum(lengths),
+                        "global_steps": int(prompts["global_steps"]),
+                        "min_global_steps": 0,
+                        "max_global_steps": 0,
+                    }
+                )
+            tq.kv_batch_put(keys=keys, partition_id=PARTITION, fields=list_of_dict_to_tensordict(fields), tags=tags)
+            tq.kv_put(key=uid, partition_id=PARTITION, tag={"status": "finished"})
+
+
+def trajectory_fields(row: dict[str, Any]) -> dict[str, Any]:
+    """A parquet row as verl's V1 trainer stores a trajectory: 1-d tensors, unpadded.
+
+    The reward is on the last response token, which `convert` made the player's last own token.
+    """
+    output = AgentLoopOutput(
+        prompt_ids=row["prompt_ids"],
+        response_ids=row["response_ids"],
+        response_mask=row["response_mask"],
+        response_logprobs=row["response_logprobs"],
+        reward_score=row["reward_model"]["normalized_reward"],
+        num_turns=row["extra_info"]["num_turns"],
+        metrics=AgentLoopMetrics(),
+        extra_fields={},
+    )
+    fields: dict[str, Any] = output.as_dict()
+    input_ids = torch.cat([fields["prompts"], fields["responses"]])
+    attention_mask = torch.ones_like(input_ids)
+    return fields | {
+        "input_ids": input_ids,
+        "position_ids": compute_position_id_with_mask(attention_mask.unsqueeze(0)).squeeze(0),
+        "loss_mask": fields["response_mask"],
+        "multi_modal_inputs": {},
+        "data_source": "selfplay",
+    }

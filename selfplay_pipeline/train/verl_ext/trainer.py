@@ -1,0 +1,143 @@
+"""verl's PPO trainer on stored games."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+import transfer_queue as tq
+from omegaconf import open_dict
+from verl.trainer.ppo.utils import Role
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
+from verl.utils import tensordict_utils as tu
+from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
+from verl.utils.dataset.rl_dataset import collate_fn
+from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
+
+from selfplay_pipeline.train.groups import plan_steps
+from selfplay_pipeline.train.verl_ext.reference import ReferenceWorker
+
+
+class NoReplica(RolloutReplica):
+    """A rollout that serves nothing; verl asks for its class, never for an instance."""
+
+
+RolloutReplicaRegistry.register("offline", lambda: NoReplica)
+
+
+class MetricsFile:
+    """verl's logger backend for metrics.jsonl: one line a step, appended; verl's own file logger truncates."""
+
+    def __init__(self, path: Path, trainer: OfflineTrainer) -> None:
+        self._path, self._trainer = path, trainer
+
+    def log(self, data: dict[str, Any], step: int) -> None:
+        groups = [self._trainer.train_dataset.groups[position] for position in self._trainer.plan[step - 1]]
+        line = {"step": step, "time": time.time(), "groups": [[group.file, group.index] for group in groups]}
+        metrics = {name: number for name, value in sorted(data.items()) if (number := _number(value)) is not None}
+        with self._path.open("a") as file:
+            file.write(json.dumps(line | metrics) + "\n")
+
+
+@register_trainer("offline")
+class OfflineTrainer(PPOTrainer):
+    """Differs from verl's synchronous trainer in where trajectories come from, and in the size of steps.
+
+    verl takes equal batches and drops what is left over. Here the plan says which groups a step holds: batch and
+    mini-batch sizes are set step by step, so that nothing is dropped and nothing is padded up to a full batch.
+    """
+
+    _enable_hybrid_replicas = False
+
+    def _build_replay_buffer(self) -> Any:
+        self.trainer_mode = "sync"
+        return super()._build_replay_buffer()
+
+    def _init_dataloader(self) -> None:
+        super()._init_dataloader()
+        options = self.config.selfplay
+        self.plan = plan_steps(len(self.train_dataset), options.groups_per_step, options.epochs, options.seed)
+        if len(self.plan) != self.total_training_steps:
+            raise RuntimeError(f"{len(self.plan)} steps in the plan, {self.total_training_steps} in verl's config")
+        self.steps_per_epoch = len(self.plan) // options.epochs
+
+    def _init_resource_pool_mgr(self) -> None:
+        super()._init_resource_pool_mgr()
+        if Role.RefPolicy in self.role_worker_mapping:
+            self.role_worker_mapping[Role.RefPolicy] = ray.remote(ReferenceWorker)
+
+    def _load_checkpoint(self) -> None:
+        super()._load_checkpoint()
+        earlier = self.config.selfplay.initial_trainer_state
+        if self.global_steps == 0 and earlier:
+            # Weights, optimizer and scheduler only: step number and data position belong to other data.
+            folder = Path(find_latest_ckpt_path(earlier)) / "actor"
+            self.actor_rollout_wg.load_checkpoint(local_path=str(folder), del_local_after_load=False)
+
+    def _next_train_batch(self, num_prompts: int | None = None) -> Any:
+        items = [self.train_dataset[position] for position in self.plan[self.global_steps - 1]]
+        batch = collate_fn(items)
+        batch["uid"] = np.array([str(uuid.uuid4()) for _ in items], dtype=object)
+        self._index_of = dict(zip(batch["uid"], [item["index"] for item in items], strict=True))
+        batch = tu.get_tensordict(batch)
+        tu.assign_non_tensor_data(batch, "global_steps", self.global_steps)
+        return batch
+
+    def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
+        groups = len(self.plan[self.global_steps - 1])
+        updates = min(groups, self.config.selfplay.mini_batches)
+        with open_dict(self.config):
+            self.config.data.train_batch_size = groups
+            self.config.actor_rollout_ref.actor.ppo_mini_batch_size = math.ceil(groups / updates)
+        return super().step(metrics, timing_raw)
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        batch = super()._compute_advantage(batch, metrics)
+        fields = ["old_log_probs", "rollout_log_probs", "response_mask", "advantages"]
+        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
+        rows = [_own_tokens(data, i) for i, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]
+        gaps = np.abs(np.concatenate([row["old_log_probs"] - row["rollout_log_probs"] for row in rows]))
+        metrics["selfplay/log_prob_gap/mean"] = float(gaps.mean())
+        metrics["selfplay/log_prob_gap/max"] = float(gaps.max())
+        metrics["selfplay/rows"] = len(rows)
+        if self.config.selfplay.dump_rows:
+            self._dump(batch, rows)
+        return batch
+
+    def _dump(self, batch: Any, rows: list[dict[str, np.ndarray]]) -> None:
+        keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
+        with Path(self.config.selfplay.dump_rows).open("a") as file:
+            for key, row in zip(keys, rows, strict=True):
+                uid, play, player = key.rsplit("_", 2)
+                place = {"step": self.global_steps, "group": self._index_of[uid], "play": play, "player": player}
+                file.write(json.dumps(place | {name: values.tolist() for name, values in row.items()}) + "\n")
+
+    def on_train_begin(self) -> None:
+        self.logger.logger["metrics.jsonl"] = MetricsFile(Path(self.config.selfplay.metrics_path), self)
+
+    def on_step_end(self) -> None:
+        """No server waits for the new weights."""
+
+    def on_sample_end(self) -> None:
+        """No server holds memory."""
+
+
+def _own_tokens(data: Any, row: int) -> dict[str, np.ndarray]:
+    """A row's values on its own (unmasked) tokens, 1-d."""
+    own = data["response_mask"][row].bool()
+    names = ("old_log_probs", "rollout_log_probs", "advantages")
+    return {name: data[name][row][own].float().numpy() for name in names}
+
+
+def _number(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None

@@ -1,0 +1,39 @@
+"""The training process: verl's `main_ppo`, then the export of the checkpoint. `run.py` starts it under a supervisor.
+
+python -m selfplay_pipeline.train.verl_main LAUNCH.json
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from selfplay_pipeline.processes import SCRATCH_VARIABLE
+
+
+def main(launch_file: Path) -> None:
+    """Train unless all steps are done, then export."""
+    launch = json.loads(launch_file.read_text())
+    if launch["train"]:
+        _train(launch["overrides"], os.environ[SCRATCH_VARIABLE])
+    from selfplay_pipeline.train.export import export
+
+    export(**launch["export"])
+
+
+def _train(overrides: list[str], scratch: str) -> None:
+    os.environ["TMPDIR"] = scratch  # Ray's processes inherit it: nothing of theirs outlives the supervisor
+    import ray
+    from verl.trainer.main_ppo import main as main_ppo
+
+    sys.argv = ["main_ppo", *overrides, f"+ray_kwargs.ray_init._temp_dir={scratch}"]
+    try:
+        main_ppo()
+    finally:
+        ray.shutdown()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,166 @@
+"""Scripted partners: what they say is legal, read back exactly, and worth what their names promise."""
+
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, MatchingState
+from selfplay_pipeline.games.names import PAPERS, REVIEWERS
+from selfplay_pipeline.games.scripted import (
+    SCRIPTED,
+    PlayerView,
+    estimate,
+    heard_cells,
+    likely_scale,
+    make_scripted,
+    own_cells,
+    tell,
+    told_cells,
+)
+from selfplay_pipeline.games.types import HELD_OUT, Outcome, Status, state_rng
+
+BOARDS = {
+    "tiny": MatchingConfig(size=3, max_score=9, scale_min=1, scale_max=1, prompts="compact"),
+    "fixed scale": MatchingConfig(size=4, max_score=99, scale_min=2, scale_max=2),
+    "DialOp's": MatchingConfig(hard_factor=0),
+    "largest": MatchingConfig(size=16, hard_factor=0),
+    "small scales": MatchingConfig(size=2, max_score=3, scale_min=0.5, scale_max=2, hard_factor=0),
+}
+
+
+def play(game: MatchingGame, state: MatchingState, names: tuple[str, str], rng: np.random.Generator) -> Outcome:
+    session, history = game.start(state), []
+    while session.status is None:
+        player, config = session.player, game.config
+        view = PlayerView(
+            player,
+            tuple(map(tuple, state.view(player))),
+            state.papers,
+            state.reviewers,
+            tuple(history),
+            session.pending,
+            config.max_score,
+            (config.scale_min, config.scale_max),
+        )
+        text = make_scripted(names[player]).act(view, rng)
+        step = session.step(text)
+        assert step.error is None, (names, text, step.error)
+        history.append((player, text))
+    return session.outcome()
+
+
+@cache
+def held_out(config: MatchingConfig, count: int) -> list[MatchingState]:
+    return [MatchingGame(config).sample_state(state_rng(5, index, HELD_OUT)) for index in range(count)]
+
+
+def mean_reward(config: MatchingConfig, names: tuple[str, str], plays: int) -> float:
+    game, rng = MatchingGame(config), np.random.default_rng(0)
+    return float(np.mean([play(game, state, names, rng).normalized_reward for state in held_out(config, plays)]))
+
+
+def view_of(table: list[list[int | None]], **known: object) -> PlayerView:
+    size = len(table)
+    return PlayerView(0, tuple(map(tuple, table)), PAPERS[:size], REVIEWERS[:size], **known)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("config", BOARDS.values(), ids=BOARDS.keys())
+@pytest.mark.parametrize("names", product(SCRIPTED, repeat=2), ids="+".join)
+def test_any_two_partners_agree_on_any_board_without_an_illegal_action(
+    config: MatchingConfig, names: tuple[str, str]
+) -> None:
+    game, rng = MatchingGame(config), np.random.default_rng(1)
+    for index in range(3):
+        outcome = play(game, game.sample_state(state_rng(0, index)), names, rng)
+        assert outcome.status is Status.AGREED
+        assert 0 <= outcome.normalized_reward <= 1
+
+
+def test_sharing_partners_find_the_pooled_optimum_where_scales_are_known() -> None:
+    assert mean_reward(BOARDS["tiny"], ("sharing", "sharing"), 200) == 1.0
+
+
+def test_one_who_tells_and_one_who_listens_are_enough() -> None:
+    assert mean_reward(BOARDS["tiny"], ("own-view", "silent"), 100) == 1.0
+    assert mean_reward(BOARDS["tiny"], ("silent", "sharing"), 100) == 1.0
+
+
+def test_who_does_not_listen_or_is_told_nothing_stays_below_the_hard_filter() -> None:
+    assert mean_reward(BOARDS["tiny"], ("own-view", "own-view"), 200) < 0.8
+    assert mean_reward(BOARDS["tiny"], ("silent", "silent"), 200) < 0.8
+
+
+def test_reference_lines_on_dialops_board() -> None:
+    config = MatchingConfig()
+    assert mean_reward(config, ("random", "random"), 50) == pytest.approx(0.61, abs=0.04)
+    assert mean_reward(config, ("own-view", "own-view"), 50) == pytest.approx(0.77, abs=0.03)
+    assert mean_reward(config, ("sharing", "sharing"), 50) > 0.99
+
+
+def test_the_same_view_and_seed_give_the_same_words() -> None:
+    view = view_of([[1, None], [None, 4]])
+    for player in SCRIPTED.values():
+        assert player.act(view, np.random.default_rng(3)) == player.act(view, np.random.default_rng(3))
+
+
+def test_a_message_is_read_back_exactly() -> None:
+    view = view_of([[1, None, 3], [None, 55, None], [None, None, 0]])
+    text = tell(view, own_cells(view))
+    assert text == "[message] Ava BLEU 1 Ava GloVe 3 Daniel Electra 55 Sofia GloVe 0"
+    assert told_cells(text, view.papers, view.reviewers) == own_cells(view)
+
+
+def test_other_ways_to_name_a_cell_are_read_too() -> None:
+    papers, reviewers = PAPERS[:3], REVIEWERS[:3]
+    assert told_cells(f"I have ava li, {PAPERS[0]}: 12", papers, reviewers) == {(0, 0): 12}
+    assert told_cells("Sofia - GloVe = 7; Sofia/GloVe is 7, now Sofia GloVe 8", papers, reviewers) == {(2, 2): 8}
+    assert told_cells("[message] none", papers, reviewers) == {}
+
+
+def test_reviewers_who_share_a_first_name_are_named_in_full() -> None:
+    view = PlayerView(0, ((5, None), (None, 6)), PAPERS[:2], ("Ava Li", "Ava Reed"))
+    text = tell(view, own_cells(view))
+    assert text == "[message] Ava Li BLEU 5 Ava Reed Electra 6"
+    assert told_cells(text, view.papers, view.reviewers) == own_cells(view)
+
+
+def test_only_the_partners_messages_count_as_heard() -> None:
+    history = ((0, "[message] Ava BLEU 1"), (1, "[message] Ava Electra 2"), (1, "[propose] Daniel BLEU 3"))
+    assert heard_cells(view_of([[None, None], [None, None]], history=history)) == {(0, 1): 2}
+
+
+@pytest.mark.parametrize("scale", [1.3, 2.0, 5.37, 9.9])
+def test_a_scale_is_read_off_the_numbers_shown_under_it(scale: float) -> None:
+    values = np.random.default_rng(0).integers(0, 100, 25)
+    cells = {(0, index): int(value * scale) for index, value in enumerate(values)}
+    assert likely_scale(cells, 99, (1.0, 10.0)) == pytest.approx(scale, rel=0.02)
+
+
+def test_estimates_join_both_views_and_take_the_mean_elsewhere() -> None:
+    view = view_of([[2, None], [None, None]], max_score=9, scales=(1.0, 1.0))
+    assert estimate(view, {(1, 1): 8, (0, 0): 9}).tolist() == [[2, 5], [5, 8]]
+
+
+def test_sharing_rejects_what_it_cannot_judge_once_then_tells() -> None:
+    sharing, rng = make_scripted("sharing"), np.random.default_rng(0)
+    proposal, diagonal = (1, "[propose] Proposal: BLEU: Ava\nElectra: Daniel"), ((0, 0), (1, 1))
+    view = view_of([[0, 9], [None, None]], history=(proposal,), pending=diagonal)
+    assert sharing.act(view, rng) == "[reject]"
+    view = view_of([[0, 9], [None, None]], history=(proposal, (0, "[reject]")))
+    assert sharing.act(view, rng) == "[message] Ava BLEU 0 Ava Electra 9"
+
+
+def test_sharing_judges_a_proposal_by_all_that_it_was_told() -> None:
+    sharing, rng = make_scripted("sharing"), np.random.default_rng(0)
+    heard = ((1, "[message] Daniel BLEU 9"),)
+    known = {"max_score": 9, "scales": (1.0, 1.0), "history": heard}
+    assert sharing.act(view_of([[0, 9], [None, None]], pending=((0, 0), (1, 1)), **known), rng) == "[reject]"
+    assert sharing.act(view_of([[0, 9], [None, None]], pending=((0, 1), (1, 0)), **known), rng) == "[accept]"
+
+
+def test_an_unknown_partner_is_refused_by_name() -> None:
+    with pytest.raises(UserError, match=r"'shy'.*random, own-view, sharing, silent"):
+        make_scripted("shy")

@@ -1,0 +1,112 @@
+"""The tiny tokenizer: exact both ways, one token a word, and the same after transformers has reloaded it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
+from selfplay_pipeline.games.names import PAPERS, REVIEWERS
+from selfplay_pipeline.games.scripted import make_scripted
+from selfplay_pipeline.games.types import state_rng
+from selfplay_pipeline.generate.trajectory import ChatTokenizer
+from selfplay_pipeline.models.tiny import TINY_GAME, imitated_play
+from selfplay_pipeline.models.tiny_tokenizer import save_tokenizer
+
+pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from transformers import Qwen2Config
+
+    folder = tmp_path_factory.mktemp("tiny")
+    save_tokenizer(folder)
+    Qwen2Config().save_pretrained(folder)  # AutoTokenizer picks the class by this file's model type
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def encode(tokenizer: Any, text: str) -> list[int]:
+    return list(tokenizer.encode(text, add_special_tokens=False))
+
+
+TEXTS = [
+    "",
+    "see",
+    "error",
+    "[message] none",
+    "[accept]",
+    "[propose] Proposal: BLEU: Ava\nElectra: Daniel\nGloVe: Sofia",
+    "  two  spaces , and . punctuation , it's n't \n\n\ttabs\r\n ",
+    "Avatar seen users100 [messages] match-again",
+    "".join(map(chr, range(128))),
+    "日本 naïve \U0001f389 ~",
+    "<|im_start|>user\nsee<|im_end|>\n<|endoftext|>",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_any_text_decodes_to_itself(tokenizer: Any, text: str) -> None:
+    assert tokenizer.decode(encode(tokenizer, text)) == text
+
+
+def test_random_ascii_decodes_to_itself(tokenizer: Any) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        text = "".join(map(chr, rng.integers(0, 128, 40)))
+        assert tokenizer.decode(encode(tokenizer, text)) == text
+
+
+@pytest.mark.parametrize("config", [TINY_GAME, MatchingConfig(hard_factor=0)], ids=["compact", "default"])
+def test_all_that_the_game_renders_decodes_to_itself(tokenizer: Any, config: MatchingConfig) -> None:
+    game = MatchingGame(config)
+    for index in range(20):
+        session = game.start(game.sample_state(state_rng(0, index)))
+        texts = [text for player in (0, 1) for text in vars(session.opening(player)).values()]
+        for action in ("hello", "[message] Ava BLEU 5", "[accept]", "[propose] Proposal: BLEU: Zoe", "[reject]"):
+            texts += session.step(action).observations if session.status is None else []
+        for text in texts:
+            assert tokenizer.decode(encode(tokenizer, text)) == text
+
+
+def test_words_digits_and_tags_are_single_tokens(tokenizer: Any) -> None:
+    names = [title.split(":")[0] for title in PAPERS] + [part for name in REVIEWERS for part in name.split()]
+    for word in ["[message]", "[propose]", "[accept]", "[reject]", "Proposal", *names, *"0123456789"]:
+        assert len(encode(tokenizer, word)) == 1
+        assert len(encode(tokenizer, f" {word}")) == 1
+    assert len(encode(tokenizer, "[message] Ava BLEU 5 Daniel GloVe 37")) == 8
+
+
+def test_a_turn_ends_with_the_eos_token_and_padding_is_another(tokenizer: Any) -> None:
+    assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|endoftext|>")
+    assert ChatTokenizer(tokenizer).end_of_turn == tokenizer.eos_token_id
+
+
+def test_the_chat_template_is_chatml_without_a_default_system_prompt(tokenizer: Any) -> None:
+    messages = [{"role": "user", "content": "see"}, {"role": "assistant", "content": "[accept]"}]
+    assert tokenizer.apply_chat_template(messages, tokenize=False) == (
+        "<|im_start|>user\nsee<|im_end|>\n<|im_start|>assistant\n[accept]<|im_end|>\n"
+    )
+    opened = tokenizer.apply_chat_template(messages[:1], tokenize=False, add_generation_prompt=True)
+    assert opened == "<|im_start|>user\nsee<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_imitated_plays_have_the_tokens_of_the_whole_conversation(tokenizer: Any) -> None:
+    game, chat = MatchingGame(TINY_GAME), ChatTokenizer(tokenizer)
+    for index in range(20):
+        for stream in imitated_play(game, chat, make_scripted("sharing"), state_rng(0, index)):
+            ids = stream.prompt_ids + stream.response_ids
+            dicts = [message.model_dump() for message in stream.messages]
+            whole = tokenizer.apply_chat_template(dicts, tokenize=False).removesuffix("\n")
+            assert ids == encode(tokenizer, whole)
+            own = [token for token, mask in zip(stream.response_ids, stream.response_mask, strict=True) if mask]
+            said = [message["content"] for message in dicts if message["role"] == "assistant"]
+            assert tokenizer.decode(own) == "".join(f"{text}<|im_end|>" for text in said)
