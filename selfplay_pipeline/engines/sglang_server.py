@@ -18,10 +18,16 @@ import aiohttp
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.processes import Child, spawn
 
-CPU_ARGUMENTS = (
-    "--device=cpu --dtype=float32 --attention-backend=torch_native --sampling-backend=pytorch "
-    "--grammar-backend=none --disable-overlap-schedule --sleep-on-idle"
-).split()
+CPU_ARGUMENTS = [
+    "--device=cpu",
+    "--dtype=float32",
+    "--attention-backend=torch_native",
+    "--sampling-backend=pytorch",
+    "--grammar-backend=none",
+    "--disable-overlap-schedule",
+    "--sleep-on-idle",
+]
+
 CPU_CACHE_BYTES = 2 << 30
 """Bound of the key-value cache on a CPU; SGLang would take nearly half of the memory and touch all of it."""
 

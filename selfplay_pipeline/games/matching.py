@@ -7,7 +7,7 @@ and its game code (repository jlin816/dialop). Its text environment mis-reads pr
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ class MatchingConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field("matching", pattern="^matching$")
+    name: Literal["matching"] = "matching"
     """Which game this is."""
     size: Annotated[int, Field(ge=2, le=len(PAPERS))] = 8
     """Reviewers = papers."""

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.types import ActionKind, Status
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Literal[1] = 1
 
 
 class _Record(BaseModel):

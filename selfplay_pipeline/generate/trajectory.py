@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.errors import UserError
@@ -99,7 +99,7 @@ class Stream:
     messages: list[ChatMessage] = field(default_factory=list)
     prompt_ids: list[int] = field(default_factory=list)
     response_ids: list[int] = field(default_factory=list)
-    response_mask: list[int] = field(default_factory=list)
+    response_mask: list[Literal[0, 1]] = field(default_factory=list)
     response_logprobs: list[float] = field(default_factory=list)
     num_prompt_messages: int = 0
     last: Completion | None = None

@@ -75,7 +75,8 @@ class RunDirectory:
         if differ:
             listed = ", ".join(f"{key} ({before.get(key)!r} then, {now.get(key)!r} now)" for key in differ)
             raise UserError(
-                f"{self.path} holds a run with another configuration: {listed}; give another --output or the same options"
+                f"{self.path} holds a run with another configuration: {listed}; "
+                "give another --output, or the same options"
             )
         if state.exists():
             self.state = RunState.model_validate(read_json(state))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -48,8 +47,8 @@ def export(saved: str, model: str, checkpoint: str, dtype: str) -> None:
     (new / "config.json").write_text(json.dumps(config | {"dtype": dtype}, indent=2) + "\n")
     shutil.rmtree(old, ignore_errors=True)
     if target.exists():
-        os.replace(target, old)
-    os.replace(new, target)
+        target.replace(old)
+    new.replace(target)
     shutil.rmtree(old, ignore_errors=True)
 
 

@@ -131,6 +131,20 @@ def plan_steps(num_groups: int, groups_per_step: int, epochs: int, seed: int) ->
     return [part.tolist() for _ in range(epochs) for part in np.array_split(rng.permutation(num_groups), steps)]
 
 
+def split_rows(rows: int, updates: int, processes: int, micro_batch_size: int) -> tuple[int, int]:
+    """Cut a step's rows into equal updates, an update into equal passes on each process.
+
+    Where they do not divide, verl appends rows without loss; passes are evened out so that these are few.
+
+    Returns:
+        Rows of one update over all processes, and rows of one pass on one process (`micro_batch_size` at most).
+    """
+    per_process = -(-rows // (updates * processes))
+    passes = -(-per_process // micro_batch_size)
+    even = -(-per_process // passes)
+    return passes * even * processes, even
+
+
 def to_groups(rows: int, plays_per_state: int) -> int:
     """Rows, rounded to whole groups of two rows a play, at least one."""
     return max(1, round(rows / (2 * plays_per_state)))

@@ -47,11 +47,12 @@ def plan_for(config: TrainConfig, data: TrainData, num_groups: int) -> list[list
 def verl_overrides(config: TrainConfig, data: TrainData, num_groups: int, device: Device) -> list[str]:
     """Hydra overrides for verl's `ppo_trainer` configuration, the user's own last.
 
-    verl counts batch sizes in dataset items, here groups, and multiplies mini-batches by `rollout.n`, here the 2 G
-    rows of a group.
+    Batch sizes are nominal: the trainer sets them step by step. `rollout.n` is 1, because an item of the dataset
+    already is a group with all its plays; so mini-batches count rows.
     """
     plan = plan_for(config, data, num_groups)
-    per_step = max(len(step) for step in plan)
+    per_step = groups_per_step(config, data, num_groups)
+    nominal = -(-per_step // config.num_gpus) * config.num_gpus  # verl's check wants a multiple
     half = resolve_dtype(config, device) == "bfloat16"
     flash = device == "cuda" and half and find_spec("flash_attn") is not None
     settings: dict[str, Any] = {
@@ -64,7 +65,7 @@ def verl_overrides(config: TrainConfig, data: TrainData, num_groups: int, device
         "algorithm.rollout_correction.rollout_is_threshold": config.importance_threshold or 2.0,
         "data.train_files": str(config.data.resolve()),
         "data.val_files": str(config.data.resolve()),
-        "data.train_batch_size": per_step,
+        "data.train_batch_size": nominal,
         "data.max_prompt_length": data.max_prompt_tokens,
         "data.max_response_length": data.max_response_tokens,
         "data.shuffle": False,
@@ -77,7 +78,7 @@ def verl_overrides(config: TrainConfig, data: TrainData, num_groups: int, device
         "actor_rollout_ref.model.enable_gradient_checkpointing": config.gradient_checkpointing,
         "+actor_rollout_ref.model.override_config.attn_implementation": "flash_attention_2" if flash else "sdpa",
         "actor_rollout_ref.actor.strategy": "fsdp2",
-        "actor_rollout_ref.actor.ppo_mini_batch_size": per_step,
+        "actor_rollout_ref.actor.ppo_mini_batch_size": nominal,
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": config.micro_batch_size,
         "actor_rollout_ref.actor.ppo_epochs": 1,
         "actor_rollout_ref.actor.optim.lr": config.learning_rate,
@@ -100,7 +101,7 @@ def verl_overrides(config: TrainConfig, data: TrainData, num_groups: int, device
         "actor_rollout_ref.rollout.name": "offline",
         "actor_rollout_ref.rollout.nnodes": 1,
         "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
-        "actor_rollout_ref.rollout.n": 2 * data.plays_per_state,
+        "actor_rollout_ref.rollout.n": 1,
         "actor_rollout_ref.rollout.temperature": data.temperature,
         "actor_rollout_ref.rollout.calculate_log_probs": True,
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": config.micro_batch_size,
@@ -162,6 +163,7 @@ def environment(config: TrainConfig, device: Device, base: Mapping[str, str] = o
     if device == "cpu":
         env |= {
             "VERL_PLATFORM": "cpu",
+            "TQ_NUM_THREADS": "1",
             "OMP_NUM_THREADS": base.get("OMP_NUM_THREADS", "1"),
             # To Ray these are its logical GPUs, to CUDA there is no such device.
             "CUDA_VISIBLE_DEVICES": ",".join(["-1"] * config.num_gpus),

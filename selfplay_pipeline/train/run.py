@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import locked, read_json, write_json
+from selfplay_pipeline.files import locked, read_json, write_json, write_text
 from selfplay_pipeline.processes import Child, spawn
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.groups import Group, TrainData, read_data
@@ -85,6 +85,7 @@ def run_train(config: TrainConfig, on_progress: Callable[[Progress], None] | Non
     checkpoint = config.output.resolve() / "checkpoint"
     with locked(config.output / ".train.lock", f"training folder {config.output}"):
         _claim(config, data, groups, checkpoint)
+        _mend(state)
         done = _saved_step(state)
         _keep_lines(metrics, done)
         _keep_lines(config.output / "trained_rows.jsonl", done)
@@ -102,7 +103,9 @@ def run_train(config: TrainConfig, on_progress: Callable[[Progress], None] | Non
         lines = _read_lines(metrics)
         steps = [line["step"] for line in lines]
         if done != planned or steps != list(range(1, planned + 1)):
-            raise TrainError(f"verl did {len(steps)} steps and saved step {done}, {planned} were planned; see {_log(config)}")
+            raise TrainError(
+                f"verl did {len(steps)} steps and saved step {done}, {planned} were planned; see {_log(config)}"
+            )
         _prune(state, done)
     return TrainResult(
         steps=len(steps),
@@ -205,7 +208,9 @@ def _check_initial_state(config: TrainConfig, state: Path) -> None:
     step = _saved_step(state)
     shard = state / f"global_step_{step}" / "actor" / f"optim_world_size_{config.num_gpus}_rank_0.pt"
     if not step:
-        raise UserError(f"{state}: no trainer state there; leave out initial_trainer_state to begin with a new optimizer")
+        raise UserError(
+            f"{state}: no trainer state there; leave out initial_trainer_state to begin with a new optimizer"
+        )
     if not shard.exists():
         raise UserError(f"{state}: saved with another number of training processes than num_gpus={config.num_gpus}")
     before = read_json(state / "training.json")
@@ -223,6 +228,17 @@ def _saved_step(state: Path) -> int:
     except (OSError, ValueError):
         return 0
     return step if (state / f"global_step_{step}").is_dir() else 0
+
+
+def _mend(state: Path) -> None:
+    """Drop a record of the last save that was torn by a kill; verl cannot read it. `data.pt` is written before it."""
+    record = state / LATEST
+    if record.exists() and not _saved_step(state):
+        whole = [int(path.parent.name.removeprefix("global_step_")) for path in state.glob("global_step_*/data.pt")]
+        if whole:
+            write_text(record, str(max(whole)))
+        else:
+            record.unlink()
 
 
 def _exported(state: Path, checkpoint: Path) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import sys
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def main(launch_file: Path) -> None:
 
 def _train(overrides: list[str], scratch: str) -> None:
     os.environ["TMPDIR"] = scratch  # Ray's processes inherit it: nothing of theirs outlives the supervisor
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray keeps one in the home directory
     import ray
     from verl.trainer.main_ppo import main as main_ppo
 

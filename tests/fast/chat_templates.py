@@ -33,7 +33,9 @@ def qwen_tokenizer():
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    lines = Path(str(distribution("dashscope").locate_file("dashscope/resources/qwen.tiktoken"))).read_bytes().splitlines()
+    lines = (
+        Path(str(distribution("dashscope").locate_file("dashscope/resources/qwen.tiktoken"))).read_bytes().splitlines()
+    )
     ranks = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines if line)}
     to_text = _byte_alphabet()
     vocab = {"".join(to_text[b] for b in token): rank for token, rank in ranks.items()}

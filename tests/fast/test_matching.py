@@ -164,7 +164,9 @@ def test_the_optimal_matching_scores_one_for_a_thousand_sampled_states():
 @given(st.integers(0, 200), st.permutations(range(3)))
 def test_no_legal_play_scores_above_one(index, reviewers):
     state = small_state(index)
-    reward = play_proposal(SMALL, state, format_proposal(list(zip(reviewers, range(3))), state.papers, state.reviewers))
+    reward = play_proposal(
+        SMALL, state, format_proposal(list(zip(reviewers, range(3), strict=True)), state.papers, state.reviewers)
+    )
     assert 0.0 <= reward <= 1.0
 
 
@@ -278,4 +280,3 @@ def test_hidden_cells_do_not_change_what_a_player_reads(index):
 def test_unknown_prompt_set_is_refused():
     with pytest.raises(UserError, match="built-in sets: compact, default"):
         MatchingGame(MatchingConfig(prompts="nothing"))
-

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import Progress, TrainResult, run_train
 
@@ -105,3 +106,280 @@ def write_games(path: Path, model: Path, groups: int = GROUPS, alike: tuple[int,
     table = pa.Table.from_pylist(rows)
     metadata = {"schema_version": 1, "temperature": TEMPERATURE, "plays_per_state": PLAYS}
     pq.write_table(table.replace_schema_metadata({b"selfplay": json.dumps(metadata).encode()}), path)
+
+
+@dataclass
+class Run:
+    """A finished training with all that went into it."""
+
+    config: TrainConfig
+    result: TrainResult
+    seen: list[Progress]
+    traces: set[str]
+    """What ran and lay about while it trained."""
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.result.metrics_path.read_text().splitlines()]
+
+    def dumped(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.config.output / "trained_rows.jsonl").read_text().splitlines()]
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model.safetensors")
+
+
+def farthest(one: Path, other: Path) -> float:
+    """Largest difference of any weight."""
+    first, second = weights(one), weights(other)
+    assert first.keys() == second.keys()
+    return max(float((first[name] - second[name]).abs().max()) for name in first)
+
+
+def traces(output: Path) -> set[str]:
+    """Processes of the training into `output`, told by their environment, and the folders in /tmp that they use."""
+    found = set()
+    for process in psutil.process_iter():
+        try:
+            environment = process.environ()
+        except psutil.Error:
+            continue
+        if environment.get("TENSORBOARD_DIR") == str(output / "tensorboard"):
+            found |= {f"process {process.pid}", environment.get("SELFPLAY_SCRATCH", f"process {process.pid}")}
+    return found
+
+
+def remaining(seen: set[str]) -> set[str]:
+    """Those of the traces that are still there."""
+    return {
+        trace
+        for trace in seen
+        if (psutil.pid_exists(int(trace.split()[1])) if trace.startswith("process") else Path(trace).exists())
+    }
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("policy") / "model"
+    build_model(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Path:
+    """13 groups with a signal and one without."""
+    path = tmp_path_factory.mktemp("data") / "train.parquet"
+    write_games(path, model, groups=GROUPS + 1, alike=(5,))
+    return path
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory, model: Path, data: Path) -> Run:
+    """Two epochs over 13 groups, 8 at a time, with importance correction and without KL."""
+    config = TrainConfig(
+        model=str(model), data=data, output=tmp_path_factory.mktemp("plain") / "out", epochs=2, train_batch_size=32,
+        learning_rate=3e-3, dump_rows=True, device="cpu",
+    )  # fmt: skip
+    seen: list[Progress] = []
+    left: set[str] = set()
+
+    def watch(progress: Progress) -> None:
+        seen.append(progress)
+        left.update(traces(config.output))
+
+    return Run(config, run_train(config, watch), seen, left)
+
+
+def test_every_group_with_a_signal_is_trained_on_once_an_epoch(plain: Run) -> None:
+    run = plain
+    assert (run.result.steps, run.result.planned_steps) == (4, 4)
+    assert (run.result.groups, run.result.groups_without_signal, run.result.rows) == (13, 1, 13 * 2 * PLAYS)
+    assert [len(line["groups"]) for line in run.lines()] == [7, 6, 7, 6]
+    seen = Counter(index for line in run.lines() for _, index in line["groups"])
+    assert seen == {group: 2 for group in range(GROUPS + 1) if group != 5}
+
+
+def test_progress_is_reported_step_by_step(plain: Run) -> None:
+    run = plain
+    assert [(progress.step, progress.planned_steps) for progress in run.seen] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert 0 < run.result.seconds_in_steps < run.result.seconds_total
+
+
+def test_verl_recomputes_the_log_probs_that_were_stored(plain: Run) -> None:
+    run = plain
+    stored = {
+        (row["extra_info"]["index"], row["extra_info"]["play"], row["extra_info"]["player_index"]): row
+        for row in pq.read_table(run.config.data).to_pylist()
+    }
+    first = [row for row in run.dumped() if row["step"] == 1]
+    assert len(first) == 7 * 2 * PLAYS
+    gaps = []
+    for row in first:
+        source = stored[row["group"], row["play"], row["player"]]
+        own = np.array(source["response_mask"], dtype=bool)
+        gaps.append(np.array(row["old_log_probs"]) - np.array(source["response_logprobs"])[own])
+    assert np.abs(np.concatenate(gaps)).max() < 1e-4
+    line = run.lines()[0]
+    assert line["selfplay/log_prob_gap/max"] == pytest.approx(np.abs(np.concatenate(gaps)).max(), rel=1e-3)
+    assert line["rollout_corr/rollout_is_mean"] == pytest.approx(1, abs=1e-4)
+
+
+def test_advantages_have_zero_mean_in_a_group_and_are_the_same_for_both_seats_of_a_play(plain: Run) -> None:
+    groups: dict[tuple[int, int], dict[int, set[float]]] = {}
+    for row in plain.dumped():
+        of_play = groups.setdefault((row["step"], row["group"]), {}).setdefault(row["play"], set())
+        of_play.update(round(value, 5) for value in row["advantages"])
+    assert len(groups) == 2 * GROUPS
+    for plays in groups.values():
+        assert sorted(plays) == list(range(PLAYS))
+        assert all(len(values) == 1 for values in plays.values()), "one advantage for both seats and all their tokens"
+        values = [next(iter(play)) for play in plays.values()]
+        assert sum(values) == pytest.approx(0, abs=1e-4)
+        assert max(values) > 0.5
+
+
+def test_verl_does_what_a_hand_written_loop_does(plain: Run) -> None:
+    """GRPO with truncated importance weights in 30 lines of torch, in the order of verl's steps."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    run = plain
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for row in pq.read_table(run.config.data).to_pylist():
+        rows.setdefault(row["extra_info"]["index"], []).append(row)
+    network = AutoModelForCausalLM.from_pretrained(run.config.model, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3, weight_decay=0.0)
+    for line in run.lines():
+        loss, tokens = torch.zeros(()), 0
+        for _, index in line["groups"]:
+            rewards = {row["extra_info"]["play"]: row["reward_model"]["normalized_reward"] for row in rows[index]}
+            spread = torch.tensor(list(rewards.values()))
+            for row in rows[index]:
+                advantage = (rewards[row["extra_info"]["play"]] - spread.mean()) / (spread.std() + 1e-6)
+                ids = torch.tensor([row["prompt_ids"] + row["response_ids"]])
+                own = torch.tensor(row["response_mask"], dtype=torch.bool)
+                logits = network(ids).logits[0, len(row["prompt_ids"]) - 1 : -1] / TEMPERATURE
+                now = torch.log_softmax(logits, -1).gather(1, torch.tensor(row["response_ids"])[:, None])[own, 0]
+                then = torch.tensor(row["response_logprobs"])[own]
+                weight = torch.exp((now.detach() - then).clamp(-20, 20)).clamp(max=2.0)
+                loss = loss - (advantage * weight * torch.exp(now - now.detach())).sum()
+                tokens += int(own.sum())
+        optimizer.zero_grad()
+        (loss / tokens).backward()
+        norm = torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        assert float(norm) == pytest.approx(line["actor/grad_norm"], rel=1e-2)
+        assert float(loss.detach() / tokens) == pytest.approx(line["actor/pg_loss"], abs=1e-3)
+    trained = weights(run.result.checkpoint)
+    for name, value in network.state_dict().items():
+        if name in trained:
+            torch.testing.assert_close(value, trained[name], atol=2e-3, rtol=0)
+
+
+def test_the_checkpoint_is_the_trained_model_in_the_dtype_it_claims(plain: Run) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    run = plain
+    assert farthest(run.result.checkpoint, Path(run.config.model)) > 1e-3
+    assert {tensor.dtype for tensor in weights(run.result.checkpoint).values()} == {torch.float32}
+    assert json.loads((run.result.checkpoint / "config.json").read_text())["dtype"] == "float32"
+    assert AutoModelForCausalLM.from_pretrained(run.result.checkpoint, dtype="auto").dtype == torch.float32
+    before, after = (AutoTokenizer.from_pretrained(path) for path in (run.config.model, run.result.checkpoint))
+    assert after.chat_template == before.chat_template
+    assert after.get_vocab() == before.get_vocab()
+
+
+def test_metrics_say_what_happened(plain: Run) -> None:
+    names = {
+        "actor/pg_loss", "actor/grad_norm", "actor/ppo_kl", "actor/pg_clipfrac", "actor/lr", "actor/entropy",
+        "rollout_corr/kl", "rollout_corr/rollout_is_mean", "rollout_corr/rollout_is_max",
+        "selfplay/log_prob_gap/mean", "critic/rewards/mean", "timing_s/step", "timing_s/update_actor",
+    }  # fmt: skip
+    for line in plain.lines():
+        assert names <= line.keys()
+
+
+def test_nothing_is_left_running_or_lying_about(plain: Run) -> None:
+    assert len(plain.traces) > 6, "Ray's processes, verl's, and a folder in /tmp"
+    assert not remaining(plain.traces)
+
+
+def test_a_finished_training_is_not_repeated(plain: Run) -> None:
+    run = plain
+    began = time.monotonic()
+    again = run_train(run.config)
+    assert time.monotonic() - began < 5
+    assert (again.steps, again.checkpoint) == (run.result.steps, run.result.checkpoint)
+    with pytest.raises(UserError, match=r"holds another training .learning_rate was 0.003, is 1.0"):
+        run_train(run.config.model_copy(update={"learning_rate": 1.0}))
+
+
+def continued(plain: Run, output: Path) -> TrainConfig:
+    """Goes on from `plain` with its optimizer, two updates a step, KL to the very first model, a save a step."""
+    return plain.config.model_copy(
+        update={
+            "model": str(plain.result.checkpoint),
+            "output": output,
+            "initial_trainer_state": plain.result.trainer_state,
+            "reference_model": plain.config.model,
+            "kl_coef": 0.01,
+            "mini_batches": 2,
+            "epochs": 6,
+            "save_every": 1,
+        }
+    )
+
+
+def optimizer_updates(state: Path) -> int:
+    import torch
+
+    (file,) = state.glob("global_step_*/actor/optim_world_size_1_rank_0.pt")
+    counts = {int(entry["step"]) for entry in torch.load(file, weights_only=False)["state"].values()}
+    assert len(counts) == 1
+    return counts.pop()
+
+
+def test_killed_and_resumed_training_ends_where_an_undisturbed_one_does(plain: Run, tmp_path: Path) -> None:
+    config = continued(plain, tmp_path / "killed")
+    code = f"""
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.train.config import TrainConfig
+from selfplay_pipeline.train.run import run_train
+run_train(TrainConfig.model_validate_json({config.model_dump_json()!r}))
+"""
+    driver = subprocess.Popen([sys.executable, "-c", code])
+    metrics = config.output / "metrics.jsonl"
+    deadline = time.monotonic() + 240
+    while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
+        assert driver.poll() is None and time.monotonic() < deadline, (config.output / "train.log").read_text()[-3000:]
+        time.sleep(0.05)
+    running = traces(config.output)
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait()
+    killed = time.monotonic()
+    while remaining(running) and time.monotonic() - killed < 15:
+        time.sleep(0.2)
+    assert not remaining(running) | traces(config.output), "still there 15 s after kill -9 of the driver"
+    done_before = metrics.read_text().count("\n")
+    assert done_before < 12, "the training was over before the kill"
+
+    resumed: list[Progress] = []
+    result = run_train(config, resumed.append)
+    assert result.steps == result.planned_steps == 12
+    assert resumed[0].step > 1, "resumed at the last save, not from the start"
+    run = Run(config, result, resumed, running)
+    seen = Counter(index for line in run.lines() for _, index in line["groups"])
+    assert seen == {group: 6 for group in range(GROUPS + 1) if group != 5}
+    rows = Counter((row["step"], row["group"], row["play"], row["player"]) for row in run.dumped())
+    assert set(rows.values()) == {1} and len(rows) == 6 * GROUPS * 2 * PLAYS
+
+    first = run.lines()[0]
+    assert first["actor/kl_loss"] > 1e-4, "the reference is the first model, not the one that training began with"
+    assert optimizer_updates(result.trainer_state) == 4 + 2 * 12, "the optimizer went on from the earlier training"
+
+    undisturbed = run_train(config.model_copy(update={"output": tmp_path / "undisturbed"}))
+    assert undisturbed.steps == 12
+    assert farthest(result.checkpoint, undisturbed.checkpoint) < 1e-5

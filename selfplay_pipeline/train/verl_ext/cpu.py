@@ -46,7 +46,7 @@ _MODULE = SimpleNamespace(
 
 
 @PlatformRegistry.register("cpu")
-class CPUPlatform(PlatformBase):
+class CPUPlatform(PlatformBase):  # type: ignore[misc]
     """Logical devices that are all the same CPU."""
 
     device_name = "cpu"

@@ -16,7 +16,7 @@ from selfplay_pipeline.train.groups import Group, read_data
 COLUMNS = ["prompt_ids", "response_ids", "response_mask", "response_logprobs", "reward_model", "extra_info"]
 
 
-class GroupDataset(Dataset[dict[str, Any]]):
+class GroupDataset(Dataset):  # type: ignore[misc]
     """Groups with a signal, in the order of the files; item i only names its position.
 
     verl draws one uid per item and normalises rewards over a uid, so a group must be one item. Trajectories are not
@@ -44,5 +44,3 @@ def _load(files: Sequence[str], keep_zero_signal: bool) -> tuple[list[Group], pa
     paths = [Path(file) for file in files]
     groups = read_data(paths).to_train(keep_zero_signal)
     return groups, pa.concat_tables([pq.read_table(path, columns=COLUMNS) for path in paths])
-
-

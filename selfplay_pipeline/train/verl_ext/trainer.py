@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import ray
 import transfer_queue as tq
-from omegaconf import open_dict
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
 from verl.utils import tensordict_utils as tu
@@ -20,11 +19,11 @@ from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 from verl.utils.dataset.rl_dataset import collate_fn
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
-from selfplay_pipeline.train.groups import plan_steps
+from selfplay_pipeline.train.groups import plan_steps, split_rows
 from selfplay_pipeline.train.verl_ext.reference import ReferenceWorker
 
 
-class NoReplica(RolloutReplica):
+class NoReplica(RolloutReplica):  # type: ignore[misc]
     """A rollout that serves nothing; verl asks for its class, never for an instance."""
 
 
@@ -46,11 +45,11 @@ class MetricsFile:
 
 
 @register_trainer("offline")
-class OfflineTrainer(PPOTrainer):
+class OfflineTrainer(PPOTrainer):  # type: ignore[misc]
     """Differs from verl's synchronous trainer in where trajectories come from, and in the size of steps.
 
-    verl takes equal batches and drops what is left over. Here the plan says which groups a step holds: batch and
-    mini-batch sizes are set step by step, so that nothing is dropped and nothing is padded up to a full batch.
+    verl takes equal batches and drops what is left over. Here the plan says which groups a step holds, and batch,
+    mini-batch and micro-batch sizes are set step by step, so that nothing is dropped and hardly anything padded.
     """
 
     _enable_hybrid_replicas = False
@@ -90,12 +89,32 @@ class OfflineTrainer(PPOTrainer):
         return batch
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
-        groups = len(self.plan[self.global_steps - 1])
-        updates = min(groups, self.config.selfplay.mini_batches)
-        with open_dict(self.config):
-            self.config.data.train_batch_size = groups
-            self.config.actor_rollout_ref.actor.ppo_mini_batch_size = math.ceil(groups / updates)
+        self.config.data.train_batch_size = len(self.plan[self.global_steps - 1])
         return super().step(metrics, timing_raw)
+
+    def _balance_batch(self, batch: Any, metrics: dict[str, Any], **kwargs: Any) -> Any:
+        actor, trainer = self.config.actor_rollout_ref.actor, self.config.trainer
+        updates = min(self.config.selfplay.mini_batches, self.config.data.train_batch_size)
+        processes = trainer.n_gpus_per_node * trainer.nnodes
+        rows, self._micro_batch_size = split_rows(
+            len(batch.keys), updates, processes, actor.ppo_micro_batch_size_per_gpu
+        )
+        actor.ppo_mini_batch_size = rows
+        return super()._balance_batch(batch, metrics, **kwargs)
+
+    def _in_passes(self, batch: Any) -> Any:
+        """Tell the workers the size of a pass; verl forgets it with every result."""
+        batch.extra_info["micro_batch_size_per_gpu"] = self._micro_batch_size
+        return batch
+
+    def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        return super()._compute_old_log_prob(self._in_passes(batch), metrics)
+
+    def _compute_ref_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        return super()._compute_ref_log_prob(self._in_passes(batch), metrics)
+
+    def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        return super()._update_actor(self._in_passes(batch), metrics)
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         batch = super()._compute_advantage(batch, metrics)
@@ -115,7 +134,12 @@ class OfflineTrainer(PPOTrainer):
         with Path(self.config.selfplay.dump_rows).open("a") as file:
             for key, row in zip(keys, rows, strict=True):
                 uid, play, player = key.rsplit("_", 2)
-                place = {"step": self.global_steps, "group": self._index_of[uid], "play": play, "player": player}
+                place = {
+                    "step": self.global_steps,
+                    "group": self._index_of[uid],
+                    "play": int(play),
+                    "player": int(player),
+                }
                 file.write(json.dumps(place | {name: values.tolist() for name, values in row.items()}) + "\n")
 
     def on_train_begin(self) -> None:
