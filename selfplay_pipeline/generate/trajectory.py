@@ -29,7 +29,7 @@ class ChatTokenizer:
             raise UserError(f"{tokenizer.name_or_path}: the tokenizer has no chat template; use an instruct model")
         self._special = sorted(tokenizer.all_special_tokens, key=len, reverse=True)
         probe = [("system", "s"), ("user", "u"), ("assistant", REPLY), ("user", HEARD)]
-        rendered = self._render([ChatMessage(role=role, content=text) for role, text in probe])  # type: ignore[arg-type]
+        rendered = self._render([ChatMessage(role=role, content=text) for role, text in probe])
         self._before, self._after = rendered.split(REPLY, 1)[1].split(HEARD, 1)
         self.end_of_turn: int = self._encode(self._before)[0]
         """The special token with which a reply ends."""

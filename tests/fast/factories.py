@@ -1,0 +1,193 @@
+"""Random plays that are valid in every respect: real rules, a real (byte-level) chat template, both trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from jinja2 import Template
+
+from selfplay_pipeline.engines.types import Completion, FinishReason
+from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, MatchingState, best_matching
+from selfplay_pipeline.games.text import format_proposal
+from selfplay_pipeline.games.types import Status, state_rng
+from selfplay_pipeline.generate.records import OutcomeRecord, PlayRecord, PolicyRecord, TurnRecord
+from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
+
+BOARD = MatchingConfig(size=3, max_score=9, scale_min=1, scale_max=1, hard_factor=0, max_length=12, max_errors=3)
+POLICY = PolicyRecord(checkpoint="data/tiny_model", iteration=0, engine="sglang", temperature=1.0, max_new_tokens=48)
+
+SPECIAL = ("<|im_start|>", "<|im_end|>")
+CHATML = Template(
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+    keep_trailing_newline=True,
+)
+
+
+class ByteTokenizer:
+    """One id per UTF-8 byte, 256 and 257 for ChatML's two special tokens; needs neither torch nor transformers."""
+
+    chat_template = "chatml"
+    name_or_path = "bytes"
+    all_special_tokens = list(SPECIAL)
+
+    def apply_chat_template(self, messages: Any, *, add_generation_prompt: bool, tokenize: bool) -> str:
+        assert not tokenize
+        return CHATML.render(messages=messages, add_generation_prompt=add_generation_prompt)
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        assert not add_special_tokens
+        ids: list[int] = []
+        while text:
+            found = next((number for number, token in enumerate(SPECIAL) if text.startswith(token)), None)
+            if found is None:
+                ids += text[0].encode()
+                text = text[1:]
+            else:
+                ids.append(256 + found)
+                text = text[len(SPECIAL[found]) :]
+        return ids
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
+        assert skip_special_tokens
+        return bytes(token for token in ids if token < 256).decode()
+
+
+@cache
+def byte_chat() -> ChatTokenizer:
+    return ChatTokenizer(ByteTokenizer())
+
+
+@cache
+def board_state(seed: int, group: int, config: MatchingConfig = BOARD) -> MatchingState:
+    return MatchingGame(config).sample_state(state_rng(seed, group))
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How a play goes: how often its players talk, spoil a turn, are cut, and do without agreement."""
+
+    talk: float = 0.5
+    spoil: float = 0.15
+    cut: float = 0.1
+    reject: float = 0.2
+    best: float = 0.3
+    """How often a proposal is the optimum."""
+
+
+def make_play(
+    group: int = 0,
+    play: int = 0,
+    *,
+    seed: int = 0,
+    config: MatchingConfig = BOARD,
+    policy: PolicyRecord = POLICY,
+    chat: ChatTokenizer | None = None,
+    habits: Habits = Habits(),
+    ends_after: int | None = None,
+    ends_with: Status = Status.ENGINE_FAILURE,
+) -> PlayRecord:
+    """Play one state at random and record it as `generate` would; the arguments decide every byte.
+
+    Args:
+        ends_after: break the play off after so many turns, with status `ends_with`.
+    """
+    chat = chat or byte_chat()
+    rng = np.random.default_rng([seed, group, play])
+    state = board_state(seed, group, config)
+    session = MatchingGame(config).start(state)
+    openings = [session.opening(player) for player in (0, 1)]
+    streams = [Stream(chat, player, opening.system, [opening.observation]) for player, opening in enumerate(openings)]
+    turns: list[TurnRecord] = []
+    while session.status is None:
+        if ends_after is not None and len(turns) >= ends_after:
+            session.abort(ends_with)
+            break
+        player, cut = session.player, bool(rng.random() < habits.cut)
+        streams[player].prompt()
+        text = streams[player].reply(_sampled(chat, _random_turn(state, session.pending, habits, rng), cut, rng))
+        step = session.step(text, cut=cut)
+        for stream, observation in zip(streams, step.observations, strict=True):
+            stream.observe(observation)
+        turns.append(
+            TurnRecord(
+                player=player,
+                text=text,
+                action=step.action.kind,
+                proposal=list(step.action.proposal) if step.action.proposal else None,
+                error=step.error,
+                finish_reason="length" if cut else "stop",
+            )
+        )
+    outcome = session.outcome()
+    return PlayRecord(
+        game_id=f"s{seed}-g{group:06d}-p{play}",
+        group_index=group,
+        play=play,
+        seed=seed,
+        game="matching",
+        state=state.to_dict(),
+        turns=turns,
+        trajectories=[stream.finish() for stream in streams],
+        outcome=OutcomeRecord(
+            **vars(outcome) | {"proposal": list(outcome.proposal) if outcome.proposal is not None else None}
+        ),
+        policy=policy,
+    )
+
+
+def make_plays(groups: int, plays_per_state: int, **options: Any) -> Iterator[PlayRecord]:
+    """All plays of some groups; options as for `make_play`."""
+    for group in range(groups):
+        for play in range(plays_per_state):
+            yield make_play(group, play, **options)
+
+
+def write_plays(path: Path, plays: Any) -> Path:
+    """One play a line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        for record in plays:
+            file.write(record.model_dump_json() + "\n")
+    return path
+
+
+def play_records(**fixed: Any) -> st.SearchStrategy[PlayRecord]:
+    """Plays of any kind: agreed or not, with illegal and cut turns, broken off early, of seats that never spoke."""
+    share = st.floats(0, 1)
+    options = {
+        "group": st.integers(0, 50),
+        "play": st.integers(0, 7),
+        "seed": st.integers(0, 3),
+        "habits": st.builds(Habits, talk=share, spoil=share, cut=share, reject=share, best=share),
+        "ends_after": st.none() | st.integers(0, 6),
+        "ends_with": st.sampled_from([Status.ENGINE_FAILURE, Status.CONTEXT_LENGTH]),
+    }
+    return st.builds(make_play, **options | {name: st.just(value) for name, value in fixed.items()})
+
+
+def _random_turn(state: MatchingState, pending: Any, habits: Habits, rng: np.random.Generator) -> str:
+    if rng.random() < habits.spoil:
+        return str(rng.choice(["hello", "[message]", "[propose] Proposal: BLEU", "[accept]", "naïve → 雪"]))
+    if pending is not None:
+        return "[reject]" if rng.random() < habits.reject else "[accept]"
+    if rng.random() < habits.talk:
+        return f"[message] {state.reviewers[int(rng.integers(state.size))]}, {int(rng.integers(100))}?"
+    if rng.random() < habits.best:
+        return format_proposal(best_matching(state.table)[0], state.papers, state.reviewers)
+    matching = tuple(enumerate(rng.permutation(state.size).tolist()))
+    return format_proposal(matching, state.papers, state.reviewers)
+
+
+def _sampled(chat: ChatTokenizer, text: str, cut: bool, rng: np.random.Generator) -> Completion:
+    ids = list(chat.tokenizer.encode(text, add_special_tokens=False))
+    if not cut:
+        ids.append(chat.end_of_turn)
+    logprobs = (-rng.exponential(size=len(ids))).tolist()
+    return Completion(ids, logprobs, FinishReason.LENGTH if cut else FinishReason.STOP, 0, 0)

@@ -1,0 +1,257 @@
+"""What the options of training become in verl, and which data is refused. No torch, no verl."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.train.config import TrainConfig, TrainOptions
+from selfplay_pipeline.train.groups import NoSignalError, TrainData, plan_steps, read_data, split_rows, to_groups
+from selfplay_pipeline.train.overrides import environment, verl_overrides
+from selfplay_pipeline.train.run import run_train
+
+DATA = TrainData(
+    groups=[],
+    singles=0,
+    temperature=0.7,
+    plays_per_state=2,
+    num_rows=52,
+    max_prompt_tokens=300,
+    max_response_tokens=900,
+)
+
+
+def config(**changes: Any) -> TrainConfig:
+    return TrainConfig(
+        **{"model": "Qwen/Qwen2.5-7B-Instruct", "data": Path("train.parquet"), "output": Path("out")} | changes
+    )
+
+
+def overrides(device: str, num_groups: int = 13, **changes: Any) -> dict[str, str]:
+    lines = verl_overrides(config(**changes), DATA, num_groups, device)  # type: ignore[arg-type]
+    return dict(line.split("=", 1) for line in lines)
+
+
+def write(
+    path: Path, rewards: list[list[float]], plays_per_state: int = 2, temperature: float = 0.7, **extra: Any
+) -> Path:
+    """One group per list of rewards, two rows per reward."""
+    rows = [
+        {
+            "reward_model": {"normalized_reward": reward},
+            "extra_info": {"index": group, "play": play, "player_index": player, "plays_per_state": plays_per_state},
+            "prompt_ids": [1] * (3 + group),
+            "response_ids": [2] * (4 + play),
+            "sampling_temperature": temperature,
+        }
+        for group, plays in enumerate(rewards)
+        for play, reward in enumerate(plays)
+        for player in range(2)
+    ]
+    schema = pa.schema(
+        {
+            "reward_model": pa.struct({"normalized_reward": pa.float64()}),
+            "extra_info": pa.struct({key: pa.int64() for key in ("index", "play", "player_index", "plays_per_state")}),
+            "prompt_ids": pa.list_(pa.int32()),
+            "response_ids": pa.list_(pa.int32()),
+            "sampling_temperature": pa.float64(),
+        },
+        metadata={b"selfplay": json.dumps({"temperature": temperature, **extra}).encode()},
+    )
+    pq.write_table(pa.Table.from_pylist(rows, schema), path)
+    return path
+
+
+class TestOptions:
+    def test_unknown_keys_are_refused(self) -> None:
+        with pytest.raises(ValidationError, match="extra_forbidden"):
+            TrainOptions.model_validate({"learning_rat": 1e-5})
+
+    @pytest.mark.parametrize("bad", [{"epochs": 0}, {"learning_rate": 0}, {"kl_coef": -1}, {"device": "tpu"}])
+    def test_impossible_values_are_refused(self, bad: dict[str, Any]) -> None:
+        with pytest.raises(ValidationError):
+            TrainOptions.model_validate(bad)
+
+
+class TestOverrides:
+    def test_training_is_offline_grpo_at_the_temperature_of_the_games(self) -> None:
+        found = overrides("cpu")
+        assert found["algorithm.adv_estimator"] == "grpo"
+        assert found["trainer.v1.trainer_mode"] == "offline"
+        assert found["actor_rollout_ref.rollout.temperature"] == "0.7"
+        assert found["data.max_prompt_length"] == "300"
+        assert found["data.max_response_length"] == "900"
+        assert found["trainer.test_freq"] == "-1"
+
+    def test_importance_weights_are_truncated_per_token_and_not_bypassed(self) -> None:
+        found = overrides("cpu")
+        assert found["algorithm.rollout_correction.rollout_is"] == "token"
+        assert found["algorithm.rollout_correction.rollout_is_threshold"] == "2.0"
+        assert found["algorithm.rollout_correction.bypass_mode"] == "false"
+        assert overrides("cpu", importance_threshold=0)["algorithm.rollout_correction.rollout_is"] == "null"
+
+    def test_options_reach_verl(self) -> None:
+        found = overrides(
+            "cpu", learning_rate=3e-4, clip_low=0.1, clip_high=0.28, kl_coef=0.02, grad_clip=0.5, num_gpus=2,
+            loss_aggregation="seq-mean-token-sum", normalize_by_std=False, loggers=["console", "tensorboard"],
+            reference_model="first", mini_batches=3, entropy_coef=0.01, weight_decay=0.1, gradient_checkpointing=True,
+        )  # fmt: skip
+        actor = "actor_rollout_ref.actor."
+        assert found[actor + "optim.lr"] == "0.0003"
+        assert (found[actor + "clip_ratio_low"], found[actor + "clip_ratio_high"]) == ("0.1", "0.28")
+        assert (found[actor + "use_kl_loss"], found[actor + "kl_loss_coef"]) == ("true", "0.02")
+        assert found["+actor_rollout_ref.reference_model"] == "first"
+        assert found[actor + "optim.clip_grad"] == "0.5"
+        assert found[actor + "optim.weight_decay"] == "0.1"
+        assert found[actor + "loss_agg_mode"] == "seq-mean-token-sum"
+        assert found[actor + "entropy_coeff"] == "0.01"
+        assert found["actor_rollout_ref.model.enable_gradient_checkpointing"] == "true"
+        assert found["algorithm.norm_adv_by_std_in_grpo"] == "false"
+        assert found["trainer.logger"] == '["console", "tensorboard"]'
+        assert found["trainer.n_gpus_per_node"] == "2"
+        assert found["+selfplay.mini_batches"] == "3"
+
+    def test_without_kl_no_reference_model_is_loaded(self) -> None:
+        assert overrides("cpu")["actor_rollout_ref.actor.use_kl_loss"] == "false"
+
+    def test_a_cpu_gets_its_platform_and_float32(self) -> None:
+        found, variables = overrides("cpu"), environment(config(), "cpu", {})
+        assert found["trainer.device"] == "cpu"
+        assert found["actor_rollout_ref.model.external_lib"] == "selfplay_pipeline.train.verl_ext.cpu_engine"
+        assert found["actor_rollout_ref.actor.fsdp_config.dtype"] == "float32"
+        assert found["+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype"] == "fp32"
+        assert found["+actor_rollout_ref.model.override_config.attn_implementation"] == "sdpa"
+        assert found["actor_rollout_ref.actor.use_torch_compile"] == "false"
+        assert variables["VERL_PLATFORM"] == "cpu"
+        assert variables["OMP_NUM_THREADS"] == "1"
+
+    def test_a_gpu_gets_bfloat16_and_nothing_of_the_cpu(self) -> None:
+        found, variables = overrides("cuda"), environment(config(), "cuda", {})
+        assert found["+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype"] == "bf16"
+        cpu_only = overrides("cpu").keys() - found.keys()
+        assert "actor_rollout_ref.model.external_lib" in cpu_only
+        assert "ray_kwargs.ray_init.num_cpus" in cpu_only
+        assert "trainer.device" in cpu_only
+        assert not {"VERL_PLATFORM", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"} & variables.keys()
+
+    def test_further_hydra_overrides_come_last_and_untouched(self) -> None:
+        own = ["actor_rollout_ref.actor.optim.lr=0.5", "+trainer.anything='a b'"]
+        assert verl_overrides(config(overrides=own), DATA, 13, "cpu")[-2:] == own
+
+    def test_an_override_is_hydra_grammar(self) -> None:
+        found = overrides("cpu", model="/models/a b/c=d")
+        assert found["actor_rollout_ref.model.path"] == '"/models/a b/c=d"'
+        assert found["+selfplay.dump_rows"] == "null"
+
+    def test_the_steps_that_verl_is_told_are_the_planned_ones(self) -> None:
+        assert overrides("cpu", train_batch_size=32, epochs=3)["trainer.total_training_steps"] == "6"
+        assert overrides("cpu", train_batch_size=64, epochs=3)["trainer.total_training_steps"] == "3"
+
+
+class TestPlan:
+    @pytest.mark.parametrize(("groups", "per_step"), [(13, 8), (13, 13), (1, 1), (100, 7), (16, 8)])
+    def test_every_group_is_in_every_epoch_once_and_steps_are_even(self, groups: int, per_step: int) -> None:
+        plan = plan_steps(groups, per_step, epochs=3, seed=5)
+        steps = len(plan) // 3
+        assert len(plan) == 3 * steps
+        for epoch in range(3):
+            part = plan[epoch * steps : (epoch + 1) * steps]
+            assert sorted(group for step in part for group in step) == list(range(groups))
+        sizes = {len(step) for step in plan}
+        assert max(sizes) <= per_step
+        assert max(sizes) - min(sizes) <= 1
+
+    def test_the_order_depends_on_the_seed_and_the_epoch_alone(self) -> None:
+        plan = plan_steps(20, 20, epochs=2, seed=1)
+        assert plan == plan_steps(20, 20, epochs=2, seed=1)
+        assert plan != plan_steps(20, 20, epochs=2, seed=2)
+        assert plan[0] != plan[1]
+
+    def test_batch_sizes_are_rounded_to_whole_groups(self) -> None:
+        assert [to_groups(rows, plays_per_state=8) for rows in (1, 16, 23, 25, 64)] == [1, 1, 1, 2, 4]
+
+    @pytest.mark.parametrize("rows", [1, 26, 28, 52, 64, 97])
+    @pytest.mark.parametrize("updates", [1, 2, 3])
+    @pytest.mark.parametrize("processes", [1, 4])
+    def test_rows_are_cut_into_equal_passes_with_little_padding(self, rows: int, updates: int, processes: int) -> None:
+        update, micro = split_rows(rows, updates, processes, micro_batch_size=8)
+        assert 1 <= micro <= 8
+        assert update % (micro * processes) == 0
+        passes = update // (micro * processes)
+        assert 0 <= updates * update - rows <= updates * processes * passes
+
+
+class TestData:
+    def test_groups_lengths_and_temperature_are_read(self, tmp_path: Path) -> None:
+        data = read_data([write(tmp_path / "a", [[0.1, 0.9], [0.5, 0.5], [1.0]])])
+        assert [(group.index, group.rows, group.has_signal) for group in data.groups] == [
+            (0, (0, 1, 2, 3), True),
+            (1, (4, 5, 6, 7), False),
+        ]
+        assert (data.singles, data.num_rows, data.temperature) == (1, 10, 0.7)
+        assert (data.max_prompt_tokens, data.max_response_tokens) == (5, 5)
+
+    def test_groups_without_signal_are_dropped_unless_kept(self, tmp_path: Path) -> None:
+        data = read_data([write(tmp_path / "a", [[0.1, 0.9], [0.5, 0.5]])])
+        assert [group.index for group in data.to_train(keep_zero_signal=False)] == [0]
+        assert [group.index for group in data.to_train(keep_zero_signal=True)] == [0, 1]
+
+    def test_groups_of_several_files_stay_apart(self, tmp_path: Path) -> None:
+        files = [write(tmp_path / name, [[0.1, 0.9]]) for name in ("a", "b")]
+        assert Counter((group.file, group.index) for group in read_data(files).groups) == {(0, 0): 1, (1, 0): 1}
+
+    def test_no_signal_at_all_is_an_error_that_explains(self, tmp_path: Path) -> None:
+        with pytest.raises(NoSignalError, match="none of 2 groups carries a signal"):
+            read_data([write(tmp_path / "a", [[0.5, 0.5], [1.0, 1.0]])]).to_train(keep_zero_signal=False)
+
+    def test_one_play_per_state_is_refused_with_the_reason(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match=r"one play per game state.*--plays-per-state"):
+            read_data([write(tmp_path / "a", [[0.5], [1.0]], plays_per_state=1)])
+
+    def test_mixed_or_zero_temperature_is_refused(self, tmp_path: Path) -> None:
+        files = [write(tmp_path / str(value), [[0.1, 0.9]], temperature=value) for value in (0.7, 1.0, 0.0)]
+        with pytest.raises(UserError, match=r"mixed sampling temperatures \[0.7, 1.0\]"):
+            read_data(files[:2])
+        with pytest.raises(UserError, match="sampled greedily"):
+            read_data(files[2:])
+
+    def test_sampling_that_the_log_probs_ignore_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match=r"top_p=0.9"):
+            read_data([write(tmp_path / "a", [[0.1, 0.9]], top_p=0.9)])
+
+    def test_unusable_files_are_named(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match=r"nothing.parquet: no such file"):
+            read_data([tmp_path / "nothing.parquet"])
+        (tmp_path / "text").write_text("hello")
+        with pytest.raises(UserError, match="not a readable parquet file"):
+            read_data([tmp_path / "text"])
+        pq.write_table(pa.table({"a": [1]}), tmp_path / "other")
+        with pytest.raises(UserError, match="no column 'extra_info'"):
+            read_data([tmp_path / "other"])
+        with pytest.raises(UserError, match="no rows"):
+            read_data([write(tmp_path / "empty", [])])
+
+
+class TestRun:
+    def test_a_missing_model_or_trainer_state_is_found_before_verl_starts(self, tmp_path: Path) -> None:
+        data = write(tmp_path / "a", [[0.1, 0.9]])
+        with pytest.raises(UserError, match=r"config.json is missing"):
+            run_train(config(model=str(tmp_path / "none"), data=data, output=tmp_path / "out"))
+        with pytest.raises(UserError, match="no trainer state there"):
+            run_train(config(data=data, output=tmp_path / "out", initial_trainer_state=tmp_path / "state"))
+
+    def test_importing_the_stage_loads_neither_torch_nor_verl(self) -> None:
+        code = (
+            "import sys, selfplay_pipeline.train.run; print([m for m in ('torch', 'verl', 'ray') if m in sys.modules])"
+        )
+        assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
