@@ -74,16 +74,19 @@ class SGLangEngine:
 
     async def _reload_one(self, url: str, checkpoint: Path) -> None:
         weights = sorted(checkpoint.glob("*.safetensors"))
-        stamp = max((path.stat().st_mtime_ns for path in weights), default=0)
-        version = f"{checkpoint}@{stamp}"
+        if not weights:
+            raise EngineError(f"{checkpoint} holds no *.safetensors to load into {url}")
+        version = f"{checkpoint}@{max(path.stat().st_mtime_ns for path in weights)}"
         await self._post(url, "/pause_generation", {})
-        # With flush_cache=true SGLang 0.5.12 can die of an assertion, so the cache is flushed on its own.
-        update = {"model_path": str(checkpoint), "flush_cache": False, "weight_version": version}
-        answer = await self._post(url, "/update_weights_from_disk", update)
-        if not answer.get("success", False):
-            raise EngineError(f"{url} could not load {checkpoint}: {answer.get('message')}")
-        await self._post(url, "/flush_cache?timeout=60", {})
-        await self._post(url, "/continue_generation", {})
+        try:
+            # With flush_cache=true SGLang 0.5.12 can die of an assertion, so the cache is flushed on its own.
+            update = {"model_path": str(checkpoint), "flush_cache": False, "weight_version": version}
+            answer = await self._post(url, "/update_weights_from_disk", update)
+            if not answer.get("success", False):
+                raise EngineError(f"{url} could not load {checkpoint}: {answer.get('message')}")
+            await self._post(url, "/flush_cache?timeout=60", {})
+        finally:
+            await self._post(url, "/continue_generation", {})
         probe = await self._post(url, "/generate", _request([0, 1, 2], PROBE))
         meta = probe["meta_info"]
         if meta.get("weight_version") != version or meta.get("cached_tokens", 0) != 0:

@@ -1,0 +1,153 @@
+"""The engine contract, for both engines, against transformers' own forward pass."""
+
+import asyncio
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from selfplay_pipeline.engines.sglang_engine import SGLangEngine
+from selfplay_pipeline.engines.transformers_engine import TransformersEngine
+from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason, SamplingParams
+from selfplay_pipeline.generate.records import ChatMessage
+from selfplay_pipeline.generate.trajectory import ChatTokenizer
+
+TINY = "data/tiny_model"
+
+
+@cache
+def model(folder: str = TINY):
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype="float32").eval()
+
+
+@cache
+def chat() -> ChatTokenizer:
+    return ChatTokenizer.load(TINY)
+
+
+@cache
+def prompt() -> tuple[int, ...]:
+    messages = [ChatMessage(role="system", content="match"), ChatMessage(role="user", content="see Ava BLEU 7")]
+    return tuple(chat().first_prompt(messages))
+
+
+def next_logprobs(ids, temperature: float = 1.0, folder: str = TINY):
+    """log softmax(logits / T) after every position: (len(ids), vocabulary)."""
+    import torch
+
+    with torch.inference_mode():
+        return torch.log_softmax(model(folder)(torch.tensor([list(ids)])).logits[0].float() / temperature, -1)
+
+
+@pytest.fixture(scope="module")
+def perturbed(tmp_path_factory) -> str:
+    """Another checkpoint of the same architecture and tokenizer."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    folder = str(tmp_path_factory.mktemp("other"))
+    other = AutoModelForCausalLM.from_pretrained(TINY, dtype="float32")
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    other.save_pretrained(folder)
+    chat().tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(params=["sglang", "transformers"])
+def ask(request):
+    """A function that runs coroutines of an engine on one event loop."""
+    with asyncio.Runner() as runner:
+        if request.param == "sglang":
+            engine = SGLangEngine([request.getfixturevalue("sglang_server").url])
+        else:
+            engine = TransformersEngine(TINY)
+        yield lambda act: runner.run(act(engine))
+        runner.run(engine.close())
+
+
+def complete(ask, params: SamplingParams, ids=None) -> Completion:
+    return ask(lambda engine: engine.generate(list(ids or prompt()), params, session="a"))
+
+
+def test_greedy_tokens_and_logprobs_are_those_of_the_forward_pass(ask):
+    done = complete(ask, SamplingParams(0.0, 12, (chat().end_of_turn,)))
+    logprobs = next_logprobs([*prompt(), *done.token_ids])
+    for offset, (token, logprob) in enumerate(zip(done.token_ids, done.logprobs, strict=True)):
+        row = logprobs[len(prompt()) - 1 + offset]
+        assert token == int(row.argmax())
+        assert logprob == pytest.approx(float(row[token]), abs=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.6])
+def test_sampled_logprobs_are_of_the_temperature_scaled_distribution(ask, temperature):
+    done = complete(ask, SamplingParams(temperature, 12, (chat().end_of_turn,)))
+    logprobs = next_logprobs([*prompt(), *done.token_ids], temperature)
+    expected = [float(logprobs[len(prompt()) - 1 + i][token]) for i, token in enumerate(done.token_ids)]
+    assert done.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def test_sampling_follows_the_softmax_of_scaled_logits(ask):
+    draws, temperature = 2000, 1.5
+
+    async def sample(engine):
+        params = SamplingParams(temperature, 1, ())
+        return await asyncio.gather(*(engine.generate(list(prompt()), params, session=str(i)) for i in range(draws)))
+
+    counts = Counter(done.token_ids[0] for done in ask(sample))
+    expected = next_logprobs(prompt(), temperature)[-1].exp()
+    distance = 0.5 * sum(abs(counts[token] / draws - float(p)) for token, p in enumerate(expected))
+    # Expected distance of an exact sampler: about sum sqrt(p (1 - p) / (2 pi draws)); three times that is far out.
+    exact = float((expected * (1 - expected) / (2 * 3.14159 * draws)).sqrt().sum())
+    assert distance < 3 * exact
+
+
+def test_a_stop_token_is_the_last_token_and_a_limit_is_length(ask):
+    params = SamplingParams(0.0, 60, (chat().end_of_turn,))
+    stopped = complete(ask, params)
+    assert (stopped.finish_reason, stopped.token_ids[-1]) == (FinishReason.STOP, chat().end_of_turn)
+    cut = complete(ask, SamplingParams(0.0, 2, (chat().end_of_turn,)))
+    assert (cut.finish_reason, cut.token_ids) == (FinishReason.LENGTH, stopped.token_ids[:2])
+    assert stopped.prompt_tokens == len(prompt())
+
+
+def test_reload_changes_the_answers_to_the_new_checkpoints(ask, perturbed):
+    params = SamplingParams(0.0, 6, ())
+    before = complete(ask, params)
+    ask(lambda engine: engine.reload(Path(perturbed)))
+    after = complete(ask, params)
+    logprobs = next_logprobs([*prompt(), *after.token_ids], folder=perturbed)
+    expected = [float(logprobs[len(prompt()) - 1 + i][token]) for i, token in enumerate(after.token_ids)]
+    assert after.logprobs == pytest.approx(expected, abs=1e-4)
+    assert after.logprobs != pytest.approx(before.logprobs, abs=1e-3)
+
+
+def test_a_prompt_that_extends_the_last_one_is_found_in_the_cache(sglang_server):
+    async def play():
+        engine = SGLangEngine([sglang_server.url])
+        first = await engine.generate(list(prompt()), SamplingParams(0.0, 5, ()), session="b")
+        longer = [*prompt(), *first.token_ids, 5, 6]
+        second = await engine.generate(longer, SamplingParams(0.0, 1, ()), session="b")
+        await engine.close()
+        return len(prompt()) + 4, second.cached_tokens
+
+    seen, cached = asyncio.run(play())
+    assert cached >= seen
+
+
+def test_a_checkpoint_that_is_not_there_is_an_engine_error(sglang_server, tmp_path):
+    async def reload():
+        engine = SGLangEngine([sglang_server.url])
+        try:
+            await engine.reload(tmp_path / "nothing")
+        finally:
+            await engine.close()
+
+    with pytest.raises(EngineError, match="nothing"):
+        asyncio.run(reload())
+    sglang_server.restore()

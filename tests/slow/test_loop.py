@@ -1,0 +1,207 @@
+"""The whole loop, two iterations, with the real server behind a recording proxy and the real verl."""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from recording_proxy import RecordingProxy
+
+from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.convert.check import check_parquet
+from selfplay_pipeline.convert.rows import row_tensors
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.files import locked
+from selfplay_pipeline.generate.records import read_games
+from selfplay_pipeline.iterate.manifest import RunDirectory
+from selfplay_pipeline.iterate.run import run_iterate
+
+
+@dataclass
+class Run:
+    path: Path
+    config: Config
+    directory: RunDirectory
+    proxy: RecordingProxy
+
+    def rows(self, iteration: int) -> list[dict]:
+        folder = self.path / f"iter_{iteration}"
+        return [row for name in ("train", "val") for row in pq.read_table(folder / f"{name}.parquet").to_pylist()]
+
+    def games(self, iteration: int):
+        return list(read_games(self.path / f"iter_{iteration}" / "selfplay_games.jsonl"))
+
+
+@pytest.fixture(scope="module")
+def run(_session_server, tmp_path_factory) -> Run:
+    _session_server.restore()
+    path = tmp_path_factory.mktemp("run")
+    with RecordingProxy(_session_server.url) as proxy:
+        config = load_config(
+            "tiny",
+            {
+                "iterate.num_iterations": 2,
+                "generate.num_games": 24,
+                "generate.plays_per_state": 4,
+                "convert.val_fraction": 0.2,
+                "train.train_batch_size": 16,
+                "train.learning_rate": 1e-3,
+                "train.keep_zero_signal": True,
+                "engine.server_url": [proxy.url],
+            },
+        )
+        directory = run_iterate(config, path)
+    return Run(path, config, directory, proxy)
+
+
+def logprobs(folder: str, rows: list[dict], temperature: float) -> list[list[float]]:
+    """transformers' log-probs of each row's unmasked response tokens."""
+    import torch
+
+    network = model(folder)
+    answers = []
+    for row in rows:
+        ids = torch.tensor([row["prompt_ids"] + row["response_ids"]])
+        with torch.inference_mode():
+            table = torch.log_softmax(network(ids).logits[0, :-1].float() / temperature, -1)
+        start = len(row["prompt_ids"]) - 1
+        answers.append(
+            [
+                float(table[start + i, token])
+                for i, (token, own) in enumerate(zip(row["response_ids"], row["response_mask"], strict=True))
+                if own
+            ]
+        )
+    return answers
+
+
+@cache
+def model(folder: str):
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype="float32").eval()
+
+
+def stored(rows: list[dict]) -> list[list[float]]:
+    return [
+        [p for p, own in zip(row["response_logprobs"], row["response_mask"], strict=True) if own] for row in rows
+    ]
+
+
+def mean_difference(first: list[list[float]], second: list[list[float]]) -> float:
+    pairs = [(a, b) for x, y in zip(first, second, strict=True) for a, b in zip(x, y, strict=True)]
+    return sum(abs(a - b) for a, b in pairs) / len(pairs)
+
+
+def test_the_output_layout_is_complete_and_both_iterations_trained(run):
+    for number in (1, 2):
+        folder = run.path / f"iter_{number}"
+        for name in ("selfplay_games.jsonl", "train.parquet", "val.parquet", "checkpoint/config.json", "trainer_state"):
+            assert (folder / name).exists(), name
+        assert run.directory.state.iterations[number]["train"].figures["steps"] > 0
+    manifest = json.loads((run.path / "manifest.json").read_text())
+    assert manifest["packages"]["verl"] == "0.9.1"
+    assert manifest["config"]["seed"] == 0
+
+
+def test_rows_hold_exactly_what_the_server_was_given_and_returned(run):
+    """Every request's prompt and answer is a prefix of one row, and every row is one request's prompt and answer."""
+    recorded = {}
+    for exchange in run.proxy.exchanges:
+        prompt, output = tuple(exchange["request"]["input_ids"]), exchange["response"]["output_ids"]
+        values = [entry[0] for entry in exchange["response"]["meta_info"]["output_token_logprobs"]]
+        recorded.setdefault(prompt + tuple(output), []).append((prompt, output, values))
+    requests = 0
+    for number in (1, 2):
+        for row in run.rows(number):
+            ids = row["prompt_ids"] + row["response_ids"]
+            end = len(ids)
+            own = [len(row["prompt_ids"]) + i for i, mask in enumerate(row["response_mask"]) if mask]
+            while own:
+                candidates = recorded.get(tuple(ids[:end]), [])
+                width = len(row["prompt_ids"])
+                matching = [
+                    c
+                    for c in candidates
+                    if [row["response_logprobs"][i - width] for i in range(len(c[0]), end)]
+                    == pytest.approx(c[2], abs=1e-6)
+                    and all(row["response_mask"][i - width] for i in range(len(c[0]), end))
+                ]
+                assert matching, f"no request gave these tokens: {row['extra_info']}"
+                prompt, output, _ = matching[0]
+                requests += 1
+                assert own[-len(output) :] == list(range(len(prompt), end))
+                own = own[: -len(output)]
+                end = own[-1] + 1 if own else 0
+    games = [game for number in (1, 2) for game in run.games(number)]
+    assert requests == sum(len(game.turns) for game in games)
+
+
+def test_each_iterations_games_were_played_by_the_checkpoint_before(run):
+    first = "data/tiny_model", run.rows(1)
+    second = str(run.path / "iter_1" / "checkpoint"), run.rows(2)
+    for folder, rows in (first, second):
+        assert mean_difference(logprobs(folder, rows, 1.0), stored(rows)) < 1e-4
+    assert mean_difference(logprobs(first[0], second[1], 1.0), stored(second[1])) > 1e-3
+
+
+def test_the_weights_differ_after_each_iteration_and_are_float32(run):
+    from safetensors.torch import load_file
+
+    folders = ["data/tiny_model", *(str(run.path / f"iter_{n}" / "checkpoint") for n in (1, 2))]
+    weights = [load_file(f"{folder}/model.safetensors") for folder in folders]
+    for before, after in zip(weights, weights[1:], strict=False):
+        assert all(after[name].dtype == before[name].dtype for name in after)
+        assert any(not after[name].equal(before[name]) for name in after)
+    assert json.loads(Path(folders[2], "config.json").read_text())["dtype"] == "float32"
+
+
+def test_verls_own_logprobs_of_the_first_step_equal_the_stored_ones(run):
+    for number in (1, 2):
+        steps = [json.loads(line) for line in (run.path / f"iter_{number}" / "metrics.jsonl").read_text().splitlines()]
+        assert steps[0]["training/rollout_probs_diff_mean"] < 1e-4
+        assert len(steps) == run.directory.state.iterations[number]["train"].figures["steps"]
+
+
+def test_verls_dataset_and_all_checks_accept_the_data(run):
+    for name in ("train", "val"):
+        report = check_parquet(run.path / "iter_2" / f"{name}.parquet", "data/tiny_model")
+        assert len(report.lines) == 6
+
+
+def test_mask_and_reward_position_of_every_row(run):
+    for row in run.rows(1) + run.rows(2):
+        tensors = row_tensors(row, pad_token_id=0, max_prompt_length=200, max_response_length=600)
+        own = tensors["response_mask"].nonzero().flatten()
+        assert tensors["token_level_rewards"].sum() == pytest.approx(row["reward_model"]["normalized_reward"])
+        assert float(tensors["token_level_rewards"][own[-1]]) == pytest.approx(
+            row["reward_model"]["normalized_reward"]
+        )
+        assert int(tensors["response_mask"].sum()) == sum(row["response_mask"])
+
+
+def test_games_of_different_iterations_play_different_states(run):
+    indices = [{game.group_index for game in run.games(number)} for number in (1, 2)]
+    assert not indices[0] & indices[1]
+
+
+def test_the_same_command_again_does_nothing_and_other_options_are_refused(run):
+    before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*") if path.is_file()}
+    again = run_iterate(run.config, run.path)
+    assert again.state == run.directory.state
+    changed = {path for path in before if path.stat().st_mtime_ns != before[path]}
+    assert not changed
+    other = run.config.model_copy(update={"seed": 5})
+    with pytest.raises(UserError, match=r"seed \(0 then, 5 now\)"):
+        run_iterate(other, run.path)
+
+
+def test_a_run_directory_is_never_shared(run):
+    with locked(run.path / ".lock", "this test"), pytest.raises(UserError, match="in use by another process"):
+        run_iterate(run.config, run.path)
+
+
+def test_one_server_served_the_whole_run(run):
+    assert run.proxy.paths.count("/update_weights_from_disk") == 1
