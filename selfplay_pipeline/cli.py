@@ -7,9 +7,10 @@ import os
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
+import typer.core
 
 from selfplay_pipeline.errors import UserError
 
@@ -18,8 +19,29 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+
+class Commands(typer.core.TyperGroup):
+    """Exit 2 with one line for a user's mistake, 1 for a failure, 130 for Ctrl-C."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; mistakes in the options are left to typer."""
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            _fail(str(error), 2)
+        except KeyboardInterrupt:
+            _fail("stopped; what was finished is kept, the same command continues", 130)
+        except BaseExceptionGroup as group:
+            _fail_group(group)
+        except Exception as error:
+            if os.environ.get("SELFPLAY_DEBUG") or not _expected(error):
+                raise
+            _fail(str(error), 1)
+
+
 app = typer.Typer(
     name="selfplay",
+    cls=Commands,
     help="Teach a language model to cooperate in dialogue by playing against itself.\n\n"
     "One policy holds both seats of DialOp's reviewer-matching game: SGLang plays, verl trains, again and again.\n"
     "[generate] plays games to JSONL, [convert] makes two parquet rows a game, [train] runs verl's GRPO on them,\n"
@@ -71,30 +93,12 @@ KeepZeroSignal = Annotated[
 
 
 def main() -> None:
-    """Run a command: exit 2 with one line for a user's mistake, 1 for a failure, 130 for Ctrl-C."""
+    """The command `selfplay`. A signal that asks to stop ends it like Ctrl-C, so that servers are stopped too."""
     import signal
-
-    from click.exceptions import Abort, ClickException, Exit
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
-    try:
-        sys.exit(app(standalone_mode=False) or 0)
-    except Exit as stop:
-        sys.exit(stop.exit_code)
-    except ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except UserError as error:
-        _fail(str(error), 2)
-    except (Abort, KeyboardInterrupt):
-        _fail("stopped; what was finished is kept, the same command continues", 130)
-    except BaseExceptionGroup as group:
-        _fail_group(group)
-    except Exception as error:
-        if os.environ.get("SELFPLAY_DEBUG") or not _expected(error):
-            raise
-        _fail(str(error), 1)
+    app()
 
 
 def _expected(error: BaseException) -> bool:
@@ -104,7 +108,7 @@ def _expected(error: BaseException) -> bool:
     return isinstance(error, EngineError | TrainError | UserError)
 
 
-def _fail_group(group: BaseExceptionGroup[BaseException]) -> None:
+def _fail_group(group: BaseExceptionGroup[BaseException]) -> NoReturn:
     first: BaseException = group
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
@@ -113,7 +117,7 @@ def _fail_group(group: BaseExceptionGroup[BaseException]) -> None:
     _fail(str(first), 2 if isinstance(first, UserError) else 1)
 
 
-def _fail(message: str, code: int) -> None:
+def _fail(message: str, code: int) -> NoReturn:
     print(f"selfplay: {message}", file=sys.stderr)
     sys.exit(code)
 

@@ -154,7 +154,7 @@ def _explain(error: ValidationError, source: str, node: yaml.Node | None, given:
     path = [str(part) for part in first["loc"]]
     key = ".".join(path)
     if key in given:
-        where = f"option --{path[-1].replace('_', '-')}"
+        where = f"option for {key}"
     else:
         where = f"{source}:{_line(node, path)}: key '{key}'"
     what = (

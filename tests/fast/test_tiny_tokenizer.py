@@ -11,7 +11,7 @@ from selfplay_pipeline.games.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.scripted import make_scripted
 from selfplay_pipeline.games.types import state_rng
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from selfplay_pipeline.models.tiny import TINY_GAME, imitated_play
+from selfplay_pipeline.models.tiny_teacher import TINY_GAME, imitated_play
 from selfplay_pipeline.models.tiny_tokenizer import save_tokenizer
 
 pytest.importorskip("transformers")

@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -85,9 +86,7 @@ def model(folder: str):
 
 
 def stored(rows: list[dict]) -> list[list[float]]:
-    return [
-        [p for p, own in zip(row["response_logprobs"], row["response_mask"], strict=True) if own] for row in rows
-    ]
+    return [[p for p, own in zip(row["response_logprobs"], row["response_mask"], strict=True) if own] for row in rows]
 
 
 def mean_difference(first: list[list[float]], second: list[list[float]]) -> float:
@@ -152,7 +151,7 @@ def test_the_weights_differ_after_each_iteration_and_are_float32(run):
 
     folders = ["data/tiny_model", *(str(run.path / f"iter_{n}" / "checkpoint") for n in (1, 2))]
     weights = [load_file(f"{folder}/model.safetensors") for folder in folders]
-    for before, after in zip(weights, weights[1:], strict=False):
+    for before, after in pairwise(weights):
         assert all(after[name].dtype == before[name].dtype for name in after)
         assert any(not after[name].equal(before[name]) for name in after)
     assert json.loads(Path(folders[2], "config.json").read_text())["dtype"] == "float32"
@@ -176,9 +175,7 @@ def test_mask_and_reward_position_of_every_row(run):
         tensors = row_tensors(row, pad_token_id=0, max_prompt_length=200, max_response_length=600)
         own = tensors["response_mask"].nonzero().flatten()
         assert tensors["token_level_rewards"].sum() == pytest.approx(row["reward_model"]["normalized_reward"])
-        assert float(tensors["token_level_rewards"][own[-1]]) == pytest.approx(
-            row["reward_model"]["normalized_reward"]
-        )
+        assert float(tensors["token_level_rewards"][own[-1]]) == pytest.approx(row["reward_model"]["normalized_reward"])
         assert int(tensors["response_mask"].sum()) == sum(row["response_mask"])
 
 

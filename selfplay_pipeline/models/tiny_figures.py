@@ -1,0 +1,98 @@
+"""How well the tiny model plays, in this process and without a server: all plays turn by turn in one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from selfplay_pipeline.engines.types import FinishReason
+from selfplay_pipeline.games.matching import MatchingGame, MatchingState
+from selfplay_pipeline.games.types import Outcome, Status
+from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
+from selfplay_pipeline.models.tiny_teacher import completion, open_streams
+
+MAX_NEW_TOKENS = 64
+"""Tokens of one turn: a message with all nine cells has 29."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a model reaches on held-out states; `agreed_reward` is the mean reward of the agreed plays."""
+
+    temperature: float
+    plays: int
+    reward: float
+    standard_error: float
+    agreed: float
+    agreed_reward: float
+    optimal: float
+    legal: float
+    tokens_per_turn: float
+    tokens_per_play: float
+
+
+def measure(
+    model: Any, chat: ChatTokenizer, game: MatchingGame, states: Sequence[MatchingState], temperature: float, seed: int
+) -> Figures:
+    """Let the model play both seats of every state once."""
+    import torch
+
+    torch.manual_seed(seed)
+    outcomes, streams = play_batch(model, chat, game, states, temperature)
+    rewards = np.array([outcome.normalized_reward for outcome in outcomes])
+    agreed = np.array([outcome.status is Status.AGREED for outcome in outcomes])
+    turns = sum(outcome.num_turns for outcome in outcomes)
+    sampled = sum(sum(stream.response_mask) for stream in streams)
+    return Figures(
+        temperature=temperature,
+        plays=len(outcomes),
+        reward=round(float(rewards.mean()), 4),
+        standard_error=round(float(rewards.std() / len(rewards) ** 0.5), 4),
+        agreed=round(float(agreed.mean()), 4),
+        agreed_reward=round(float(rewards[agreed].mean()) if agreed.any() else 0.0, 4),
+        optimal=round(float((rewards == 1).mean()), 4),
+        legal=round(1 - sum(outcome.num_illegal for outcome in outcomes) / turns, 4),
+        tokens_per_turn=round(sampled / turns, 1),
+        tokens_per_play=round(sum(len(s.prompt_ids) + len(s.response_ids) for s in streams) / len(outcomes), 1),
+    )
+
+
+def play_batch(
+    model: Any, chat: ChatTokenizer, game: MatchingGame, states: Sequence[MatchingState], temperature: float
+) -> tuple[list[Outcome], list[Stream]]:
+    """Self-play of one play per state, all plays turn by turn together."""
+    sessions = [game.start(state) for state in states]
+    streams = [open_streams(game, chat, state) for state in states]
+    while live := [index for index, session in enumerate(sessions) if session.status is None]:
+        acting = [streams[index][sessions[index].player] for index in live]
+        replies = _sample(model, [stream.prompt() for stream in acting], temperature)
+        for index, stream, reply in zip(live, acting, replies, strict=True):
+            cut = reply[-1] != chat.end_of_turn
+            text = stream.reply(completion(reply, FinishReason.LENGTH if cut else FinishReason.STOP))
+            step = sessions[index].step(text, cut=cut)
+            for hearer, observation in zip(streams[index], step.observations, strict=True):
+                hearer.observe(observation)
+    return [session.outcome() for session in sessions], [stream for pair in streams for stream in pair]
+
+
+def _sample(model: Any, prompts: Sequence[Sequence[int]], temperature: float) -> list[list[int]]:
+    import torch
+
+    pad, end = model.config.pad_token_id, model.config.eos_token_id
+    width = max(map(len, prompts))
+    ids = torch.tensor([[pad] * (width - len(prompt)) + list(prompt) for prompt in prompts])
+    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+    greedy = {"do_sample": False}
+    with torch.no_grad():
+        output = model.generate(
+            ids,
+            attention_mask=(ids != pad).long(),
+            max_new_tokens=MAX_NEW_TOKENS,
+            pad_token_id=pad,
+            **(sampling if temperature else greedy),
+        )
+    replies = output[:, width:].tolist()
+    return [reply[: reply.index(end) + 1] if end in reply else reply for reply in replies]

@@ -1,0 +1,103 @@
+"""Scripted plays for the tiny model to imitate, in exactly the token format of the pipeline's own trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+import numpy as np
+
+from selfplay_pipeline.engines.types import Completion, FinishReason
+from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, MatchingSession, MatchingState
+from selfplay_pipeline.games.scripted import (
+    PlayerView,
+    ScriptedPlayer,
+    estimate,
+    heard_cells,
+    own_cells,
+    propose,
+    tell,
+)
+from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
+
+TINY_GAME = MatchingConfig(size=3, max_score=9, scale_min=1, scale_max=1, max_length=20, prompts="compact")
+"""The board that the tiny model plays: that of `configs/tiny.yaml`."""
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """The imitated player: it says what it sees, or a part of it, and prefers good plans without insisting.
+
+    It draws matchings in proportion to exp(estimated value / temperature). That is learned much sooner than the
+    best matching alone, since the log-odds are linear in the scores.
+    """
+
+    own_view: float = 0.7
+    """How often it plans from its own view, deaf to what it was told."""
+    temperature: float = 1.2
+    """Points of score that make a matching e times as likely."""
+    partial: float = 0.4
+    """How often it tells only about half of its cells."""
+    answer: float = 0.3
+    """How often player 1 tells its own cells before a proposal is made."""
+    reject: float = 0.03
+    """How often it rejects a first proposal."""
+
+    def act(self, view: PlayerView, rng: np.random.Generator) -> str:
+        if view.pending is not None:
+            rejects = rng.random() < self.reject and not any("[reject]" in text for _, text in view.history)
+            return "[reject]" if rejects else "[accept]"
+        spoke = bool(view.said(view.player))
+        if not spoke and (not view.history or rng.random() < self.answer):
+            keep = 0.5 if rng.random() < self.partial else 1.0
+            return tell(view, {cell: score for cell, score in own_cells(view).items() if rng.random() < keep})
+        table = estimate(view, {} if rng.random() < self.own_view else heard_cells(view))
+        plans = [tuple(enumerate(papers)) for papers in permutations(range(len(table)))]
+        values = np.array([sum(table[pair] for pair in plan) for plan in plans])
+        odds = np.exp((values - values.max()) / self.temperature)
+        return propose(view, plans[rng.choice(len(plans), p=odds / odds.sum())])
+
+
+def imitated_play(
+    game: MatchingGame, chat: ChatTokenizer, player: ScriptedPlayer, rng: np.random.Generator
+) -> list[Stream]:
+    """A play of the scripted player with itself on a new state, as the two token streams that a policy would see."""
+    state = game.sample_state(rng)
+    session, streams = game.start(state), open_streams(game, chat, state)
+    history: list[tuple[int, str]] = []
+    while session.status is None:
+        text = player.act(player_view(session, history), rng)
+        stream = streams[session.player]
+        stream.prompt()
+        history.append((session.player, text))
+        stream.reply(completion([*chat.tokenizer.encode(text, add_special_tokens=False), chat.end_of_turn]))
+        for hearer, observation in zip(streams, session.step(text).observations, strict=True):
+            hearer.observe(observation)
+    return streams
+
+
+def player_view(session: MatchingSession, history: Sequence[tuple[int, str]]) -> PlayerView:
+    """What the acting player knows."""
+    state, config = session.state, session.config
+    return PlayerView(
+        player=session.player,
+        table=tuple(map(tuple, state.view(session.player))),
+        papers=state.papers,
+        reviewers=state.reviewers,
+        history=tuple(history),
+        pending=session.pending,
+        max_score=config.max_score,
+        scales=(config.scale_min, config.scale_max),
+    )
+
+
+def open_streams(game: MatchingGame, chat: ChatTokenizer, state: MatchingState) -> list[Stream]:
+    """The two players' empty trajectories."""
+    openings = [game.start(state).opening(player) for player in (0, 1)]
+    return [Stream(chat, player, opening.system, [opening.observation]) for player, opening in enumerate(openings)]
+
+
+def completion(ids: list[int], finish: FinishReason = FinishReason.STOP) -> Completion:
+    """What an engine would have returned for these tokens."""
+    return Completion(ids, [0.0] * len(ids), finish, prompt_tokens=0, cached_tokens=0)

@@ -1,0 +1,78 @@
+"""The command line: one clear line and exit code 2 for a user's mistake, quick help, dry runs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer, cpu_cache_tokens
+from selfplay_pipeline.engines.types import EngineError
+
+
+def selfplay(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "selfplay_pipeline.cli", *arguments], capture_output=True, text=True)
+
+
+def test_help_imports_nothing_heavy():
+    probe = (
+        "import sys; sys.argv = ['selfplay', '--help']\n"
+        "from selfplay_pipeline.cli import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "print([m for m in ('torch', 'numpy', 'pydantic', 'pyarrow', 'verl', 'sglang') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert done.stdout.rstrip().endswith("[]")
+
+
+@pytest.mark.parametrize("command", ["generate", "convert", "train", "iterate", "config"])
+def test_every_command_explains_its_options(command):
+    done = selfplay(command, "--help")
+    assert done.returncode == 0
+    assert "--config" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("convert", "/nowhere/games.jsonl"), "/nowhere/games.jsonl: No such file"),
+        (("generate", "--config", "nothing"), "no built-in configuration or file 'nothing'"),
+        (("generate", "--model", "/nowhere"), "model /nowhere"),
+        (("generate", "--num-games", "0"), "--num-games"),
+        (("generate", "--engine", "vllm"), "option for engine.kind"),
+        (("train", "--data", "/nowhere/train.parquet"), "/nowhere/train.parquet"),
+        (("iterate", "--no-such-option"), "--no-such-option"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_exit_code_2(tmp_path, arguments, words):
+    output = () if arguments[0] == "convert" else ("--output", str(tmp_path / "out" / "x"))
+    done = selfplay(*arguments, *output)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_dry_run_says_what_would_be_done_and_writes_nothing(tmp_path):
+    done = selfplay("generate", "--num-games", "100", "--dry-run", "--output", str(tmp_path / "x" / "games.jsonl"))
+    assert "plays 104 games (13 states × 8 plays" in done.stdout
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_server_that_cannot_start_shows_the_end_of_its_log(tmp_path):
+    import asyncio
+
+    spec = ServerSpec(
+        model=str(tmp_path / "nothing"), device="cuda", log_path=tmp_path / "log", extra_args=("--no-such",)
+    )
+    with pytest.raises(EngineError, match="ended with code"):
+        asyncio.run(SGLangServer(spec).start())
+
+
+def test_server_arguments_for_cpu_and_gpu():
+    cpu = ServerSpec(model="data/tiny_model", device="cpu", log_path=Path("log"))
+    gpu = ServerSpec(model="m", device="cuda", log_path=Path("log"), tensor_parallel=2, data_parallel=4)
+    assert "--device=cpu" in cpu.command(1)
+    assert cpu.environment()["SGLANG_USE_CPU_ENGINE"] == "1"
+    assert {"--tp-size=2", "--dp-size=4", "--dtype=bfloat16"} <= set(gpu.command(1))
+    assert "SGLANG_USE_CPU_ENGINE" not in gpu.environment()
+    assert cpu_cache_tokens("data/tiny_model") > 10_000

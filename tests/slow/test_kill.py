@@ -1,0 +1,129 @@
+"""Killed anywhere, the same command continues; whatever ends the driver, nothing is left running."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from selfplay_pipeline.generate.records import read_games
+from selfplay_pipeline.train.groups import read_data
+
+EPOCHS = 2
+CONFIG = f"""\
+game: {{size: 3, max_score: 9, scale_min: 1, scale_max: 1, max_length: 20, prompts: compact}}
+generate: {{num_games: 24, plays_per_state: 4, temperature: 1.0, max_new_tokens: 48, max_concurrency: 4}}
+convert: {{val_fraction: 0.2}}
+train: {{epochs: {EPOCHS}, train_batch_size: 16, micro_batch_size: 16, learning_rate: 1.0e-4, save_every: 1,
+         keep_zero_signal: true}}
+iterate: {{num_iterations: 1}}
+"""
+GONE_WITHIN = 15.0
+
+
+class Driver:
+    """`selfplay …` in a process group of its own; all its descendants carry a mark in their environment."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.mark = uuid.uuid4().hex
+        self.log = (folder / "driver.log").open("ab")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "selfplay_pipeline.cli", *arguments],
+            stdout=self.log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "SELFPLAY_TEST_MARK": self.mark},
+        )
+
+    def left(self) -> list[str]:
+        """Command lines of processes that still carry the mark."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    if self.mark.encode() in (entry / "environ").read_bytes():
+                        found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:120])
+                except OSError:
+                    continue
+        return found
+
+    def send_when(self, number: signal.Signals, happened: Callable[[], bool]) -> None:
+        while not happened():
+            assert self.process.poll() is None, "the driver ended before it could be killed"
+            time.sleep(0.002)
+        os.kill(self.process.pid, number)
+        self.process.wait(60)
+
+    def assert_nothing_is_left(self) -> None:
+        deadline = time.monotonic() + GONE_WITHIN
+        while self.left() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert self.left() == []
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    return tmp_path
+
+
+def test_kill_9_inside_each_stage_and_at_each_boundary_loses_nothing_and_repeats_nothing(folder):
+    run, first = folder / "run", folder / "run" / "iter_1"
+    games, state = first / "selfplay_games.jsonl", run / "state.json"
+
+    def finished(stage: str) -> bool:
+        return state.exists() and stage in json.loads(state.read_text())["iterations"].get("1", {})
+
+    def some_games() -> bool:
+        return games.exists() and games.read_bytes().count(b"\n") >= 3
+
+    def converting() -> bool:
+        return (first / ".train.parquet.tmp").exists() or finished("convert")
+
+    def a_saved_step() -> bool:
+        return (first / "trainer_state" / "latest_checkpointed_iteration.txt").exists()
+
+    moments: list[Callable[[], bool]] = [
+        some_games,
+        lambda: finished("generate"),
+        converting,
+        lambda: finished("convert"),
+        a_saved_step,
+        lambda: finished("train"),
+    ]
+    command = ("iterate", "--config", str(folder / "config.yaml"), "--output", str(run))
+    for moment in moments:
+        driver = Driver(folder, *command)
+        driver.send_when(signal.SIGKILL, moment)
+        driver.assert_nothing_is_left()
+    last = Driver(folder, *command)
+    assert last.process.wait(300) == 0, (folder / "driver.log").read_text()[-3000:]
+    last.assert_nothing_is_left()
+
+    ids = [record.game_id for record in read_games(games)]
+    assert sorted(ids) == [f"s0-g{group:06d}-p{play}" for group in range(6) for play in range(4)]
+    for name in ("train", "val"):
+        pq.read_table(first / f"{name}.parquet")
+    steps = [json.loads(line) for line in (first / "metrics.jsonl").read_text().splitlines()]
+    assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
+    seen = Counter(tuple(group) for step in steps for group in step["groups"])
+    expected = {(0, group.index) for group in read_data([first / "train.parquet"]).to_train(True)}
+    assert seen == Counter(dict.fromkeys(expected, EPOCHS))
+    assert (first / "checkpoint" / "config.json").exists()
+
+
+def test_ctrl_c_stops_the_server_and_says_that_the_command_continues(folder):
+    output = folder / "out" / "games.jsonl"
+    driver = Driver(folder, "generate", "--config", str(folder / "config.yaml"), "--output", str(output))
+    driver.send_when(signal.SIGINT, lambda: len(driver.left()) >= 3)
+    assert driver.process.returncode == 130
+    driver.assert_nothing_is_left()
+    assert "the same command continues" in (folder / "driver.log").read_text()
