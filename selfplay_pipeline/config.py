@@ -119,8 +119,7 @@ def load_config(source: str | None, overrides: dict[str, Any]) -> Config:
     """
     given = {key: value for key, value in overrides.items() if value is not None}
     if source is None:
-        own_model = given.get("model", TINY_MODEL) != TINY_MODEL
-        source = "default" if gpu_visible() or own_model else "tiny"
+        source = "default" if gpu_visible() and given.get("model") != TINY_MODEL else "tiny"
     path = Path(source)
     if not path.suffix and not path.exists():
         path = Path(str(resources.files("selfplay_pipeline") / "configs" / f"{source}.yaml"))

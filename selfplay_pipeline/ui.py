@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -55,7 +56,7 @@ def progress(title: str) -> Iterator[Reporter]:
         now = time.monotonic()
         if done >= total or now - last >= LOG_EVERY_SECONDS:
             last = now
-            console.print(f"{title}: {done}/{total} {figures}".rstrip())
+            console.print(f"{title}: {done}/{total} {figures}".rstrip(), soft_wrap=True)
 
     yield log
 
@@ -107,33 +108,26 @@ def show_training(result: TrainResult) -> None:
 
 def show_run(run: RunDirectory) -> None:
     """The closing table of `iterate`, one row an iteration."""
-    table = Table(title=f"self-play in {run.path}")
-    for name in (
-        "iteration",
-        "reward",
-        "agreed",
-        "illegal",
-        "messages",
-        "no signal",
-        "steps",
-        "play s",
-        "convert s",
-        "train s",
-    ):
-        table.add_column(name, justify="right")
+    table = Table(
+        title=f"self-play in {run.path}",
+        caption="illegal actions and messages a game; flat: groups without signal; seconds per stage",
+        box=SIMPLE,
+    )
+    for name in ("#", "reward", "agreed", "illegal", "msgs", "flat", "steps", "play", "conv", "train"):
+        table.add_column(name, justify="right", no_wrap=True)
     for number, stages in sorted(run.state.iterations.items()):
         if len(stages) < 3:
             continue
         play, train = stages["generate"].figures, stages["train"].figures
         table.add_row(
             str(number),
-            f"{play['mean_reward']:.4f} ± {play['reward_standard_error']:.4f}",
+            f"{play['mean_reward']:.3f} ± {play['reward_standard_error']:.3f}",
             f"{play['agreement_rate']:.1%}",
             f"{play['illegal_per_game']:.3f}",
             f"{play['messages_per_game']:.2f}",
             f"{play['groups_without_signal']}/{play['groups']}",
             "carried" if train["carried"] else str(train["steps"]),
-            *(f"{stages[stage].seconds:.1f}" for stage in ("generate", "convert", "train")),
+            *(f"{stages[stage].seconds:.1f} s" for stage in ("generate", "convert", "train")),
         )
     Console().print(table)
     last = run.state.iterations[max(run.state.iterations)]["train"].figures["checkpoint"]

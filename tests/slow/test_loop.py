@@ -179,6 +179,33 @@ def test_mask_and_reward_position_of_every_row(run):
         assert int(tensors["response_mask"].sum()) == sum(row["response_mask"])
 
 
+def test_verls_advantages_are_centred_in_a_group_and_the_same_for_both_perspectives_of_a_play(run):
+    import numpy as np
+    import torch
+    from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+
+    rows = run.rows(1)
+    tensors = [row_tensors(row, pad_token_id=0, max_prompt_length=200, max_response_length=600) for row in rows]
+    advantages, _ = compute_grpo_outcome_advantage(
+        torch.stack([row["token_level_rewards"] for row in tensors]),
+        torch.stack([row["response_mask"] for row in tensors]),
+        index=np.array([row["extra_info"]["index"] for row in rows]),
+    )
+    groups: dict[int, dict[int, list[float]]] = {}
+    for row, tensor, values in zip(rows, tensors, advantages, strict=True):
+        own = values[tensor["response_mask"].bool()]
+        assert torch.all(own == own[0])
+        assert torch.all(values[~tensor["response_mask"].bool()] == 0)
+        info = row["extra_info"]
+        groups.setdefault(info["index"], {}).setdefault(info["play"], []).append(float(own[0]))
+    for group, plays in groups.items():
+        assert all(first == second for first, second in plays.values())
+        values = [first for first, _ in plays.values()]
+        assert sum(values) == pytest.approx(0, abs=1e-4)
+        rewards = {row["reward_model"]["normalized_reward"] for row in rows if row["extra_info"]["index"] == group}
+        assert (max(values) > 0.1) == (len(rewards) > 1)
+
+
 def test_games_of_different_iterations_play_different_states(run):
     indices = [{game.group_index for game in run.games(number)} for number in (1, 2)]
     assert not indices[0] & indices[1]

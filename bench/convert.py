@@ -1,0 +1,60 @@
+"""How fast `convert` is, and that its memory does not grow with the number of plays."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from selfplay_pipeline.config import load_config
+from selfplay_pipeline.convert.run import run_convert
+from selfplay_pipeline.stages import generate_games
+
+SIZES = (1_000, 100_000)
+
+
+def run() -> dict[str, Any]:
+    """Rows per second and peak resident memory in MB, each size in a process of its own."""
+    result: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        real = Path(folder) / "real.jsonl"
+        asyncio.run(generate_games(load_config("tiny", {"generate.num_games": 256}), real))
+        for plays in SIZES:
+            games = Path(folder) / f"{plays}.jsonl"
+            _repeat(real, games, plays)
+            command = [sys.executable, "-m", "bench.convert", str(games)]
+            result[f"{plays}_plays"] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+            games.unlink()
+    small, large = (result[f"{plays}_plays"]["peak_mb"] for plays in SIZES)
+    return result | {"peak_mb_more": round(large - small, 1)}
+
+
+def _repeat(real: Path, games: Path, plays: int) -> None:
+    """As many plays as asked, all real ones; each repetition gets group numbers of its own."""
+    lines = [json.loads(line) for line in real.read_text().splitlines()]
+    groups = 1 + max(line["group_index"] for line in lines)
+    with games.open("w") as file:
+        for number in range(plays):
+            line = lines[number % len(lines)]
+            group = line["group_index"] + groups * (number // len(lines))
+            game_id = f"s0-g{group:06d}-p{line['play']}"
+            file.write(json.dumps(line | {"group_index": group, "game_id": game_id}) + "\n")
+
+
+def _convert(games: Path) -> None:
+    started = time.perf_counter()
+    report = run_convert(games, games.parent / "out")
+    seconds = time.perf_counter() - started
+    rows = report.train_rows + report.val_rows
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"rows_per_second": round(rows / seconds), "peak_mb": round(peak, 1)}))
+
+
+if __name__ == "__main__":
+    _convert(Path(sys.argv[1]))

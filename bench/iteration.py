@@ -1,0 +1,31 @@
+"""Where the time of an iteration goes that is neither play nor an optimiser step: start-up, saving, converting."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from selfplay_pipeline.config import load_config
+from selfplay_pipeline.iterate.run import run_iterate
+
+
+def run() -> dict[str, Any]:
+    """Two iterations of the tiny set-up; the first includes the start of the server."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = load_config("tiny", {"iterate.num_iterations": 2})
+        started = time.monotonic()
+        run = run_iterate(config, Path(folder) / "run")
+        seconds = time.monotonic() - started
+    result: dict[str, Any] = {"seconds": round(seconds, 1)}
+    for number, stages in sorted(run.state.iterations.items()):
+        playing, stepping = stages["generate"].figures["seconds"], stages["train"].figures["seconds_in_steps"]
+        whole = sum(record.seconds for record in stages.values())
+        result[f"iteration_{number}"] = {
+            "seconds": round(whole, 1),
+            "playing": round(playing, 1),
+            "in_training_steps": round(stepping, 1),
+            "neither": round(whole - playing - stepping, 1),
+        }
+    return result

@@ -1,0 +1,147 @@
+"""Does self-play keep the server as busy as it can be, and does the server compute nothing twice?
+
+One server, two measurements in turns: our own self-play, and a thin client that sends the recorded requests again as
+fast as the server answers, with the same number of plays at a time. A play's next request is its last one, what the
+server sampled to it (as many tokens as were recorded), and the recorded observation: lengths and cache are the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.engines.open import open_engine
+from selfplay_pipeline.engines.sglang_engine import SGLangEngine
+from selfplay_pipeline.engines.types import Completion, SamplingParams
+from selfplay_pipeline.stages import generate_games
+
+ROUNDS = 3
+
+
+@dataclass
+class Call:
+    """One request of one player and what it gave."""
+
+    prompt: list[int]
+    completion: Completion
+
+    @property
+    def end(self) -> int:
+        return len(self.prompt) + len(self.completion.token_ids)
+
+
+@dataclass
+class RecordingEngine:
+    """Passes requests on to a server and keeps them, by play."""
+
+    engine: SGLangEngine
+    plays: dict[str, list[tuple[str, Call]]] = field(default_factory=dict)
+
+    async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str = "") -> Completion:
+        completion = await self.engine.generate(prompt_ids, params, session=session)
+        play = session.rpartition("-")[0]
+        self.plays.setdefault(play, []).append((session, Call(list(prompt_ids), completion)))
+        return completion
+
+    async def reload(self, checkpoint: Path) -> None:
+        raise NotImplementedError
+
+    async def close(self) -> None: ...
+
+
+def run() -> dict[str, Any]:
+    config = load_config("tiny", {"generate.num_games": 768})
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(_measure(config, Path(folder)))
+
+
+async def _measure(config: Config, folder: Path) -> dict[str, Any]:
+    selfplay, replay, recorded = [0.0, 0.0], [0.0, 0.0], []
+    async with open_engine(config.engine, str(config.model), folder / "server.log", lambda text: None) as engine:
+        assert isinstance(engine, SGLangEngine)
+        await _selfplay(config, engine, folder / "warm_up.jsonl")
+        for number in range(ROUNDS):
+            await _flush(engine)
+            recorder, seconds = await _selfplay(config, engine, folder / f"games_{number}.jsonl")
+            calls = list(recorder.plays.values())
+            recorded += calls
+            tokens = sum(len(call.completion.token_ids) for play in calls for _, call in play)
+            selfplay[0], selfplay[1] = selfplay[0] + tokens, selfplay[1] + seconds
+            await _flush(engine)
+            seconds = await _replay(config, engine.urls[0], calls)
+            replay[0], replay[1] = replay[0] + tokens, replay[1] + seconds
+    own, thin = selfplay[0] / selfplay[1], replay[0] / replay[1]
+    return {
+        "selfplay_tokens_per_second": round(own),
+        "replay_tokens_per_second": round(thin),
+        "selfplay_over_replay": round(own / thin, 3),
+        "plays": len(recorded),
+        "max_concurrency": config.generate.max_concurrency,
+        **_prefill(recorded),
+    }
+
+
+async def _selfplay(config: Config, engine: SGLangEngine, output: Path) -> tuple[RecordingEngine, float]:
+    recorder = RecordingEngine(engine)
+    summary = await generate_games(config, output, engine=recorder)
+    return recorder, summary.seconds
+
+
+async def _flush(engine: SGLangEngine) -> None:
+    await engine._post(engine.urls[0], "/flush_cache?timeout=60", {})
+
+
+async def _replay(config: Config, url: str, plays: list[list[tuple[str, Call]]]) -> float:
+    waiting = iter(plays)
+
+    async def worker(http: aiohttp.ClientSession) -> None:
+        for play in waiting:
+            streams: dict[str, tuple[list[int], int]] = {}
+            for player, call in play:
+                tokens, end = streams.get(player, ([], 0))
+                prompt = tokens + call.prompt[end:]
+                sampling = {
+                    "temperature": config.generate.temperature,
+                    "max_new_tokens": len(call.completion.token_ids),
+                    "ignore_eos": True,
+                }
+                body = {"input_ids": prompt, "sampling_params": sampling, "return_logprob": True}
+                async with http.post(f"{url}/generate", json=body) as response:
+                    answer = await response.json()
+                streams[player] = (prompt + answer["output_ids"], call.end)
+
+    started = time.monotonic()
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http, asyncio.TaskGroup() as tasks:
+        for _ in range(config.generate.max_concurrency):
+            tasks.create_task(worker(http))
+    return time.monotonic() - started
+
+
+def _prefill(plays: list[list[tuple[str, Call]]]) -> dict[str, Any]:
+    """Prompt tokens that the server computed, over those that it had to.
+
+    It had to compute a trajectory's first prompt and, at each later request, what came after the tokens of the last
+    one, and that one's last token, which was sampled but never run through the model. Plays of one state share their
+    first prompts, and later ones when the same was said, so both ratios can be below 1.
+    """
+    computed = needed = later_computed = later_needed = 0
+    for play in plays:
+        for player in {player for player, _ in play}:
+            calls = [call for owner, call in play if owner == player]
+            first, *later = (call.completion.prompt_tokens - call.completion.cached_tokens for call in calls)
+            due = sum(len(call.prompt) - last.end + 1 for last, call in pairwise(calls))
+            computed, needed = computed + first + sum(later), needed + len(calls[0].prompt) + due
+            later_computed, later_needed = later_computed + sum(later), later_needed + due
+    return {
+        "prompt_tokens_computed_over_needed": round(computed / needed, 3),
+        "of_later_turns": round(later_computed / later_needed, 3),
+    }

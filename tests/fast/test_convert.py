@@ -1,0 +1,116 @@
+"""Games to rows: groups stay whole, nothing is half-written, and what cannot be trained on is refused with a reason."""
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+from factories import POLICY, Habits, make_play, make_plays, play_records, write_plays
+from hypothesis import given, settings
+
+from selfplay_pipeline.convert.rows import METADATA_KEY, play_to_rows
+from selfplay_pipeline.convert.run import run_convert
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.games.types import Status
+
+GROUPS, PLAYS = 10, 4
+
+
+@pytest.fixture
+def games(tmp_path):
+    return write_plays(tmp_path / "games.jsonl", make_plays(GROUPS, PLAYS))
+
+
+def rows_of(folder):
+    return {name: pq.read_table(folder / f"{name}.parquet").to_pylist() for name in ("train", "val")}
+
+
+def refuse(games, words):
+    before = sorted(games.parent.iterdir())
+    with pytest.raises(UserError, match=words):
+        run_convert(games, games.parent)
+    assert sorted(games.parent.iterdir()) == before, "nothing is left half-written"
+
+
+def test_each_play_becomes_two_rows_of_its_group_and_groups_are_never_split(games, tmp_path):
+    report = run_convert(games, tmp_path, val_fraction=0.2)
+    rows = rows_of(tmp_path)
+    index = {name: {row["extra_info"]["index"] for row in part} for name, part in rows.items()}
+    assert index["train"] | index["val"] == set(range(GROUPS))
+    assert not index["train"] & index["val"]
+    assert (len(index["val"]), report.val_rows, report.train_rows) == (2, len(rows["val"]), len(rows["train"]))
+    whole = [row for part in rows.values() for row in part]
+    assert sorted({(row["extra_info"]["game_id"], row["extra_info"]["player_index"]) for row in whole}) == sorted(
+        (row["extra_info"]["game_id"], row["extra_info"]["player_index"]) for row in whole
+    )
+    facts = json.loads(pq.read_schema(tmp_path / "train.parquet").metadata[METADATA_KEY])
+    assert facts == {"schema_version": 1, "temperature": 1.0, "plays_per_state": PLAYS}
+    assert (tmp_path / "convert_report.txt").read_text() == report.to_text()
+
+
+def test_the_order_of_the_lines_does_not_matter(games, tmp_path):
+    run_convert(games, tmp_path)
+    expected = rows_of(tmp_path)
+    games.write_text("".join(reversed(games.read_text().splitlines(keepends=True))))
+    run_convert(games, tmp_path)
+    assert rows_of(tmp_path) == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(play_records())
+def test_a_row_is_the_trajectory_of_a_seat_that_spoke_and_nothing_of_a_lost_play(record):
+    rows = play_to_rows(record, plays_per_state=8)
+    spoke = [seat for seat in record.trajectories if seat.response_ids]
+    if record.outcome.status is Status.ENGINE_FAILURE:
+        assert rows == []
+        return
+    assert [row["extra_info"]["player_index"] for row in rows] == [seat.player_index for seat in spoke]
+    for row, seat in zip(rows, spoke, strict=True):
+        assert row["prompt_ids"] + row["response_ids"] == seat.prompt_ids + seat.response_ids
+        assert len(row["response_mask"]) == len(row["response_logprobs"]) == len(row["response_ids"])
+        assert row["response_mask"][-1] == 1
+        assert row["reward_model"]["normalized_reward"] == record.outcome.normalized_reward
+
+
+def test_one_play_per_state_is_refused_with_the_reason(tmp_path):
+    refuse(write_plays(tmp_path / "games.jsonl", make_plays(5, 1)), "one play per state.*--plays-per-state 2")
+
+
+def test_greedy_or_mixed_temperatures_are_refused_with_the_line(tmp_path):
+    hot = POLICY.model_copy(update={"temperature": 0.7})
+    plays = [make_play(0, 0), make_play(0, 1, policy=hot)]
+    refuse(write_plays(tmp_path / "games.jsonl", plays), r"games.jsonl:2: .*temperature': 0.7, but 1.0 before")
+    cold = POLICY.model_copy(update={"temperature": 0.0})
+    refuse(write_plays(tmp_path / "games.jsonl", [make_play(policy=cold)]), "greedy play cannot be trained on")
+
+
+def test_a_play_that_is_there_twice_is_refused(tmp_path):
+    plays = [make_play(0, 0), make_play(0, 1), make_play(0, 0)]
+    refuse(write_plays(tmp_path / "games.jsonl", plays), "group 0 play 0 is there twice")
+
+
+def test_an_empty_file_is_refused(tmp_path):
+    refuse(write_plays(tmp_path / "games.jsonl", []), "holds no finished play")
+
+
+@pytest.mark.parametrize("bad", ['{"half": ', "{}", '"text"', "nan"])
+def test_a_bad_line_stops_with_its_number_or_is_left_out_and_named(games, tmp_path, bad):
+    lines = games.read_text().splitlines()
+    games.write_text("\n".join([*lines[:6], bad, *lines[6:]]) + "\n")
+    refuse(games, r"games.jsonl:7: .*--skip-bad")
+    report = run_convert(games, tmp_path, skip_bad=True)
+    assert (report.plays, len(report.bad_lines)) == (GROUPS * PLAYS, 1)
+    assert "games.jsonl:7" in (tmp_path / "convert_report.txt").read_text()
+
+
+def test_plays_lost_to_the_engine_shrink_their_group_and_a_group_of_one_is_dropped(tmp_path):
+    lost = [make_play(0, play, ends_after=1) for play in (1, 2, 3)]
+    whole = [make_play(0, 0), *(make_play(1, play) for play in range(4))]
+    report = run_convert(write_plays(tmp_path / "games.jsonl", [*lost, *whole]), tmp_path, val_fraction=0)
+    assert (report.engine_failures, report.groups, report.single_play_groups_dropped) == (3, 1, 1)
+    assert {row["extra_info"]["index"] for row in rows_of(tmp_path)["train"]} == {1}
+
+
+def test_groups_whose_plays_scored_alike_are_counted(tmp_path):
+    silent = Habits(talk=1.0, spoil=0, cut=0)
+    report = run_convert(write_plays(tmp_path / "games.jsonl", make_plays(3, 2, habits=silent)), tmp_path)
+    assert report.groups_without_signal == 3
