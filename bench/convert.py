@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -52,7 +51,9 @@ def _convert(games: Path) -> None:
     report = run_convert(games, games.parent / "out")
     seconds = time.perf_counter() - started
     rows = report.train_rows + report.val_rows
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    # getrusage would count the parent's memory too: what a process had before exec stays in its maximum.
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    peak = int(status["VmHWM"].split()[0]) / 1024
     print(json.dumps({"rows_per_second": round(rows / seconds), "peak_mb": round(peak, 1)}))
 
 
