@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -111,7 +110,8 @@ def show_run(run: RunDirectory) -> None:
     table = Table(
         title=f"self-play in {run.path}",
         caption="illegal actions and messages a game; flat: groups without signal; seconds per stage",
-        box=SIMPLE,
+        box=None,
+        padding=(0, 2, 0, 0),
     )
     for name in ("#", "reward", "agreed", "illegal", "msgs", "flat", "steps", "play", "conv", "train"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -127,7 +127,7 @@ def show_run(run: RunDirectory) -> None:
             f"{play['messages_per_game']:.2f}",
             f"{play['groups_without_signal']}/{play['groups']}",
             "carried" if train["carried"] else str(train["steps"]),
-            *(f"{stages[stage].seconds:.1f} s" for stage in ("generate", "convert", "train")),
+            *(f"{stages[stage].seconds:.1f}" for stage in ("generate", "convert", "train")),
         )
     Console().print(table)
     last = run.state.iterations[max(run.state.iterations)]["train"].figures["checkpoint"]

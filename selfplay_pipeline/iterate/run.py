@@ -77,7 +77,7 @@ def _iteration(
     for stage in STAGES:
         if run.state.get(number, stage) is not None:
             continue
-        console.print(f"iteration {number}/{config.iterate.num_iterations}: {stage} with {checkpoint}")
+        console.print(f"iteration {number}/{config.iterate.num_iterations}: {stage} with {checkpoint}", soft_wrap=True)
         started = time.monotonic()
         figures: dict[str, Any]
         if stage == "generate":
@@ -120,7 +120,7 @@ def _train(config: Config, run: RunDirectory, number: int, checkpoint: str) -> d
             reference_model=reference,
         )
     except NoSignalError as reason:
-        console.print(f"iteration {number}: not trained, the checkpoint is carried forward: {reason}")
+        console.print(f"iteration {number}: not trained, the checkpoint is carried forward: {reason}", soft_wrap=True)
         return {"checkpoint": checkpoint, "carried": True, "steps": 0, "seconds_in_steps": 0.0}
     if config.iterate.keep_trainer_states == "last":
         for earlier in range(1, number):
