@@ -28,7 +28,7 @@ def export(saved: str, model: str, checkpoint: str, dtype: str) -> None:
     target = Path(checkpoint)
     new, old = (target.with_name(f".{target.name}.{suffix}") for suffix in ("new", "old"))
     shutil.rmtree(new, ignore_errors=True)
-    shutil.copytree(_folder(model), new, ignore=shutil.ignore_patterns(*WEIGHTS, ".*"))
+    shutil.copytree(_folder(model), new, ignore=shutil.ignore_patterns(*WEIGHTS, ".*", "*.md", "warm_start.json"))
     weight_map: dict[str, str] = {}
     size = 0
     for shard in sorted(Path(saved).glob("*.safetensors")):
