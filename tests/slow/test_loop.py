@@ -201,9 +201,13 @@ def test_verls_advantages_are_centred_in_a_group_and_the_same_for_both_perspecti
     for group, plays in groups.items():
         assert all(first == second for first, second in plays.values())
         values = [first for first, _ in plays.values()]
-        assert sum(values) == pytest.approx(0, abs=1e-4)
         rewards = {row["reward_model"]["normalized_reward"] for row in rows if row["extra_info"]["index"] == group}
-        assert (max(values) > 0.1) == (len(rewards) > 1)
+        if len(rewards) > 1:
+            assert sum(values) == pytest.approx(0, abs=1e-4)
+            assert max(values) > 0.1
+        else:
+            # verl divides the mean's rounding error by its epsilon of 1e-6; training leaves such groups out.
+            assert max(map(abs, values)) < 0.1
 
 
 def test_games_of_different_iterations_play_different_states(run):
