@@ -87,7 +87,11 @@ async def generate_games(
                 engine = await stack.enter_async_context(opened)
         with progress(f"playing {output.name}") as report:
             return await run_generate(
-                job, game, engine, chat, lambda summary: report(summary.plays, job.num_plays, figures_of(summary))
+                job,
+                game,
+                engine,
+                chat,
+                lambda summary: report(summary.plays, job.num_plays, lambda: figures_of(summary)),
             )
 
 
@@ -105,7 +109,7 @@ def convert_games(config: Config, games: Path, out_dir: Path, *, skip_bad: bool 
             val_fraction=config.convert.val_fraction,
             seed=config.seed,
             skip_bad=skip_bad,
-            on_progress=lambda done, total: report(done, total, "bytes"),
+            on_progress=lambda done, total: report(done, total, lambda: "bytes"),
         )
 
 
@@ -134,6 +138,6 @@ def train_policy(
 
         def on_progress(step: Progress) -> None:
             loss, norm = step.metrics.get("actor/pg_loss", 0.0), step.metrics.get("actor/grad_norm", 0.0)
-            report(step.step, step.planned_steps, f"steps, loss {loss:+.4f}, gradient norm {norm:.3f}")
+            report(step.step, step.planned_steps, lambda: f"steps, loss {loss:+.4f}, gradient norm {norm:.3f}")
 
         return run_train(job, on_progress)

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from selfplay_pipeline.train.run import TrainResult
 
 console = Console(stderr=True, highlight=False)
-LOG_EVERY_SECONDS = 15.0
+LOG_EVERY_SECONDS, DRAW_EVERY_SECONDS = 15.0, 0.2
 
 
 class Reporter(Protocol):
-    """Told how far a stage is."""
+    """Told how far a stage is. `figures` is called only when they are shown: to add them up may take long."""
 
-    def __call__(self, done: int, total: int, figures: str) -> None: ...
+    def __call__(self, done: int, total: int, figures: Callable[[], str]) -> None: ...
 
 
 @contextmanager
@@ -46,18 +46,26 @@ def progress(title: str) -> Iterator[Reporter]:
             def draw(done: int, total: int, figures: str) -> None:
                 bar.update(task, completed=done, total=total, figures=figures)
 
-            yield draw
+            yield _at_most_every(DRAW_EVERY_SECONDS, draw)
         return
-    last = 0.0
 
     def log(done: int, total: int, figures: str) -> None:
+        console.print(f"{title}: {done}/{total} {figures}".rstrip(), soft_wrap=True)
+
+    yield _at_most_every(LOG_EVERY_SECONDS, log)
+
+
+def _at_most_every(seconds: float, show: Callable[[int, int, str], None]) -> Reporter:
+    last = float("-inf")
+
+    def report(done: int, total: int, figures: Callable[[], str]) -> None:
         nonlocal last
         now = time.monotonic()
-        if done >= total or now - last >= LOG_EVERY_SECONDS:
+        if done >= total or now - last >= seconds:
             last = now
-            console.print(f"{title}: {done}/{total} {figures}".rstrip(), soft_wrap=True)
+            show(done, total, figures())
 
-    yield log
+    return report
 
 
 @contextmanager
