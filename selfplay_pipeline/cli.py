@@ -96,8 +96,11 @@ def main() -> None:
     """The command `selfplay`. A signal that asks to stop ends it like Ctrl-C, so that servers are stopped too."""
     import signal
 
+    # A shell's background jobs start with SIGINT ignored; then nothing could stop a run but kill -9.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` asks
+            signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
     app()
 
 

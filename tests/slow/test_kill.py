@@ -120,10 +120,17 @@ def test_kill_9_inside_each_stage_and_at_each_boundary_loses_nothing_and_repeats
     assert (first / "checkpoint" / "config.json").exists()
 
 
-def test_ctrl_c_stops_the_server_and_says_that_the_command_continues(folder):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("in_background", [False, True])
+def test_ctrl_c_stops_the_server_and_says_that_the_command_continues(folder, number, in_background):
     output = folder / "out" / "games.jsonl"
-    driver = Driver(folder, "generate", "--config", str(folder / "config.yaml"), "--output", str(output))
-    driver.send_when(signal.SIGINT, lambda: len(driver.left()) >= 3)
+    # What a driver inherits from us: shells start background jobs with SIGINT ignored.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN if in_background else signal.SIG_DFL)
+    try:
+        driver = Driver(folder, "generate", "--config", str(folder / "config.yaml"), "--output", str(output))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    driver.send_when(number, lambda: len(driver.left()) >= 3)
     assert driver.process.returncode == 130
     driver.assert_nothing_is_left()
     assert "the same command continues" in (folder / "driver.log").read_text()
