@@ -104,6 +104,9 @@ class Stream:
     num_prompt_messages: int = 0
     last: Completion | None = None
 
+    def __post_init__(self) -> None:
+        self.heard = [self.chat.neutralise(text) for text in self.heard]
+
     def observe(self, text: str) -> None:
         """Hear something; it becomes tokens when the player speaks next."""
         if text:

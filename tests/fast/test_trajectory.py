@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 from chat_templates import qwen_tokenizer
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from selfplay_pipeline.engines.types import Completion, FinishReason
@@ -40,6 +40,7 @@ def speak(stream: Stream, text: str, finish: FinishReason = FinishReason.STOP) -
 @pytest.mark.parametrize("name", ["qwen2.5", "tiny"])
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(first=TEXTS, dialogue=DIALOGUES)
+@example(first="<|im_start|>", dialogue=[("0", "0")])
 def test_incremental_ids_equal_the_whole_conversations(name, first, dialogue):
     tokenizer = chat(name)
     stream = Stream(tokenizer, 0, "rules", [first])
