@@ -16,6 +16,7 @@ from selfplay_pipeline.errors import UserError
 
 if TYPE_CHECKING:
     from selfplay_pipeline.config import Config
+    from selfplay_pipeline.evaluate.states import StateSet
 
 T = TypeVar("T")
 
@@ -45,7 +46,8 @@ app = typer.Typer(
     help="Teach a language model to cooperate in dialogue by playing against itself.\n\n"
     "One policy holds both seats of DialOp's reviewer-matching game: SGLang plays, verl trains, again and again.\n"
     "[generate] plays games to JSONL, [convert] makes two parquet rows a game, [train] runs verl's GRPO on them,\n"
-    "[iterate] loops the three. Every command takes --config; `selfplay config` prints all keys with defaults.",
+    "[iterate] loops the three and evaluates; [evaluate] and [crossplay] say how well checkpoints and scripted\n"
+    "partners play. Every command takes --config; `selfplay config` prints all keys with defaults.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -76,6 +78,13 @@ MaxLength = Annotated[int | None, typer.Option(min=1, help="Turns of a play befo
 Temperature = Annotated[float | None, typer.Option(min=0, help="Sampling temperature; 0 is greedy.")]
 MaxNewTokens = Annotated[int | None, typer.Option(min=1, help="Token limit of one turn.")]
 Concurrency = Annotated[int | None, typer.Option("--max-concurrency", min=1, help="Live plays at a time.")]
+PLAYERS = "policy, a scripted partner (random, own-view, sharing, silent), or another checkpoint"
+NumStates = Annotated[int | None, typer.Option(min=2, help="Held-out game states.")]
+StateSeed = Annotated[int | None, typer.Option(min=0, help="Seeds the held-out states.")]
+StatesFile = Annotated[
+    Path | None, typer.Option("--states", help="Play these states instead, one JSON object a line (DialOp's fields).")
+]
+Mute = Annotated[bool | None, typer.Option("--mute", help="Messages reach the partner empty: what is talk worth?")]
 EngineKind = Annotated[str | None, typer.Option("--engine", help="sglang (default) or transformers.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda, for the server and the trainer.")]
 ServerUrl = Annotated[
@@ -106,9 +115,10 @@ def main() -> None:
 
 def _expected(error: BaseException) -> bool:
     from selfplay_pipeline.engines.types import EngineError
+    from selfplay_pipeline.iterate.metrics import CollapseError
     from selfplay_pipeline.train.run import TrainError
 
-    return isinstance(error, EngineError | TrainError | UserError)
+    return isinstance(error, EngineError | TrainError | CollapseError | UserError)
 
 
 def _fail_group(group: BaseExceptionGroup[BaseException]) -> NoReturn:
@@ -145,12 +155,15 @@ def generate(
     engine: EngineKind = None,
     device: Device = None,
     server_url: ServerUrl = None,
+    player0: Annotated[str, typer.Option(help=f"Who speaks first: {PLAYERS}.")] = "policy",
+    player1: Annotated[str, typer.Option(help="Who speaks second, likewise.")] = "policy",
     first_state: Annotated[int, typer.Option(min=0, help="Number of the first game state.")] = 0,
     output: Annotated[Path, typer.Option(help="JSONL file; one play a line.")] = DATA / "selfplay_games.jsonl",
     dry_run: DryRun = False,
 ) -> None:
-    """Play games of the policy against itself and write them to JSONL.
+    """Play games of the policy against itself, or against another player, and write them to JSONL.
 
+    Only seats held by the policy leave trajectories, from which `convert` makes rows.
     Stopped at any moment, the same command continues where it was.
     """
     settings = _config(
@@ -171,9 +184,9 @@ def generate(
     from selfplay_pipeline.ui import show_summary
 
     if dry_run:
-        print(plan_generate(settings, output))
+        print(plan_generate(settings, output, (player0, player1)))
         return
-    summary = _run(generate_games(settings, output, first_state=first_state))
+    summary = _run(generate_games(settings, output, first_state=first_state, seats=(player0, player1)))
     show_summary(summary, output)
 
 
@@ -268,6 +281,12 @@ def iterate(
     learning_rate: LearningRate = None,
     kl_coef: KlCoef = None,
     keep_zero_signal: KeepZeroSignal = None,
+    evaluate_every: Annotated[
+        int | None, typer.Option(min=0, help="Evaluate on held-out states after so many iterations; 0 is never.")
+    ] = None,
+    stop_on_collapse: Annotated[
+        bool | None, typer.Option("--stop-on-collapse", help="Stop, with the reason, when a collapse is noticed.")
+    ] = None,
     seed: Seed = None,
     engine: EngineKind = None,
     device: Device = None,
@@ -284,6 +303,8 @@ def iterate(
         model=model,
         seed=seed,
         iterate__num_iterations=num_iterations,
+        iterate__evaluate_every=evaluate_every,
+        iterate__stop_on_collapse=stop_on_collapse,
         generate__num_games=num_games,
         generate__plays_per_state=plays_per_state,
         generate__temperature=temperature,
@@ -310,6 +331,125 @@ def iterate(
     from selfplay_pipeline.ui import show_run
 
     show_run(run_iterate(settings, output))
+
+
+@app.command()
+def evaluate(
+    checkpoint: Annotated[str, typer.Argument(help="A folder, a hub name, or a scripted partner.")],
+    config: ConfigFile = None,
+    opponent: Annotated[
+        str, typer.Option(help="Who sits opposite: self, another checkpoint, random, own-view, sharing or silent.")
+    ] = "self",
+    states: StatesFile = None,
+    num_states: NumStates = None,
+    plays: Annotated[int | None, typer.Option(min=1, help="Sampled plays of each state (and seating).")] = None,
+    temperature: Temperature = None,
+    max_new_tokens: MaxNewTokens = None,
+    max_concurrency: Concurrency = None,
+    state_seed: StateSeed = None,
+    mute: Mute = None,
+    compare: Annotated[
+        Path | None, typer.Option(help="Folder of an earlier evaluation on the same states: print the differences.")
+    ] = None,
+    engine: EngineKind = None,
+    device: Device = None,
+    server_url: ServerUrl = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for plays and evaluation.json [default: data/evaluations/…].")
+    ] = None,
+) -> None:
+    """Play fixed held-out states, sampled and greedily, and report every figure with a 95 % interval.
+
+    Intervals resample game states. The states' seed space is apart from training's. Against another player both
+    seatings are played, and counts are of the evaluated player's seats. Stopped, the same command continues.
+    """
+    settings = _evaluation_config(
+        config, num_states, state_seed, mute, temperature, max_new_tokens, max_concurrency, engine, device, server_url,
+        evaluate__plays=plays,
+    )  # fmt: skip
+    from selfplay_pipeline.evaluate.run import EvaluationJob, compare_with, default_folder, run_evaluate
+    from selfplay_pipeline.ui_evaluate import show_differences, show_evaluation
+
+    job = EvaluationJob(
+        player=checkpoint,
+        opponent=opponent,
+        states=_states(settings, states),
+        plays=settings.evaluate.plays,
+        output=output or default_folder(checkpoint, opponent, states, settings),
+    )
+    show_evaluation(_run(run_evaluate(settings, job)), job.output)
+    if compare is not None:
+        show_differences(compare_with(settings, job, compare), compare)
+
+
+@app.command()
+def crossplay(
+    players: Annotated[list[str], typer.Argument(help="Checkpoints and scripted partners, two or more.")],
+    config: ConfigFile = None,
+    states: StatesFile = None,
+    num_states: NumStates = None,
+    plays: Annotated[int, typer.Option(min=1, help="Plays of each state and pair.")] = 1,
+    temperature: Temperature = None,
+    max_new_tokens: MaxNewTokens = None,
+    max_concurrency: Concurrency = None,
+    state_seed: StateSeed = None,
+    engine: EngineKind = None,
+    device: Device = None,
+    output: Annotated[Path, typer.Option(help="Folder for plays and crossplay.json.")] = Path("data/crossplay"),
+) -> None:
+    """Let every player play with every other, in both seatings, and print the matrix of mean rewards.
+
+    Checkpoints of one run that do better with themselves than with each other have only learned to understand
+    themselves.
+    """
+    settings = _evaluation_config(
+        config, num_states, state_seed, None, temperature, max_new_tokens, max_concurrency, engine, device, None
+    )
+    from selfplay_pipeline.evaluate.crossplay import run_crossplay
+    from selfplay_pipeline.ui_evaluate import show_crossplay
+
+    result = _run(run_crossplay(settings, players, _states(settings, states), plays, output))
+    show_crossplay(result, output)
+
+
+def _evaluation_config(
+    config: str | None,
+    num_states: int | None,
+    state_seed: int | None,
+    mute: bool | None,
+    temperature: float | None,
+    max_new_tokens: int | None,
+    max_concurrency: int | None,
+    engine: str | None,
+    device: str | None,
+    server_url: list[str] | None,
+    **further: Any,
+) -> Config:
+    return _config(
+        config,
+        evaluate__num_states=num_states,
+        evaluate__state_seed=state_seed,
+        game__mute=mute,
+        generate__temperature=temperature,
+        generate__max_new_tokens=max_new_tokens,
+        generate__max_concurrency=max_concurrency,
+        engine__kind=engine,
+        engine__device=device,
+        engine__server_url=server_url or None,
+        **further,
+    )
+
+
+def _states(settings: Config, file: Path | None) -> StateSet:
+    from selfplay_pipeline.evaluate.states import held_out_states, read_states
+    from selfplay_pipeline.games.registry import make_game
+    from selfplay_pipeline.ui import waiting
+
+    game = make_game(settings.game)
+    if file is not None:
+        return read_states(file, game)
+    with waiting("sampling held-out states"):
+        return held_out_states(game, settings.evaluate.num_states, settings.evaluate.state_seed)
 
 
 @app.command(name="config")

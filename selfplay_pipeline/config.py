@@ -74,6 +74,17 @@ class ConvertConfig(Section):
     """Share of groups that goes to val.parquet."""
 
 
+class EvaluateConfig(Section):
+    """How a checkpoint is evaluated."""
+
+    num_states: Annotated[int, Field(ge=2)] = 500
+    """Held-out game states."""
+    plays: Annotated[int, Field(ge=1)] = 2
+    """Sampled plays of each state; against another player, of each seating."""
+    state_seed: Annotated[int, Field(ge=0)] = 0
+    """Seeds the held-out states; apart from `seed`, so that runs of all seeds are measured on the same states."""
+
+
 class IterateConfig(Section):
     """The loop."""
 
@@ -81,6 +92,12 @@ class IterateConfig(Section):
     """Rounds of generate, convert, train."""
     keep_server: bool | None = None
     """Keep the server up while training; by default only on CPU, where memory allows."""
+    evaluate_every: Annotated[int, Field(ge=0)] = 1
+    """Evaluate the checkpoint before the first and after every so many iterations; 0 is never."""
+    evaluate_states: Annotated[int, Field(ge=2)] = 100
+    """Held-out states of these evaluations, each played once sampled and once greedily."""
+    stop_on_collapse: bool = False
+    """Stop when a collapse is noticed (`iterate/collapse.py` has the rules), instead of only saying so."""
     keep_trainer_states: Literal["all", "last"] = "all"
     """`last` removes the optimizer states of earlier iterations, which are large for large models."""
 
@@ -97,6 +114,7 @@ class Config(Section):
     generate: GenerateConfig = GenerateConfig()
     convert: ConvertConfig = ConvertConfig()
     train: TrainOptions = TrainOptions()
+    evaluate: EvaluateConfig = EvaluateConfig()
     iterate: IterateConfig = IterateConfig()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,11 @@ def write_json(path: Path, data: Any) -> None:
     write_text(path, json.dumps(data, indent=2) + "\n")
 
 
+def write_lines(path: Path, lines: Iterable[Any]) -> None:
+    """Write JSON, one value a line, under a temporary name, then rename."""
+    write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
+
+
 def read_json(path: Path) -> Any:
     """Read JSON.
 
@@ -39,6 +44,18 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: {error.strerror}") from None
     except json.JSONDecodeError as error:
         raise UserError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
+
+
+def check_checkpoint(name: str) -> None:
+    """Whether a model's name can be one: a Hugging Face folder, or else a hub name.
+
+    Raises:
+        UserError: it is a path, and no model lies there.
+    """
+    path = Path(name)
+    is_path = path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1
+    if is_path and not (path / "config.json").is_file():
+        raise UserError(f"{name}: no Hugging Face model there (config.json is missing)")
 
 
 @contextmanager

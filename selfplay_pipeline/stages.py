@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.convert.run import ConvertReport, run_convert
-from selfplay_pipeline.engines.open import model_context_length, open_engine
-from selfplay_pipeline.engines.types import Engine
+from selfplay_pipeline.engines.open import model_context_length
+from selfplay_pipeline.files import check_checkpoint
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.games.scripted import SCRIPTED
+from selfplay_pipeline.games.types import TRAIN, Game, State, state_rng
+from selfplay_pipeline.generate.players import POLICY, Player, PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import PolicyRecord
 from selfplay_pipeline.generate.run import GenerateJob, run_generate
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
+from selfplay_pipeline.servers import PolicyServer, Servers
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import Progress, TrainResult, run_train
-from selfplay_pipeline.ui import figures_of, progress, waiting
+from selfplay_pipeline.ui import figures_of, progress
+
+SELF_PLAY = (POLICY, POLICY)
 
 
-def make_job(config: Config, output: Path, checkpoint: str, iteration: int, first_state: int) -> GenerateJob:
-    """What to play, and all that decides it."""
-    policy = PolicyRecord(
-        checkpoint=checkpoint,
-        iteration=iteration,
-        engine=config.engine.kind,
-        temperature=config.generate.temperature,
-        max_new_tokens=config.generate.max_new_tokens,
-    )
-    context_length = model_context_length(checkpoint, config.engine.context_length)
+def make_job(
+    config: Config, output: Path, checkpoint: str, iteration: int, first_state: int, seats: Sequence[str] = SELF_PLAY
+) -> GenerateJob:
+    """What to play for training, and all that decides it."""
+    policy = policy_record(config, checkpoint, config.generate.temperature, iteration)
     arguments = {
         "seed": config.seed,
         "first_state": first_state,
         "num_groups": num_groups(config),
         "plays_per_state": config.generate.plays_per_state,
-        "context_length": context_length,
+        "context_length": config.engine.context_length,
+        **{f"player{seat}": name for seat, name in enumerate(seats)},
         **{f"policy.{key}": value for key, value in policy.model_dump().items()},
         **{f"game.{key}": value for key, value in config.game.model_dump().items()},
     }
@@ -46,20 +48,66 @@ def make_job(config: Config, output: Path, checkpoint: str, iteration: int, firs
         plays_per_state=config.generate.plays_per_state,
         max_concurrency=config.generate.max_concurrency,
         max_failures=config.generate.max_failures,
-        context_length=context_length,
         policy=policy,
         arguments=arguments,
     )
 
 
-def plan_generate(config: Config, output: Path) -> str:
+def policy_record(config: Config, checkpoint: str, temperature: float, iteration: int = 0) -> PolicyRecord:
+    """Who plays, and how it samples."""
+    return PolicyRecord(
+        checkpoint=checkpoint,
+        iteration=iteration,
+        engine=config.engine.kind,
+        temperature=temperature,
+        max_new_tokens=config.generate.max_new_tokens,
+    )
+
+
+def plan_generate(config: Config, output: Path, seats: Sequence[str] = SELF_PLAY) -> str:
     """What `generate` would do, in one line."""
     groups = num_groups(config)
     plays = groups * config.generate.plays_per_state
+    who = f"{config.model} plays" if tuple(seats) == SELF_PLAY else f"{config.model}: {seats[0]} and {seats[1]} play"
     return (
-        f"{config.model} plays {plays} games ({groups} states × {config.generate.plays_per_state} plays, board "
-        f"{config.game.size}×{config.game.size}) with {config.engine.kind} to {output}: {2 * plays} rows at most"
+        f"{who} {plays} games ({groups} states × {config.generate.plays_per_state} plays, board "
+        f"{config.game.size}×{config.game.size}) with {config.engine.kind} to {output}: "
+        f"{seats.count(POLICY) * plays} rows at most"
     )
+
+
+def is_checkpoint(name: str) -> bool:
+    """Whether a player's name is that of another checkpoint, which needs a server of its own."""
+    return name != POLICY and name not in SCRIPTED
+
+
+async def seat_players(
+    config: Config, names: Iterable[str], policy: PolicyRecord, servers: Servers
+) -> dict[str, Player]:
+    """The players of these names, with their engines running and serving them.
+
+    Args:
+        names: `policy`, a scripted partner, or another checkpoint (one at most).
+        policy: the checkpoint of `policy`; another checkpoint samples in the same way.
+    """
+    players: dict[str, Player] = {}
+    for name in names:
+        if name == POLICY:
+            players[name] = await _policy_player(config, policy, servers.policy, POLICY)
+        elif is_checkpoint(name):
+            other = policy.model_copy(update={"checkpoint": name})
+            players[name] = await _policy_player(config, other, servers.opponent, name)
+        else:
+            players[name] = Scripted(name)
+    return players
+
+
+async def _policy_player(config: Config, policy: PolicyRecord, server: PolicyServer, name: str) -> PolicyPlayer:
+    check_checkpoint(policy.checkpoint)
+    context_length = model_context_length(policy.checkpoint, config.engine.context_length)
+    chat = ChatTokenizer.load(policy.checkpoint)
+    chat.check_belongs_to(policy.checkpoint)
+    return PolicyPlayer(await server.serve(policy.checkpoint), chat, policy, context_length, name)
 
 
 async def generate_games(
@@ -69,30 +117,44 @@ async def generate_games(
     checkpoint: str | None = None,
     iteration: int = 0,
     first_state: int = 0,
-    engine: Engine | None = None,
+    seats: Sequence[str] = SELF_PLAY,
+    servers: Servers | None = None,
 ) -> Summary:
     """Play what is missing from `output`.
 
     Args:
-        engine: one that already serves `checkpoint`; without it one is opened and closed.
+        seats: who holds each seat: `policy`, a scripted partner, or another checkpoint.
+        servers: running ones; without them they are opened and closed.
     """
-    checkpoint = checkpoint or str(config.model)
-    job = make_job(config, output, checkpoint, iteration, first_state)
-    chat = ChatTokenizer.load(checkpoint)
+    if servers is None:
+        async with Servers(config.engine, output.parent, two=any(map(is_checkpoint, seats))) as own:
+            return await generate_games(
+                config, output, checkpoint=checkpoint, iteration=iteration, first_state=first_state, seats=seats,
+                servers=own,
+            )  # fmt: skip
+    job = make_job(config, output, checkpoint or str(config.model), iteration, first_state, seats)
     game = make_game(config.game)
-    async with AsyncExitStack() as stack:
-        if engine is None:
-            with waiting(f"starting the {config.engine.kind} engine for {checkpoint}") as tell:
-                opened = open_engine(config.engine, checkpoint, output.parent / "server.log", tell)
-                engine = await stack.enter_async_context(opened)
-        with progress(f"playing {output.name}") as report:
-            return await run_generate(
-                job,
-                game,
-                engine,
-                chat,
-                lambda summary: report(summary.plays, job.num_plays, lambda: figures_of(summary)),
-            )
+    by_name = await seat_players(config, seats, job.policy, servers)
+    players = [by_name[name] for name in seats]
+
+    def state(number: int) -> State:
+        return game.sample_state(state_rng(config.seed, number, TRAIN))
+
+    return await play(job, game, state, lambda number: players)
+
+
+async def play(
+    job: GenerateJob, game: Game, states: Callable[[int], State], players: Callable[[int], Sequence[Player]]
+) -> Summary:
+    """Play a job with a progress bar."""
+    with progress(f"playing {job.output.name}") as report:
+        return await run_generate(
+            job,
+            game,
+            states,
+            players,
+            lambda summary: report(summary.plays, job.num_plays, lambda: figures_of(summary)),
+        )
 
 
 def num_groups(config: Config) -> int:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from selfplay_pipeline.files import read_json
 from selfplay_pipeline.generate.summary import Summary
 
 if TYPE_CHECKING:
@@ -117,16 +118,26 @@ def show_run(run: RunDirectory) -> None:
     """The closing table of `iterate`, one row an iteration."""
     table = Table(
         title=f"self-play in {run.path}",
-        caption="illegal actions and messages a game; flat: groups without signal; seconds per stage",
+        caption="reward, agreed, illegal, msgs: of the games trained on, which the checkpoint before played\n"
+        "held out, greedy: of the new checkpoint; flat: groups without signal; seconds per stage",
         box=None,
-        padding=(0, 2, 0, 0),
+        padding=(0, 1, 0, 0),
     )
-    for name in ("#", "reward", "agreed", "illegal", "msgs", "flat", "steps", "play", "conv", "train"):
+    for name in ("#", "reward", "agreed", "illegal", "msgs", "flat", "steps", "held out", "greedy", "play", "train"):
         table.add_column(name, justify="right", no_wrap=True)
+    last = ""
     for number, stages in sorted(run.state.iterations.items()):
-        if len(stages) < 3:
+        held_out = stages["evaluate"].figures if "evaluate" in stages else {}
+        scores = [
+            f"{held_out[name]['value']:.3f}" if held_out else ""
+            for name in ("held_out_reward", "held_out_greedy_reward")
+        ]
+        if "train" not in stages:
+            if held_out:
+                table.add_row(str(number), *[""] * 6, *scores, "", "")
             continue
         play, train = stages["generate"].figures, stages["train"].figures
+        last = train["checkpoint"]
         table.add_row(
             str(number),
             f"{play['mean_reward']:.3f} ± {play['reward_standard_error']:.3f}",
@@ -135,8 +146,12 @@ def show_run(run: RunDirectory) -> None:
             f"{play['messages_per_game']:.2f}",
             f"{play['groups_without_signal']}/{play['groups']}",
             "carried" if train["carried"] else str(train["steps"]),
-            *(f"{stages[stage].seconds:.1f}" for stage in ("generate", "convert", "train")),
+            *scores,
+            *(f"{stages[stage].seconds:.0f}" for stage in ("generate", "train")),
         )
     Console().print(table)
-    last = run.state.iterations[max(run.state.iterations)]["train"].figures["checkpoint"]
-    Console(highlight=False).print(f"newest checkpoint: {last}", soft_wrap=True)
+    show = Console(highlight=False)
+    show.print(f"newest checkpoint: {last}", soft_wrap=True)
+    if (run.path / "best.json").exists():
+        best = read_json(run.path / "best.json")
+        show.print(f"best on held-out states: iteration {best['iteration']}, {best['checkpoint']}", soft_wrap=True)

@@ -18,7 +18,7 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.prompts import Prompts, load_prompts
 from selfplay_pipeline.games.text import ParseError, normalise, parse_action
-from selfplay_pipeline.games.types import Action, ActionKind, Counts, Opening, Outcome, Status, Step
+from selfplay_pipeline.games.types import Action, ActionKind, Counts, ErrorKind, Opening, Outcome, Status, Step
 
 Matching = tuple[tuple[int, int], ...]
 """(reviewer, paper) index pairs."""
@@ -47,6 +47,8 @@ class MatchingConfig(BaseModel):
     """Turns of both players together, illegal ones included, before the play ends unagreed."""
     max_errors: Annotated[int, Field(ge=1)] = 5
     """Illegal actions of one player in a row before the play ends unagreed."""
+    mute: bool = False
+    """Messages reach the partner empty, as a bare `[message]`: shows what a policy owes to talk."""
     prompts: str = "default"
     """Name of a built-in prompt set (default, compact) or a folder with the same template files."""
 
@@ -222,6 +224,8 @@ class MatchingSession:
     pending: Matching | None = None
     """The proposal that waits for an answer."""
     agreed: Matching | None = None
+    history: list[tuple[int, str]] = field(default_factory=list)
+    """Legal turns so far as (player, text), as the partner heard them."""
     counts: Counts = field(default_factory=lambda: Counts(errors_in_a_row=[0, 0]))
 
     def opening(self, player: int) -> Opening:
@@ -252,14 +256,16 @@ class MatchingSession:
         self.counts.turns += 1
         try:
             if cut:
-                raise ParseError("the turn was too long and was cut off; be brief")
+                raise ParseError(ErrorKind.CUT, "the turn was too long and was cut off; be brief")
             action = parse_action(text, self.state.papers, self.state.reviewers)
             self._check_legal(action)
         except ParseError as error:
-            return self._illegal(actor, str(error))
+            return self._illegal(actor, error)
         self.counts.errors_in_a_row[actor] = 0
+        text = "[message]" if self.config.mute and action.kind is ActionKind.MESSAGE else text.strip()
+        self.history.append((actor, text))
         observations = ["", ""]
-        observations[partner] = self.prompts.render("partner", text=text.strip(), kind=action.kind.value)
+        observations[partner] = self.prompts.render("partner", text=text, kind=action.kind.value)
         if action.kind is ActionKind.MESSAGE:
             self.counts.messages += 1
             self.player = partner
@@ -278,19 +284,19 @@ class MatchingSession:
     def _check_legal(self, action: Action) -> None:
         answers = action.kind in (ActionKind.ACCEPT, ActionKind.REJECT)
         if self.pending is not None and not answers:
-            raise ParseError("a proposal is waiting: answer it with [accept] or [reject]")
+            raise ParseError(ErrorKind.NOT_NOW, "a proposal is waiting: answer it with [accept] or [reject]")
         if self.pending is None and answers:
-            raise ParseError(f"there is no proposal to {action.kind.value}")
+            raise ParseError(ErrorKind.NOT_NOW, f"there is no proposal to {action.kind.value}")
 
-    def _illegal(self, actor: int, error: str) -> Step:
+    def _illegal(self, actor: int, error: ParseError) -> Step:
         self.counts.illegal += 1
         self.counts.errors_in_a_row[actor] += 1
         if self.counts.errors_in_a_row[actor] >= self.config.max_errors:
             self.status = Status.ERROR_LIMIT
         self._check_turn_limit()
         observations = ["", ""]
-        observations[actor] = self.prompts.render("error", error=error)
-        return Step(Action(ActionKind.INVALID), error, tuple(observations))
+        observations[actor] = self.prompts.render("error", error=str(error))
+        return Step(Action(ActionKind.INVALID), str(error), tuple(observations), error.kind)
 
     def _check_turn_limit(self) -> None:
         if self.status is None and self.counts.turns >= self.config.max_length:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.matching import Matching, best_matching
+from selfplay_pipeline.games.matching import Matching, MatchingSession, best_matching
 
 Cells = dict[tuple[int, int], int]
 """(reviewer, paper) → score as its teller displays it, on the teller's own scale."""
@@ -46,6 +46,21 @@ class PlayerView:
     def said(self, player: int) -> list[str]:
         """The turns of one player."""
         return [text for speaker, text in self.history if speaker == player]
+
+
+def player_view(session: MatchingSession, player: int) -> PlayerView:
+    """What `player` knows in a running play."""
+    state, config = session.state, session.config
+    return PlayerView(
+        player=player,
+        table=tuple(map(tuple, state.view(player))),
+        papers=state.papers,
+        reviewers=state.reviewers,
+        history=tuple(session.history),
+        pending=session.pending,
+        max_score=config.max_score,
+        scales=(config.scale_min, config.scale_max),
+    )
 
 
 class ScriptedPlayer(Protocol):

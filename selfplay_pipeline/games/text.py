@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Callable, Sequence
 
-from selfplay_pipeline.games.types import Action, ActionKind
+from selfplay_pipeline.games.types import Action, ActionKind, ErrorKind
 
 TAG = re.compile(r"\s*\[(message|propose|accept|reject)\]", re.IGNORECASE)
 LINE_BREAK = re.compile(r"\n|<br\s*/?>", re.IGNORECASE)
@@ -15,6 +15,10 @@ BULLET = re.compile(r"^(?:[-*•·]+|\d+[.)])\s*")
 
 class ParseError(Exception):
     """The text is not a legal action; the message is shown to its author."""
+
+    def __init__(self, kind: ErrorKind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 def parse_action(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> Action:
@@ -25,11 +29,11 @@ def parse_action(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> 
     """
     tag = TAG.match(text)
     if tag is None:
-        raise ParseError("start with [message], [propose], [accept] or [reject]")
+        raise ParseError(ErrorKind.NO_TAG, "start with [message], [propose], [accept] or [reject]")
     kind = ActionKind(tag.group(1).lower())
     body = text[tag.end() :].strip()
     if kind is ActionKind.MESSAGE and not body:
-        raise ParseError("the message is empty")
+        raise ParseError(ErrorKind.EMPTY_MESSAGE, "the message is empty")
     if kind is ActionKind.PROPOSE:
         return Action(kind, parse_proposal(body, papers, reviewers))
     return Action(kind)
@@ -49,7 +53,9 @@ def parse_proposal(body: str, papers: Sequence[str], reviewers: Sequence[str]) -
     """
     head, found, rest = body.partition(":")
     if not found or head.strip().lower() != "proposal":
-        raise ParseError("write [propose] Proposal: and then one line 'Paper: Reviewer' for each paper")
+        raise ParseError(
+            ErrorKind.MALFORMED, "write [propose] Proposal: and then one line 'Paper: Reviewer' for each paper"
+        )
     lines = [line for line in (_clean(raw) for raw in LINE_BREAK.split(rest)) if line]
     paper_index, reviewer_index = _index(papers, _paper_keys), _index(reviewers, _reviewer_keys)
     pairs: dict[int, int] = {}
@@ -57,17 +63,17 @@ def parse_proposal(body: str, papers: Sequence[str], reviewers: Sequence[str]) -
         where = f"line {number} ({line[:80]!r})"
         paper_text, colon, reviewer_text = line.rpartition(":")
         if not colon:
-            raise ParseError(f"{where} is not of the form 'Paper: Reviewer'")
+            raise ParseError(ErrorKind.MALFORMED, f"{where} is not of the form 'Paper: Reviewer'")
         paper = _lookup(paper_text, paper_index, "paper", where)
         reviewer = _lookup(reviewer_text, reviewer_index, "reviewer", where)
         if paper in pairs:
-            raise ParseError(f"{where} repeats the paper {_short(papers[paper])}")
+            raise ParseError(ErrorKind.REPEATED_NAME, f"{where} repeats the paper {_short(papers[paper])}")
         if reviewer in pairs.values():
-            raise ParseError(f"{where} repeats the reviewer {reviewers[reviewer]}")
+            raise ParseError(ErrorKind.REPEATED_NAME, f"{where} repeats the reviewer {reviewers[reviewer]}")
         pairs[paper] = reviewer
     missing = [_short(name) for index, name in enumerate(papers) if index not in pairs]
     if missing:
-        raise ParseError(f"the proposal has no line for {', '.join(missing)}")
+        raise ParseError(ErrorKind.INCOMPLETE, f"the proposal has no line for {', '.join(missing)}")
     return tuple(sorted((reviewer, paper) for paper, reviewer in pairs.items()))
 
 
@@ -110,7 +116,9 @@ def _index(names: Sequence[str], keys_of: Callable[[str], set[str]]) -> dict[str
 def _lookup(text: str, index: dict[str, list[int]], what: str, where: str) -> int:
     found = index.get(normalise(text), [])
     if not found:
-        raise ParseError(f"{where} names an unknown {what}: {text.strip()[:60]!r}")
+        raise ParseError(ErrorKind.UNKNOWN_NAME, f"{where} names an unknown {what}: {text.strip()[:60]!r}")
     if len(found) > 1:
-        raise ParseError(f"{where} names an ambiguous {what}: {text.strip()[:60]!r}; write the full name")
+        raise ParseError(
+            ErrorKind.AMBIGUOUS_NAME, f"{where} names an ambiguous {what}: {text.strip()[:60]!r}; write the full name"
+        )
     return found[0]

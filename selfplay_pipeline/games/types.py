@@ -35,6 +35,26 @@ class ActionKind(StrEnum):
     """Not an action of the game; the error observation says why."""
 
 
+class ErrorKind(StrEnum):
+    """What was wrong with an illegal action."""
+
+    CUT = "cut"
+    """The token limit of a turn cut it."""
+    NO_TAG = "no_tag"
+    """It does not open with one of the four tags."""
+    EMPTY_MESSAGE = "empty_message"
+    NOT_NOW = "not_now"
+    """An answer without a proposal, or something else while a proposal waits for its answer."""
+    MALFORMED = "malformed"
+    """A proposal that is not made of `Paper: Reviewer` lines."""
+    UNKNOWN_NAME = "unknown_name"
+    AMBIGUOUS_NAME = "ambiguous_name"
+    REPEATED_NAME = "repeated_name"
+    """A proposal that gives one paper two reviewers, or one reviewer two papers."""
+    INCOMPLETE = "incomplete"
+    """A proposal without a line for each paper."""
+
+
 @dataclass(frozen=True)
 class Action:
     """One parsed turn. `proposal` holds (reviewer, paper) index pairs, only for a legal proposal."""
@@ -50,12 +70,14 @@ class Step:
     Attributes:
         action: the parsed action; `INVALID` when the text was none.
         error: why the action was illegal, or None. An illegal action keeps the turn.
+        error_kind: the same in one word, for counting.
         observations: new text for each seat, "" where a seat saw nothing new.
     """
 
     action: Action
     error: str | None
     observations: tuple[str, ...]
+    error_kind: ErrorKind | None = None
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from selfplay_pipeline.engines.types import Engine, EngineError, FinishReason, SamplingParams
-from selfplay_pipeline.games.types import ActionKind, Opening, Session, Status
+from selfplay_pipeline.engines.types import EngineError
+from selfplay_pipeline.games.types import ActionKind, Session, Status
 from selfplay_pipeline.generate.records import Trajectory, TurnRecord
-from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 
 
 @dataclass(frozen=True)
@@ -25,57 +24,29 @@ class ContextFull(Exception):
 
 
 class Seat(Protocol):
-    """Whoever holds one side of the table: a policy, a scripted partner, a remote model."""
+    """Whoever holds one side of the table in one play: a policy, a scripted partner, a remote model."""
 
-    def observe(self, text: str) -> None: ...
-    async def act(self) -> Reply: ...
-    def finish(self) -> Trajectory | None: ...
-
-
-@dataclass
-class PolicySeat:
-    """A seat held by the policy, with its own append-only token stream."""
-
-    engine: Engine
-    stream: Stream
-    params: SamplingParams
-    context_length: int
-    session_key: str
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-
-    @classmethod
-    def seated(
-        cls,
-        opening: Opening,
-        player: int,
-        *,
-        engine: Engine,
-        chat: ChatTokenizer,
-        params: SamplingParams,
-        context_length: int,
-        session_key: str,
-    ) -> PolicySeat:
-        stream = Stream(chat, player, opening.system, [opening.observation])
-        return cls(engine, stream, params, context_length, session_key)
+    prompt_tokens: int
+    """Tokens of all prompts that this seat sent to an engine."""
+    cached_tokens: int
+    """Of those, how many the engine did not have to compute."""
 
     def observe(self, text: str) -> None:
-        self.stream.observe(text)
+        """Hear something, before the next turn."""
+        ...
 
     async def act(self) -> Reply:
-        prompt = self.stream.prompt()
-        if len(prompt) + self.params.max_new_tokens > self.context_length:
-            raise ContextFull
-        completion = await self.engine.generate(prompt, self.params, session=self.session_key)
-        if completion.finish_reason is FinishReason.ABORT:
-            raise EngineError("the engine aborted the request")
-        self.prompt_tokens += completion.prompt_tokens
-        self.cached_tokens += completion.cached_tokens
-        text = self.stream.reply(completion)
-        return Reply(text, completion.finish_reason is FinishReason.LENGTH, completion.finish_reason.value)
+        """Take a turn.
 
-    def finish(self) -> Trajectory:
-        return self.stream.finish()
+        Raises:
+            ContextFull: the turn might not fit.
+            EngineError: no answer, after all retries.
+        """
+        ...
+
+    def finish(self) -> Trajectory | None:
+        """What this seat can be trained on, None if nothing."""
+        ...
 
 
 @dataclass
@@ -112,6 +83,7 @@ class Play:
                 action=ActionKind(step.action.kind),
                 proposal=list(step.action.proposal) if step.action.proposal else None,
                 error=step.error,
+                error_kind=step.error_kind,
                 finish_reason=reply.finish_reason,
             )
         )

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.types import ActionKind, Status
+from selfplay_pipeline.games.types import ActionKind, ErrorKind, Status
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -36,6 +36,7 @@ class TurnRecord(_Record):
     """(reviewer, paper) pairs of a legal proposal."""
     error: str | None = None
     """Why the action was illegal."""
+    error_kind: ErrorKind | None = None
     finish_reason: str
     """The engine's: stop, or length when the turn was cut. `scripted` for a seat without engine."""
 
@@ -114,8 +115,11 @@ class PlayRecord(_Record):
     game: str
     """Name of the game whose rules `state` belongs to."""
     state: dict[str, Any]
+    players: list[str] = ["policy", "policy"]
+    """Who held each seat: the policy, another checkpoint or a scripted partner."""
     turns: list[TurnRecord]
     trajectories: list[Trajectory]
+    """One for each seat that the policy held."""
     outcome: OutcomeRecord
     policy: PolicyRecord
     prompt_tokens: int = 0
@@ -146,8 +150,8 @@ def explain(error: ValidationError) -> str:
     return f"field '{field}': {first['msg']}" if field else str(first["msg"])
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """All lines with their numbers, from 1.
+def read_lines(path: Path, hint: str = "`selfplay generate` writes this file") -> Iterator[tuple[int, bytes]]:
+    """All lines with their numbers, from 1; `hint` says what to do about a missing file.
 
     Raises:
         UserError: the file cannot be read.
@@ -156,4 +160,4 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         with path.open("rb") as file:
             yield from enumerate(file, start=1)
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; `selfplay generate` writes this file") from None
+        raise UserError(f"{path}: {error.strerror}; {hint}") from None

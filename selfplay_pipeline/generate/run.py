@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.engines.types import Engine, EngineError, SamplingParams
+from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.files import write_json
-from selfplay_pipeline.games.types import TRAIN, Game, State, Status, state_rng
-from selfplay_pipeline.generate.play import Play, PolicySeat
+from selfplay_pipeline.games.types import Game, State, Status
+from selfplay_pipeline.generate.play import Play
+from selfplay_pipeline.generate.players import Place, Player
 from selfplay_pipeline.generate.records import OutcomeRecord, PlayRecord, PolicyRecord
 from selfplay_pipeline.generate.store import GameStore
 from selfplay_pipeline.generate.summary import Summary
-from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,6 @@ class GenerateJob:
     plays_per_state: int
     max_concurrency: int
     max_failures: int
-    context_length: int
     policy: PolicyRecord
     arguments: dict[str, Any]
 
@@ -58,13 +57,15 @@ class GenerateJob:
 async def run_generate(
     job: GenerateJob,
     game: Game,
-    engine: Engine,
-    chat: ChatTokenizer,
+    states: Callable[[int], State],
+    players: Callable[[int], Sequence[Player]],
     on_play: Callable[[Summary], None] = lambda summary: None,
 ) -> Summary:
     """Play what is missing from `job.output` and return the figures of the whole file.
 
     Args:
+        states: the state of each number.
+        players: who sits where, by the number of the play within its group.
         on_play: called with the figures so far, after each play.
 
     Raises:
@@ -85,11 +86,11 @@ async def run_generate(
 
         @lru_cache(maxsize=2 * job.max_concurrency)
         def state_of(group: int) -> State:
-            return game.sample_state(state_rng(job.seed, group, TRAIN))
+            return states(group)
 
         async def worker() -> None:
             for group, number in missing:
-                record = await play_one(job, game, engine, chat, state_of(group), group, number)
+                record = await play_one(job, game, players(number), state_of(group), group, number)
                 append(record)
                 summary.add(record)
                 summary.seconds = time.monotonic() - started
@@ -109,30 +110,17 @@ async def run_generate(
 
 
 async def play_one(
-    job: GenerateJob, game: Game, engine: Engine, chat: ChatTokenizer, state: Any, group: int, number: int
+    job: GenerateJob, game: Game, players: Sequence[Player], state: Any, group: int, number: int
 ) -> PlayRecord:
-    """Play one state once, the policy in every seat."""
+    """Play one state once."""
     game_id = job.game_id(group, number)
-    session = game.start(state)
-    seats = [
-        PolicySeat.seated(
-            session.opening(player),
-            player,
-            engine=engine,
-            chat=chat,
-            params=SamplingParams(
-                temperature=job.policy.temperature,
-                max_new_tokens=job.policy.max_new_tokens,
-                stop_token_ids=(chat.end_of_turn,),
-            ),
-            context_length=job.context_length,
-            session_key=f"{game_id}-{player}",
-        )
-        for player in range(game.num_players)
-    ]
-    play = Play(session, list(seats))
+    session: Any = game.start(state)
+    seed = (job.seed, group, number)
+    seats = [player.sit(Place(session, seat, game_id, seed)) for seat, player in enumerate(players)]
+    play = Play(session, seats)
     await play.run()
     outcome = session.outcome()
+    trajectories = [trajectory for seat in seats if (trajectory := seat.finish()) is not None]
     return PlayRecord(
         game_id=game_id,
         group_index=group,
@@ -140,8 +128,9 @@ async def play_one(
         seed=job.seed,
         game=game.name,
         state=state.to_dict(),
+        players=[player.name for player in players],
         turns=play.turns,
-        trajectories=[seat.finish() for seat in seats],
+        trajectories=trajectories,
         outcome=OutcomeRecord(
             status=Status(outcome.status),
             score=outcome.score,

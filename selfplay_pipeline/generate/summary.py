@@ -7,13 +7,19 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.types import ActionKind, Status
 from selfplay_pipeline.generate.records import PlayRecord
+
+_OPENERS = (ActionKind.MESSAGE, ActionKind.PROPOSE)
 
 
 @dataclass
 class Summary:
-    """Add plays, then read `to_dict`. Engine failures are counted but are in no mean."""
+    """Add plays, then read `to_dict`. Engine failures are counted but are in no mean.
+
+    `token_entropy` is the mean of -log-prob over the sampled tokens, in nats: an unbiased estimate of the entropy
+    of the distributions that they were sampled from.
+    """
 
     rewards: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Normalised rewards by group index."""
@@ -21,6 +27,14 @@ class Summary:
     illegal: int = 0
     messages: int = 0
     turns: int = 0
+    proposed_untold: int = 0
+    """Plays whose first proposal came before any message."""
+    repeated: int = 0
+    """Messages that repeat an earlier one of their play word for word."""
+    distinct: set[int] = field(default_factory=set)
+    """Hashes of all messages."""
+    surprise: float = 0.0
+    """Sum of -log-prob of the sampled tokens."""
     sampled_tokens: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -39,12 +53,18 @@ class Summary:
         self.prompt_tokens += record.prompt_tokens
         self.cached_tokens += record.cached_tokens
         self.sampled_tokens += sum(sum(t.response_mask) for t in record.trajectories)
+        self.surprise -= sum(sum(t.response_logprobs) for t in record.trajectories)
         if record.outcome.status is Status.ENGINE_FAILURE:
             return
         self.rewards[record.group_index].append(record.outcome.normalized_reward)
         self.illegal += record.outcome.num_illegal
         self.messages += record.outcome.num_messages
         self.turns += record.outcome.num_turns
+        said = [turn.text.strip() for turn in record.turns if turn.action is ActionKind.MESSAGE]
+        self.repeated += len(said) - len(set(said))
+        self.distinct.update(map(hash, said))
+        opened = next((turn.action for turn in record.turns if turn.action in _OPENERS), None)
+        self.proposed_untold += opened is ActionKind.PROPOSE
 
     @property
     def plays(self) -> int:
@@ -95,6 +115,10 @@ class Summary:
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": self.cached_tokens,
             "prefix_cache_hit_share": self.cached_tokens / max(1, self.prompt_tokens),
+            "token_entropy": self.surprise / max(1, self.sampled_tokens),
+            "proposed_without_message": self.proposed_untold / played,
+            "repeated_messages": self.repeated / max(1, self.messages),
+            "distinct_messages": len(self.distinct),
             "groups_without_signal": self.zero_signal_groups,
             "seconds": self.seconds,
             "plays_per_second": self._rate(self.plays - self.plays_before),

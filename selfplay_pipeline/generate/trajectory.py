@@ -53,6 +53,25 @@ class ChatTokenizer:
                 f"model {model}: its tokenizer cannot be loaded ({reason}); give a folder or a hub name"
             ) from None
 
+    def check_belongs_to(self, model: str) -> None:
+        """Whether this tokenizer's ids are those of the model's vocabulary.
+
+        Raises:
+            UserError: they are not, so the checkpoint holds another model's tokenizer.
+        """
+        from transformers import AutoConfig
+
+        config = AutoConfig.from_pretrained(model)
+        size, largest = int(config.vocab_size), max(self.tokenizer.get_vocab().values())
+        ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+        if largest >= size:
+            problem = f"it has token ids up to {largest}, the model only {size} tokens"
+        elif ends != [None] and not {self.end_of_turn, self.tokenizer.eos_token_id} & set(ends):
+            problem = f"it ends a turn with token {self.end_of_turn}, the model's config names {ends}"
+        else:
+            return
+        raise UserError(f"{model}: the tokenizer belongs to another model: {problem}; copy the model's own files there")
+
     def first_prompt(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Token ids of the whole conversation so far with the header of the reply."""
         return self._encode(self._render(messages))

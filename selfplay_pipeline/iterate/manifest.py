@@ -16,10 +16,9 @@ from selfplay_pipeline.config import Config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import read_json, write_json, write_text
 
-Stage = Literal["generate", "convert", "train"]
-STAGES: tuple[Stage, ...] = ("generate", "convert", "train")
+Stage = Literal["generate", "convert", "train", "evaluate"]
 
-MAY_CHANGE = ("iterate", "engine", "generate.max_concurrency", "generate.max_failures", "train.loggers")
+MAY_CHANGE = ("iterate", "engine", "evaluate", "generate.max_concurrency", "generate.max_failures", "train.loggers")
 """What a continued run may set anew: it does not decide what is played or learned."""
 
 
@@ -33,7 +32,7 @@ class StageRecord(BaseModel):
 
 
 class RunState(BaseModel):
-    """Finished stages by iteration, from 1."""
+    """Finished stages by iteration, from 1; iteration 0 is the evaluation of the first checkpoint."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -52,6 +51,13 @@ class RunDirectory:
 
     def iteration(self, number: int) -> Path:
         return self.path / f"iter_{number}"
+
+    def games(self, number: int) -> Path:
+        return self.iteration(number) / "selfplay_games.jsonl"
+
+    def checkpoint(self, number: int) -> str:
+        """What a finished iteration made, or carried forward."""
+        return str(self.state.iterations[number]["train"].figures["checkpoint"])
 
     def open(self, config: Config) -> None:
         """Write the manifest of a new run, or check that the run was made with this configuration.

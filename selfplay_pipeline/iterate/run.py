@@ -5,45 +5,22 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.config import Config
-from selfplay_pipeline.engines.open import open_engine, resolve_device
-from selfplay_pipeline.engines.types import Engine
-from selfplay_pipeline.files import locked
-from selfplay_pipeline.iterate.manifest import STAGES, RunDirectory, StageRecord
+from selfplay_pipeline.engines.open import resolve_device
+from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate
+from selfplay_pipeline.evaluate.states import count_shared, held_out_states, states_in
+from selfplay_pipeline.files import locked, write_json, write_lines
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.iterate.manifest import RunDirectory, Stage, StageRecord
+from selfplay_pipeline.iterate.metrics import CollapseError, best_iteration, collapse_reason, history_of
+from selfplay_pipeline.servers import Servers
 from selfplay_pipeline.stages import convert_games, generate_games, num_groups, train_policy
 from selfplay_pipeline.train.groups import NoSignalError
-from selfplay_pipeline.ui import console, waiting
-
-
-class PolicyServer:
-    """One engine for the whole run, opened when first needed, always serving what was last asked for."""
-
-    def __init__(self, config: Config, log_path: Path, runner: asyncio.Runner) -> None:
-        self.config, self.log_path, self.runner = config, log_path, runner
-        self.engine: Engine | None = None
-        self.serving = ""
-        self._context: AbstractAsyncContextManager[Engine] | None = None
-
-    def serve(self, checkpoint: str) -> Engine:
-        """The engine with this checkpoint's weights: started, reloaded or as it is."""
-        if self.engine is None:
-            with waiting(f"starting the {self.config.engine.kind} engine for {checkpoint}") as tell:
-                self._context = open_engine(self.config.engine, checkpoint, self.log_path, tell)
-                self.engine = self.runner.run(self._context.__aenter__())
-        elif self.serving != checkpoint:
-            self.runner.run(self.engine.reload(Path(checkpoint)))
-        self.serving = checkpoint
-        return self.engine
-
-    def stop(self) -> None:
-        """End the engine, if it was started."""
-        if self._context is not None:
-            context, self._context, self.engine = self._context, None, None
-            self.runner.run(context.__aexit__(None, None, None))
+from selfplay_pipeline.ui import console
 
 
 def run_iterate(config: Config, run_dir: Path) -> RunDirectory:
@@ -54,49 +31,153 @@ def run_iterate(config: Config, run_dir: Path) -> RunDirectory:
 
     Raises:
         UserError: the directory is in use or holds a run with another configuration; or bad input to a stage.
+        CollapseError: the run collapsed and was told to stop then.
     """
     with locked(run_dir / ".lock", f"run directory {run_dir}"), asyncio.Runner() as runner:
         run = RunDirectory(run_dir)
         run.open(config)
-        server = PolicyServer(config, run_dir / "server.log", runner)
+        loop = Loop(config, run, Servers(config.engine, run_dir), runner)
         try:
-            checkpoint = str(config.model)
-            for number in range(1, config.iterate.num_iterations + 1):
-                checkpoint = _iteration(config, run, server, runner, number, checkpoint)
+            loop.run_all()
         finally:
-            server.stop()
+            runner.run(loop.servers.policy.stop())
         return run
 
 
-def _iteration(
-    config: Config, run: RunDirectory, server: PolicyServer, runner: asyncio.Runner, number: int, checkpoint: str
-) -> str:
-    """One round; returns the checkpoint for the next."""
-    folder = run.iteration(number)
-    games = folder / "selfplay_games.jsonl"
-    for stage in STAGES:
-        if run.state.get(number, stage) is not None:
-            continue
-        console.print(f"iteration {number}/{config.iterate.num_iterations}: {stage} with {checkpoint}", soft_wrap=True)
+@dataclass
+class Loop:
+    """A run in progress."""
+
+    config: Config
+    run: RunDirectory
+    servers: Servers
+    runner: asyncio.Runner
+
+    def run_all(self) -> None:
+        """All iterations, each with the checkpoint of the one before."""
+        checkpoint = str(self.config.model)
+        if self._evaluates(0):
+            self._stage(0, "evaluate", checkpoint)
+        for number in range(1, self.config.iterate.num_iterations + 1):
+            checkpoint = self._iteration(number, checkpoint)
+            self._watch(number)
+
+    def _iteration(self, number: int, checkpoint: str) -> str:
+        for stage in ("generate", "convert", "train"):
+            self._stage(number, stage, checkpoint)
+        checkpoint = self.run.checkpoint(number)
+        if self._evaluates(number):
+            self._stage(number, "evaluate", checkpoint)
+        return checkpoint
+
+    def _evaluates(self, number: int) -> bool:
+        every = self.config.iterate.evaluate_every
+        return every > 0 and (number % every == 0 or number == self.config.iterate.num_iterations)
+
+    def _stage(self, number: int, stage: Stage, checkpoint: str) -> None:
+        """Run one stage unless it is done."""
+        if self.run.state.get(number, stage) is not None:
+            return
+        console.print(
+            f"iteration {number}/{self.config.iterate.num_iterations}: {stage} with {checkpoint}", soft_wrap=True
+        )
         started = time.monotonic()
-        figures: dict[str, Any]
-        if stage == "generate":
-            engine = server.serve(checkpoint)
-            first_state = (number - 1) * num_groups(config)
-            job = generate_games(
-                config, games, checkpoint=checkpoint, iteration=number, first_state=first_state, engine=engine
+        work = {"generate": self._generate, "convert": self._convert, "train": self._train, "evaluate": self._evaluate}
+        figures = work[stage](number, checkpoint)
+        self.run.finish(number, stage, StageRecord(seconds=time.monotonic() - started, figures=figures))
+
+    def _generate(self, number: int, checkpoint: str) -> dict[str, Any]:
+        task = generate_games(
+            self.config,
+            self.run.games(number),
+            checkpoint=checkpoint,
+            iteration=number,
+            first_state=(number - 1) * num_groups(self.config),
+            servers=self.servers,
+        )
+        return self.runner.run(task).to_dict()
+
+    def _convert(self, number: int, checkpoint: str) -> dict[str, Any]:
+        return convert_games(self.config, self.run.games(number), self.run.iteration(number)).to_dict()
+
+    def _train(self, number: int, checkpoint: str) -> dict[str, Any]:
+        if not keep_server(self.config):
+            self.runner.run(self.servers.policy.stop())
+        folder = self.run.iteration(number)
+        reference = str(self.config.model) if self.config.train.kl_reference == "initial" else checkpoint
+        try:
+            result = train_policy(
+                self.config,
+                folder / "train.parquet",
+                folder,
+                checkpoint=checkpoint,
+                seed=self.config.seed + number,
+                initial_trainer_state=self._earlier_state(number),
+                reference_model=reference,
             )
-            figures = runner.run(job).to_dict()
-        elif stage == "convert":
-            figures = convert_games(config, games, folder).to_dict()
-        else:
-            if not keep_server(config):
-                server.stop()
-            figures = _train(config, run, number, checkpoint)
-        run.finish(number, stage, StageRecord(seconds=time.monotonic() - started, figures=figures))
-    trained = run.state.get(number, "train")
-    assert trained is not None
-    return str(trained.figures["checkpoint"])
+        except NoSignalError as reason:
+            console.print(
+                f"iteration {number}: not trained, the checkpoint is carried forward: {reason}", soft_wrap=True
+            )
+            return {"checkpoint": checkpoint, "carried": True, "steps": 0, "seconds_in_steps": 0.0}
+        if self.config.iterate.keep_trainer_states == "last":
+            for earlier in range(1, number):
+                shutil.rmtree(self.run.iteration(earlier) / "trainer_state", ignore_errors=True)
+        return {
+            "checkpoint": str(result.checkpoint),
+            "carried": False,
+            "steps": result.steps,
+            "groups": result.groups,
+            "groups_without_signal": result.groups_without_signal,
+            "seconds_in_steps": result.seconds_in_steps,
+            "log_prob_gap": result.log_prob_gap,
+        }
+
+    def _earlier_state(self, number: int) -> Path | None:
+        """The newest earlier trainer state, unless the optimizer is to start afresh."""
+        if not self.config.train.keep_optimizer:
+            return None
+        for earlier in range(number - 1, 0, -1):
+            state = self.run.iteration(earlier) / "trainer_state"
+            if state.exists():
+                return state
+        return None
+
+    def _evaluate(self, number: int, checkpoint: str) -> dict[str, Any]:
+        """Held-out figures of a checkpoint; its states are checked not to be among those just trained on."""
+        config = self.config
+        game = make_game(config.game)
+        states = held_out_states(game, config.iterate.evaluate_states, config.evaluate.state_seed)
+        shared = count_shared(states, states_in(self.run.games(number))) if number else 0
+        job = EvaluationJob(checkpoint, states, self.run.iteration(number) / "evaluation", plays=1)
+        evaluation = self.runner.run(run_evaluate(config, job, self.servers))
+        figures = {mode: report.figures for mode, report in evaluation.modes.items()}
+        return {
+            "checkpoint": checkpoint,
+            "held_out_reward": figures["sampled"]["reward"].model_dump(),
+            "held_out_greedy_reward": figures["greedy"]["reward"].model_dump(),
+            "held_out_agreed": figures["sampled"]["agreed"].value,
+            "held_out_illegal": figures["sampled"]["illegal"].value,
+            "states_shared_with_training": shared,
+        }
+
+    def _watch(self, number: int) -> None:
+        """Write the figures of the iterations so far, and look for a collapse.
+
+        Raises:
+            CollapseError: there is one, and the run was told to stop then.
+        """
+        history = history_of(self.run.state)
+        write_lines(self.run.path / "metrics.jsonl", history)
+        best = best_iteration(history)
+        if best is not None:
+            write_json(self.run.path / "best.json", best)
+        reason = collapse_reason([line for line in history if line["iteration"] <= number])
+        if reason is None:
+            return
+        if self.config.iterate.stop_on_collapse:
+            raise CollapseError(f"iteration {number}: {reason}; the run stops, its iterations are kept")
+        console.print(f"iteration {number}: collapse? {reason}", soft_wrap=True)
 
 
 def keep_server(config: Config) -> bool:
@@ -104,43 +185,3 @@ def keep_server(config: Config) -> bool:
     if config.iterate.keep_server is not None:
         return config.iterate.keep_server
     return bool(config.engine.server_url) or resolve_device(config.engine.device) == "cpu"
-
-
-def _train(config: Config, run: RunDirectory, number: int, checkpoint: str) -> dict[str, Any]:
-    folder = run.iteration(number)
-    reference = str(config.model) if config.train.kl_reference == "initial" else checkpoint
-    try:
-        result = train_policy(
-            config,
-            folder / "train.parquet",
-            folder,
-            checkpoint=checkpoint,
-            seed=config.seed + number,
-            initial_trainer_state=_earlier_state(config, run, number),
-            reference_model=reference,
-        )
-    except NoSignalError as reason:
-        console.print(f"iteration {number}: not trained, the checkpoint is carried forward: {reason}", soft_wrap=True)
-        return {"checkpoint": checkpoint, "carried": True, "steps": 0, "seconds_in_steps": 0.0}
-    if config.iterate.keep_trainer_states == "last":
-        for earlier in range(1, number):
-            shutil.rmtree(run.iteration(earlier) / "trainer_state", ignore_errors=True)
-    return {
-        "checkpoint": str(result.checkpoint),
-        "carried": False,
-        "steps": result.steps,
-        "groups": result.groups,
-        "groups_without_signal": result.groups_without_signal,
-        "seconds_in_steps": result.seconds_in_steps,
-    }
-
-
-def _earlier_state(config: Config, run: RunDirectory, number: int) -> Path | None:
-    """The newest earlier trainer state, unless the optimizer is to start afresh."""
-    if not config.train.keep_optimizer:
-        return None
-    for earlier in range(number - 1, 0, -1):
-        state = run.iteration(earlier) / "trainer_state"
-        if state.exists():
-            return state
-    return None

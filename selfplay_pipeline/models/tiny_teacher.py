@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
 import numpy as np
 
 from selfplay_pipeline.engines.types import Completion, FinishReason
-from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, MatchingSession, MatchingState
+from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, MatchingState
 from selfplay_pipeline.games.scripted import (
     PlayerView,
     ScriptedPlayer,
     estimate,
     heard_cells,
     own_cells,
+    player_view,
     propose,
     tell,
 )
@@ -65,31 +65,14 @@ def imitated_play(
     """A play of the scripted player with itself on a new state, as the two token streams that a policy would see."""
     state = game.sample_state(rng)
     session, streams = game.start(state), open_streams(game, chat, state)
-    history: list[tuple[int, str]] = []
     while session.status is None:
-        text = player.act(player_view(session, history), rng)
+        text = player.act(player_view(session, session.player), rng)
         stream = streams[session.player]
         stream.prompt()
-        history.append((session.player, text))
         stream.reply(completion([*chat.tokenizer.encode(text, add_special_tokens=False), chat.end_of_turn]))
         for hearer, observation in zip(streams, session.step(text).observations, strict=True):
             hearer.observe(observation)
     return streams
-
-
-def player_view(session: MatchingSession, history: Sequence[tuple[int, str]]) -> PlayerView:
-    """What the acting player knows."""
-    state, config = session.state, session.config
-    return PlayerView(
-        player=session.player,
-        table=tuple(map(tuple, state.view(session.player))),
-        papers=state.papers,
-        reviewers=state.reviewers,
-        history=tuple(history),
-        pending=session.pending,
-        max_score=config.max_score,
-        scales=(config.scale_min, config.scale_max),
-    )
 
 
 def open_streams(game: MatchingGame, chat: ChatTokenizer, state: MatchingState) -> list[Stream]:

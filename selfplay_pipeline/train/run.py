@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import locked, read_json, write_json, write_text
+from selfplay_pipeline.files import check_checkpoint, locked, read_json, write_json, write_text
 from selfplay_pipeline.processes import Child, spawn
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.groups import Group, TrainData, read_data
@@ -66,6 +66,8 @@ class TrainResult:
     seconds_total: float
     seconds_in_steps: float
     """Within training steps, saves not counted; only this run's steps."""
+    log_prob_gap: float | None
+    """Mean |trainer - engine| of the stored log-probs at the first step, in nats, where both have the same weights."""
 
 
 def run_train(config: TrainConfig, on_progress: Callable[[Progress], None] | None = None) -> TrainResult:
@@ -118,6 +120,7 @@ def run_train(config: TrainConfig, on_progress: Callable[[Progress], None] | Non
         metrics_path=metrics,
         seconds_total=time.monotonic() - began,
         seconds_in_steps=seconds_in_steps,
+        log_prob_gap=lines[0].get("selfplay/log_prob_gap/mean"),
     )
 
 
@@ -194,9 +197,8 @@ def _claim(config: TrainConfig, data: TrainData, groups: list[Group], checkpoint
 
 def _check_options(config: TrainConfig) -> None:
     for name in (config.model, config.reference_model):
-        looks_like_path = name is not None and (name.startswith((".", "/", "~")) or name.count("/") > 1)
-        if name is not None and looks_like_path and not (Path(name) / "config.json").is_file():
-            raise UserError(f"{name}: no Hugging Face model there (config.json is missing)")
+        if name is not None:
+            check_checkpoint(name)
     for logger, package in (("tensorboard", "tensorboard"), ("wandb", "wandb")):
         if logger in config.loggers and find_spec(package) is None:
             raise UserError(f"train.loggers: {logger} needs the package {package}, which is not installed")

@@ -37,7 +37,7 @@ def test_every_command_explains_its_options(command):
     [
         (("convert", "/nowhere/games.jsonl"), "/nowhere/games.jsonl: No such file"),
         (("generate", "--config", "nothing"), "no built-in configuration or file 'nothing'"),
-        (("generate", "--model", "/nowhere"), "model /nowhere"),
+        (("generate", "--model", "/nowhere"), "/nowhere: no Hugging Face model there"),
         (("generate", "--num-games", "0"), "--num-games"),
         (("generate", "--engine", "vllm"), "option for engine.kind"),
         (("train", "--data", "/nowhere/train.parquet"), "/nowhere/train.parquet"),

@@ -13,7 +13,8 @@ from selfplay_pipeline.engines.transformers_engine import TransformersEngine
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.types import Status, state_rng
+from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import read_games
 from selfplay_pipeline.generate.run import GenerateJob, run_generate
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
@@ -55,11 +56,14 @@ def job(output: Path, **changes) -> GenerateJob:
     return replace(make_job(config(), output, "data/tiny_model", 1, 0), **changes)
 
 
-def run(task: GenerateJob, engine=None):
+def run(task: GenerateJob, engine=None, *, context_length=1024, opponent=None):
     # An engine of the event loop at hand, because its lock belongs to one.
     engine = engine or Flaky(1_000_000, EngineError)
     policy()._lock = asyncio.Lock()
-    return asyncio.run(run_generate(task, make_game(config().game), engine, tokenizer()))
+    game = make_game(config().game)
+    me = PolicyPlayer(engine, tokenizer(), task.policy, context_length)
+    states = lambda number: game.sample_state(state_rng(task.seed, number))  # noqa: E731
+    return asyncio.run(run_generate(task, game, states, lambda number: [me, opponent or me]))
 
 
 def test_games_are_rounded_up_to_whole_groups_and_logged_with_their_groups(tmp_path):
@@ -110,9 +114,17 @@ def test_engine_failures_are_recorded_and_past_the_limit_stop_the_run(tmp_path):
 
 
 def test_a_play_that_might_not_fit_into_the_context_ends_and_says_so(tmp_path):
-    run(job(tmp_path / "games.jsonl", context_length=40))
+    run(job(tmp_path / "games.jsonl"), context_length=40)
     statuses = {record.outcome.status for record in read_games(tmp_path / "games.jsonl")}
     assert statuses == {Status.CONTEXT_LENGTH}
+
+
+def test_a_scripted_partner_leaves_no_trajectory(tmp_path):
+    run(job(tmp_path / "games.jsonl"), opponent=Scripted("sharing"))
+    for record in read_games(tmp_path / "games.jsonl"):
+        assert record.players == ["policy", "sharing"]
+        assert [trajectory.player_index for trajectory in record.trajectories] == [0]
+        assert {turn.finish_reason for turn in record.turns if turn.player == 1} == {"scripted"}
 
 
 def test_a_bad_line_names_file_line_and_field(tmp_path):

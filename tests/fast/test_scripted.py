@@ -17,6 +17,7 @@ from selfplay_pipeline.games.scripted import (
     likely_scale,
     make_scripted,
     own_cells,
+    player_view,
     tell,
     told_cells,
 )
@@ -32,23 +33,11 @@ BOARDS = {
 
 
 def play(game: MatchingGame, state: MatchingState, names: tuple[str, str], rng: np.random.Generator) -> Outcome:
-    session, history = game.start(state), []
+    session = game.start(state)
     while session.status is None:
-        player, config = session.player, game.config
-        view = PlayerView(
-            player,
-            tuple(map(tuple, state.view(player))),
-            state.papers,
-            state.reviewers,
-            tuple(history),
-            session.pending,
-            config.max_score,
-            (config.scale_min, config.scale_max),
-        )
-        text = make_scripted(names[player]).act(view, rng)
+        text = make_scripted(names[session.player]).act(player_view(session, session.player), rng)
         step = session.step(text)
         assert step.error is None, (names, text, step.error)
-        history.append((player, text))
     return session.outcome()
 
 

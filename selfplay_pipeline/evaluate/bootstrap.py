@@ -1,0 +1,123 @@
+"""Means and differences with 95 % intervals that resample game states: plays of one state are not independent.
+
+Percentile bootstrap over clusters (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters 8, 13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel
+
+RESAMPLES = 4_000
+CHUNK = 250
+"""Resamples drawn at a time, which bounds memory."""
+PERCENTILES = (2.5, 97.5)
+
+Column = Sequence[float] | NDArray[np.float64]
+
+
+class Interval(BaseModel):
+    """An estimate and its 95 % interval; all None where there is nothing to estimate from."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+    def __str__(self) -> str:
+        if self.value is None or self.low is None or self.high is None:
+            return "–"
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Per game state and figure a numerator and a denominator; a figure is the ratio of their sums over states.
+
+    Shapes are (states, figures). A mean over plays has the number of plays as its denominator.
+    """
+
+    names: tuple[str, ...]
+    numerators: NDArray[np.float64]
+    denominators: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, columns: Mapping[str, tuple[Column, Column]]) -> Totals:
+        """From (numerators, denominators) by name, each one number per state."""
+        pairs = list(columns.values())
+        return cls(
+            tuple(columns),
+            np.array([above for above, _ in pairs], dtype=np.float64).T,
+            np.array([below for _, below in pairs], dtype=np.float64).T,
+        )
+
+    def values(self) -> dict[str, float | None]:
+        """The ratios, None where the denominator is 0."""
+        return dict(
+            zip(self.names, map(_number, _ratio(self.numerators.sum(0), self.denominators.sum(0))), strict=True)
+        )
+
+    def intervals(self, resamples: int = RESAMPLES) -> dict[str, Interval]:
+        """All figures with their intervals."""
+        drawn = [
+            _ratio(counts @ self.numerators, counts @ self.denominators)
+            for counts in _draws(len(self.numerators), resamples)
+        ]
+        return _collect(self.names, self.values(), np.concatenate(drawn))
+
+
+def differences(after: Totals, before: Totals, resamples: int = RESAMPLES) -> dict[str, Interval]:
+    """`after` - `before`, paired: both are of the same states in the same order, which are resampled together.
+
+    Raises:
+        ValueError: they have another number of states or other figures.
+    """
+    if after.names != before.names or len(after.numerators) != len(before.numerators):
+        raise ValueError("paired differences need the same states and figures")
+    drawn = [
+        _ratio(counts @ after.numerators, counts @ after.denominators)
+        - _ratio(counts @ before.numerators, counts @ before.denominators)
+        for counts in _draws(len(after.numerators), resamples)
+    ]
+    one, other = after.values(), before.values()
+    values = {name: _minus(one[name], other[name]) for name in after.names}
+    return _collect(after.names, values, np.concatenate(drawn))
+
+
+def _draws(states: int, resamples: int) -> list[NDArray[np.float64]]:
+    """How often each state is drawn, in chunks of (resamples, states). Always the same, so that figures repeat."""
+    rng = np.random.default_rng(0)
+    share = np.full(states, 1 / states)
+    return [
+        rng.multinomial(states, share, size=min(CHUNK, resamples - start)).astype(np.float64)
+        for start in range(0, resamples, CHUNK)
+    ]
+
+
+def _ratio(above: NDArray[np.float64], below: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.divide(above, below, out=np.full_like(above, np.nan), where=below != 0)
+
+
+def _minus(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one - other
+
+
+def _collect(
+    names: Sequence[str], values: Mapping[str, float | None], drawn: NDArray[np.float64]
+) -> dict[str, Interval]:
+    result = {}
+    for column, name in enumerate(names):
+        sample = drawn[:, column][~np.isnan(drawn[:, column])]
+        if values[name] is None or not len(sample):
+            result[name] = Interval(value=None, low=None, high=None)
+        else:
+            low, high = np.percentile(sample, PERCENTILES)
+            result[name] = Interval(value=values[name], low=float(low), high=float(high))
+    return result
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

@@ -1,0 +1,71 @@
+"""`selfplay crossplay`: every player with every other, in both seatings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from selfplay_pipeline.config import Config
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.evaluate.bootstrap import Interval
+from selfplay_pipeline.evaluate.figures import Tally
+from selfplay_pipeline.evaluate.run import play_states
+from selfplay_pipeline.evaluate.states import StateSet
+from selfplay_pipeline.files import write_text
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.records import read_games
+from selfplay_pipeline.servers import Servers
+from selfplay_pipeline.stages import is_checkpoint
+
+
+class CrossPlay(BaseModel):
+    """`crossplay.json`. `rewards[i][j]` is the mean reward when player i speaks first and player j second."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    players: list[str]
+    states: str
+    plays: int
+    temperature: float
+    rewards: list[list[Interval]]
+
+
+async def run_crossplay(config: Config, names: Sequence[str], states: StateSet, plays: int, output: Path) -> CrossPlay:
+    """Play what is missing and write `crossplay.json`.
+
+    Raises:
+        UserError: fewer than two players, one twice, or an unusable checkpoint.
+    """
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise UserError("crossplay: name two or more different players (checkpoints or scripted partners)")
+    two = sum(map(is_checkpoint, names)) > 1
+    async with Servers(config.engine, output, two=two) as servers:
+        rewards = [
+            [await _cell(config, names, pair, states, plays, output, servers) for pair in row] for row in _pairs(names)
+        ]
+    result = CrossPlay(
+        players=list(names),
+        states=states.name,
+        plays=plays,
+        temperature=config.generate.temperature,
+        rewards=rewards,
+    )
+    write_text(output / "crossplay.json", result.model_dump_json(indent=2) + "\n")
+    return result
+
+
+def _pairs(names: Sequence[str]) -> list[list[tuple[int, int]]]:
+    return [[(row, column) for column in range(len(names))] for row in range(len(names))]
+
+
+async def _cell(
+    config: Config, names: Sequence[str], pair: tuple[int, int], states: StateSet, plays: int, output: Path,
+    servers: Servers,
+) -> Interval:  # fmt: skip
+    first, second = names[pair[0]], names[pair[1]]
+    file = output / f"{pair[0]}-{pair[1]}.jsonl"
+    await play_states(config, states, file, (first, second), plays, config.generate.temperature, servers)
+    tally = Tally(make_game(config.game), len(states), self_play=True).add(read_games(file))
+    return tally.totals().intervals()["reward"]

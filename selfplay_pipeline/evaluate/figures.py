@@ -1,0 +1,109 @@
+"""What is measured of one play. Pure; every figure is a ratio of sums, so that `bootstrap` can resample states.
+
+Counts of what was said (messages, illegal actions, …) are of the evaluated player's seats alone; in self-play these
+are both.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from selfplay_pipeline.evaluate.bootstrap import Totals
+from selfplay_pipeline.games.matching import MatchingGame, MatchingState
+from selfplay_pipeline.games.scripted import told_cells
+from selfplay_pipeline.games.types import ActionKind, ErrorKind, Status
+from selfplay_pipeline.generate.records import PlayRecord
+
+OPTIMAL = 1 - 1e-9
+"""Normalised rewards from here on are of an optimal matching."""
+
+Figures = dict[str, tuple[float, float]]
+"""Numerator and denominator by name."""
+
+LABELS = {
+    "reward": "normalised reward",
+    "agreed": "agreement rate",
+    "reward_if_agreed": "reward given agreement",
+    "optimal": "share of optimal matchings",
+    "reward_first": "reward when speaking first",
+    "reward_second": "reward when speaking second",
+    "illegal": "illegal actions a game",
+    "messages": "messages a game",
+    "words": "words a game",
+    "proposals": "proposals a game",
+    "questions": "questions a game",
+    "turns": "turns a game",
+    "told": "share of visible cells told",
+}
+"""What people read; `illegal_…` figures are shown only where there are any."""
+
+
+def seats_of(play: int, self_play: bool) -> tuple[int, ...]:
+    """The seats that the evaluated player holds: both, or player 0 and player 1 in turns from play to play."""
+    return (0, 1) if self_play else (play % 2,)
+
+
+def play_figures(record: PlayRecord, state: MatchingState, seats: Sequence[int]) -> Figures:
+    """All figures of one play.
+
+    `told` is the share of the cells visible in these seats that a message named with the number shown there.
+    A question is a message with a question mark.
+    """
+    reward, agreed = record.outcome.normalized_reward, record.outcome.status is Status.AGREED
+    mine = [turn for turn in record.turns if turn.player in seats]
+    messages = [turn.text for turn in mine if turn.action is ActionKind.MESSAGE]
+    errors = Counter(turn.error_kind for turn in mine if turn.error_kind)
+    visible = told = 0
+    for seat in seats:
+        said = "\n".join(turn.text for turn in mine if turn.player == seat and turn.action is ActionKind.MESSAGE)
+        heard, view = told_cells(said, state.papers, state.reviewers), state.view(seat)
+        visible += int(state.masks[seat].sum())
+        told += sum(view[reviewer][paper] == score for (reviewer, paper), score in heard.items())
+    figures: Figures = {
+        "reward": (reward, 1),
+        "agreed": (agreed, 1),
+        "reward_if_agreed": (reward * agreed, agreed),
+        "optimal": (reward >= OPTIMAL, 1),
+        "illegal": (errors.total(), 1),
+        "messages": (len(messages), 1),
+        "words": (sum(len(text.split()) - 1 for text in messages), 1),
+        "proposals": (sum(turn.action is ActionKind.PROPOSE for turn in mine), 1),
+        "questions": (sum("?" in text for text in messages), 1),
+        "turns": (len(mine), 1),
+        "told": (told, visible),
+        **{f"illegal_{kind.value}": (errors[kind], 1) for kind in ErrorKind},
+    }
+    if len(seats) == 1:
+        figures["reward_first"] = (reward * (seats[0] == 0), seats[0] == 0)
+        figures["reward_second"] = (reward * (seats[0] == 1), seats[0] == 1)
+    return figures
+
+
+@dataclass
+class Tally:
+    """Figures of many plays, summed by game state. Plays lost to the engine are counted but are in no figure."""
+
+    game: MatchingGame
+    num_states: int
+    self_play: bool
+    statuses: Counter[str] = field(default_factory=Counter)
+    _sums: dict[str, np.ndarray[tuple[int, int], np.dtype[np.float64]]] = field(default_factory=dict)
+
+    def add(self, records: Iterable[PlayRecord]) -> Tally:
+        for record in records:
+            self.statuses[record.outcome.status.value] += 1
+            if record.outcome.status is Status.ENGINE_FAILURE:
+                continue
+            state = self.game.load_state(record.state)
+            for name, pair in play_figures(record, state, seats_of(record.play, self.self_play)).items():
+                if name not in self._sums:
+                    self._sums[name] = np.zeros((self.num_states, 2))
+                self._sums[name][record.group_index] += pair
+        return self
+
+    def totals(self) -> Totals:
+        return Totals.of({name: (sums[:, 0], sums[:, 1]) for name, sums in self._sums.items()})

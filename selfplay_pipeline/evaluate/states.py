@@ -1,0 +1,115 @@
+"""The states that an evaluation plays: held out from training by their seed space, or read from a file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.evaluate.bootstrap import Interval, Totals
+from selfplay_pipeline.games.matching import MatchingGame, MatchingState, own_view_matching
+from selfplay_pipeline.games.types import HELD_OUT, state_rng
+from selfplay_pipeline.generate.records import read_lines
+
+
+@dataclass(frozen=True)
+class StateSet:
+    """States in a fixed order.
+
+    Attributes:
+        name: where they come from, for people.
+        human: the normalised reward that a pair of humans reached on each state, where it is known.
+    """
+
+    name: str
+    states: tuple[MatchingState, ...]
+    human: tuple[float | None, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with any state."""
+        return hashlib.sha256("".join(map(key_of, (state.to_dict() for state in self.states))).encode()).hexdigest()
+
+
+def held_out_states(game: MatchingGame, count: int, seed: int = 0) -> StateSet:
+    """The first `count` states of the held-out seed space: no training of any seed draws from its streams."""
+    states = tuple(game.sample_state(state_rng(seed, number, HELD_OUT)) for number in range(count))
+    return StateSet(f"{count} held-out states (seed {seed})", states)
+
+
+def read_states(path: Path, game: MatchingGame) -> StateSet:
+    """States in DialOp's field names, one a line; `proposal_reward` is taken for the score of a human pair.
+
+    Raises:
+        UserError: the file is missing or empty, or a line is bad; names file, line and field.
+    """
+    states, human = [], []
+    for number, line in read_lines(path, "give a file of game states, one JSON object a line"):
+        if not line.strip():
+            continue
+        try:
+            data = json.loads(line)
+            if not isinstance(data, dict):
+                raise UserError("expected a JSON object")
+            state = game.load_state(data)
+            score = data.get("proposal_reward")
+            states.append(state)
+            human.append(None if score is None else float(score) / state.best)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{path}:{number}: not JSON: {error.msg}") from None
+        except (UserError, TypeError, ValueError) as error:
+            raise UserError(f"{path}:{number}: {error}; mend the line or remove it") from None
+    if not states:
+        raise UserError(f"{path}: holds no game state; expected one JSON object a line")
+    return StateSet(f"{len(states)} states of {path}", tuple(states), tuple(human))
+
+
+def key_of(state: dict[str, Any]) -> str:
+    """What makes two states the same problem: the table and both masks."""
+    return hashlib.sha256(json.dumps([state["table"], state["mask1"], state["mask2"]]).encode()).hexdigest()
+
+
+def states_in(games: Path) -> set[str]:
+    """Keys of all states that a games file was played on."""
+    return {key_of(json.loads(line)["state"]) for _, line in read_lines(games)}
+
+
+def count_shared(states: StateSet, played: Iterable[str]) -> int:
+    """How many of the states are among those played."""
+    return len({key_of(state.to_dict()) for state in states.states} & set(played))
+
+
+def references(states: StateSet, resamples: int) -> dict[str, Interval]:
+    """Mean normalised rewards to compare with, on the same states.
+
+    `random`: the expectation over all matchings; `own_view`: the best that one player plans alone, mean of both;
+    `optimum`: the best on the pooled view; `human`: as recorded, on the states that have it.
+    """
+    lines: dict[str, Sequence[float | None]] = {
+        "random": [float(state.table.mean()) * state.size / state.best for state in states.states],
+        "own_view": [float(np.mean([_alone(state, player) for player in (0, 1)])) for state in states.states],
+        "optimum": [1.0] * len(states),
+    }
+    if any(value is not None for value in states.human):
+        lines["human"] = states.human
+    totals = {
+        name: ([0.0 if value is None else value for value in values], [float(value is not None) for value in values])
+        for name, values in lines.items()
+    }
+    return Totals.of(totals).intervals(resamples)
+
+
+def _alone(state: MatchingState, player: int) -> float:
+    # Cells that a player does not see count as the mean of 0..max_score, which is the table's value where nobody sees.
+    unseen = ~(state.masks[0] | state.masks[1])
+    mean = float(state.table[unseen][0]) if unseen.any() else float(state.table.mean())
+    return state.score(own_view_matching(state, player, mean)) / state.best

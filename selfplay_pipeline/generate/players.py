@@ -1,0 +1,131 @@
+"""Who may hold a seat. A player is made once for a run, and sits down anew for every play."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from selfplay_pipeline.engines.types import Engine, EngineError, FinishReason, SamplingParams
+from selfplay_pipeline.games.matching import MatchingSession
+from selfplay_pipeline.games.scripted import SCRIPTED, ScriptedPlayer, player_view
+from selfplay_pipeline.generate.play import ContextFull, Reply, Seat
+from selfplay_pipeline.generate.records import PolicyRecord, Trajectory
+from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
+
+POLICY = "policy"
+"""Name of the player whose trajectories are recorded."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a player sits in one play."""
+
+    session: MatchingSession
+    player: int
+    game_id: str
+    seed: tuple[int, ...]
+    """Names the random stream of this seat in this play."""
+
+
+class Player(Protocol):
+    """A policy, a scripted partner, a remote chat model."""
+
+    @property
+    def name(self) -> str:
+        """What records and tables call it."""
+        ...
+
+    def sit(self, place: Place) -> Seat: ...
+
+
+@dataclass(frozen=True)
+class PolicyPlayer:
+    """A checkpoint served by an engine. Only the one named `policy` leaves trajectories."""
+
+    engine: Engine
+    chat: ChatTokenizer
+    policy: PolicyRecord
+    context_length: int
+    name: str = POLICY
+
+    def sit(self, place: Place) -> PolicySeat:
+        opening = place.session.opening(place.player)
+        params = SamplingParams(
+            temperature=self.policy.temperature,
+            max_new_tokens=self.policy.max_new_tokens,
+            stop_token_ids=(self.chat.end_of_turn,),
+        )
+        return PolicySeat(
+            engine=self.engine,
+            stream=Stream(self.chat, place.player, opening.system, [opening.observation]),
+            params=params,
+            context_length=self.context_length,
+            session_key=f"{place.game_id}-{place.player}",
+            recorded=self.name == POLICY,
+        )
+
+
+@dataclass
+class PolicySeat:
+    """A seat held by a checkpoint, with its own append-only token stream."""
+
+    engine: Engine
+    stream: Stream
+    params: SamplingParams
+    context_length: int
+    session_key: str
+    recorded: bool = True
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+
+    def observe(self, text: str) -> None:
+        self.stream.observe(text)
+
+    async def act(self) -> Reply:
+        prompt = self.stream.prompt()
+        if len(prompt) + self.params.max_new_tokens > self.context_length:
+            raise ContextFull
+        completion = await self.engine.generate(prompt, self.params, session=self.session_key)
+        if completion.finish_reason is FinishReason.ABORT:
+            raise EngineError("the engine aborted the request")
+        self.prompt_tokens += completion.prompt_tokens
+        self.cached_tokens += completion.cached_tokens
+        text = self.stream.reply(completion)
+        return Reply(text, completion.finish_reason is FinishReason.LENGTH, completion.finish_reason.value)
+
+    def finish(self) -> Trajectory | None:
+        return self.stream.finish() if self.recorded else None
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """A scripted partner by its name in `SCRIPTED`."""
+
+    name: str
+
+    def sit(self, place: Place) -> ScriptedSeat:
+        rng = np.random.default_rng([*place.seed, place.player])
+        return ScriptedSeat(SCRIPTED[self.name], place.session, place.player, rng)
+
+
+@dataclass
+class ScriptedSeat:
+    """It reads what it knows from the session, through `player_view`, so that it needs no observations."""
+
+    script: ScriptedPlayer
+    session: MatchingSession
+    player: int
+    rng: np.random.Generator
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+
+    def observe(self, text: str) -> None:
+        pass
+
+    async def act(self) -> Reply:
+        return Reply(self.script.act(player_view(self.session, self.player), self.rng), False, "scripted")
+
+    def finish(self) -> None:
+        return None

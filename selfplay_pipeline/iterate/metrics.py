@@ -1,0 +1,105 @@
+"""One line of figures per iteration, what counts as a collapse, and which iteration is the best. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from selfplay_pipeline.iterate.manifest import RunState
+
+
+class CollapseError(RuntimeError):
+    """The run collapsed and was told to stop then."""
+
+
+Line = dict[str, Any]
+
+PLAY_FIGURES = ("mean_reward", "reward_standard_error", "agreement_rate", "illegal_per_game", "messages_per_game",
+                "token_entropy", "proposed_without_message", "repeated_messages", "distinct_messages")  # fmt: skip
+
+MIN_ENTROPY = 1e-3
+"""Nats per sampled token; below it the policy is as good as deterministic."""
+MAX_FLAT_GROUPS = 0.95
+"""Share of groups without signal from which on there is nothing to learn from."""
+MAX_REPEATED = 0.5
+"""Share of messages that repeat an earlier one of their play."""
+MAX_SILENT = 0.9
+"""Share of plays whose first proposal comes before any message, …"""
+TALKATIVE = 0.5
+"""… where it was below this at first."""
+MAX_LOG_PROB_GAP = 0.1
+"""Mean difference in nats between the engine's and the trainer's log-probs at the first step."""
+
+
+def history_of(state: RunState) -> list[Line]:
+    """A line for each iteration that was evaluated or trained; 0 is the checkpoint that the run began with.
+
+    Figures of plays are of the games that the iteration trained on, hence of the checkpoint it began with;
+    `held_out_…` are of the checkpoint that it made.
+    """
+    lines = []
+    for number, stages in sorted(state.iterations.items()):
+        line: Line = {"iteration": number}
+        if "generate" in stages and "train" in stages:
+            play, train = stages["generate"].figures, stages["train"].figures
+            line |= {name: play[name] for name in PLAY_FIGURES if name in play}
+            line["groups_without_signal"] = play["groups_without_signal"] / max(1, play["groups"])
+            line |= {"steps": train["steps"], "checkpoint": train["checkpoint"]}
+            line["log_prob_gap"] = train.get("log_prob_gap")
+        elif number:
+            continue
+        if "evaluate" in stages:
+            line |= stages["evaluate"].figures
+        line["seconds"] = {stage: round(record.seconds, 1) for stage, record in stages.items()}
+        lines.append(line)
+    return lines
+
+
+def best_iteration(history: Sequence[Line]) -> Line | None:
+    """The evaluated iteration with the highest held-out reward, None if none was evaluated."""
+    evaluated = [line for line in history if "held_out_reward" in line]
+    if not evaluated:
+        return None
+    best = max(evaluated, key=lambda line: line["held_out_reward"]["value"])
+    return {key: best[key] for key in ("iteration", "checkpoint", "held_out_reward", "held_out_greedy_reward")}
+
+
+def collapse_reason(history: Sequence[Line]) -> str | None:
+    """Why the newest line shows a collapse, None if it does not."""
+    trained = [line for line in history if "mean_reward" in line]
+    if not trained:
+        return None
+    first, last = trained[0], trained[-1]
+    reasons = {
+        f"the policy is as good as deterministic: {last['token_entropy']:.1e} nats a token": (
+            last["token_entropy"] < MIN_ENTROPY
+        ),
+        f"{last['groups_without_signal']:.0%} of the groups carry no signal": (
+            last["groups_without_signal"] >= MAX_FLAT_GROUPS
+        ),
+        f"{last['repeated_messages']:.0%} of the messages repeat an earlier one": (
+            last["repeated_messages"] > MAX_REPEATED
+        ),
+        f"{last['proposed_without_message']:.0%} of the plays propose before any message": (
+            last["proposed_without_message"] > MAX_SILENT and first["proposed_without_message"] < TALKATIVE
+        ),
+        f"engine and trainer disagree by {last['log_prob_gap'] or 0:.2f} nats a token": (
+            (last["log_prob_gap"] or 0) > MAX_LOG_PROB_GAP
+        ),
+    }
+    found = [reason for reason, holds in reasons.items() if holds]
+    return "; ".join(found + _fallen(history)) or None
+
+
+def _fallen(history: Sequence[Line]) -> list[str]:
+    """A newest held-out reward whose interval lies below that of the best."""
+    evaluated = [line for line in history if "held_out_reward" in line]
+    if len(evaluated) < 2:
+        return []
+    best, last = max(evaluated, key=lambda line: line["held_out_reward"]["value"]), evaluated[-1]
+    if last["held_out_reward"]["high"] >= best["held_out_reward"]["low"]:
+        return []
+    return [
+        f"held-out reward fell from {best['held_out_reward']['value']:.3f} after iteration {best['iteration']} "
+        f"to {last['held_out_reward']['value']:.3f}"
+    ]

@@ -1,0 +1,92 @@
+"""The engines of one command: opened when first needed, always serving what was last asked for, always stopped."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+from selfplay_pipeline.config import EngineConfig
+from selfplay_pipeline.engines.open import open_engine
+from selfplay_pipeline.engines.types import Engine
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.ui import waiting
+
+
+class PolicyServer:
+    """One engine. It is reloaded for another checkpoint, and started anew for one of another architecture."""
+
+    def __init__(self, config: EngineConfig, log_path: Path) -> None:
+        self.config, self.log_path = config, log_path
+        self.engine: Engine | None = None
+        self.serving = ""
+        self._context: AbstractAsyncContextManager[Engine] | None = None
+
+    async def serve(self, checkpoint: str) -> Engine:
+        """The engine with this checkpoint's weights: started, reloaded or as it is."""
+        if self.engine is not None and self.serving != checkpoint and not _reloadable(self.serving, checkpoint):
+            await self.stop()
+        if self.engine is None:
+            with waiting(f"starting the {self.config.kind} engine for {checkpoint}") as tell:
+                self._context = open_engine(self.config, checkpoint, self.log_path, tell)
+                self.engine = await self._context.__aenter__()
+        elif self.serving != checkpoint:
+            await self.engine.reload(Path(checkpoint))
+        self.serving = checkpoint
+        return self.engine
+
+    async def stop(self) -> None:
+        """End the engine, if it was started."""
+        if self._context is not None:
+            context, self._context, self.engine = self._context, None, None
+            await context.__aexit__(None, None, None)
+
+
+class Servers:
+    """A server for the policy, and a second one for when another checkpoint sits opposite."""
+
+    def __init__(self, config: EngineConfig, folder: Path, *, two: bool = False) -> None:
+        """Args:
+        folder: gets the servers' logs.
+        two: whether both will be needed; two launched servers share a GPU's memory.
+
+        Raises:
+            UserError: two are needed, but the command was told to attach to running servers.
+        """
+        if two and config.server_url:
+            raise UserError(
+                "--server-url: another checkpoint in the other seat needs a server of its own; leave out --server-url"
+            )
+        if two:
+            config = config.model_copy(update={"memory_fraction": config.memory_fraction / 2})
+        self.policy = PolicyServer(config, folder / "server.log")
+        self.opponent = PolicyServer(config, folder / "opponent_server.log")
+
+    async def __aenter__(self) -> Servers:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        try:
+            await self.opponent.stop()
+        finally:
+            await self.policy.stop()
+
+
+_SHAPE = ("architectures", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+          "num_key_value_heads", "vocab_size", "tie_word_embeddings")  # fmt: skip
+
+
+def _reloadable(serving: str, checkpoint: str) -> bool:
+    """Whether a server of one model can load the other's weights."""
+    if not Path(checkpoint).is_dir():
+        return False
+    return _shape(serving) == _shape(checkpoint) or not Path(serving).is_dir()
+
+
+def _shape(model: str) -> dict[str, Any]:
+    try:
+        config = json.loads((Path(model) / "config.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return {key: config.get(key) for key in _SHAPE}

@@ -1,0 +1,72 @@
+"""The closing tables of `evaluate` and `crossplay`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from selfplay_pipeline.evaluate.bootstrap import Interval
+from selfplay_pipeline.evaluate.crossplay import CrossPlay
+from selfplay_pipeline.evaluate.figures import LABELS
+from selfplay_pipeline.evaluate.run import Evaluation, Mode
+
+
+def show_evaluation(evaluation: Evaluation, folder: Path) -> None:
+    """Every figure with its interval, one column for each way to sample, and the reference lines."""
+    with_whom = "itself" if evaluation.opponent == "self" else evaluation.opponent
+    muted = ", messages muted" if evaluation.mute else ""
+    title = f"{evaluation.player} with {with_whom} on {evaluation.states}{muted}"
+    table = _figures_table(title, {mode: report.figures for mode, report in evaluation.modes.items()})
+    for label, cells in {
+        "plays": [str(report.plays) for report in evaluation.modes.values()],
+        "statuses": [", ".join(f"{k} {v}" for k, v in sorted(r.statuses.items())) for r in evaluation.modes.values()],
+    }.items():
+        table.add_row(label, *cells)
+    console = Console(highlight=False)
+    console.print(table)
+    lines = ", ".join(f"{name.replace('_', ' ')} {interval}" for name, interval in evaluation.references.items())
+    console.print(f"rewards on the same states: {lines}\nwritten to {folder / 'evaluation.json'}", soft_wrap=True)
+
+
+def show_differences(differences: Mapping[Mode, Mapping[str, Interval]], earlier: Path) -> None:
+    """This evaluation minus an earlier one."""
+    Console(highlight=False).print(_figures_table(f"difference to {earlier}, paired by game state", differences))
+
+
+def show_crossplay(result: CrossPlay, folder: Path) -> None:
+    """The matrix, with the half-width of each interval."""
+    console = Console(highlight=False)
+    table = Table(title=f"mean rewards on {result.states}; rows speak first", box=None, padding=(0, 2, 0, 0))
+    table.add_column("")
+    for column in range(len(result.players)):
+        table.add_column(str(column), justify="right", no_wrap=True)
+    for number, row in enumerate(result.rewards):
+        table.add_row(str(number), *(_brief(interval) for interval in row))
+    console.print(table)
+    for number, name in enumerate(result.players):
+        console.print(f"{number}: {name}", soft_wrap=True)
+    console.print(f"± half of the 95 % interval; written to {folder / 'crossplay.json'}", soft_wrap=True)
+
+
+def _figures_table(title: str, columns: Mapping[Mode, Mapping[str, Interval]]) -> Table:
+    table = Table(title=title, box=None, padding=(0, 2, 0, 0))
+    table.add_column("mean [95 % interval]")
+    for mode in columns:
+        table.add_column(mode, no_wrap=True)
+    names = dict.fromkeys(name for figures in columns.values() for name in figures)
+    for name in [*LABELS, *(name for name in names if name not in LABELS)]:
+        found = [figures[name] for figures in columns.values() if name in figures]
+        if not found or (name not in LABELS and not any(interval.value for interval in found)):
+            continue
+        label = LABELS.get(name, f"  {name.removeprefix('illegal_').replace('_', ' ')}")
+        table.add_row(label, *map(str, found))
+    return table
+
+
+def _brief(interval: Interval) -> str:
+    if interval.value is None or interval.low is None or interval.high is None:
+        return "–"
+    return f"{interval.value:.3f} ± {(interval.high - interval.low) / 2:.3f}"
