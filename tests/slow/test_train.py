@@ -71,8 +71,14 @@ def log_probs(model: Path, prompt: list[int], response: list[int]) -> list[float
     return values
 
 
-def write_games(path: Path, model: Path, groups: int = GROUPS, alike: tuple[int, ...] = (), seed: int = 0) -> None:
-    """Random dialogues with random rewards, as `convert` writes them; groups in `alike` score the same throughout."""
+def write_games(
+    path: Path, model: Path, groups: int = GROUPS, alike: tuple[int, ...] = (), seed: int = 0, stale: float = 0
+) -> None:
+    """Random dialogues with random rewards, as `convert` writes them; groups in `alike` score the same throughout.
+
+    Args:
+        stale: standard deviation of the stored log-probs around the model's own.
+    """
     rng = np.random.default_rng(seed)
     rows = []
     for group in range(groups):
@@ -82,7 +88,7 @@ def write_games(path: Path, model: Path, groups: int = GROUPS, alike: tuple[int,
                 prompt = rng.integers(2, VOCABULARY, rng.integers(5, 30)).tolist()
                 mask = [1] * 4 + [0] * int(rng.integers(1, 9)) + [1] * int(rng.integers(1, 12))
                 response = rng.integers(2, VOCABULARY, len(mask)).tolist()
-                exact = log_probs(model, prompt, response)
+                exact = [value + stale * rng.normal() for value in log_probs(model, prompt, response)]
                 rows.append(
                     {
                         "data_source": "selfplay/matching",
@@ -240,42 +246,109 @@ def test_advantages_have_zero_mean_in_a_group_and_are_the_same_for_both_seats_of
         assert max(values) > 0.5
 
 
-def test_verl_does_what_a_hand_written_loop_does(plain: Run) -> None:
-    """GRPO with truncated importance weights in 30 lines of torch, in the order of verl's steps."""
+def grpo_loss(
+    network: Any, groups: list[list[dict[str, Any]]], *, sign: float = 1, shift: int = 0, importance: bool = True
+) -> Any:
+    """GRPO's loss with truncated importance weights in plain torch: the mean over all own tokens of some groups.
+
+    Args:
+        groups: rows of train.parquet by group.
+        sign, shift, importance: spoil the advantage's sign, move the mask, leave out the weights.
+    """
+    import torch
+
+    loss, tokens = torch.zeros(()), 0
+    for rows in groups:
+        rewards = {row["extra_info"]["play"]: row["reward_model"]["normalized_reward"] for row in rows}
+        spread = torch.tensor(list(rewards.values()))
+        for row in rows:
+            advantage = sign * (rewards[row["extra_info"]["play"]] - spread.mean()) / (spread.std() + 1e-6)
+            ids = torch.tensor([row["prompt_ids"] + row["response_ids"]])
+            own = torch.tensor(row["response_mask"], dtype=torch.bool).roll(shift)
+            logits = network(ids).logits[0, len(row["prompt_ids"]) - 1 : -1] / TEMPERATURE
+            now = torch.log_softmax(logits, -1).gather(1, torch.tensor(row["response_ids"])[:, None])[own, 0]
+            then = torch.tensor(row["response_logprobs"])[own]
+            weight = torch.exp((now.detach() - then).clamp(-20, 20)).clamp(max=2.0) if importance else 1.0
+            loss = loss - (advantage * weight * torch.exp(now - now.detach())).sum()
+            tokens += int(own.sum())
+    return loss / tokens
+
+
+def rows_by_group(data: Path) -> dict[int, list[dict[str, Any]]]:
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for row in pq.read_table(data).to_pylist():
+        rows.setdefault(row["extra_info"]["index"], []).append(row)
+    return rows
+
+
+def optimise(network: Any, optimizer: Any, loss: Any) -> float:
+    """One step with clipped gradients; returns the norm before clipping."""
+    import torch
+
+    optimizer.zero_grad()
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+    optimizer.step()
+    return float(norm)
+
+
+def trainable(model: str, learning_rate: float) -> tuple[Any, Any]:
+    """A fresh copy of the model, and its AdamW."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    run = plain
-    rows: dict[int, list[dict[str, Any]]] = {}
-    for row in pq.read_table(run.config.data).to_pylist():
-        rows.setdefault(row["extra_info"]["index"], []).append(row)
-    network = AutoModelForCausalLM.from_pretrained(run.config.model, dtype=torch.float32)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3, weight_decay=0.0)
+    network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    return network, torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=0.0)
+
+
+def test_verl_does_what_a_hand_written_loop_does(plain: Run) -> None:
+    import torch
+
+    run, rows = plain, rows_by_group(plain.config.data)
+    network, optimizer = trainable(run.config.model, 3e-3)
     for line in run.lines():
-        loss, tokens = torch.zeros(()), 0
-        for _, index in line["groups"]:
-            rewards = {row["extra_info"]["play"]: row["reward_model"]["normalized_reward"] for row in rows[index]}
-            spread = torch.tensor(list(rewards.values()))
-            for row in rows[index]:
-                advantage = (rewards[row["extra_info"]["play"]] - spread.mean()) / (spread.std() + 1e-6)
-                ids = torch.tensor([row["prompt_ids"] + row["response_ids"]])
-                own = torch.tensor(row["response_mask"], dtype=torch.bool)
-                logits = network(ids).logits[0, len(row["prompt_ids"]) - 1 : -1] / TEMPERATURE
-                now = torch.log_softmax(logits, -1).gather(1, torch.tensor(row["response_ids"])[:, None])[own, 0]
-                then = torch.tensor(row["response_logprobs"])[own]
-                weight = torch.exp((now.detach() - then).clamp(-20, 20)).clamp(max=2.0)
-                loss = loss - (advantage * weight * torch.exp(now - now.detach())).sum()
-                tokens += int(own.sum())
-        optimizer.zero_grad()
-        (loss / tokens).backward()
-        norm = torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimizer.step()
-        assert float(norm) == pytest.approx(line["actor/grad_norm"], rel=1e-2)
-        assert float(loss.detach() / tokens) == pytest.approx(line["actor/pg_loss"], abs=1e-3)
+        loss = grpo_loss(network, [rows[index] for _, index in line["groups"]])
+        assert float(loss.detach()) == pytest.approx(line["actor/pg_loss"], abs=1e-3)
+        assert optimise(network, optimizer, loss) == pytest.approx(line["actor/grad_norm"], rel=1e-2)
     trained = weights(run.result.checkpoint)
     for name, value in network.state_dict().items():
         if name in trained:
             torch.testing.assert_close(value, trained[name], atol=2e-3, rtol=0)
+
+
+@pytest.fixture(scope="module")
+def one_step(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Run:
+    """One step on all groups at learning rate 1e-3, on games of a policy that has since moved on."""
+    folder = tmp_path_factory.mktemp("one_step")
+    write_games(folder / "train.parquet", model, stale=0.4)
+    config = TrainConfig(
+        model=str(model), data=folder / "train.parquet", output=folder / "out", train_batch_size=GROUPS * 2 * PLAYS,
+        learning_rate=1e-3, device="cpu",
+    )  # fmt: skip
+    return Run(config, run_train(config), [], set())
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "agrees"),
+    [({}, True), ({"sign": -1}, False), ({"shift": 1}, False), ({"importance": False}, False)],
+    ids=["as it is", "advantage's sign flipped", "mask shifted by one", "importance weights left out"],
+)
+def test_one_step_moves_the_weights_as_a_plain_torch_step_does(
+    one_step: Run, spoilt: dict[str, Any], agrees: bool
+) -> None:
+    """‖Δ - Δref‖ / ‖Δref‖ < 1e-3, and not if the reference is spoilt."""
+    import torch
+
+    network, optimizer = trainable(one_step.config.model, 1e-3)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    optimise(network, optimizer, grpo_loss(network, [*rows_by_group(one_step.config.data).values()], **spoilt))
+    trained = weights(one_step.result.checkpoint)
+    moved = [(trained[name] - before[name]).flatten() for name in trained]
+    expected = [(network.state_dict()[name] - before[name]).flatten() for name in trained]
+    apart = torch.linalg.norm(torch.cat(moved) - torch.cat(expected)) / torch.linalg.norm(torch.cat(expected))
+    assert one_step.result.steps == 1
+    print(f"relative distance {float(apart):.2e}")
+    assert (float(apart) < 1e-3) is agrees, f"relative distance {float(apart):.2e}"
 
 
 def test_the_checkpoint_is_the_trained_model_in_the_dtype_it_claims(plain: Run) -> None:

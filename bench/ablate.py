@@ -1,0 +1,138 @@
+"""What each choice contributes: the default tiny set-up with one choice changed, one seed, half the budget.
+
+The first run is seed 1 of `make learn`, read after half of its iterations; every arm plays and trains as many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import typer
+
+from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.evaluate.bootstrap import Totals, contrast
+from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate, totals_of
+from selfplay_pipeline.evaluate.states import StateSet, held_out_states
+from selfplay_pipeline.files import read_json, write_json
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.iterate.manifest import RunDirectory
+from selfplay_pipeline.iterate.run import Loop, run_iterate
+from selfplay_pipeline.servers import Servers
+
+SEED = 1
+
+
+@dataclass
+class OnePlayGroups(Loop):
+    """Groups that hold the two rows of one play: each row counts as a play of its own, so that verl groups the two."""
+
+    def _convert(self, number: int, checkpoint: str) -> dict[str, Any]:
+        figures = super()._convert(number, checkpoint)
+        path = self.run.iteration(number) / "train.parquet"
+        table = pq.read_table(path)
+        rows = table.column("extra_info").to_pylist()
+        for row in rows:
+            row["index"] = row["index"] * row["plays_per_state"] + row["play"]
+            row |= {"play": row["player_index"], "plays_per_state": 2}
+        field = table.schema.field("extra_info")
+        column = table.schema.get_field_index("extra_info")
+        pq.write_table(table.set_column(column, field, pa.array(rows, field.type)), path)
+        return figures
+
+
+ARMS: dict[str, tuple[str, dict[str, Any], type[Loop]]] = {
+    "one_play_groups": (
+        "(a) groups hold one play's two rows",
+        {"train.keep_zero_signal": True, "train.train_batch_size": 256},
+        OnePlayGroups,
+    ),
+    "no_importance": ("(b) importance correction off", {"train.importance_threshold": 0}, Loop),
+    "two_epochs": ("(c) two epochs", {"train.epochs": 2}, Loop),
+    "zero_signal_kept": ("(d) groups without signal kept", {"train.keep_zero_signal": True}, Loop),
+}
+
+
+def main(
+    iterations: Annotated[int, typer.Option(min=1, help="Half of `make learn`'s.")] = 4,
+    states: Annotated[int, typer.Option(min=2)] = 500,
+    plays: Annotated[int, typer.Option(min=1)] = 4,
+    learned: Annotated[Path, typer.Option(help="Where `make learn` worked.")] = Path("data/learn"),
+    work: Annotated[Path, typer.Option(help="Gets the runs and the plays.")] = Path("data/ablate"),
+    out: Annotated[Path, typer.Option(help="Gets results.json and table.md.")] = Path("docs/results/ablate"),
+) -> None:
+    """Run all arms and print a table."""
+    config = load_config("tiny", {"seed": SEED, "iterate.num_iterations": iterations, "iterate.evaluate_every": 0})
+    held_out = held_out_states(make_game(config.game), states, config.evaluate.state_seed)
+    full = read_json(learned / f"seed_{SEED}" / "state.json")["iterations"]
+    checkpoints = {
+        "before": str(config.model),
+        "full": str(full[str(iterations)]["train"]["figures"]["checkpoint"]),
+    }
+    labels = {"before": "warm start", "full": "all choices as by default"}
+    for name, (label, changes, loop) in ARMS.items():
+        arm = load_config(
+            "tiny", {"seed": SEED, "iterate.num_iterations": iterations, "iterate.evaluate_every": 0} | changes
+        )
+        run = run_iterate(arm, work / name, loop)
+        checkpoints[name], labels[name] = run.checkpoint(iterations), label
+    totals = asyncio.run(_evaluate(config, checkpoints, held_out, plays, work))
+    rows = {name: _row(labels[name], totals[name], totals["before"], totals["full"]) for name in checkpoints}
+    steps = {name: _steps(work / name) for name in ARMS}
+    write_json(out / "results.json", {"command": "make ablate", "iterations": iterations, "rows": rows, "steps": steps})
+    table = _table(rows)
+    (out / "table.md").write_text(table)
+    print(table)
+    print(json.dumps({"benchmark": "ablate", **{name: row["sampled"]["value"] for name, row in rows.items()}}))
+
+
+async def _evaluate(
+    config: Config, checkpoints: dict[str, str], states: StateSet, plays: int, work: Path
+) -> dict[str, dict[str, Totals]]:
+    totals = {}
+    async with Servers(config.engine, work) as servers:
+        for name, checkpoint in checkpoints.items():
+            job = EvaluationJob(checkpoint, states, work / f"evaluation_{name}", plays=plays)
+            await run_evaluate(config, job, servers)
+            totals[name] = {mode: totals_of(config, job, mode) for mode in job.modes}
+    return totals
+
+
+def _row(label: str, own: dict[str, Totals], before: dict[str, Totals], full: dict[str, Totals]) -> dict[str, Any]:
+    return {
+        "label": label,
+        "sampled": own["sampled"].intervals()["reward"].model_dump(),
+        "greedy": own["greedy"].intervals()["reward"].model_dump(),
+        "illegal": own["sampled"].intervals()["illegal"].model_dump(),
+        "rise": contrast([(1, own["sampled"]), (-1, before["sampled"])])["reward"].model_dump(),
+        "minus_full": contrast([(1, own["sampled"]), (-1, full["sampled"])])["reward"].model_dump(),
+    }
+
+
+def _steps(run: Path) -> list[int]:
+    state = RunDirectory(run).load()
+    return [stages["train"].figures["steps"] for stages in state.iterations.values()]
+
+
+def _table(rows: dict[str, dict[str, Any]]) -> str:
+    head = "| set-up | sampled reward | greedy reward | rise over the warm start | minus the default |\n"
+    head += "|---|---|---|---|---|\n"
+    lines = [
+        f"| {row['label']} | {_text(row['sampled'])} | {_text(row['greedy'])} | {_text(row['rise'], '+')} | "
+        f"{_text(row['minus_full'], '+')} |\n"
+        for row in rows.values()
+    ]
+    return head + "".join(lines)
+
+
+def _text(interval: dict[str, float], sign: str = "") -> str:
+    return f"{interval['value']:{sign}.3f} [{interval['low']:{sign}.3f}, {interval['high']:{sign}.3f}]"
+
+
+if __name__ == "__main__":
+    typer.run(main)

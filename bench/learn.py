@@ -1,0 +1,212 @@
+"""Does self-play make it better? The default tiny set-up from its warm start, measured on held-out states.
+
+For each seed: train, then evaluate the last checkpoint beside the warm start on the same states, which no training
+seed draws from. Writes data and a plot; everything is resumable, so that a stopped benchmark continues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.evaluate.bootstrap import Interval, Totals, contrast
+from selfplay_pipeline.evaluate.crossplay import run_crossplay
+from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, run_evaluate, totals_of
+from selfplay_pipeline.evaluate.states import StateSet, count_shared, held_out_states, references, states_in
+from selfplay_pipeline.files import read_json, write_json
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.iterate.run import run_iterate
+from selfplay_pipeline.servers import Servers
+
+CROSSPLAY_STATES = 250
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured, and where it goes."""
+
+    config: Config
+    work: Path
+    seeds: int
+    iterations: int
+    states: StateSet
+    plays: int
+
+    def run_dir(self, seed: int) -> Path:
+        return self.work / f"seed_{seed}"
+
+    def trained(self, seed: int) -> str:
+        state = read_json(self.run_dir(seed) / "state.json")
+        return str(state["iterations"][str(self.iterations)]["train"]["figures"]["checkpoint"])
+
+    def job(self, name: str, checkpoint: str, *, mute: bool) -> tuple[Config, EvaluationJob]:
+        """One evaluation; muted ones play half as often."""
+        config = self.config.model_copy(update={"game": self.config.game.model_copy(update={"mute": mute})})
+        folder = self.work / f"evaluation_{name}{'_mute' if mute else ''}"
+        return config, EvaluationJob(checkpoint, self.states, folder, plays=self.plays // 2 if mute else self.plays)
+
+    def totals(self, name: str, checkpoint: str, mode: Mode, *, mute: bool = False) -> Totals:
+        return totals_of(*self.job(name, checkpoint, mute=mute), mode)
+
+
+def main(
+    seeds: Annotated[int, typer.Option(min=1, help="Training seeds 1, 2, …")] = 3,
+    iterations: Annotated[int, typer.Option(min=1)] = 8,
+    config: Annotated[str, typer.Option(help="YAML file or built-in name.")] = "tiny",
+    model: Annotated[str | None, typer.Option(help="The warm start [default: the configuration's].")] = None,
+    states: Annotated[int, typer.Option(min=2, help="Held-out states.")] = 500,
+    plays: Annotated[int, typer.Option(min=2, help="Sampled plays of each state.")] = 4,
+    work: Annotated[Path, typer.Option(help="Gets the runs and the plays.")] = Path("data/learn"),
+    out: Annotated[Path, typer.Option(help="Gets results.json and the plot.")] = Path("docs/results/learn"),
+) -> None:
+    """Train with several seeds and say whether held-out reward rose; exit status 1 if that was not shown."""
+    settings = load_config(config, {"model": model, "iterate.num_iterations": iterations})
+    held_out = held_out_states(make_game(settings.game), states, settings.evaluate.state_seed)
+    plan = Plan(settings, work, seeds, iterations, held_out, plays)
+    seconds = {seed: _train(plan, seed) for seed in range(1, seeds + 1)}
+    asyncio.run(_evaluate(plan))
+    results = _results(plan, seconds)
+    write_json(out / "results.json", results)
+    _plot(results, out / "learning.png")
+    print(json.dumps(_closing_line(results)))
+    raise typer.Exit(0 if results["shown"] else 1)
+
+
+def _train(plan: Plan, seed: int) -> float:
+    started = time.monotonic()
+    run = run_iterate(plan.config.model_copy(update={"seed": seed}), plan.run_dir(seed))
+    recorded = sum(record.seconds for stages in run.state.iterations.values() for record in stages.values())
+    return max(recorded, time.monotonic() - started)
+
+
+async def _evaluate(plan: Plan) -> None:
+    """The warm start and each seed's last checkpoint, with and without talk, on one server; then cross-play."""
+    async with Servers(plan.config.engine, plan.work) as servers:
+        for name, checkpoint in _checkpoints(plan).items():
+            for mute in (False, True):
+                config, job = plan.job(name, checkpoint, mute=mute)
+                await run_evaluate(config, job, servers)
+    names = [str(plan.config.model)]
+    for number in range(2, plan.iterations + 1, 2):
+        state = read_json(plan.run_dir(1) / "state.json")
+        names.append(state["iterations"][str(number)]["train"]["figures"]["checkpoint"])
+    fewer = StateSet(f"{CROSSPLAY_STATES} held-out states", plan.states.states[:CROSSPLAY_STATES])
+    await run_crossplay(plan.config, [*names, "sharing"], fewer, 1, plan.work / "crossplay")
+
+
+def _checkpoints(plan: Plan) -> dict[str, str]:
+    trained = {f"seed_{seed}": plan.trained(seed) for seed in range(1, plan.seeds + 1)}
+    return {"before": str(plan.config.model)} | trained
+
+
+def _results(plan: Plan, seconds: dict[int, float]) -> dict[str, Any]:
+    before = {mode: plan.totals("before", str(plan.config.model), mode) for mode in ("sampled", "greedy")}
+    muted_before = plan.totals("before", str(plan.config.model), "sampled", mute=True)
+    per_seed = {}
+    for seed in range(1, plan.seeds + 1):
+        name, checkpoint = f"seed_{seed}", plan.trained(seed)
+        after = {mode: plan.totals(name, checkpoint, mode) for mode in ("sampled", "greedy")}
+        muted = plan.totals(name, checkpoint, "sampled", mute=True)
+        games = [plan.run_dir(seed) / f"iter_{n}" / "selfplay_games.jsonl" for n in range(1, plan.iterations + 1)]
+        per_seed[str(seed)] = {
+            "after": {mode: _dump(totals.intervals()) for mode, totals in after.items()},
+            "difference": {mode: _dump(contrast([(1, after[mode]), (-1, before[mode])])) for mode in after},
+            "worth_of_talk_after": _dump(contrast([(1, after["sampled"]), (-1, muted)]))["reward"],
+            "worth_of_talk_rise": _dump(
+                contrast([(1, after["sampled"]), (-1, muted), (-1, before["sampled"]), (1, muted_before)])
+            )["reward"],
+            "states_shared_with_training": count_shared(plan.states, set().union(*map(states_in, games))),
+            "seconds": round(seconds[seed], 1),
+            "curve": _lines(plan.run_dir(seed) / "metrics.jsonl"),
+        }
+    differences = [entry["difference"] for entry in per_seed.values()]
+    worst_illegal = max(difference["sampled"]["illegal"]["low"] for difference in differences)
+    shown = all(difference["sampled"]["reward"]["low"] > 0 for difference in differences) and worst_illegal <= 0
+    return {
+        "command": f"make learn SEEDS={plan.seeds}",
+        "config": plan.config.model_dump(mode="json", exclude={"engine"}),
+        "states": plan.states.name,
+        "plays": plan.plays,
+        "references": _dump(references(plan.states)),
+        "before": {mode: _dump(totals.intervals()) for mode, totals in before.items()},
+        "worth_of_talk_before": _dump(contrast([(1, before["sampled"]), (-1, muted_before)]))["reward"],
+        "seeds": per_seed,
+        "crossplay": read_json(plan.work / "crossplay" / "crossplay.json"),
+        "shown": shown,
+    }
+
+
+def _closing_line(results: dict[str, Any]) -> dict[str, Any]:
+    """Means over seeds, and the lowest lower ends of the seeds' intervals."""
+    line: dict[str, Any] = {"benchmark": "learn", "seeds": len(results["seeds"]), "shown": results["shown"]}
+    for mode, figure in (
+        ("sampled", "reward"), ("sampled", "reward_if_agreed"), ("greedy", "reward"), ("sampled", "illegal"),
+    ):  # fmt: skip
+        found = [entry["difference"][mode][figure] for entry in results["seeds"].values()]
+        line[f"{mode}_{figure}"] = {
+            "before": round(results["before"][mode][figure]["value"], 4),
+            "rise": round(float(np.mean([interval["value"] for interval in found])), 4),
+            "lowest_low": round(min(interval["low"] for interval in found), 4),
+        }
+    talk = [entry["worth_of_talk_rise"] for entry in results["seeds"].values()]
+    line["worth_of_talk"] = {
+        "before": round(results["worth_of_talk_before"]["value"], 4),
+        "rise": round(float(np.mean([interval["value"] for interval in talk])), 4),
+        "lowest_low": round(min(interval["low"] for interval in talk), 4),
+    }
+    line["minutes_a_seed"] = [round(entry["seconds"] / 60, 1) for entry in results["seeds"].values()]
+    return line
+
+
+def _plot(results: dict[str, Any], path: Path) -> None:
+    """Held-out reward by iteration, one line a seed, and the reference lines."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4.2), constrained_layout=True)
+    styles = {"held_out_reward": ("#0072b2", "o", "sampled"), "held_out_greedy_reward": ("#d55e00", "s", "greedy")}
+    for key, (colour, marker, label) in styles.items():
+        curves = []
+        for entry in results["seeds"].values():
+            points = [(line["iteration"], line[key]["value"]) for line in entry["curve"] if key in line]
+            curves.append(points)
+            axes.plot(*zip(*points, strict=True), color=colour, alpha=0.35, linewidth=1)
+        mean = np.mean([[value for _, value in points] for points in curves], axis=0)
+        axes.plot([number for number, _ in curves[0]], mean, color=colour, marker=marker, label=f"{label}, mean")
+    for name, interval in results["references"].items():
+        axes.axhline(interval["value"], color="0.4", linewidth=0.8, linestyle=":")
+        axes.annotate(
+            name.replace("_", " "), (1, interval["value"]), xycoords=("axes fraction", "data"), xytext=(-4, 2),
+            textcoords="offset points", ha="right", fontsize=8, color="0.3",
+        )  # fmt: skip
+    axes.set_xlabel("iterations of self-play")
+    axes.set_ylabel("normalised reward on held-out states")
+    axes.legend(loc="lower right", bbox_to_anchor=(0.98, 0.2), frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _dump(intervals: dict[str, Interval]) -> dict[str, Any]:
+    return {
+        name: {key: None if value is None else round(value, 5) for key, value in interval.model_dump().items()}
+        for name, interval in intervals.items()
+    }
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+if __name__ == "__main__":
+    typer.run(main)
