@@ -68,7 +68,7 @@ def play_figures(record: PlayRecord, state: MatchingState, seats: Sequence[int])
         "agreed": (agreed, 1),
         "reward_if_agreed": (reward * agreed, agreed),
         "optimal": (reward >= OPTIMAL, 1),
-        "illegal": (errors.total(), 1),
+        "illegal": (sum(turn.error is not None for turn in mine), 1),
         "messages": (len(messages), 1),
         "words": (sum(len(text.split()) - 1 for text in messages), 1),
         "proposals": (sum(turn.action is ActionKind.PROPOSE for turn in mine), 1),

@@ -122,6 +122,7 @@ def make_play(
                 action=step.action.kind,
                 proposal=list(step.action.proposal) if step.action.proposal else None,
                 error=step.error,
+                error_kind=step.error_kind,
                 finish_reason="length" if cut else "stop",
             )
         )

@@ -24,7 +24,7 @@ generate: {{num_games: 24, plays_per_state: 4, temperature: 1.0, max_new_tokens:
 convert: {{val_fraction: 0.2}}
 train: {{epochs: {EPOCHS}, train_batch_size: 16, micro_batch_size: 16, learning_rate: 1.0e-4, save_every: 1,
          keep_zero_signal: true}}
-iterate: {{num_iterations: 1}}
+iterate: {{num_iterations: 1, evaluate_states: 8}}
 """
 GONE_WITHIN = 15.0
 

@@ -44,6 +44,7 @@ def run(_session_server, tmp_path_factory) -> Run:
             "tiny",
             {
                 "iterate.num_iterations": 2,
+                "iterate.evaluate_states": 8,
                 "generate.num_games": 24,
                 "generate.plays_per_state": 4,
                 "convert.val_fraction": 0.2,

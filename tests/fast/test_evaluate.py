@@ -1,0 +1,251 @@
+"""Evaluation: fixed held-out states, exact figures of each play, partners, reference lines."""
+
+import asyncio
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from factories import board_state, make_play
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.evaluate.crossplay import run_crossplay
+from selfplay_pipeline.evaluate.figures import Tally, play_figures, seats_of
+from selfplay_pipeline.evaluate.run import EvaluationJob, compare_with, default_folder, run_evaluate
+from selfplay_pipeline.evaluate.states import (
+    count_shared,
+    held_out_states,
+    key_of,
+    read_states,
+    references,
+    states_in,
+)
+from selfplay_pipeline.games.matching import MatchingGame
+from selfplay_pipeline.games.types import ErrorKind, Status, state_rng
+from selfplay_pipeline.generate.records import read_games
+
+HUMAN = Path("data/dialop/optimization_human.jsonl")
+
+
+@cache
+def config(name: str = "tiny") -> Config:
+    return load_config(name, {})
+
+
+@cache
+def game(name: str = "tiny") -> MatchingGame:
+    return MatchingGame(config(name).game)
+
+
+def evaluate(player: str, output: Path, opponent: str = "self", count: int = 60, name: str = "tiny", **changes):
+    job = EvaluationJob(player, held_out_states(game(name), count), output, opponent=opponent, **changes)
+    return asyncio.run(run_evaluate(config(name), job)), job
+
+
+def value(evaluation, figure: str) -> float:
+    return evaluation.modes["scripted"].figures[figure].value
+
+
+# --- states
+
+
+def test_held_out_states_are_never_those_of_training():
+    held_out = held_out_states(game(), 500)
+    for seed in (0, 1):
+        trained = {key_of(game().sample_state(state_rng(seed, number)).to_dict()) for number in range(500)}
+        assert count_shared(held_out, trained) == 0
+
+
+def test_held_out_states_are_the_same_every_time_and_the_first_of_more_are_those_of_fewer():
+    few, more = held_out_states(game(), 5), held_out_states(game(), 9)
+    assert few.fingerprint == held_out_states(game(), 5).fingerprint
+    assert [key_of(state.to_dict()) for state in few.states] == [key_of(s.to_dict()) for s in more.states[:5]]
+    assert held_out_states(game(), 5, seed=1).fingerprint != few.fingerprint
+
+
+def test_states_shared_with_a_games_file_are_counted(tmp_path):
+    record = make_play()
+    (tmp_path / "games.jsonl").write_text(record.model_dump_json() + "\n")
+    states = held_out_states(game(), 3)
+    assert count_shared(states, states_in(tmp_path / "games.jsonl")) == 0
+    shared = type(states)("x", (*states.states, board_state(0, 0)))
+    assert count_shared(shared, states_in(tmp_path / "games.jsonl")) == 1
+
+
+def test_the_human_states_and_what_humans_reached_on_them():
+    states = read_states(HUMAN, game("default"))
+    lines = references(states)
+    assert len(states) == 134
+    assert lines["human"].value == pytest.approx(0.921, abs=0.001)
+    assert lines["random"].value == pytest.approx(0.61, abs=0.01)
+    assert lines["own_view"].value == pytest.approx(0.77, abs=0.01)
+    assert lines["optimum"].value == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"mask1": [[1, 0], [0, 1]]}, r"states\.jsonl:2: game state: field 'mask1' has shape \(2, 2\)"),
+        ({"table": None}, r"states\.jsonl:2: game state"),
+        ({"best_assignment_reward": 3}, r"states\.jsonl:2: game state: best_assignment_reward is 3"),
+        ({"proposal_reward": "many"}, r"states\.jsonl:2: could not convert"),
+    ],
+)
+def test_a_bad_state_names_file_line_and_field(tmp_path, change, words):
+    good = json.loads(HUMAN.read_text().splitlines()[0])
+    path = tmp_path / "states.jsonl"
+    path.write_text("\n".join(json.dumps(state) for state in (good, good | change)))
+    with pytest.raises(UserError, match=words):
+        read_states(path, game("default"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("", "holds no game state"), ("[1]\n", ":1: expected a JSON object"), ("{", ":1: not JSON")],
+)
+def test_a_file_that_holds_no_states_is_refused(tmp_path, text, words):
+    path = tmp_path / "states.jsonl"
+    path.write_text(text)
+    with pytest.raises(UserError, match=words):
+        read_states(path, game("default"))
+    with pytest.raises(UserError, match="No such file"):
+        read_states(tmp_path / "none.jsonl", game("default"))
+
+
+# --- figures
+
+
+def test_figures_of_a_play_are_those_counted_by_hand():
+    record, state = make_play(ends_after=0, ends_with=Status.TURN_LIMIT), board_state(0, 0)
+    view = state.view(0)
+    (reviewer, paper), score = next(
+        ((r, p), s) for r, row in enumerate(view) for p, s in enumerate(row) if s is not None
+    )
+    name, title = state.reviewers[reviewer].split()[0], state.papers[paper].split(":")[0]
+    turn = {"finish_reason": "stop"}
+    turns = [
+        {"player": 0, "text": f"[message] {name} {title} {score}", "action": "message"} | turn,
+        {"player": 1, "text": "[message] why? who?", "action": "message"} | turn,
+        {"player": 0, "text": "hello", "action": "invalid", "error": "…", "error_kind": "no_tag"} | turn,
+        {"player": 0, "text": "[propose] …", "action": "propose"} | turn,
+    ]
+    record = type(record).model_validate(record.model_dump() | {"turns": turns})
+    both, first = play_figures(record, state, (0, 1)), play_figures(record, state, (0,))
+    assert both["messages"] == (2, 1)
+    assert first["messages"] == (1, 1)
+    assert (both["questions"][0], first["questions"][0]) == (1, 0)
+    assert both["words"] == (5, 1)
+    assert both["proposals"] == (1, 1)
+    assert both["illegal"] == both["illegal_no_tag"] == (1, 1)
+    assert first["told"] == (1, int(state.masks[0].sum()))
+    assert both["told"] == (1, int(state.masks[0].sum() + state.masks[1].sum()))
+    assert both["reward"] == (0, 1)
+    assert both["reward_if_agreed"] == (0, 0)
+    assert first["reward_first"] == (0, 1)
+    assert first["reward_second"] == (0, 0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 5), st.integers(0, 40))
+def test_figures_of_any_play_fit_together(group, number):
+    record, state = make_play(group, number), board_state(0, group)
+    figures = play_figures(record, state, (0, 1))
+    assert figures["illegal"][0] == record.outcome.num_illegal
+    assert figures["messages"][0] == record.outcome.num_messages
+    assert figures["turns"][0] == record.outcome.num_turns
+    assert figures["illegal"][0] == sum(figures[f"illegal_{kind.value}"][0] for kind in ErrorKind)
+    assert 0 <= figures["told"][0] <= figures["told"][1]
+    assert figures["reward_if_agreed"][0] == figures["reward"][0]
+    for name in ("messages", "illegal", "words", "proposals", "questions", "told"):
+        halves = [play_figures(record, state, (seat,))[name] for seat in (0, 1)]
+        assert figures[name][0] == sum(half[0] for half in halves)
+
+
+def test_plays_lost_to_the_engine_are_counted_but_in_no_figure():
+    records = [make_play(0, 0), make_play(0, 1, ends_after=1)]
+    tally = Tally(game(), 1, self_play=True).add(records)
+    assert tally.statuses["engine_failure"] == 1
+    assert tally.totals().intervals()["reward"].value == records[0].outcome.normalized_reward
+
+
+# --- scripted players, and the reference lines that they reach
+
+
+def test_scripted_partners_play_as_the_references_say(tmp_path):
+    random, _ = evaluate("random", tmp_path / "r", count=200)
+    assert value(random, "reward") == pytest.approx(random.references["random"].value, abs=0.04)
+    own, _ = evaluate("own-view", tmp_path / "o", count=200, plays=1)
+    assert own.references["own_view"].low <= value(own, "reward") <= own.references["own_view"].high + 0.02
+    sharing, _ = evaluate("sharing", tmp_path / "s", count=200, plays=1)
+    assert value(sharing, "reward") == value(sharing, "optimal") == 1
+    assert value(sharing, "told") == pytest.approx(0.5, abs=0.05), "player 0 tells all, player 1 nothing"
+
+
+def test_both_seatings_are_played_and_only_the_evaluated_players_words_count(tmp_path):
+    evaluation, job = evaluate("own-view", tmp_path / "e", opponent="random", count=20, plays=3)
+    records = list(read_games(job.file("scripted")))
+    assert len(records) == 20 * 3 * 2
+    for record in records:
+        (seat,) = seats_of(record.play, self_play=False)
+        assert record.players[seat] == "own-view"
+        assert record.players[1 - seat] == "random"
+        assert record.trajectories == []
+    assert value(evaluation, "messages") == pytest.approx(0.5, abs=0.01), "it talks when it speaks first"
+    assert value(evaluation, "reward_first") is not None
+
+
+def test_muted_messages_say_nothing(tmp_path):
+    loud, job = evaluate("sharing", tmp_path / "loud", count=50, plays=1)
+    settings_ = load_config("tiny", {"game.mute": True})
+    quiet = asyncio.run(run_evaluate(settings_, EvaluationJob("sharing", job.states, tmp_path / "quiet", plays=1)))
+    assert value(loud, "reward") == 1
+    assert value(quiet, "reward") < 0.85
+    assert value(quiet, "told") > 0, "it still speaks; nobody hears it"
+
+
+def test_a_stopped_evaluation_continues_and_a_changed_one_is_refused(tmp_path):
+    first, job = evaluate("random", tmp_path / "e", count=30)
+    lines = job.file("scripted").read_text().splitlines(keepends=True)
+    job.file("scripted").write_text("".join(lines[:17]) + '{"torn')
+    again, _ = evaluate("random", tmp_path / "e", count=30)
+    assert again == first
+    with pytest.raises(UserError, match=r"made with other arguments: .*states"):
+        evaluate("random", tmp_path / "e", count=31)
+
+
+def test_two_evaluations_of_the_same_states_are_compared_in_pairs(tmp_path):
+    _, worse = evaluate("random", tmp_path / "random", count=80)
+    _, better = evaluate("sharing", tmp_path / "sharing", count=80)
+    difference = compare_with(config(), better, worse.output)["scripted"]["reward"]
+    assert 0.2 < difference.low < difference.value < difference.high < 0.5
+    _, other = evaluate("random", tmp_path / "fewer", count=79)
+    with pytest.raises(UserError, match="not comparable"):
+        compare_with(config(), better, other.output)
+
+
+def test_cross_play_fills_the_matrix_for_both_seatings(tmp_path):
+    names = ["random", "own-view", "sharing"]
+    result = asyncio.run(run_crossplay(config(), names, held_out_states(game(), 60), 1, tmp_path))
+    rewards = np.array([[cell.value for cell in row] for row in result.rewards])
+    assert rewards.shape == (3, 3)
+    assert rewards[2, 2] == 1
+    assert rewards[2, 0] < 0.8, "random proposes before it is asked"
+    assert json.loads((tmp_path / "crossplay.json").read_text())["players"] == names
+    with pytest.raises(UserError, match="different players"):
+        asyncio.run(run_crossplay(config(), ["random", "random"], held_out_states(game(), 2), 1, tmp_path))
+
+
+def test_each_evaluation_has_a_folder_of_its_own():
+    names = {
+        default_folder("data/x/iter_1/checkpoint", "self", None, config()),
+        default_folder("data/x/iter_2/checkpoint", "self", None, config()),
+        default_folder("data/x/iter_2/checkpoint", "sharing", None, config()),
+        default_folder("data/x/iter_2/checkpoint", "self", HUMAN, config()),
+        default_folder("data/x/iter_2/checkpoint", "self", None, load_config("tiny", {"game.mute": True})),
+    }
+    assert len(names) == 5
+    assert all(folder.parent == Path("data/evaluations") for folder in names)
