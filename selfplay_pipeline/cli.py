@@ -61,7 +61,9 @@ RUNS = Path("data/matching_game_selfplay_iterations")
 
 ConfigFile = Annotated[
     str | None,
-    typer.Option("--config", help="YAML file, or built-in: tiny (default without a GPU), default (DialOp's board)."),
+    typer.Option(
+        "--config", help="YAML file, or built-in: tiny (default without a GPU), tiny4x4, default (DialOp's board)."
+    ),
 ]
 Model = Annotated[
     str | None,
@@ -463,12 +465,13 @@ def show_config(config: ConfigFile = None, model: Model = None) -> None:
 @model_app.command()
 def tiny(
     out: Annotated[Path, typer.Option(help="Folder for the checkpoint.")] = Path("data/tiny_model"),
+    config: Annotated[str, typer.Option(help="YAML file or built-in whose board it learns: tiny, tiny4x4.")] = "tiny",
     seed: Annotated[int, typer.Option(min=0, help="Of weights, games and batches.")] = 0,
 ) -> None:
     """Build the tiny model: tokenizer, a Qwen2 checkpoint of about 1M parameters, warm start on scripted games."""
     from selfplay_pipeline.models.tiny import build_tiny_model
 
-    build_tiny_model(out, seed=seed)
+    build_tiny_model(out, _config(config).game, seed=seed)
 
 
 @model_app.command()

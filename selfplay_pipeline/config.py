@@ -142,7 +142,7 @@ def load_config(source: str | None, overrides: dict[str, Any]) -> Config:
     if not path.suffix and not path.exists():
         path = Path(str(resources.files("selfplay_pipeline") / "configs" / f"{source}.yaml"))
         if not path.exists():
-            raise UserError(f"--config: no built-in configuration or file {source!r}; built-in: tiny, default")
+            raise UserError(f"--config: no built-in configuration or file {source!r}; built-in: tiny, tiny4x4, default")
     try:
         text = path.read_text()
         node = yaml.compose(text)

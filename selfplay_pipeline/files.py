@@ -15,7 +15,9 @@ from selfplay_pipeline.errors import UserError
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write under a temporary name, then rename."""
+    """Write under a temporary name, then rename; a file that holds just this text is left alone."""
+    if path.exists() and path.read_text() == text:
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.write_text(text)

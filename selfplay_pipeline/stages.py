@@ -8,6 +8,7 @@ from pathlib import Path
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.convert.run import ConvertReport, run_convert
 from selfplay_pipeline.engines.open import model_context_length
+from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import check_checkpoint
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.games.scripted import SCRIPTED
@@ -81,6 +82,20 @@ def is_checkpoint(name: str) -> bool:
     return name != POLICY and name not in SCRIPTED
 
 
+def check_players(names: Iterable[str]) -> None:
+    """Whether each name is one of a player.
+
+    Raises:
+        UserError: it names neither a scripted partner nor what could be a checkpoint.
+    """
+    for name in names:
+        if not is_checkpoint(name):
+            continue
+        if "/" not in name and not Path(name).exists():
+            raise UserError(f"no scripted partner or checkpoint {name!r}; scripted partners: {', '.join(SCRIPTED)}")
+        check_checkpoint(name)
+
+
 async def seat_players(
     config: Config, names: Iterable[str], policy: PolicyRecord, servers: Servers
 ) -> dict[str, Player]:
@@ -103,7 +118,6 @@ async def seat_players(
 
 
 async def _policy_player(config: Config, policy: PolicyRecord, server: PolicyServer, name: str) -> PolicyPlayer:
-    check_checkpoint(policy.checkpoint)
     context_length = model_context_length(policy.checkpoint, config.engine.context_length)
     chat = ChatTokenizer.load(policy.checkpoint)
     chat.check_belongs_to(policy.checkpoint)
@@ -126,13 +140,16 @@ async def generate_games(
         seats: who holds each seat: `policy`, a scripted partner, or another checkpoint.
         servers: running ones; without them they are opened and closed.
     """
+    checkpoint = checkpoint or str(config.model)
     if servers is None:
+        check_checkpoint(checkpoint)
+        check_players(seats)
         async with Servers(config.engine, output.parent, two=any(map(is_checkpoint, seats))) as own:
             return await generate_games(
                 config, output, checkpoint=checkpoint, iteration=iteration, first_state=first_state, seats=seats,
                 servers=own,
             )  # fmt: skip
-    job = make_job(config, output, checkpoint or str(config.model), iteration, first_state, seats)
+    job = make_job(config, output, checkpoint, iteration, first_state, seats)
     game = make_game(config.game)
     by_name = await seat_players(config, seats, job.policy, servers)
     players = [by_name[name] for name in seats]

@@ -22,7 +22,7 @@ from selfplay_pipeline.generate.players import POLICY, Player
 from selfplay_pipeline.generate.records import read_games
 from selfplay_pipeline.generate.run import GenerateJob
 from selfplay_pipeline.servers import Servers
-from selfplay_pipeline.stages import is_checkpoint, play, policy_record, seat_players
+from selfplay_pipeline.stages import check_players, is_checkpoint, play, policy_record, seat_players
 
 Mode = Literal["sampled", "greedy", "scripted"]
 SELF = "self"
@@ -94,6 +94,7 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
         EngineError: too many plays were lost to the engine.
     """
     if servers is None:
+        check_players([job.player] if job.self_play else [job.player, job.opponent])
         two = not job.self_play and is_checkpoint(job.opponent)
         async with Servers(config.engine, job.output, two=two) as own:
             return await run_evaluate(config, job, own)

@@ -1,4 +1,4 @@
-"""The tiny model: a Qwen2 of about 0.8 million parameters that plays 3×3 boards, for machines without a model hub.
+"""The tiny model: a Qwen2 of about 0.8 million parameters that plays small boards, for machines without a model hub.
 
 Its warm start imitates scripted players that talk well enough but plan poorly: it learns the rules, the dialect
 and *how* to plan from what both players know, but mostly does not do so. That leaves self-play something to learn.
@@ -14,11 +14,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.games.matching import MatchingGame
+from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
 from selfplay_pipeline.games.types import HELD_OUT, state_rng
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 from selfplay_pipeline.models.tiny_figures import Figures, measure
-from selfplay_pipeline.models.tiny_teacher import TINY_GAME, Teacher, imitated_play
+from selfplay_pipeline.models.tiny_teacher import Teacher, imitated_play
 from selfplay_pipeline.models.tiny_tokenizer import save_tokenizer
 
 CONTEXT_LENGTH = 1024
@@ -28,12 +28,19 @@ WARM_START = 2
 
 
 def build_tiny_model(
-    out: Path, *, seed: int = 0, steps: int = 900, games_per_step: int = 32, learning_rate: float = 2e-3
+    out: Path,
+    board: MatchingConfig,
+    *,
+    seed: int = 0,
+    steps: int = 900,
+    games_per_step: int = 32,
+    learning_rate: float = 2e-3,
 ) -> list[Figures]:
     """Make the tokenizer, the model and its warm start, and write a Hugging Face folder.
 
     Args:
         out: the folder, made if missing. `warm_start.json` in it keeps the arguments and the figures.
+        board: what it learns to play.
         seed: decides weights, games and figures; the same seed gives the same model on the same machine.
         steps: optimiser steps.
         games_per_step: imitated games per step; each gives two trajectories.
@@ -49,7 +56,7 @@ def build_tiny_model(
     out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(seed)
     tokenizer = save_tokenizer(out)
-    chat, game, model = ChatTokenizer(tokenizer), MatchingGame(TINY_GAME), new_model(tokenizer)
+    chat, game, model = ChatTokenizer(tokenizer), MatchingGame(board), new_model(tokenizer)
     optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     warm_up = max(1, steps // 20)
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -80,7 +87,7 @@ def build_tiny_model(
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "seconds": round(seconds),
         "teacher": asdict(Teacher()),
-        "game": TINY_GAME.model_dump(),
+        "game": board.model_dump(),
         "figures": [asdict(figure) for figure in figures],
     }
     (out / "warm_start.json").write_text(json.dumps(report, indent=2) + "\n")

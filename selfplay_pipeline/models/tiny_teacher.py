@@ -8,7 +8,7 @@ from itertools import permutations
 import numpy as np
 
 from selfplay_pipeline.engines.types import Completion, FinishReason
-from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, MatchingState
+from selfplay_pipeline.games.matching import MatchingGame, MatchingState
 from selfplay_pipeline.games.scripted import (
     PlayerView,
     ScriptedPlayer,
@@ -20,9 +20,6 @@ from selfplay_pipeline.games.scripted import (
     tell,
 )
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
-
-TINY_GAME = MatchingConfig(size=3, max_score=9, scale_min=1, scale_max=1, max_length=20, prompts="compact")
-"""The board that the tiny model plays: that of `configs/tiny.yaml`."""
 
 
 @dataclass(frozen=True)

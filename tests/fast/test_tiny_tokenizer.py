@@ -6,15 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from selfplay_pipeline.config import load_config
 from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
 from selfplay_pipeline.games.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.scripted import make_scripted
 from selfplay_pipeline.games.types import state_rng
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from selfplay_pipeline.models.tiny_teacher import TINY_GAME, imitated_play
+from selfplay_pipeline.models.tiny_teacher import imitated_play
 from selfplay_pipeline.models.tiny_tokenizer import save_tokenizer
 
 pytest.importorskip("transformers")
+
+TINY = load_config("tiny", {}).game
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +68,7 @@ def test_random_ascii_decodes_to_itself(tokenizer: Any) -> None:
         assert tokenizer.decode(encode(tokenizer, text)) == text
 
 
-@pytest.mark.parametrize("config", [TINY_GAME, MatchingConfig(hard_factor=0)], ids=["compact", "default"])
+@pytest.mark.parametrize("config", [TINY, MatchingConfig(hard_factor=0)], ids=["compact", "default"])
 def test_all_that_the_game_renders_decodes_to_itself(tokenizer: Any, config: MatchingConfig) -> None:
     game = MatchingGame(config)
     for index in range(20):
@@ -100,7 +103,7 @@ def test_the_chat_template_is_chatml_without_a_default_system_prompt(tokenizer: 
 
 
 def test_imitated_plays_have_the_tokens_of_the_whole_conversation(tokenizer: Any) -> None:
-    game, chat = MatchingGame(TINY_GAME), ChatTokenizer(tokenizer)
+    game, chat = MatchingGame(TINY), ChatTokenizer(tokenizer)
     for index in range(20):
         for stream in imitated_play(game, chat, make_scripted("sharing"), state_rng(0, index)):
             ids = stream.prompt_ids + stream.response_ids

@@ -19,6 +19,9 @@ from selfplay_pipeline.generate.records import read_games
 from selfplay_pipeline.iterate.manifest import RunDirectory
 from selfplay_pipeline.iterate.run import run_iterate
 
+TEMPERATURE = 0.8
+"""Of `configs/tiny.yaml`."""
+
 
 @dataclass
 class Run:
@@ -143,8 +146,8 @@ def test_each_iterations_games_were_played_by_the_checkpoint_before(run):
     first = "data/tiny_model", run.rows(1)
     second = str(run.path / "iter_1" / "checkpoint"), run.rows(2)
     for folder, rows in (first, second):
-        assert mean_difference(logprobs(folder, rows, 1.0), stored(rows)) < 1e-4
-    assert mean_difference(logprobs(first[0], second[1], 1.0), stored(second[1])) > 1e-3
+        assert mean_difference(logprobs(folder, rows, TEMPERATURE), stored(rows)) < 1e-4
+    assert mean_difference(logprobs(first[0], second[1], TEMPERATURE), stored(second[1])) > 1e-3
 
 
 def test_the_weights_differ_after_each_iteration_and_are_float32(run):
@@ -233,4 +236,33 @@ def test_a_run_directory_is_never_shared(run):
 
 
 def test_one_server_served_the_whole_run(run):
-    assert run.proxy.paths.count("/update_weights_from_disk") == 1
+    assert run.proxy.paths.count("/update_weights_from_disk") == 2, "once for each new checkpoint"
+
+
+def test_every_checkpoint_is_evaluated_on_the_same_held_out_states(run):
+    evaluations = [run.path / f"iter_{number}" / "evaluation" for number in (0, 1, 2)]
+    states = [{game.group_index: game.state for game in read_games(folder / "sampled.jsonl")} for folder in evaluations]
+    assert len(states[0]) == 8
+    assert states[0] == states[1] == states[2]
+    for number, checkpoint in ((0, "data/tiny_model"), (1, str((run.path / "iter_1" / "checkpoint").resolve()))):
+        greedy = list(read_games(evaluations[number] / "greedy.jsonl"))
+        assert {game.policy.checkpoint for game in greedy} == {checkpoint}
+        assert {game.policy.temperature for game in greedy} == {0}
+
+
+def test_metrics_hold_a_line_for_each_iteration_and_the_best_is_named(run):
+    lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["iteration"] for line in lines] == [0, 1, 2]
+    for line in lines:
+        assert line["states_shared_with_training"] == 0
+        interval = line["held_out_reward"]
+        assert 0 < interval["low"] <= interval["value"] <= interval["high"] <= 1
+    for line in lines[1:]:
+        assert 0 < line["token_entropy"] < 1
+        assert 0 <= line["groups_without_signal"] < 1
+        assert 0 <= line["proposed_without_message"] < 0.5
+        assert line["log_prob_gap"] < 1e-4
+        assert line["distinct_messages"] > 5
+    best = json.loads((run.path / "best.json").read_text())
+    assert best["held_out_reward"]["value"] == max(line["held_out_reward"]["value"] for line in lines)
+    assert best["checkpoint"] == lines[best["iteration"]]["checkpoint"]

@@ -1,0 +1,86 @@
+"""Figures of a run by iteration, which is the best, and when a run has collapsed."""
+
+import pytest
+from factories import Habits, make_play
+
+from selfplay_pipeline.games.types import ActionKind
+from selfplay_pipeline.generate.summary import Summary
+from selfplay_pipeline.iterate.manifest import RunState, StageRecord
+from selfplay_pipeline.iterate.metrics import best_iteration, collapse_reason, history_of
+
+HEALTHY = {
+    "mean_reward": 0.8, "token_entropy": 0.1, "groups_without_signal": 0.1, "repeated_messages": 0.0,
+    "proposed_without_message": 0.1, "log_prob_gap": 1e-6,
+}  # fmt: skip
+
+
+def held_out(value: float, width: float = 0.01) -> dict:
+    interval = {"value": value, "low": value - width, "high": value + width}
+    return {"checkpoint": f"c{value}", "held_out_reward": interval, "held_out_greedy_reward": interval}
+
+
+def test_a_healthy_run_has_not_collapsed():
+    history = [{"iteration": 0, **held_out(0.8)}] + [{"iteration": n, **HEALTHY, **held_out(0.8)} for n in (1, 2)]
+    assert collapse_reason(history) is None
+    assert collapse_reason(history[:1]) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"token_entropy": 1e-4}, "deterministic"),
+        ({"groups_without_signal": 0.97}, "97% of the groups carry no signal"),
+        ({"repeated_messages": 0.6}, "repeat an earlier one"),
+        ({"proposed_without_message": 0.95}, "before any message"),
+        ({"log_prob_gap": 0.3}, "disagree by 0.30 nats"),
+        (held_out(0.7), "held-out reward fell from 0.800 after iteration 1 to 0.700"),
+    ],
+)
+def test_each_sign_of_a_collapse_is_named(change, words):
+    history = [{"iteration": 1, **HEALTHY, **held_out(0.8)}, {"iteration": 2, **HEALTHY, **held_out(0.8)} | change]
+    assert words in (collapse_reason(history) or "")
+
+
+def test_a_fall_within_the_intervals_and_a_policy_that_never_talked_are_no_collapse():
+    silent = HEALTHY | {"proposed_without_message": 1.0}
+    history = [{"iteration": 1, **silent, **held_out(0.8, 0.1)}, {"iteration": 2, **silent, **held_out(0.7, 0.1)}]
+    assert collapse_reason(history) is None
+
+
+def test_the_best_iteration_is_that_of_the_highest_held_out_reward_the_first_checkpoint_included():
+    lines = [{"iteration": n, **held_out(value)} for n, value in ((0, 0.8), (2, 0.9), (4, 0.85))]
+    assert best_iteration(lines)["iteration"] == 2
+    assert best_iteration(lines[:1])["checkpoint"] == "c0.8"
+    assert best_iteration([{"iteration": 1, **HEALTHY}]) is None
+
+
+def test_history_joins_the_stages_of_an_iteration_and_leaves_out_one_that_is_not_trained():
+    play = {name: 0.5 for name in ("mean_reward", "token_entropy")} | {"groups_without_signal": 2, "groups": 8}
+    trained = {"generate": play, "convert": {}, "train": {"steps": 3, "checkpoint": "c", "log_prob_gap": 0.1}}
+    state = RunState(
+        iterations={
+            number: {stage: StageRecord(seconds=1, figures=figures) for stage, figures in stages.items()}
+            for number, stages in {0: {"evaluate": held_out(0.8)}, 1: trained, 2: {"generate": play}}.items()
+        }
+    )
+    first, second = history_of(state)
+    assert first["held_out_reward"]["value"] == 0.8
+    assert (second["groups_without_signal"], second["steps"], second["log_prob_gap"]) == (0.25, 3, 0.1)
+
+
+def test_signs_of_degeneration_are_counted_from_the_plays():
+    summary, plays = Summary(), [make_play(0, n, habits=Habits(talk=0.7)) for n in range(40)]
+    for record in plays:
+        summary.add(record)
+    figures = summary.to_dict()
+    said = [[t.text for t in record.turns if t.action is ActionKind.MESSAGE] for record in plays]
+    repeats = sum(len(texts) - len(set(texts)) for texts in said)
+    assert figures["repeated_messages"] == pytest.approx(repeats / sum(map(len, said)))
+    assert figures["distinct_messages"] == len({text for texts in said for text in texts})
+    legal = [[t.action for t in r.turns if t.action in (ActionKind.MESSAGE, ActionKind.PROPOSE)] for r in plays]
+    untold = sum(actions[0] is ActionKind.PROPOSE for actions in legal if actions)
+    assert figures["proposed_without_message"] == untold / 40
+    own = [
+        p for r in plays for t in r.trajectories for p, m in zip(t.response_logprobs, t.response_mask, strict=True) if m
+    ]
+    assert figures["token_entropy"] == pytest.approx(-sum(own) / len(own))

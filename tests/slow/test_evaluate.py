@@ -1,0 +1,116 @@
+"""`selfplay evaluate` and partners with the real server: who plays whom, and clear refusals."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from selfplay_pipeline.evaluate.run import Evaluation
+from selfplay_pipeline.generate.records import read_games
+
+TINY = "data/tiny_model"
+
+
+def selfplay(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "selfplay_pipeline.cli", *arguments], capture_output=True, text=True)
+
+
+def evaluate(server, output: Path, *arguments: str, checkpoint: str = TINY) -> Evaluation:
+    done = selfplay("evaluate", checkpoint, "--server-url", server.url, "--output", str(output), *arguments)
+    assert done.returncode == 0, done.stderr
+    return Evaluation.model_validate_json((output / "evaluation.json").read_text())
+
+
+def copy_of_the_model(folder: Path) -> Path:
+    shutil.copytree(TINY, folder)
+    return folder
+
+
+def test_a_checkpoint_plays_itself_sampled_and_greedily(sglang_server, tmp_path):
+    evaluation = evaluate(sglang_server, tmp_path, "--num-states", "100", "--plays", "1")
+    sampled, greedy = evaluation.modes["sampled"].figures, evaluation.modes["greedy"].figures
+    assert sampled["agreed"].value > 0.95
+    assert 0.75 < sampled["reward"].value < greedy["reward"].value < 0.95
+    assert evaluation.references["own_view"].value < greedy["reward"].low
+    assert sampled["told"].value > 0.2
+    assert sampled["messages"].value > 0.9
+
+
+def test_greedy_play_repeats_exactly(sglang_server, tmp_path):
+    texts = []
+    for name in ("first", "second"):
+        evaluate(sglang_server, tmp_path / name, "--num-states", "30", "--plays", "1", "--max-concurrency", "1")
+        games = sorted(read_games(tmp_path / name / "greedy.jsonl"), key=lambda game: game.group_index)
+        texts.append([[turn.text for turn in game.turns] for game in games])
+    assert texts[0] == texts[1]
+
+
+def test_a_scripted_partner_sits_on_both_sides_and_mute_costs_reward(sglang_server, tmp_path):
+    options = ("--opponent", "sharing", "--num-states", "60", "--plays", "1")
+    loud = evaluate(sglang_server, tmp_path / "loud", *options)
+    for mode in ("sampled", "greedy"):
+        games = list(read_games(tmp_path / "loud" / f"{mode}.jsonl"))
+        assert {tuple(game.players) for game in games} == {("policy", "sharing"), ("sharing", "policy")}
+        assert all(len(game.trajectories) == 1 for game in games)
+    assert loud.modes["greedy"].figures["reward"].value > 0.85
+    muted = evaluate(sglang_server, tmp_path / "muted", *options, "--mute")
+    assert muted.modes["greedy"].figures["reward"].value < loud.modes["greedy"].figures["reward"].low
+
+
+def test_two_checkpoints_play_each_other_on_two_servers(tmp_path):
+    """The second one is a copy, so that both see what they would see in self-play."""
+    copy, output = copy_of_the_model(tmp_path / "copy"), tmp_path / "crossplay"
+    done = selfplay("crossplay", TINY, str(copy), "--num-states", "40", "--temperature", "0", "--output", str(output))
+    assert done.returncode == 0, done.stderr
+    rewards = [
+        [cell["value"] for cell in row] for row in json.loads((output / "crossplay.json").read_text())["rewards"]
+    ]
+    assert max(map(max, rewards)) - min(map(min, rewards)) < 0.02, "one policy in four pairings"
+    assert {tuple(game.players) for game in read_games(output / "0-1.jsonl")} == {("policy", str(copy))}
+
+
+def test_games_with_a_partner_become_one_row_each(sglang_server, tmp_path):
+    games = tmp_path / "games.jsonl"
+    done = selfplay(
+        "generate",
+        "--player1",
+        "sharing",
+        "--num-games",
+        "32",
+        "--server-url",
+        sglang_server.url,
+        "--output",
+        str(games),
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(len(game.trajectories) == 1 for game in read_games(games))
+    done = selfplay("convert", str(games), "--val-fraction", "0")
+    assert "train                       32 rows of 4 groups" in done.stdout
+    done = selfplay("convert", "--check", str(tmp_path / "train.parquet"))
+    assert done.returncode == 0, done.stderr
+
+
+def refused(*arguments: str) -> str:
+    done = selfplay(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr.splitlines()[-1]
+
+
+def test_mistakes_are_one_clear_line(sglang_server, tmp_path):
+    served = ("--server-url", sglang_server.url, "--output", str(tmp_path / "out"), "--num-states", "2")
+    assert "no Hugging Face model there" in refused("evaluate", "data/no/such/checkpoint", *served)
+    other = copy_of_the_model(tmp_path / "other")
+    vocabulary = json.loads((other / "tokenizer.json").read_text())
+    token = vocabulary["added_tokens"][-1]
+    vocabulary["added_tokens"].append({**token, "id": 391, "content": "Zoe"})
+    (other / "tokenizer.json").write_text(json.dumps(vocabulary))
+    assert "the tokenizer belongs to another model" in refused("evaluate", str(other), *served)
+    states = tmp_path / "states.jsonl"
+    state = json.loads(Path("data/dialop/optimization_human.jsonl").read_text().splitlines()[0])
+    states.write_text(json.dumps(state | {"mask2": [[1]]}) + "\n")
+    line = refused("evaluate", TINY, "--states", str(states), *served)
+    assert "states.jsonl:1: game state: field 'mask2' has shape (1, 1), the table has (8, 8)" in line
+    assert "no scripted partner or checkpoint 'shy'" in refused("evaluate", TINY, "--opponent", "shy", *served)
+    assert "needs a server of its own" in refused("evaluate", TINY, "--opponent", str(other), *served)
