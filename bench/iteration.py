@@ -14,7 +14,7 @@ from selfplay_pipeline.iterate.run import run_iterate
 def run() -> dict[str, Any]:
     """Two iterations of the tiny set-up; the first includes the start of the server."""
     with tempfile.TemporaryDirectory() as folder:
-        config = load_config("tiny", {"iterate.num_iterations": 2})
+        config = load_config("tiny", {"iterate.num_iterations": 2, "iterate.evaluate_every": 0})
         started = time.monotonic()
         run = run_iterate(config, Path(folder) / "run")
         seconds = time.monotonic() - started

@@ -22,6 +22,7 @@ from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.engines.open import open_engine
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.types import Completion, SamplingParams
+from selfplay_pipeline.servers import Servers
 from selfplay_pipeline.stages import generate_games
 
 ROUNDS = 3
@@ -91,8 +92,9 @@ async def _measure(config: Config, folder: Path) -> dict[str, Any]:
 
 
 async def _selfplay(config: Config, engine: SGLangEngine, output: Path) -> tuple[RecordingEngine, float]:
-    recorder = RecordingEngine(engine)
-    summary = await generate_games(config, output, engine=recorder)
+    recorder, servers = RecordingEngine(engine), Servers(config.engine, output.parent)
+    servers.policy.engine, servers.policy.serving = recorder, str(config.model)
+    summary = await generate_games(config, output, servers=servers)
     return recorder, summary.seconds
 
 
