@@ -127,9 +127,7 @@ def _results(plan: Plan, seconds: dict[int, float]) -> dict[str, Any]:
             "seconds": round(seconds[seed], 1),
             "curve": _lines(plan.run_dir(seed) / "metrics.jsonl"),
         }
-    differences = [entry["difference"] for entry in per_seed.values()]
-    worst_illegal = max(difference["sampled"]["illegal"]["low"] for difference in differences)
-    shown = all(difference["sampled"]["reward"]["low"] > 0 for difference in differences) and worst_illegal <= 0
+    shown = all(_shown(entry["difference"]) for entry in per_seed.values())
     return {
         "command": f"make learn SEEDS={plan.seeds}",
         "config": plan.config.model_dump(mode="json", exclude={"engine"}),
@@ -142,6 +140,13 @@ def _results(plan: Plan, seconds: dict[int, float]) -> dict[str, Any]:
         "crossplay": read_json(plan.work / "crossplay" / "crossplay.json"),
         "shown": shown,
     }
+
+
+def _shown(difference: dict[str, Any]) -> bool:
+    """Sampled reward rose, also among agreed plays; greedy reward did not fall, illegal actions did not rise."""
+    sampled, greedy = difference["sampled"], difference["greedy"]
+    rose = min(sampled["reward"]["low"], sampled["reward_if_agreed"]["low"]) > 0
+    return rose and greedy["reward"]["value"] >= 0 and sampled["illegal"]["low"] <= 0
 
 
 def _closing_line(results: dict[str, Any]) -> dict[str, Any]:
