@@ -359,6 +359,7 @@ def evaluate(
     output: Annotated[
         Path | None, typer.Option(help="Folder for plays and evaluation.json [default: data/evaluations/…].")
     ] = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Play fixed held-out states, sampled and greedily, and report every figure with a 95 % interval.
 
@@ -379,6 +380,9 @@ def evaluate(
         plays=settings.evaluate.plays,
         output=output or default_folder(checkpoint, opponent, states, settings),
     )
+    if dry_run:
+        print(job.plan())
+        return
     show_evaluation(_run(run_evaluate(settings, job)), job.output)
     if compare is not None:
         show_differences(compare_with(settings, job, compare), compare)

@@ -56,6 +56,14 @@ class EvaluationJob:
     def self_play(self) -> bool:
         return self.opponent in (SELF, self.player)
 
+    def plan(self) -> str:
+        """What would be done, in one line."""
+        seatings = 1 if self.self_play else 2
+        plays = {mode: len(self.states) * seatings * (1 if mode == "greedy" else self.plays) for mode in self.modes}
+        counts = ", ".join(f"{count} {mode} plays" for mode, count in plays.items())
+        with_whom = "itself" if self.self_play else self.opponent
+        return f"{self.player} with {with_whom} on {self.states.name}: {counts} to {self.output}"
+
     def file(self, mode: Mode) -> Path:
         return self.output / f"{mode}.jsonl"
 

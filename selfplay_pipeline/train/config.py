@@ -22,10 +22,7 @@ class TrainOptions(BaseModel):
     micro_batch_size: Annotated[int, Field(ge=1)] = 8
     """Rows in one forward and backward pass on one device."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
-    """Of AdamW, constant after the warm-up."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Optimiser steps over which the learning rate rises from 0; counted over iterations if the optimizer is kept.
-    AdamW's first steps move every weight by about the learning rate, however small its gradient."""
+    """Of AdamW, constant."""
     clip_low: Annotated[float, Field(gt=0)] = 0.2
     """PPO's ratio is clipped below at 1 - clip_low."""
     clip_high: Annotated[float, Field(gt=0)] = 0.2

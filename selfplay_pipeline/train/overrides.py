@@ -82,7 +82,6 @@ def verl_overrides(config: TrainConfig, data: TrainData, num_groups: int, device
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": config.micro_batch_size,
         "actor_rollout_ref.actor.ppo_epochs": 1,
         "actor_rollout_ref.actor.optim.lr": config.learning_rate,
-        "actor_rollout_ref.actor.optim.lr_warmup_steps": config.warmup_steps,
         "actor_rollout_ref.actor.optim.weight_decay": config.weight_decay,
         "actor_rollout_ref.actor.grad_clip": config.grad_clip,
         "actor_rollout_ref.actor.optim.clip_grad": config.grad_clip,

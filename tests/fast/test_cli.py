@@ -25,7 +25,7 @@ def test_help_imports_nothing_heavy():
     assert done.stdout.rstrip().endswith("[]")
 
 
-@pytest.mark.parametrize("command", ["generate", "convert", "train", "iterate", "config"])
+@pytest.mark.parametrize("command", ["generate", "convert", "train", "iterate", "evaluate", "crossplay", "config"])
 def test_every_command_explains_its_options(command):
     done = selfplay(command, "--help")
     assert done.returncode == 0
@@ -42,6 +42,14 @@ def test_every_command_explains_its_options(command):
         (("generate", "--engine", "vllm"), "option for engine.kind"),
         (("train", "--data", "/nowhere/train.parquet"), "/nowhere/train.parquet"),
         (("iterate", "--no-such-option"), "--no-such-option"),
+        (("evaluate", "/nowhere/checkpoint"), "/nowhere/checkpoint: no Hugging Face model there"),
+        (
+            ("evaluate", "random", "--opponent", "shy"),
+            "no scripted partner or checkpoint 'shy'; scripted partners: random",
+        ),
+        (("evaluate", "random", "--states", "/nowhere.jsonl"), "/nowhere.jsonl: No such file"),
+        (("crossplay", "random"), "name two or more different players"),
+        (("generate", "--player1", "shy"), "no scripted partner or checkpoint 'shy'"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_exit_code_2(tmp_path, arguments, words):
@@ -56,6 +64,8 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(tmp_path):
     done = selfplay("generate", "--num-games", "100", "--dry-run", "--output", str(tmp_path / "x" / "games.jsonl"))
     assert "plays 104 games (13 states × 8 plays" in done.stdout
     assert not (tmp_path / "x").exists()
+    done = selfplay("evaluate", "own-view", "--opponent", "random", "--num-states", "20", "--plays", "3", "--dry-run")
+    assert "own-view with random on 20 held-out states (seed 0): 120 scripted plays" in done.stdout
 
 
 def test_a_server_that_cannot_start_shows_the_end_of_its_log(tmp_path):
