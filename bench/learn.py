@@ -125,19 +125,19 @@ def _results(plan: Plan, seconds: dict[int, float]) -> dict[str, Any]:
             )["reward"],
             "states_shared_with_training": count_shared(plan.states, set().union(*map(states_in, games))),
             "seconds": round(seconds[seed], 1),
-            "curve": _lines(plan.run_dir(seed) / "metrics.jsonl"),
+            "curve": _curve(plan.run_dir(seed) / "metrics.jsonl"),
         }
     shown = all(_shown(entry["difference"]) for entry in per_seed.values())
     return {
         "command": f"make learn SEEDS={plan.seeds}",
-        "config": plan.config.model_dump(mode="json", exclude={"engine"}),
+        "config": plan.config.model_dump(mode="json", exclude={"engine", "seed"}),
         "states": plan.states.name,
         "plays": plan.plays,
         "references": _dump(references(plan.states)),
         "before": {mode: _dump(totals.intervals()) for mode, totals in before.items()},
         "worth_of_talk_before": _dump(contrast([(1, before["sampled"]), (-1, muted_before)]))["reward"],
         "seeds": per_seed,
-        "crossplay": read_json(plan.work / "crossplay" / "crossplay.json"),
+        "crossplay": _crossplay(plan),
         "shown": shown,
     }
 
@@ -209,8 +209,17 @@ def _dump(intervals: dict[str, Interval]) -> dict[str, Any]:
     }
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+def _curve(metrics: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "checkpoint"} for line in lines]
+
+
+def _crossplay(plan: Plan) -> dict[str, Any]:
+    """The matrix, with iterations in place of folders."""
+    result = read_json(plan.work / "crossplay" / "crossplay.json")
+    numbers = [name.split("iter_")[1].split("/")[0] if "iter_" in name else name for name in result["players"]]
+    players = [f"iteration {number}" if number.isdigit() else number for number in numbers]
+    return result | {"players": ["warm start", *players[1:]]}
 
 
 if __name__ == "__main__":

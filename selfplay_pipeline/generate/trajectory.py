@@ -61,7 +61,7 @@ class ChatTokenizer:
         """
         from transformers import AutoConfig
 
-        config = AutoConfig.from_pretrained(model)
+        config = AutoConfig.from_pretrained(model).get_text_config()
         size, largest = int(config.vocab_size), max(self.tokenizer.get_vocab().values())
         ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
         if largest >= size:
