@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 
+from bench.learn import STATE_SEED
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.evaluate.bootstrap import Totals, contrast
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate, totals_of
@@ -49,6 +51,7 @@ class OnePlayGroups(Loop):
 ARMS: dict[str, tuple[str, dict[str, Any], type[Loop]]] = {
     "one_play_groups": (
         "(a) groups hold one play's two rows",
+        # 256, because a group is now 2 rows and not twice its "plays": steps hold 64 plays, as in the other arms.
         {"train.keep_zero_signal": True, "train.train_batch_size": 256},
         OnePlayGroups,
     ),
@@ -68,8 +71,8 @@ def main(
 ) -> None:
     """Run all arms and print a table."""
     config = load_config("tiny", {"seed": SEED, "iterate.num_iterations": iterations, "iterate.evaluate_every": 0})
-    held_out = held_out_states(make_game(config.game), states, config.evaluate.state_seed)
-    full = read_json(learned / f"seed_{SEED}" / "state.json")["iterations"]
+    held_out = held_out_states(make_game(config.game), states, STATE_SEED)
+    full = _same_set_up(config, learned / f"seed_{SEED}")["iterations"]
     checkpoints = {
         "before": str(config.model),
         "full": str(full[str(iterations)]["train"]["figures"]["checkpoint"]),
@@ -89,6 +92,16 @@ def main(
     (out / "table.md").write_text(table)
     print(table)
     print(json.dumps({"benchmark": "ablate", **{name: row["sampled"]["value"] for name, row in rows.items()}}))
+
+
+def _same_set_up(config: Config, run: Path) -> dict[str, Any]:
+    """What `make learn` did with this seed, if it used this set-up."""
+    settings, made_with = config.model_dump(mode="json"), read_json(run / "manifest.json")["config"]
+    for section in ("seed", "model", "game", "generate", "convert", "train"):
+        if made_with[section] != settings[section]:
+            sys.exit(f"ablate: {run} was made with another {section}; run `make learn` anew")
+    state: dict[str, Any] = read_json(run / "state.json")
+    return state
 
 
 async def _evaluate(
@@ -120,10 +133,13 @@ def _steps(run: Path) -> list[int]:
 
 
 def _table(rows: dict[str, dict[str, Any]]) -> str:
-    head = "| set-up | sampled reward | greedy reward | rise over the warm start | minus the default |\n"
-    head += "|---|---|---|---|---|\n"
+    head = (
+        "| set-up | sampled reward | greedy reward | illegal a game | rise over the warm start | minus the default |\n"
+    )
+    head += "|---|---|---|---|---|---|\n"
     lines = [
-        f"| {row['label']} | {_text(row['sampled'])} | {_text(row['greedy'])} | {_text(row['rise'], '+')} | "
+        f"| {row['label']} | {_text(row['sampled'])} | {_text(row['greedy'])} | "
+        f"{_text(row['illegal'])} | {_text(row['rise'], '+')} | "
         f"{_text(row['minus_full'], '+')} |\n"
         for row in rows.values()
     ]

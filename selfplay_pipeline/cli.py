@@ -370,7 +370,14 @@ def evaluate(
         config, num_states, state_seed, mute, temperature, max_new_tokens, max_concurrency, engine, device, server_url,
         evaluate__plays=plays,
     )  # fmt: skip
-    from selfplay_pipeline.evaluate.run import EvaluationJob, compare_with, default_folder, run_evaluate
+    from selfplay_pipeline.evaluate.pairing import check_names
+    from selfplay_pipeline.evaluate.run import (
+        EvaluationJob,
+        check_comparable,
+        compare_with,
+        default_folder,
+        run_evaluate,
+    )
     from selfplay_pipeline.ui_evaluate import show_differences, show_evaluation
 
     job = EvaluationJob(
@@ -380,7 +387,10 @@ def evaluate(
         plays=settings.evaluate.plays,
         output=output or default_folder(checkpoint, opponent, states, settings),
     )
+    if compare is not None:
+        check_comparable(settings, job, compare)
     if dry_run:
+        check_names({job.player} if job.self_play else {job.player, job.opponent})
         print(job.plan())
         return
     show_evaluation(_run(run_evaluate(settings, job)), job.output)

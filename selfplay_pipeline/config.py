@@ -97,7 +97,7 @@ class IterateConfig(Section):
     evaluate_states: Annotated[int, Field(ge=2)] = 100
     """Held-out states of these evaluations, each played once sampled and once greedily."""
     stop_on_collapse: bool = False
-    """Stop when a collapse is noticed (`iterate/collapse.py` has the rules), instead of only saying so."""
+    """Stop when a collapse is noticed (`iterate/metrics.py` has the rules), instead of only saying so."""
     keep_trainer_states: Literal["all", "last"] = "all"
     """`last` removes the optimizer states of earlier iterations, which are large for large models."""
 

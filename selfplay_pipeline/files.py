@@ -15,8 +15,11 @@ from selfplay_pipeline.errors import UserError
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write under a temporary name, then rename; a file that holds just this text is left alone."""
-    if path.exists() and path.read_text() == text:
+    """Write under a temporary name, then rename.
+
+    A file that holds just this text is left alone, so that a command with nothing to do changes nothing.
+    """
+    if path.exists() and path.read_bytes() == text.encode():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -56,6 +59,7 @@ def check_checkpoint(name: str) -> None:
     """
     path = Path(name)
     is_path = path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1
+    is_path = is_path or ("/" in name and path.parent.is_dir())
     if is_path and not (path / "config.json").is_file():
         raise UserError(f"{name}: no Hugging Face model there (config.json is missing)")
 

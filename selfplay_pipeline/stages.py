@@ -78,7 +78,7 @@ def plan_generate(config: Config, output: Path, seats: Sequence[str] = SELF_PLAY
 
 
 def is_checkpoint(name: str) -> bool:
-    """Whether a player's name is that of another checkpoint, which needs a server of its own."""
+    """Whether a player's name is neither `policy` nor a scripted partner's."""
     return name != POLICY and name not in SCRIPTED
 
 
@@ -102,18 +102,17 @@ async def seat_players(
     """The players of these names, with their engines running and serving them.
 
     Args:
-        names: `policy`, a scripted partner, or another checkpoint (one at most).
+        names: `policy`, a scripted partner, or another checkpoint; there are servers for two checkpoints.
         policy: the checkpoint of `policy`; another checkpoint samples in the same way.
     """
     players: dict[str, Player] = {}
-    for name in names:
-        if name == POLICY:
-            players[name] = await _policy_player(config, policy, servers.policy, POLICY)
-        elif is_checkpoint(name):
-            other = policy.model_copy(update={"checkpoint": name})
-            players[name] = await _policy_player(config, other, servers.opponent, name)
-        else:
+    free = [servers.policy, servers.opponent]
+    for name in sorted(set(names), key=lambda name: name != POLICY):
+        if name in SCRIPTED:
             players[name] = Scripted(name)
+            continue
+        record = policy if name == POLICY else policy.model_copy(update={"checkpoint": name})
+        players[name] = await _policy_player(config, record, free.pop(0), name)
     return players
 
 
@@ -144,7 +143,7 @@ async def generate_games(
     if servers is None:
         check_checkpoint(checkpoint)
         check_players(seats)
-        async with Servers(config.engine, output.parent, two=any(map(is_checkpoint, seats))) as own:
+        async with Servers(config.engine, output.parent, two=len(set(seats) - SCRIPTED.keys()) == 2) as own:
             return await generate_games(
                 config, output, checkpoint=checkpoint, iteration=iteration, first_state=first_state, seats=seats,
                 servers=own,

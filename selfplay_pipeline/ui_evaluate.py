@@ -58,11 +58,11 @@ def _figures_table(title: str, columns: Mapping[Mode, Mapping[str, Interval]]) -
         table.add_column(mode, no_wrap=True)
     names = dict.fromkeys(name for figures in columns.values() for name in figures)
     for name in [*LABELS, *(name for name in names if name not in LABELS)]:
-        found = [figures[name] for figures in columns.values() if name in figures]
-        if not found or (name not in LABELS and not any(interval.value for interval in found)):
+        found = [figures.get(name) for figures in columns.values()]
+        if not any(found) or (name not in LABELS and not any(interval and interval.value for interval in found)):
             continue
         label = LABELS.get(name, f"  {name.removeprefix('illegal_').replace('_', ' ')}")
-        table.add_row(label, *map(str, found))
+        table.add_row(label, *("–" if interval is None else str(interval) for interval in found))
     return table
 
 

@@ -5,7 +5,7 @@ Percentile bootstrap over clusters (Efron and Tibshirani, "An Introduction to th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,7 +67,8 @@ class Totals:
 def contrast(terms: Sequence[tuple[float, Totals]], resamples: int = RESAMPLES) -> dict[str, Interval]:
     """A weighted sum of the figures of several evaluations, paired: their common states are resampled together.
 
-    `contrast([(1, after), (-1, before)])` is the difference of two. Figures that are not in all of them are left out.
+    `contrast([(1, after), (-1, before)])` is the difference of two. Figures that are not in all of them are left out;
+    so are, of each figure, resamples in which a denominator is 0.
 
     Raises:
         ValueError: they have another number of states.
@@ -90,14 +91,12 @@ def contrast(terms: Sequence[tuple[float, Totals]], resamples: int = RESAMPLES) 
     return _collect(names, values, np.concatenate(drawn))
 
 
-def _draws(states: int, resamples: int) -> list[NDArray[np.float64]]:
+def _draws(states: int, resamples: int) -> Iterator[NDArray[np.float64]]:
     """How often each state is drawn, in chunks of (resamples, states). Always the same, so that figures repeat."""
     rng = np.random.default_rng(0)
     share = np.full(states, 1 / states)
-    return [
-        rng.multinomial(states, share, size=min(CHUNK, resamples - start)).astype(np.float64)
-        for start in range(0, resamples, CHUNK)
-    ]
+    for start in range(0, resamples, CHUNK):
+        yield rng.multinomial(states, share, size=min(CHUNK, resamples - start)).astype(np.float64)
 
 
 def _ratio(above: NDArray[np.float64], below: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -11,13 +11,13 @@ from selfplay_pipeline.config import Config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.bootstrap import Interval
 from selfplay_pipeline.evaluate.figures import Tally
-from selfplay_pipeline.evaluate.run import play_states
+from selfplay_pipeline.evaluate.pairing import Pairing, check_names, play_pairing
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.files import write_text
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_games
 from selfplay_pipeline.servers import Servers
-from selfplay_pipeline.stages import check_players, is_checkpoint
+from selfplay_pipeline.stages import is_checkpoint
 
 
 class CrossPlay(BaseModel):
@@ -40,7 +40,7 @@ async def run_crossplay(config: Config, names: Sequence[str], states: StateSet, 
     """
     if len(names) < 2 or len(set(names)) < len(names):
         raise UserError("crossplay: name two or more different players (checkpoints or scripted partners)")
-    check_players(names)
+    check_names(names)
     two = sum(map(is_checkpoint, names)) > 1
     async with Servers(config.engine, output, two=two) as servers:
         rewards = [
@@ -67,6 +67,6 @@ async def _cell(
 ) -> Interval:  # fmt: skip
     first, second = names[pair[0]], names[pair[1]]
     file = output / f"{pair[0]}-{pair[1]}.jsonl"
-    await play_states(config, states, file, (first, second), plays, config.generate.temperature, servers)
+    await play_pairing(config, Pairing(first, second, states, file, plays, config.generate.temperature), servers)
     tally = Tally(make_game(config.game), len(states), self_play=True).add(read_games(file))
     return tally.totals().intervals()["reward"]

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.evaluate.bootstrap import Totals
 from selfplay_pipeline.games.matching import MatchingGame, MatchingState
 from selfplay_pipeline.games.scripted import told_cells
+from selfplay_pipeline.games.text import TAG
 from selfplay_pipeline.games.types import ActionKind, ErrorKind, Status
 from selfplay_pipeline.generate.records import PlayRecord
 
@@ -59,10 +61,11 @@ def play_figures(record: PlayRecord, state: MatchingState, seats: Sequence[int])
     errors = Counter(turn.error_kind for turn in mine if turn.error_kind)
     visible = told = 0
     for seat in seats:
-        said = "\n".join(turn.text for turn in mine if turn.player == seat and turn.action is ActionKind.MESSAGE)
-        heard, view = told_cells(said, state.papers, state.reviewers), state.view(seat)
+        view = state.view(seat)
+        said = [turn.text for turn in mine if turn.player == seat and turn.action is ActionKind.MESSAGE]
+        named = {pair for text in said for pair in told_cells(text, state.papers, state.reviewers).items()}
         visible += int(state.masks[seat].sum())
-        told += sum(view[reviewer][paper] == score for (reviewer, paper), score in heard.items())
+        told += sum(view[reviewer][paper] == score for (reviewer, paper), score in named)
     figures: Figures = {
         "reward": (reward, 1),
         "agreed": (agreed, 1),
@@ -70,7 +73,7 @@ def play_figures(record: PlayRecord, state: MatchingState, seats: Sequence[int])
         "optimal": (reward >= OPTIMAL, 1),
         "illegal": (sum(turn.error is not None for turn in mine), 1),
         "messages": (len(messages), 1),
-        "words": (sum(len(text.split()) - 1 for text in messages), 1),
+        "words": (sum(len(TAG.sub("", text, count=1).split()) for text in messages), 1),
         "proposals": (sum(turn.action is ActionKind.PROPOSE for turn in mine), 1),
         "questions": (sum("?" in text for text in messages), 1),
         "turns": (len(mine), 1),
@@ -106,4 +109,11 @@ class Tally:
         return self
 
     def totals(self) -> Totals:
+        """The sums of all figures.
+
+        Raises:
+            EngineError: every play was lost to the engine.
+        """
+        if not self._sums:
+            raise EngineError("every play was lost to the engine; see the server's log")
         return Totals.of({name: (sums[:, 0], sums[:, 1]) for name, sums in self._sums.items()})

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -14,15 +13,14 @@ from selfplay_pipeline.config import Config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.bootstrap import Interval, Totals, contrast
 from selfplay_pipeline.evaluate.figures import Tally
+from selfplay_pipeline.evaluate.pairing import Pairing, check_names, comparable, play_pairing
 from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.files import read_json, write_text
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.games.scripted import SCRIPTED
-from selfplay_pipeline.generate.players import POLICY, Player
 from selfplay_pipeline.generate.records import read_games
-from selfplay_pipeline.generate.run import GenerateJob
 from selfplay_pipeline.servers import Servers
-from selfplay_pipeline.stages import check_players, is_checkpoint, play, policy_record, seat_players
+from selfplay_pipeline.stages import is_checkpoint
 
 Mode = Literal["sampled", "greedy", "scripted"]
 SELF = "self"
@@ -67,6 +65,18 @@ class EvaluationJob:
     def file(self, mode: Mode) -> Path:
         return self.output / f"{mode}.jsonl"
 
+    def pairing(self, config: Config, mode: Mode) -> Pairing:
+        """What is played for one mode. A checkpoint opposite a scripted player samples."""
+        return Pairing(
+            first=self.player,
+            second=self.player if self.self_play else self.opponent,
+            states=self.states,
+            file=self.file(mode),
+            plays=1 if mode == "greedy" else self.plays,
+            temperature=0.0 if mode == "greedy" else config.generate.temperature,
+            both_seatings=not self.self_play,
+        )
+
 
 class ModeReport(BaseModel):
     """Figures of one way to sample."""
@@ -102,18 +112,14 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
         EngineError: too many plays were lost to the engine.
     """
     if servers is None:
-        check_players([job.player] if job.self_play else [job.player, job.opponent])
-        two = not job.self_play and is_checkpoint(job.opponent)
+        names = {job.player} if job.self_play else {job.player, job.opponent}
+        check_names(names)
+        two = sum(map(is_checkpoint, names)) == 2
         async with Servers(config.engine, job.output, two=two) as own:
             return await run_evaluate(config, job, own)
     reports: dict[Mode, ModeReport] = {}
     for mode in job.modes:
-        seats = (job.player, job.player if job.self_play else job.opponent)
-        plays = 1 if mode == "greedy" else job.plays
-        temperature = config.generate.temperature if mode == "sampled" else 0.0
-        await play_states(
-            config, job.states, job.file(mode), seats, plays, temperature, servers, both_seatings=not job.self_play
-        )
+        await play_pairing(config, job.pairing(config, mode), servers)
         tally = tally_of(config, job, mode)
         reports[mode] = ModeReport(
             plays=tally.statuses.total(), statuses=dict(tally.statuses), figures=tally.totals().intervals()
@@ -126,7 +132,7 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
         temperature=config.generate.temperature,
         mute=config.game.mute,
         modes=reports,
-        references=references(job.states),
+        references=references(job.states, config.game),
     )
     write_text(job.output / "evaluation.json", evaluation.model_dump_json(indent=2) + "\n")
     return evaluation
@@ -144,19 +150,33 @@ def compare_with(config: Config, job: EvaluationJob, earlier: Path) -> dict[Mode
     """This evaluation minus an earlier one, paired by game state.
 
     Raises:
-        UserError: there is none, or it is of other states or with another opponent.
+        UserError: there is none, or it is of something else.
     """
-    before = Evaluation.model_validate(read_json(earlier / "evaluation.json"))
-    if (before.opponent == SELF) != job.self_play or before.num_states != len(job.states):
-        raise UserError(f"{earlier}: an evaluation of {before.states} with {before.opponent}: not comparable with this")
+    check_comparable(config, job, earlier)
     result = {}
     for mode in job.modes:
-        arguments = [read_json(folder / f"{mode}.args.json")["states"] for folder in (job.output, earlier)]
-        if arguments[0] != arguments[1]:
-            raise UserError(f"{earlier}: an evaluation of other states ({before.states}): not comparable with this")
-        after = totals_of(config, job, mode)
-        result[mode] = contrast([(1, after), (-1, totals_of(config, replace(job, output=earlier), mode))])
+        before = totals_of(config, replace(job, output=earlier), mode)
+        result[mode] = contrast([(1, totals_of(config, job, mode)), (-1, before)])
     return result
+
+
+def check_comparable(config: Config, job: EvaluationJob, earlier: Path) -> None:
+    """Whether a folder holds an evaluation of the same states, with the same opponent, rules and sampling.
+
+    Raises:
+        UserError: it does not.
+    """
+    for mode in job.modes:
+        path = earlier / f"{mode}.args.json"
+        if not (earlier / "evaluation.json").exists() or not path.exists():
+            raise UserError(
+                f"{earlier}: no finished evaluation there with {mode} plays; `selfplay evaluate` writes one"
+            )
+        if not comparable(job.pairing(config, mode).task(config).arguments, read_json(path)):
+            raise UserError(
+                f"{earlier}: not comparable: its states, plays, opponent, rules or sampling differ "
+                f"(compare {path.name} of both folders)"
+            )
 
 
 def tally_of(config: Config, job: EvaluationJob, mode: Mode) -> Tally:
@@ -167,59 +187,3 @@ def tally_of(config: Config, job: EvaluationJob, mode: Mode) -> Tally:
 def totals_of(config: Config, job: EvaluationJob, mode: Mode) -> Totals:
     """The same as sums by state, for paired comparisons."""
     return tally_of(config, job, mode).totals()
-
-
-async def play_states(
-    config: Config,
-    states: StateSet,
-    file: Path,
-    seats: tuple[str, str],
-    plays: int,
-    temperature: float,
-    servers: Servers,
-    *,
-    both_seatings: bool = False,
-) -> None:
-    """Play each state `plays` times, or twice as often with the seats swapped in every other play.
-
-    Args:
-        seats: checkpoints or scripted partners; the first one's trajectories are recorded.
-    """
-    first, second = seats
-    policy = policy_record(config, first if is_checkpoint(first) else "scripted", temperature)
-    me = POLICY if is_checkpoint(first) else first
-    other = me if second == first else second
-    arguments = {
-        "seats": list(seats),
-        "states": states.fingerprint,
-        "plays": plays,
-        "both_seatings": both_seatings,
-        "weights": [weights_of(name) for name in seats],
-        "context_length": config.engine.context_length,
-        **{f"policy.{key}": value for key, value in policy.model_dump().items()},
-        **{f"game.{key}": value for key, value in config.game.model_dump().items()},
-    }
-    job = GenerateJob(
-        output=file,
-        seed=0,
-        first_state=0,
-        num_groups=len(states),
-        plays_per_state=plays * (2 if both_seatings else 1),
-        max_concurrency=config.generate.max_concurrency,
-        max_failures=config.generate.max_failures,
-        policy=policy,
-        arguments=arguments,
-    )
-    by_name = await seat_players(config, {me, other}, policy, servers)
-    seatings = [[by_name[me], by_name[other]], [by_name[other], by_name[me]]]
-
-    def players(number: int) -> Sequence[Player]:
-        return seatings[number % 2 if both_seatings else 0]
-
-    await play(job, make_game(config.game), states.states.__getitem__, players)
-
-
-def weights_of(name: str) -> list[list[Any]]:
-    """Size and time of a checkpoint's weight files: plays of a checkpoint that was trained anew are not reused."""
-    files = sorted(Path(name).glob("*.safetensors")) if Path(name).is_dir() else []
-    return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]

@@ -13,7 +13,7 @@ import numpy as np
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.bootstrap import Interval, Totals
-from selfplay_pipeline.games.matching import MatchingGame, MatchingState, own_view_matching
+from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, MatchingState, own_view_matching
 from selfplay_pipeline.games.types import HELD_OUT, state_rng
 from selfplay_pipeline.generate.records import read_lines
 
@@ -36,13 +36,13 @@ class StateSet:
 
     @property
     def fingerprint(self) -> str:
-        """Changes with any state."""
-        return hashlib.sha256("".join(map(key_of, (state.to_dict() for state in self.states))).encode()).hexdigest()
+        """Changes with anything that a player could see."""
+        return hashlib.sha256(json.dumps([state.to_dict() for state in self.states]).encode()).hexdigest()
 
 
-def held_out_states(game: MatchingGame, count: int, seed: int = 0) -> StateSet:
-    """The first `count` states of the held-out seed space: no training of any seed draws from its streams."""
-    states = tuple(game.sample_state(state_rng(seed, number, HELD_OUT)) for number in range(count))
+def held_out_states(game: MatchingGame, count: int, seed: int = 0, space: int = HELD_OUT) -> StateSet:
+    """The first `count` states of a held-out seed space: no training of any seed draws from its streams."""
+    states = tuple(game.sample_state(state_rng(seed, number, space)) for number in range(count))
     return StateSet(f"{count} held-out states (seed {seed})", states)
 
 
@@ -61,6 +61,7 @@ def read_states(path: Path, game: MatchingGame) -> StateSet:
             if not isinstance(data, dict):
                 raise UserError("expected a JSON object")
             state = game.load_state(data)
+            _check_fits(state, game)
             score = data.get("proposal_reward")
             states.append(state)
             human.append(None if score is None else float(score) / state.best)
@@ -71,6 +72,19 @@ def read_states(path: Path, game: MatchingGame) -> StateSet:
     if not states:
         raise UserError(f"{path}: holds no game state; expected one JSON object a line")
     return StateSet(f"{len(states)} states of {path}", tuple(states), tuple(human))
+
+
+def _check_fits(state: MatchingState, game: MatchingGame) -> None:
+    config, top = game.config, int(state.table.max())
+    if state.size != config.size or top > config.max_score:
+        raise UserError(
+            f"game state: a board of size {state.size} with scores up to {top}, but the configuration's has size "
+            f"{config.size} and scores up to {config.max_score}; give the configuration of these states "
+            "(--config default has DialOp's board)"
+        )
+    for scale in state.scales:
+        if not config.scale_min <= scale <= config.scale_max:
+            raise UserError(f"game state: scale {scale} is not in {config.scale_min:g}..{config.scale_max:g}")
 
 
 def key_of(state: dict[str, Any]) -> str:
@@ -88,15 +102,16 @@ def count_shared(states: StateSet, played: Iterable[str]) -> int:
     return len({key_of(state.to_dict()) for state in states.states} & set(played))
 
 
-def references(states: StateSet) -> dict[str, Interval]:
+def references(states: StateSet, config: MatchingConfig) -> dict[str, Interval]:
     """Mean normalised rewards to compare with, on the same states.
 
     `random`: the expectation over all matchings; `own_view`: the best that one player plans alone, mean of both;
     `optimum`: the best on the pooled view; `human`: as recorded, on the states that have it.
     """
+    mean = (config.max_score + 1) // 2
     lines: dict[str, Sequence[float | None]] = {
         "random": [float(state.table.mean()) * state.size / state.best for state in states.states],
-        "own_view": [float(np.mean([_alone(state, player) for player in (0, 1)])) for state in states.states],
+        "own_view": [float(np.mean([_alone(state, player, mean) for player in (0, 1)])) for state in states.states],
         "optimum": [1.0] * len(states),
     }
     if any(value is not None for value in states.human):
@@ -108,8 +123,5 @@ def references(states: StateSet) -> dict[str, Interval]:
     return Totals.of(totals).intervals()
 
 
-def _alone(state: MatchingState, player: int) -> float:
-    # Cells that a player does not see count as the mean of 0..max_score, which is the table's value where nobody sees.
-    unseen = ~(state.masks[0] | state.masks[1])
-    mean = float(state.table[unseen][0]) if unseen.any() else float(state.table.mean())
+def _alone(state: MatchingState, player: int, mean: float) -> float:
     return state.score(own_view_matching(state, player, mean)) / state.best

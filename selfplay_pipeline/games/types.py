@@ -144,8 +144,9 @@ class Counts:
     errors_in_a_row: list[int] = field(default_factory=list)
 
 
-TRAIN, HELD_OUT = 0, 1
-"""Seed spaces. States of one never share a random stream with states of the other."""
+TRAIN, HELD_OUT, WARM_START, MONITOR, SEATS = range(5)
+"""Seed spaces; none shares a random stream with another. Of states to train on, to evaluate on, to imitate on, and to
+compare the iterations of a run on (so that the best of them can still be evaluated honestly); of partners' choices."""
 
 
 def state_rng(seed: int, index: int, space: int = TRAIN) -> np.random.Generator:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 
 from selfplay_pipeline.engines.types import Engine, EngineError, FinishReason, SamplingParams
-from selfplay_pipeline.games.matching import MatchingSession
-from selfplay_pipeline.games.scripted import SCRIPTED, ScriptedPlayer, player_view
+from selfplay_pipeline.games.scripted import SCRIPTED, PlayerView, ScriptedPlayer, player_view
+from selfplay_pipeline.games.types import SEATS, Opening
 from selfplay_pipeline.generate.play import ContextFull, Reply, Seat
 from selfplay_pipeline.generate.records import PolicyRecord, Trajectory
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
@@ -22,11 +24,26 @@ POLICY = "policy"
 class Place:
     """Where a player sits in one play."""
 
-    session: MatchingSession
+    opening: Opening
+    """What the player reads before anything was said."""
+    view: Callable[[], PlayerView]
+    """What it knows when it is its turn, as data."""
     player: int
-    game_id: str
+    key: str
+    """Names this seat of this play."""
     seed: tuple[int, ...]
-    """Names the random stream of this seat in this play."""
+    """Names the random stream of this seat of this play."""
+
+    @classmethod
+    def at(cls, session: Any, player: int, game_id: str, seed: tuple[int, ...]) -> Place:
+        """A seat of a play: it shows its holder nothing of the partner's table."""
+        return cls(
+            opening=session.opening(player),
+            view=partial(player_view, session, player),
+            player=player,
+            key=f"{game_id}-{player}",
+            seed=(SEATS, *seed, player),
+        )
 
 
 class Player(Protocol):
@@ -51,7 +68,6 @@ class PolicyPlayer:
     name: str = POLICY
 
     def sit(self, place: Place) -> PolicySeat:
-        opening = place.session.opening(place.player)
         params = SamplingParams(
             temperature=self.policy.temperature,
             max_new_tokens=self.policy.max_new_tokens,
@@ -59,10 +75,10 @@ class PolicyPlayer:
         )
         return PolicySeat(
             engine=self.engine,
-            stream=Stream(self.chat, place.player, opening.system, [opening.observation]),
+            stream=Stream(self.chat, place.player, place.opening.system, [place.opening.observation]),
             params=params,
             context_length=self.context_length,
-            session_key=f"{place.game_id}-{place.player}",
+            session_key=place.key,
             recorded=self.name == POLICY,
         )
 
@@ -106,17 +122,15 @@ class Scripted:
     name: str
 
     def sit(self, place: Place) -> ScriptedSeat:
-        rng = np.random.default_rng([*place.seed, place.player])
-        return ScriptedSeat(SCRIPTED[self.name], place.session, place.player, rng)
+        return ScriptedSeat(SCRIPTED[self.name], place.view, np.random.default_rng(place.seed))
 
 
 @dataclass
 class ScriptedSeat:
-    """It reads what it knows from the session, through `player_view`, so that it needs no observations."""
+    """It reads what it knows as data, so that it needs no observations."""
 
     script: ScriptedPlayer
-    session: MatchingSession
-    player: int
+    view: Callable[[], PlayerView]
     rng: np.random.Generator
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -125,7 +139,7 @@ class ScriptedSeat:
         pass
 
     async def act(self) -> Reply:
-        return Reply(self.script.act(player_view(self.session, self.player), self.rng), False, "scripted")
+        return Reply(self.script.act(self.view(), self.rng), False, "scripted")
 
     def finish(self) -> None:
         return None

@@ -116,7 +116,7 @@ async def play_one(
     game_id = job.game_id(group, number)
     session: Any = game.start(state)
     seed = (job.seed, group, number)
-    seats = [player.sit(Place(session, seat, game_id, seed)) for seat, player in enumerate(players)]
+    seats = [player.sit(Place.at(session, seat, game_id, seed)) for seat, player in enumerate(players)]
     play = Play(session, seats)
     await play.run()
     outcome = session.outcome()

@@ -34,7 +34,9 @@ class Summary:
     distinct: set[int] = field(default_factory=set)
     """Hashes of all messages."""
     surprise: float = 0.0
-    """Sum of -log-prob of the sampled tokens."""
+    """Sum of -log-prob of the sampled tokens …"""
+    own_tokens: int = 0
+    """… and how many these are, of plays that the engine did not fail."""
     sampled_tokens: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -53,13 +55,14 @@ class Summary:
         self.prompt_tokens += record.prompt_tokens
         self.cached_tokens += record.cached_tokens
         self.sampled_tokens += sum(sum(t.response_mask) for t in record.trajectories)
-        self.surprise -= sum(sum(t.response_logprobs) for t in record.trajectories)
         if record.outcome.status is Status.ENGINE_FAILURE:
             return
         self.rewards[record.group_index].append(record.outcome.normalized_reward)
         self.illegal += record.outcome.num_illegal
         self.messages += record.outcome.num_messages
         self.turns += record.outcome.num_turns
+        self.own_tokens += sum(sum(t.response_mask) for t in record.trajectories)
+        self.surprise -= sum(sum(t.response_logprobs) for t in record.trajectories)
         said = [turn.text.strip() for turn in record.turns if turn.action is ActionKind.MESSAGE]
         self.repeated += len(said) - len(set(said))
         self.distinct.update(map(hash, said))
@@ -115,7 +118,7 @@ class Summary:
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": self.cached_tokens,
             "prefix_cache_hit_share": self.cached_tokens / max(1, self.prompt_tokens),
-            "token_entropy": self.surprise / max(1, self.sampled_tokens),
+            "token_entropy": self.surprise / max(1, self.own_tokens),
             "proposed_without_message": self.proposed_untold / played,
             "repeated_messages": self.repeated / max(1, self.messages),
             "distinct_messages": len(self.distinct),

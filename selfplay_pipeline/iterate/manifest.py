@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.errors import UserError
@@ -18,8 +18,12 @@ from selfplay_pipeline.files import read_json, write_json, write_text
 
 Stage = Literal["generate", "convert", "train", "evaluate"]
 
-MAY_CHANGE = ("iterate", "engine", "evaluate", "generate.max_concurrency", "generate.max_failures", "train.loggers")
-"""What a continued run may set anew: it does not decide what is played or learned."""
+MAY_CHANGE = (
+    "engine", "generate.max_concurrency", "generate.max_failures", "train.loggers", "evaluate.num_states",
+    "evaluate.plays", "iterate.num_iterations", "iterate.keep_server", "iterate.evaluate_every",
+    "iterate.stop_on_collapse", "iterate.keep_trainer_states",
+)  # fmt: skip
+"""What a continued run may set anew: it does not decide what is played, learned or compared."""
 
 
 class StageRecord(BaseModel):
@@ -70,7 +74,7 @@ class RunDirectory:
         if not manifest.exists():
             write_json(manifest, describe(settings))
             return
-        before = flatten(read_json(manifest)["config"])
+        before = flatten(_with_defaults(read_json(manifest)["config"]))
         now = flatten(settings)
         differ = [
             key
@@ -108,6 +112,14 @@ def describe(settings: dict[str, Any]) -> dict[str, Any]:
         "python": platform.python_version(),
         "git_revision": _git_revision(),
     }
+
+
+def _with_defaults(settings: dict[str, Any]) -> dict[str, Any]:
+    """An earlier version's settings with the defaults of keys that have come since."""
+    try:
+        return Config.model_validate(settings).model_dump(mode="json")
+    except ValidationError:
+        return settings
 
 
 def flatten(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:

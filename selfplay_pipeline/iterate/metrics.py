@@ -30,6 +30,15 @@ TALKATIVE = 0.5
 MAX_LOG_PROB_GAP = 0.1
 """Mean difference in nats between the engine's and the trainer's log-probs at the first step."""
 
+_HEALTHY = {
+    "token_entropy": 1.0,
+    "groups_without_signal": 0.0,
+    "repeated_messages": 0.0,
+    "proposed_without_message": 0.0,
+    "log_prob_gap": 0.0,
+}
+"""Stands for a figure that was not taken."""
+
 
 def history_of(state: RunState) -> list[Line]:
     """A line for each iteration that was evaluated or trained; 0 is the checkpoint that the run began with.
@@ -69,7 +78,10 @@ def collapse_reason(history: Sequence[Line]) -> str | None:
     trained = [line for line in history if "mean_reward" in line]
     if not trained:
         return None
-    first, last = trained[0], trained[-1]
+    first, last = (
+        {name: healthy if line.get(name) is None else line[name] for name, healthy in _HEALTHY.items()}
+        for line in (trained[0], trained[-1])
+    )
     reasons = {
         f"the policy is as good as deterministic: {last['token_entropy']:.1e} nats a token": (
             last["token_entropy"] < MIN_ENTROPY
@@ -83,8 +95,8 @@ def collapse_reason(history: Sequence[Line]) -> str | None:
         f"{last['proposed_without_message']:.0%} of the plays propose before any message": (
             last["proposed_without_message"] > MAX_SILENT and first["proposed_without_message"] < TALKATIVE
         ),
-        f"engine and trainer disagree by {last['log_prob_gap'] or 0:.2f} nats a token": (
-            (last["log_prob_gap"] or 0) > MAX_LOG_PROB_GAP
+        f"engine and trainer disagree by {last['log_prob_gap']:.2f} nats a token": (
+            last["log_prob_gap"] > MAX_LOG_PROB_GAP
         ),
     }
     found = [reason for reason, holds in reasons.items() if holds]
@@ -93,10 +105,10 @@ def collapse_reason(history: Sequence[Line]) -> str | None:
 
 def _fallen(history: Sequence[Line]) -> list[str]:
     """A newest held-out reward whose interval lies below that of the best."""
-    evaluated = [line for line in history if "held_out_reward" in line]
-    if len(evaluated) < 2:
+    evaluated, last = [line for line in history if "held_out_reward" in line], history[-1]
+    if last not in evaluated:
         return []
-    best, last = max(evaluated, key=lambda line: line["held_out_reward"]["value"]), evaluated[-1]
+    best = max(evaluated, key=lambda line: line["held_out_reward"]["value"])
     if last["held_out_reward"]["high"] >= best["held_out_reward"]["low"]:
         return []
     return [

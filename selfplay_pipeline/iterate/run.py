@@ -15,6 +15,7 @@ from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate
 from selfplay_pipeline.evaluate.states import count_shared, held_out_states, states_in
 from selfplay_pipeline.files import locked, write_json, write_lines
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.games.types import MONITOR
 from selfplay_pipeline.iterate.manifest import RunDirectory, Stage, StageRecord
 from selfplay_pipeline.iterate.metrics import CollapseError, best_iteration, collapse_reason, history_of
 from selfplay_pipeline.servers import Servers
@@ -147,11 +148,14 @@ class Loop:
         return None
 
     def _evaluate(self, number: int, checkpoint: str) -> dict[str, Any]:
-        """Held-out figures of a checkpoint; its states are checked not to be among those just trained on."""
+        """Held-out figures of a checkpoint; the states are checked not to be among those trained on since the last."""
         config = self.config
         game = make_game(config.game)
-        states = held_out_states(game, config.iterate.evaluate_states, config.evaluate.state_seed)
-        shared = count_shared(states, states_in(self.run.games(number))) if number else 0
+        states = held_out_states(game, config.iterate.evaluate_states, config.evaluate.state_seed, MONITOR)
+        since = range(max(1, number - config.iterate.evaluate_every + 1), number + 1)
+        shared = count_shared(states, set().union(*(states_in(self.run.games(earlier)) for earlier in since)))
+        if shared:
+            console.print(f"iteration {number}: {shared} held-out states were among those trained on", soft_wrap=True)
         job = EvaluationJob(checkpoint, states, self.run.iteration(number) / "evaluation", plays=1)
         evaluation = self.runner.run(run_evaluate(config, job, self.servers))
         figures = {mode: report.figures for mode, report in evaluation.modes.items()}
@@ -171,11 +175,13 @@ class Loop:
             CollapseError: there is one, and the run was told to stop then.
         """
         history = history_of(self.run.state)
+        for count, line in enumerate(history, start=1):
+            line["collapse"] = collapse_reason(history[:count])
         write_lines(self.run.path / "metrics.jsonl", history)
         best = best_iteration(history)
         if best is not None:
             write_json(self.run.path / "best.json", best)
-        reason = collapse_reason([line for line in history if line["iteration"] <= number])
+        reason = next((line["collapse"] for line in history if line["iteration"] == number), None)
         if reason is None:
             return
         if self.config.iterate.stop_on_collapse:

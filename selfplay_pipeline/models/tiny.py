@@ -15,16 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
-from selfplay_pipeline.games.types import HELD_OUT, state_rng
+from selfplay_pipeline.games.types import HELD_OUT, WARM_START, state_rng
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 from selfplay_pipeline.models.tiny_figures import Figures, measure
 from selfplay_pipeline.models.tiny_teacher import Teacher, imitated_play
 from selfplay_pipeline.models.tiny_tokenizer import save_tokenizer
 
 CONTEXT_LENGTH = 1024
-
-WARM_START = 2
-"""Seed space of the imitated games' states, apart from those of training and of evaluation."""
 
 
 def build_tiny_model(

@@ -78,7 +78,7 @@ def test_states_shared_with_a_games_file_are_counted(tmp_path):
 
 def test_the_human_states_and_what_humans_reached_on_them():
     states = read_states(HUMAN, game("default"))
-    lines = references(states)
+    lines = references(states, config("default").game)
     assert len(states) == 134
     assert lines["human"].value == pytest.approx(0.921, abs=0.001)
     assert lines["random"].value == pytest.approx(0.61, abs=0.01)
@@ -211,6 +211,7 @@ def test_a_stopped_evaluation_continues_and_a_changed_one_is_refused(tmp_path):
     first, job = evaluate("random", tmp_path / "e", count=30)
     lines = job.file("scripted").read_text().splitlines(keepends=True)
     job.file("scripted").write_text("".join(lines[:17]) + '{"torn')
+    (job.output / "scripted.summary.json").unlink()
     again, _ = evaluate("random", tmp_path / "e", count=30)
     assert again == first
     with pytest.raises(UserError, match=r"made with other arguments: .*states"):

@@ -1,0 +1,110 @@
+"""Two players on fixed states: what is played, and playing it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from selfplay_pipeline.config import Config
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.evaluate.states import StateSet
+from selfplay_pipeline.files import read_json
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.players import POLICY, Player
+from selfplay_pipeline.generate.run import GenerateJob
+from selfplay_pipeline.servers import Servers
+from selfplay_pipeline.stages import check_players, is_checkpoint, play, policy_record, seat_players
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Who plays whom, on what.
+
+    Attributes:
+        first: a checkpoint or a scripted partner; it speaks first.
+        second: the same as `first` for self-play.
+        file: JSONL of the plays.
+        plays: of each state, or of each state and seating.
+        both_seatings: swap the seats in every other play.
+    """
+
+    first: str
+    second: str
+    states: StateSet
+    file: Path
+    plays: int
+    temperature: float
+    both_seatings: bool = False
+
+    def task(self, config: Config) -> GenerateJob:
+        """All that decides the plays."""
+        checkpoints = [name for name in (self.first, self.second) if is_checkpoint(name)]
+        policy = policy_record(config, checkpoints[0] if checkpoints else "scripted", self.temperature)
+        arguments = {
+            "first": self.first,
+            "second": self.second,
+            "states": self.states.fingerprint,
+            "plays": self.plays,
+            "both_seatings": self.both_seatings,
+            "weights": [weights_of(name) for name in (self.first, self.second)],
+            "context_length": config.engine.context_length,
+            **{f"policy.{key}": value for key, value in policy.model_dump().items()},
+            **{f"game.{key}": value for key, value in config.game.model_dump().items()},
+        }
+        return GenerateJob(
+            output=self.file,
+            seed=0,
+            first_state=0,
+            num_groups=len(self.states),
+            plays_per_state=self.plays * (2 if self.both_seatings else 1),
+            max_concurrency=config.generate.max_concurrency,
+            max_failures=config.generate.max_failures,
+            policy=policy,
+            arguments=arguments,
+        )
+
+
+def comparable(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two tasks differ at most in who the evaluated player is, and in whether messages are muted."""
+
+    def essence(arguments: dict[str, Any]) -> dict[str, Any]:
+        free = ("first", "second", "weights", "policy.checkpoint", "policy.engine", "game.mute")
+        kept = {key: value for key, value in arguments.items() if key not in free}
+        return kept | {"opponent": arguments["second"] if arguments["second"] != arguments["first"] else "itself"}
+
+    return essence(one) == essence(other)
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Whether each names a checkpoint or a scripted partner.
+
+    Raises:
+        UserError: one does not.
+    """
+    names = list(names)
+    if POLICY in names:
+        raise UserError(f"{POLICY!r} is no player here: name a checkpoint's folder")
+    check_players(names)
+
+
+async def play_pairing(config: Config, pairing: Pairing, servers: Servers) -> None:
+    """Play what is missing. The first checkpoint of the two is recorded as the policy."""
+    task = pairing.task(config)
+    if task.summary_path.exists() and read_json(task.output.with_suffix(".args.json")) == task.arguments:
+        return
+    names = [POLICY if name == task.policy.checkpoint else name for name in (pairing.first, pairing.second)]
+    by_name = await seat_players(config, names, task.policy, servers)
+    seatings = [[by_name[name] for name in order] for order in (names, names[::-1])]
+
+    def players(number: int) -> Sequence[Player]:
+        return seatings[number % 2 if pairing.both_seatings else 0]
+
+    await play(task, make_game(config.game), pairing.states.states.__getitem__, players)
+
+
+def weights_of(name: str) -> list[list[Any]]:
+    """Size and time of a checkpoint's weight files: plays of a checkpoint that was trained anew are not reused."""
+    files = sorted(Path(name).glob("*.safetensors")) if Path(name).is_dir() else []
+    return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]
