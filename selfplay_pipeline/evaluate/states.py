@@ -61,7 +61,6 @@ def read_states(path: Path, game: MatchingGame) -> StateSet:
             if not isinstance(data, dict):
                 raise UserError("expected a JSON object")
             state = game.load_state(data)
-            _check_fits(state, game)
             score = data.get("proposal_reward")
             states.append(state)
             human.append(None if score is None else float(score) / state.best)
@@ -69,22 +68,23 @@ def read_states(path: Path, game: MatchingGame) -> StateSet:
             raise UserError(f"{path}:{number}: not JSON: {error.msg}") from None
         except (UserError, TypeError, ValueError) as error:
             raise UserError(f"{path}:{number}: {error}; mend the line or remove it") from None
+        _check_fits(state, game, f"{path}:{number}")
     if not states:
         raise UserError(f"{path}: holds no game state; expected one JSON object a line")
     return StateSet(f"{len(states)} states of {path}", tuple(states), tuple(human))
 
 
-def _check_fits(state: MatchingState, game: MatchingGame) -> None:
+def _check_fits(state: MatchingState, game: MatchingGame, where: str) -> None:
     config, top = game.config, int(state.table.max())
     if state.size != config.size or top > config.max_score:
         raise UserError(
-            f"game state: a board of size {state.size} with scores up to {top}, but the configuration's has size "
+            f"{where}: a board of size {state.size} with scores up to {top}, but the configuration's has size "
             f"{config.size} and scores up to {config.max_score}; give the configuration of these states "
             "(--config default has DialOp's board)"
         )
     for scale in state.scales:
         if not config.scale_min <= scale <= config.scale_max:
-            raise UserError(f"game state: scale {scale} is not in {config.scale_min:g}..{config.scale_max:g}")
+            raise UserError(f"{where}: scale {scale} is not in {config.scale_min:g}..{config.scale_max:g}")
 
 
 def key_of(state: dict[str, Any]) -> str:

@@ -67,6 +67,19 @@ def test_held_out_states_are_the_same_every_time_and_the_first_of_more_are_those
     assert held_out_states(game(), 5, seed=1).fingerprint != few.fingerprint
 
 
+def test_states_with_another_scale_are_other_states(tmp_path):
+    lines = HUMAN.read_text().splitlines()[:2]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    (tmp_path / "b.jsonl").write_text("\n".join(json.dumps(json.loads(line) | {"scale1": 2.5}) for line in lines))
+    first, second = (read_states(tmp_path / name, game("default")) for name in ("a.jsonl", "b.jsonl"))
+    assert first.fingerprint != second.fingerprint
+
+
+def test_states_of_another_board_than_the_configurations_are_refused():
+    with pytest.raises(UserError, match=r"human.jsonl:1: a board of size 8 .*--config default"):
+        read_states(HUMAN, game("tiny"))
+
+
 def test_states_shared_with_a_games_file_are_counted(tmp_path):
     record = make_play()
     (tmp_path / "games.jsonl").write_text(record.model_dump_json() + "\n")
@@ -226,6 +239,23 @@ def test_two_evaluations_of_the_same_states_are_compared_in_pairs(tmp_path):
     _, other = evaluate("random", tmp_path / "fewer", count=79)
     with pytest.raises(UserError, match="not comparable"):
         compare_with(config(), better, other.output)
+    _, opposed = evaluate("sharing", tmp_path / "opposed", opponent="silent", count=80)
+    with pytest.raises(UserError, match="not comparable"):
+        compare_with(config(), opposed, better.output)
+    with pytest.raises(UserError, match="no finished evaluation"):
+        compare_with(config(), better, tmp_path / "nothing")
+
+
+def test_a_number_told_twice_differently_counts_once():
+    record, state = make_play(ends_after=0, ends_with=Status.TURN_LIMIT), board_state(0, 0)
+    reviewer, paper = map(int, np.argwhere(state.masks[0])[0])
+    name, title = state.reviewers[reviewer].split()[0], state.papers[paper].split(":")[0]
+    score = state.view(0)[reviewer][paper]
+    said = [f"[message]{name} {title} {score}", f"[message] so {name} {title} {score + 1}?"]
+    turns = [{"player": 0, "text": text, "action": "message", "finish_reason": "stop"} for text in said]
+    figures = play_figures(type(record).model_validate(record.model_dump() | {"turns": turns}), state, (0,))
+    assert figures["told"][0] == 1
+    assert figures["words"][0] == 7
 
 
 def test_cross_play_fills_the_matrix_for_both_seatings(tmp_path):

@@ -1,12 +1,17 @@
 """`selfplay evaluate` and partners with the real server: who plays whom, and clear refusals."""
 
+import asyncio
 import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from selfplay_pipeline.evaluate.run import Evaluation
+from selfplay_pipeline.config import load_config
+from selfplay_pipeline.evaluate.crossplay import run_crossplay
+from selfplay_pipeline.evaluate.run import Evaluation, EvaluationJob, run_evaluate
+from selfplay_pipeline.evaluate.states import held_out_states
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_games
 
 TINY = "data/tiny_model"
@@ -68,6 +73,17 @@ def test_two_checkpoints_play_each_other_on_two_servers(tmp_path):
     ]
     assert max(map(max, rewards)) - min(map(min, rewards)) < 0.02, "one policy in four pairings"
     assert {tuple(game.players) for game in read_games(output / "0-1.jsonl")} == {("policy", str(copy))}
+
+
+def test_one_server_is_enough_where_one_checkpoint_plays_in_either_seat(sglang_server, tmp_path):
+    config = load_config("tiny", {"engine.server_url": [sglang_server.url]})
+    states = held_out_states(make_game(config.game), 40)
+    result = asyncio.run(run_crossplay(config, [TINY, "sharing"], states, 1, tmp_path / "crossplay"))
+    assert result.rewards[1][1].value == 1
+    assert all(result.rewards[row][column].value > 0.75 for row, column in ((0, 0), (0, 1), (1, 0)))
+    job = EvaluationJob("sharing", states, tmp_path / "sharing", opponent=TINY, plays=1)
+    evaluation = asyncio.run(run_evaluate(config, job))
+    assert {game.policy.temperature for game in read_games(job.file("scripted"))} == {evaluation.temperature} == {0.8}
 
 
 def test_games_with_a_partner_become_one_row_each(sglang_server, tmp_path):

@@ -72,19 +72,26 @@ def log_probs(model: Path, prompt: list[int], response: list[int]) -> list[float
 
 
 def write_games(
-    path: Path, model: Path, groups: int = GROUPS, alike: tuple[int, ...] = (), seed: int = 0, stale: float = 0
+    path: Path,
+    model: Path,
+    groups: int = GROUPS,
+    alike: tuple[int, ...] = (),
+    seed: int = 0,
+    stale: float = 0,
+    seats: tuple[int, ...] = (0, 1),
 ) -> None:
     """Random dialogues with random rewards, as `convert` writes them; groups in `alike` score the same throughout.
 
     Args:
         stale: standard deviation of the stored log-probs around the model's own.
+        seats: those that the policy held.
     """
     rng = np.random.default_rng(seed)
     rows = []
     for group in range(groups):
         for play in range(PLAYS):
             reward = 0.5 if group in alike else round(0.1 + 0.8 * play + 0.01 * group % 0.1, 3)
-            for player in range(2):
+            for player in seats:
                 prompt = rng.integers(2, VOCABULARY, rng.integers(5, 30)).tolist()
                 mask = [1] * 4 + [0] * int(rng.integers(1, 9)) + [1] * int(rng.integers(1, 12))
                 response = rng.integers(2, VOCABULARY, len(mask)).tolist()
@@ -314,6 +321,21 @@ def test_verl_does_what_a_hand_written_loop_does(plain: Run) -> None:
     for name, value in network.state_dict().items():
         if name in trained:
             torch.testing.assert_close(value, trained[name], atol=2e-3, rtol=0)
+
+
+def test_games_in_which_a_partner_held_a_seat_are_trained_on_row_by_row(tmp_path: Path, model: Path) -> None:
+    write_games(tmp_path / "train.parquet", model, seats=(1,))
+    config = TrainConfig(
+        model=str(model), data=tmp_path / "train.parquet", output=tmp_path / "out", train_batch_size=GROUPS * 2 * PLAYS,
+        learning_rate=1e-3, dump_rows=True, device="cpu",
+    )  # fmt: skip
+    run = Run(config, run_train(config), [], set())
+    network, optimizer = trainable(config.model, 1e-3)
+    loss = grpo_loss(network, [*rows_by_group(config.data).values()])
+    (line,) = run.lines()
+    assert len(run.dumped()) == run.result.rows == GROUPS * PLAYS
+    assert float(loss.detach()) == pytest.approx(line["actor/pg_loss"], abs=1e-4)
+    assert optimise(network, optimizer, loss) == pytest.approx(line["actor/grad_norm"], rel=1e-2)
 
 
 @pytest.fixture(scope="module")
