@@ -204,6 +204,14 @@ def _plot(results: dict[str, Any], path: Path) -> None:
             axes.plot(*zip(*points, strict=True), color=colour, alpha=0.35, linewidth=1)
         mean = np.mean([[value for _, value in points] for points in curves], axis=0)
         axes.plot([number for number, _ in curves[0]], mean, color=colour, marker=marker, label=f"{label}, mean")
+        ends = [(-0.3, results["before"][label]["reward"])]
+        ends += [(len(mean) - 0.7, entry["after"][label]["reward"]) for entry in results["seeds"].values()]
+        axes.errorbar(
+            [x for x, _ in ends],
+            [interval["value"] for _, interval in ends],
+            [[abs(interval["value"] - interval[end]) for _, interval in ends] for end in ("low", "high")],
+            color=colour, fmt="none", capsize=3, linewidth=1, label=f"{label}, {results['states'].split(' (')[0]}, 95 %",
+        )  # fmt: skip
     for name, interval in results["references"].items():
         axes.axhline(interval["value"], color="0.4", linewidth=0.8, linestyle=":")
         axes.annotate(
