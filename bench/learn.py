@@ -188,12 +188,14 @@ def _closing_line(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plot(results: dict[str, Any], path: Path) -> None:
-    """Held-out reward by iteration, one line a seed, and the reference lines."""
+    """Held-out reward by iteration, one line a seed, the closing evaluations, and the reference lines."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
+    watched = f"{results['config']['iterate']['evaluate_states']} states, mean of seeds"
+    all_states = f"{results['states'].split()[0]} other states, 95 %"
     figure, axes = plt.subplots(figsize=(7, 4.2), constrained_layout=True)
     styles = {"held_out_reward": ("#0072b2", "o", "sampled"), "held_out_greedy_reward": ("#d55e00", "s", "greedy")}
     for key, (colour, marker, label) in styles.items():
@@ -203,14 +205,15 @@ def _plot(results: dict[str, Any], path: Path) -> None:
             curves.append(points)
             axes.plot(*zip(*points, strict=True), color=colour, alpha=0.35, linewidth=1)
         mean = np.mean([[value for _, value in points] for points in curves], axis=0)
-        axes.plot([number for number, _ in curves[0]], mean, color=colour, marker=marker, label=f"{label}, mean")
+        axes.plot([number for number, _ in curves[0]], mean, color=colour, marker=marker, label=f"{label}, {watched}")
         ends = [(-0.3, results["before"][label]["reward"])]
-        ends += [(len(mean) - 0.7, entry["after"][label]["reward"]) for entry in results["seeds"].values()]
+        after = [entry["after"][label]["reward"] for entry in results["seeds"].values()]
+        ends += [(len(mean) - 0.7 + 0.15 * number, interval) for number, interval in enumerate(after)]
         axes.errorbar(
             [x for x, _ in ends],
             [interval["value"] for _, interval in ends],
             [[abs(interval["value"] - interval[end]) for _, interval in ends] for end in ("low", "high")],
-            color=colour, fmt="none", capsize=3, linewidth=1, label=f"{label}, {results['states'].split(' (')[0]}, 95 %",
+            color=colour, fmt=marker, fillstyle="none", capsize=3, linewidth=1, label=f"{label}, {all_states}",
         )  # fmt: skip
     for name, interval in results["references"].items():
         axes.axhline(interval["value"], color="0.4", linewidth=0.8, linestyle=":")
