@@ -37,18 +37,23 @@ def show_differences(differences: Mapping[Mode, Mapping[str, Interval]], earlier
 
 
 def show_crossplay(result: CrossPlay, folder: Path) -> None:
-    """The matrix, with the half-width of each interval."""
+    """The matrix of means, and how wide their intervals are."""
     console = Console(highlight=False)
     table = Table(title=f"mean rewards on {result.states}; rows speak first", box=None, padding=(0, 2, 0, 0))
     table.add_column("")
     for column in range(len(result.players)):
         table.add_column(str(column), justify="right", no_wrap=True)
     for number, row in enumerate(result.rewards):
-        table.add_row(str(number), *(_brief(interval) for interval in row))
+        table.add_row(str(number), *(f"{cell.value:.3f}" if cell.value is not None else "–" for cell in row))
     console.print(table)
     for number, name in enumerate(result.players):
         console.print(f"{number}: {name}", soft_wrap=True)
-    console.print(f"± half of the 95 % interval; written to {folder / 'crossplay.json'}", soft_wrap=True)
+    widths = [
+        (cell.high - cell.low) / 2 for row in result.rewards for cell in row if cell.high and cell.low is not None
+    ]
+    if widths:
+        console.print(f"95 % intervals of ± {min(widths):.3f} to ± {max(widths):.3f}")
+    console.print(f"written to {folder / 'crossplay.json'}", soft_wrap=True)
 
 
 def _figures_table(title: str, columns: Mapping[Mode, Mapping[str, Interval]]) -> Table:
@@ -57,16 +62,11 @@ def _figures_table(title: str, columns: Mapping[Mode, Mapping[str, Interval]]) -
     for mode in columns:
         table.add_column(mode, no_wrap=True)
     names = dict.fromkeys(name for figures in columns.values() for name in figures)
-    for name in [*LABELS, *(name for name in names if name not in LABELS)]:
+    kinds = [name for name in names if name not in LABELS]
+    for name in [name for label in LABELS for name in (label, *(kinds if label == "illegal" else []))]:
         found = [figures.get(name) for figures in columns.values()]
         if not any(found) or (name not in LABELS and not any(interval and interval.value for interval in found)):
             continue
         label = LABELS.get(name, f"  {name.removeprefix('illegal_').replace('_', ' ')}")
         table.add_row(label, *("–" if interval is None else str(interval) for interval in found))
     return table
-
-
-def _brief(interval: Interval) -> str:
-    if interval.value is None or interval.low is None or interval.high is None:
-        return "–"
-    return f"{interval.value:.3f} ± {(interval.high - interval.low) / 2:.3f}"
