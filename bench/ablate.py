@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,8 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 
+from bench import command
 from bench.learn import STATE_SEED
 from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.bootstrap import Totals, contrast
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate, totals_of
 from selfplay_pipeline.evaluate.states import StateSet, held_out_states
@@ -99,7 +100,7 @@ def _same_set_up(config: Config, run: Path) -> dict[str, Any]:
     settings, made_with = config.model_dump(mode="json"), read_json(run / "manifest.json")["config"]
     for section in ("seed", "model", "game", "generate", "convert", "train"):
         if made_with[section] != settings[section]:
-            sys.exit(f"ablate: {run} was made with another {section}; run `make learn` anew")
+            raise UserError(f"{run} was made with another {section}; run `make learn` anew")
     state: dict[str, Any] = read_json(run / "state.json")
     return state
 
@@ -151,4 +152,4 @@ def _text(interval: dict[str, float], sign: str = "") -> str:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command.run(main)

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from bench import command
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.evaluate.bootstrap import Interval, Totals, contrast
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
@@ -250,4 +251,4 @@ def _crossplay(plan: Plan) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command.run(main)

@@ -104,7 +104,13 @@ KeepZeroSignal = Annotated[
 
 
 def main() -> None:
-    """The command `selfplay`. A signal that asks to stop ends it like Ctrl-C, so that servers are stopped too."""
+    """The command `selfplay`."""
+    stop_like_ctrl_c()
+    app()
+
+
+def stop_like_ctrl_c() -> None:
+    """Let any signal that asks to stop end the process like Ctrl-C, so that servers are stopped too."""
     import signal
 
     # A shell's background jobs start with SIGINT ignored; then nothing could stop a run but kill -9.
@@ -112,7 +118,6 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` asks
             signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
-    app()
 
 
 def _expected(error: BaseException) -> bool:

@@ -1,0 +1,21 @@
+"""What the benchmarks that are commands of their own share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import typer
+
+from selfplay_pipeline.cli import stop_like_ctrl_c
+from selfplay_pipeline.errors import UserError
+
+
+def run(main: Callable[..., None]) -> None:
+    """Run it as a command line: one line for a mistake, and servers stopped however it ends."""
+    stop_like_ctrl_c()
+    try:
+        typer.run(main)
+    except UserError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        sys.exit(2)
