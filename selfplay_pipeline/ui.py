@@ -23,6 +23,12 @@ console = Console(stderr=True, highlight=False)
 LOG_EVERY_SECONDS, DRAW_EVERY_SECONDS = 15.0, 0.2
 
 
+def short(path: str) -> str:
+    """A path below the working directory without that directory's own."""
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
+
+
 class Reporter(Protocol):
     """Told how far a stage is. `figures` is called only when they are shown: to add them up may take long."""
 
@@ -151,7 +157,9 @@ def show_run(run: RunDirectory) -> None:
         )
     Console().print(table)
     show = Console(highlight=False)
-    show.print(f"newest checkpoint: {last}", soft_wrap=True)
+    show.print(f"newest checkpoint: {short(last)}", soft_wrap=True)
     if (run.path / "best.json").exists():
         best = read_json(run.path / "best.json")
-        show.print(f"best on held-out states: iteration {best['iteration']}, {best['checkpoint']}", soft_wrap=True)
+        show.print(
+            f"best on held-out states: iteration {best['iteration']}, {short(best['checkpoint'])}", soft_wrap=True
+        )

@@ -21,7 +21,7 @@ from selfplay_pipeline.iterate.metrics import CollapseError, best_iteration, col
 from selfplay_pipeline.servers import Servers
 from selfplay_pipeline.stages import convert_games, generate_games, num_groups, train_policy
 from selfplay_pipeline.train.groups import NoSignalError
-from selfplay_pipeline.ui import console
+from selfplay_pipeline.ui import console, short
 
 
 def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = None) -> RunDirectory:
@@ -83,7 +83,7 @@ class Loop:
         if self.run.state.get(number, stage) is not None:
             return
         console.print(
-            f"iteration {number}/{self.config.iterate.num_iterations}: {stage} with {checkpoint}", soft_wrap=True
+            f"iteration {number}/{self.config.iterate.num_iterations}: {stage} with {short(checkpoint)}", soft_wrap=True
         )
         started = time.monotonic()
         work = {"generate": self._generate, "convert": self._convert, "train": self._train, "evaluate": self._evaluate}
