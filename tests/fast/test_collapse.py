@@ -1,12 +1,24 @@
 """Figures of a run by iteration, which is the best, and when a run has collapsed."""
 
+import asyncio
+import json
+
 import pytest
 from factories import Habits, make_play
 
+from selfplay_pipeline.config import load_config
 from selfplay_pipeline.games.types import ActionKind
 from selfplay_pipeline.generate.summary import Summary
-from selfplay_pipeline.iterate.manifest import RunState, StageRecord
-from selfplay_pipeline.iterate.metrics import best_iteration, collapse_reason, history_of
+from selfplay_pipeline.iterate.manifest import RunDirectory, RunState, StageRecord
+from selfplay_pipeline.iterate.metrics import (
+    PLAY_FIGURES,
+    CollapseError,
+    best_iteration,
+    collapse_reason,
+    history_of,
+)
+from selfplay_pipeline.iterate.run import Loop
+from selfplay_pipeline.servers import Servers
 
 HEALTHY = {
     "mean_reward": 0.8, "token_entropy": 0.1, "groups_without_signal": 0.1, "repeated_messages": 0.0,
@@ -84,3 +96,26 @@ def test_signs_of_degeneration_are_counted_from_the_plays():
         p for r in plays for t in r.trajectories for p, m in zip(t.response_logprobs, t.response_mask, strict=True) if m
     ]
     assert figures["token_entropy"] == pytest.approx(-sum(own) / len(own))
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_a_run_that_collapsed_says_so_and_stops_only_if_told(tmp_path, capsys, stop):
+    play = {**dict.fromkeys(PLAY_FIGURES, 0.5), "repeated_messages": 0.9, "groups_without_signal": 0, "groups": 8}
+    run = RunDirectory(tmp_path)
+    for stage, figures in {
+        "generate": play,
+        "train": {"steps": 3, "checkpoint": "c"},
+        "evaluate": held_out(0.8),
+    }.items():
+        run.finish(1, stage, StageRecord(seconds=1, figures=figures))
+    config = load_config("tiny", {"iterate.stop_on_collapse": stop})
+    loop = Loop(config, run, Servers(config.engine, tmp_path), asyncio.Runner())
+    if stop:
+        with pytest.raises(CollapseError, match="iteration 1: 90% of the messages repeat"):
+            loop._watch(1)
+    else:
+        loop._watch(1)
+        assert "iteration 1: collapse? 90% of the messages repeat" in capsys.readouterr().err
+    (line,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert "90% of the messages repeat" in line["collapse"]
+    assert json.loads((tmp_path / "best.json").read_text())["iteration"] == 1
