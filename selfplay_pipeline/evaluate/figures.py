@@ -30,7 +30,7 @@ LABELS = {
     "reward": "normalised reward",
     "agreed": "agreement rate",
     "reward_if_agreed": "reward given agreement",
-    "optimal": "share of optimal matchings",
+    "optimal": "optimal matchings",
     "reward_first": "reward when speaking first",
     "reward_second": "reward when speaking second",
     "illegal": "illegal actions a game",
@@ -39,7 +39,7 @@ LABELS = {
     "proposals": "proposals a game",
     "questions": "questions a game",
     "turns": "turns a game",
-    "told": "share of visible cells told",
+    "told": "visible cells told",
 }
 """What people read; `illegal_…` figures are shown only where there are any."""
 
