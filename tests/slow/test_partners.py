@@ -33,7 +33,7 @@ def copy_of_the_model(folder: Path) -> Path:
 
 
 def test_a_checkpoint_plays_itself_sampled_and_greedily(sglang_server, tmp_path):
-    evaluation = evaluate(sglang_server, tmp_path, "--num-states", "100", "--plays", "1")
+    evaluation = evaluate(sglang_server, tmp_path, "--num-states", "300", "--plays", "1")
     sampled, greedy = evaluation.modes["sampled"].figures, evaluation.modes["greedy"].figures
     assert sampled["agreed"].value > 0.95
     assert 0.75 < sampled["reward"].value < greedy["reward"].value < 0.95
@@ -77,7 +77,8 @@ def test_two_checkpoints_play_each_other_on_two_servers(tmp_path):
 
 def test_one_server_is_enough_where_one_checkpoint_plays_in_either_seat(sglang_server, tmp_path):
     config = load_config("tiny", {"engine.server_url": [sglang_server.url]})
-    states = held_out_states(make_game(config.game), 40)
+    # Of 40 states the sampled mean, 0.82 with a standard error of 0.03, once fell below the bound.
+    states = held_out_states(make_game(config.game), 250)
     result = asyncio.run(run_crossplay(config, [TINY, "sharing"], states, 1, tmp_path / "crossplay"))
     assert result.rewards[1][1].value == 1
     assert all(result.rewards[row][column].value > 0.75 for row, column in ((0, 0), (0, 1), (1, 0)))
