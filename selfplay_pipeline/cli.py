@@ -395,7 +395,7 @@ def evaluate(
     if compare is not None:
         check_comparable(settings, job, compare)
     if dry_run:
-        check_names({job.player} if job.self_play else {job.player, job.opponent})
+        check_names(job.players)
         print(job.plan())
         return
     show_evaluation(_run(run_evaluate(settings, job)), job.output)

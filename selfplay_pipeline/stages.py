@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.convert.run import ConvertReport, run_convert
@@ -36,10 +37,8 @@ def make_job(
         "first_state": first_state,
         "num_groups": num_groups(config),
         "plays_per_state": config.generate.plays_per_state,
-        "context_length": config.engine.context_length,
         **{f"player{seat}": name for seat, name in enumerate(seats)},
-        **{f"policy.{key}": value for key, value in policy.model_dump().items()},
-        **{f"game.{key}": value for key, value in config.game.model_dump().items()},
+        **rules_and_sampling(config, policy),
     }
     return GenerateJob(
         output=output,
@@ -52,6 +51,15 @@ def make_job(
         policy=policy,
         arguments=arguments,
     )
+
+
+def rules_and_sampling(config: Config, policy: PolicyRecord) -> dict[str, Any]:
+    """What decides any job's plays beside its states and players, by dotted keys."""
+    return {
+        "context_length": config.engine.context_length,
+        **{f"policy.{key}": value for key, value in policy.model_dump().items()},
+        **{f"game.{key}": value for key, value in config.game.model_dump().items()},
+    }
 
 
 def policy_record(config: Config, checkpoint: str, temperature: float, iteration: int = 0) -> PolicyRecord:

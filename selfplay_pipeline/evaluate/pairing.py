@@ -15,7 +15,7 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.players import POLICY, Player
 from selfplay_pipeline.generate.run import GenerateJob
 from selfplay_pipeline.servers import Servers
-from selfplay_pipeline.stages import check_players, is_checkpoint, play, policy_record, seat_players
+from selfplay_pipeline.stages import check_players, is_checkpoint, play, policy_record, rules_and_sampling, seat_players
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,7 @@ class Pairing:
             "plays": self.plays,
             "both_seatings": self.both_seatings,
             "weights": [weights_of(name) for name in (self.first, self.second)],
-            "context_length": config.engine.context_length,
-            **{f"policy.{key}": value for key, value in policy.model_dump().items()},
-            **{f"game.{key}": value for key, value in config.game.model_dump().items()},
+            **rules_and_sampling(config, policy),
         }
         return GenerateJob(
             output=self.file,

@@ -54,6 +54,11 @@ class EvaluationJob:
     def self_play(self) -> bool:
         return self.opponent in (SELF, self.player)
 
+    @property
+    def players(self) -> set[str]:
+        """Who plays: one name in self-play, else two."""
+        return {self.player} if self.self_play else {self.player, self.opponent}
+
     def plan(self) -> str:
         """What would be done, in one line."""
         seatings = 1 if self.self_play else 2
@@ -112,9 +117,8 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
         EngineError: too many plays were lost to the engine.
     """
     if servers is None:
-        names = {job.player} if job.self_play else {job.player, job.opponent}
-        check_names(names)
-        two = sum(map(is_checkpoint, names)) == 2
+        check_names(job.players)
+        two = sum(map(is_checkpoint, job.players)) == 2
         async with Servers(config.engine, job.output, two=two) as own:
             return await run_evaluate(config, job, own)
     reports: dict[Mode, ModeReport] = {}
