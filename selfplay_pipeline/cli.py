@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import Coroutine
@@ -47,7 +48,8 @@ app = typer.Typer(
     "One policy holds both seats of DialOp's reviewer-matching game: SGLang plays, verl trains, again and again.\n"
     "[generate] plays games to JSONL, [convert] makes two parquet rows a game, [train] runs verl's GRPO on them,\n"
     "[iterate] loops the three and evaluates; [evaluate] and [crossplay] say how well checkpoints and scripted\n"
-    "partners play. Every command takes --config; `selfplay config` prints all keys with defaults.",
+    "partners play; [report] and [show] are there to look at runs and games. Every command that plays or trains\n"
+    "takes --config; `selfplay config` prints all keys with defaults.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -98,6 +100,10 @@ TrainBatch = Annotated[int | None, typer.Option(min=2, help="Rows in one batch, 
 MicroBatch = Annotated[int | None, typer.Option(min=1, help="Rows in one forward and backward pass.")]
 LearningRate = Annotated[float | None, typer.Option(min=0, help="Of AdamW.")]
 KlCoef = Annotated[float | None, typer.Option(min=0, help="Weight of the KL loss to the reference; 0 is off.")]
+Loggers = Annotated[
+    list[str] | None,
+    typer.Option("--logger", help="console, tensorboard or wandb; repeat for several [default: console, tensorboard]."),
+]
 KeepZeroSignal = Annotated[
     bool | None, typer.Option("--keep-zero-signal", help="Train also on groups whose plays all scored alike.")
 ]
@@ -241,7 +247,7 @@ def train(
     learning_rate: LearningRate = None,
     kl_coef: KlCoef = None,
     keep_zero_signal: KeepZeroSignal = None,
-    logger: Annotated[list[str] | None, typer.Option(help="console, tensorboard or wandb; repeat for several.")] = None,
+    logger: Loggers = None,
     seed: Seed = None,
     device: Device = None,
 ) -> None:
@@ -294,6 +300,7 @@ def iterate(
     stop_on_collapse: Annotated[
         bool | None, typer.Option("--stop-on-collapse", help="Stop, with the reason, when a collapse is noticed.")
     ] = None,
+    logger: Loggers = None,
     seed: Seed = None,
     engine: EngineKind = None,
     device: Device = None,
@@ -312,6 +319,7 @@ def iterate(
         iterate__num_iterations=num_iterations,
         iterate__evaluate_every=evaluate_every,
         iterate__stop_on_collapse=stop_on_collapse,
+        train__loggers=logger or None,
         generate__num_games=num_games,
         generate__plays_per_state=plays_per_state,
         generate__temperature=temperature,
@@ -471,6 +479,87 @@ def _states(settings: Config, file: Path | None) -> StateSet:
         return read_states(file, game)
     with waiting("sampling held-out states"):
         return held_out_states(game, settings.evaluate.num_states, settings.evaluate.state_seed)
+
+
+@app.command()
+def report(
+    path: Annotated[
+        Path, typer.Argument(help="Run directory, iteration, evaluation, or a JSONL file of games.")
+    ] = RUNS,
+    output: Annotated[
+        Path | None, typer.Option(help="HTML file [default: report.html in PATH]; with plots their folder [plots/].")
+    ] = None,
+    form: Annotated[
+        str, typer.Option("--format", help="html, or any of png, svg, pdf (for papers), joined by commas.")
+    ] = "html",
+) -> None:
+    """Write one HTML file: curves with intervals, time and tokens, and games to read, filter and compare.
+
+    The file needs no network; a run may still be going. `--format png,svg` writes the curves as files instead.
+    """
+    from selfplay_pipeline.report.sources import discover
+    from selfplay_pipeline.ui import progress
+
+    formats = _formats(form)
+    source = discover(path)
+    folder = path.parent if path.is_file() else path
+    from selfplay_pipeline.report.run import scan_all, write_page, write_plots
+
+    with progress("reading games") as on_progress:
+        scans = scan_all(source, on_progress)
+    if formats == ["html"]:
+        page = write_page(source, scans, output or folder / "report.html")
+        print(f"{page}: {page.stat().st_size / 1e6:.1f} MB; open it in a browser")
+        return
+    for plot in write_plots(source, scans, formats, output or folder / "plots"):
+        print(plot)
+
+
+def _formats(form: str) -> list[Any]:
+    """html alone, or formats of plots."""
+    formats = [part.strip().lower() for part in form.split(",")]
+    if formats != ["html"] and not set(formats) <= {"png", "svg", "pdf"}:
+        raise UserError(f"--format {form}: give html, or any of png, svg, pdf joined by commas")
+    return formats
+
+
+@app.command()
+def show(
+    file: Annotated[Path, typer.Argument(help="JSONL file of games.")] = DATA / "selfplay_games.jsonl",
+    game: Annotated[str | None, typer.Option(help="Id of the game, as in its line or in the report.")] = None,
+    worst: Annotated[bool, typer.Option("--worst", help="The one with the lowest reward.")] = False,
+    best: Annotated[bool, typer.Option("--best", help="The one with the highest reward.")] = False,
+    random: Annotated[bool, typer.Option("--random", help="Any one.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Of --random.")] = None,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Also both trajectories, token by token.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Show the newest game again and again, until Ctrl-C.")
+    ] = False,
+) -> None:
+    """Read one game in the terminal: what each player saw, what they said, and the proposal beside an optimum.
+
+    Without options it is the last game of the file, which may still be growing.
+    """
+    given = [name for name, on in (("--game", game), ("--worst", worst), ("--best", best), ("--random", random),
+                                   ("--follow", follow)) if on]  # fmt: skip
+    if len(given) > 1:
+        raise UserError(f"show: {' and '.join(given)} exclude each other; give one of them")
+    from rich.console import Console
+
+    from selfplay_pipeline.report import terminal
+    from selfplay_pipeline.report.tokens import find_decoder
+
+    console = Console(highlight=False)
+    if follow:
+        with contextlib.suppress(KeyboardInterrupt):
+            for record, count in terminal.follow(file):
+                if count > 1:
+                    console.print(f"… {count - 1} games before this one", style="dim")
+                terminal.show_play(record, console, find_decoder([record.policy.checkpoint]) if tokens else None)
+        return
+    pick: terminal.Pick = "worst" if worst else "best" if best else "random" if random else "last"
+    record = terminal.find_game(file, game) if game else terminal.choose(file, pick, seed)
+    terminal.show_play(record, console, find_decoder([record.policy.checkpoint]) if tokens else None)
 
 
 @app.command(name="config")

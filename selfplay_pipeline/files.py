@@ -19,11 +19,16 @@ def write_text(path: Path, text: str) -> None:
 
     A file that holds just this text is left alone, so that a command with nothing to do changes nothing.
     """
-    if path.exists() and path.read_bytes() == text.encode():
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """The same for bytes."""
+    if path.exists() and path.read_bytes() == data:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text)
+    temporary.write_bytes(data)
     temporary.replace(path)
 
 

@@ -8,19 +8,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from selfplay_pipeline.files import read_json
 from selfplay_pipeline.generate.summary import Summary
 
 if TYPE_CHECKING:
-    from selfplay_pipeline.iterate.manifest import RunDirectory
+    from selfplay_pipeline.iterate.manifest import RunDirectory, Stage
     from selfplay_pipeline.train.run import TrainResult
 
 console = Console(stderr=True, highlight=False)
 LOG_EVERY_SECONDS, DRAW_EVERY_SECONDS = 15.0, 0.2
+LIVE_ROWS = 12
+"""Iterations of a run that are shown while it goes on."""
+PLAY_AND_TRAIN: tuple[Stage, ...] = ("generate", "train")
 
 
 def short(path: str) -> str:
@@ -120,8 +125,21 @@ def show_training(result: TrainResult) -> None:
     )
 
 
-def show_run(run: RunDirectory) -> None:
-    """The closing table of `iterate`, one row an iteration."""
+@contextmanager
+def watching(run: RunDirectory) -> Iterator[Callable[[str], None]]:
+    """A table of a run, brought up to date in place on a terminal; plain lines in a log.
+
+    Yields a function that takes what has changed or begun, in one line.
+    """
+    if not console.is_terminal:
+        yield lambda text: console.print(text, soft_wrap=True, markup=False)
+        return
+    with Live(run_table(run, newest=LIVE_ROWS), console=console, transient=True) as live:
+        yield lambda text: live.update(Group(run_table(run, newest=LIVE_ROWS), Text(text, style="bold")), refresh=True)
+
+
+def run_table(run: RunDirectory, newest: int | None = None) -> Table:
+    """One row an iteration, or only of the `newest` ones; what is not done yet is empty."""
     table = Table(
         title=f"self-play in {run.path}",
         caption="reward, agreed, illegal, msgs: of the games trained on, which the checkpoint before played\n"
@@ -131,35 +149,40 @@ def show_run(run: RunDirectory) -> None:
     )
     for name in ("#", "reward", "agreed", "illegal", "msgs", "flat", "steps", "held out", "greedy", "play", "train"):
         table.add_column(name, justify="right", no_wrap=True)
-    last = ""
-    for number, stages in sorted(run.state.iterations.items()):
+    for number, stages in sorted(run.state.iterations.items())[-newest if newest else None :]:
+        cells = [""] * 6
+        if "generate" in stages:
+            play = stages["generate"].figures
+            cells = [
+                f"{play['mean_reward']:.3f} ± {play['reward_standard_error']:.3f}",
+                f"{play['agreement_rate']:.1%}",
+                f"{play['illegal_per_game']:.3f}",
+                f"{play['messages_per_game']:.2f}",
+                f"{play['groups_without_signal']}/{play['groups']}",
+                "",
+            ]
+        if "train" in stages:
+            train = stages["train"].figures
+            cells[-1] = "carried" if train["carried"] else str(train["steps"])
         held_out = stages["evaluate"].figures if "evaluate" in stages else {}
-        scores = [
+        cells += [
             f"{held_out[name]['value']:.3f}" if held_out else ""
             for name in ("held_out_reward", "held_out_greedy_reward")
         ]
-        if "train" not in stages:
-            if held_out:
-                table.add_row(str(number), *[""] * 6, *scores, "", "")
-            continue
-        play, train = stages["generate"].figures, stages["train"].figures
-        last = train["checkpoint"]
-        table.add_row(
-            str(number),
-            f"{play['mean_reward']:.3f} ± {play['reward_standard_error']:.3f}",
-            f"{play['agreement_rate']:.1%}",
-            f"{play['illegal_per_game']:.3f}",
-            f"{play['messages_per_game']:.2f}",
-            f"{play['groups_without_signal']}/{play['groups']}",
-            "carried" if train["carried"] else str(train["steps"]),
-            *scores,
-            *(f"{stages[stage].seconds:.0f}" for stage in ("generate", "train")),
-        )
-    Console().print(table)
+        cells += [f"{stages[stage].seconds:.0f}" if stage in stages else "" for stage in PLAY_AND_TRAIN]
+        table.add_row(str(number), *cells)
+    return table
+
+
+def show_run(run: RunDirectory) -> None:
+    """The closing table of `iterate`, and where the checkpoints are."""
+    Console().print(run_table(run))
     show = Console(highlight=False)
-    show.print(f"newest checkpoint: {short(last)}", soft_wrap=True)
+    trained = [number for number, stages in sorted(run.state.iterations.items()) if "train" in stages]
+    show.print(f"newest checkpoint: {short(run.checkpoint(trained[-1]))}", soft_wrap=True)
     if (run.path / "best.json").exists():
         best = read_json(run.path / "best.json")
         show.print(
             f"best on held-out states: iteration {best['iteration']}, {short(best['checkpoint'])}", soft_wrap=True
         )
+    show.print(f"to look at curves and games: selfplay report {short(str(run.path))}", soft_wrap=True)

@@ -36,6 +36,7 @@ LABELS = {
     "illegal": "illegal actions a game",
     "messages": "messages a game",
     "words": "words a game",
+    "words_per_message": "words a message",
     "proposals": "proposals a game",
     "questions": "questions a game",
     "turns": "turns a game",
@@ -58,6 +59,7 @@ def play_figures(record: PlayRecord, state: MatchingState, seats: Sequence[int])
     reward, agreed = record.outcome.normalized_reward, record.outcome.status is Status.AGREED
     mine = [turn for turn in record.turns if turn.player in seats]
     messages = [turn.text for turn in mine if turn.action is ActionKind.MESSAGE]
+    words = sum(len(TAG.sub("", text, count=1).split()) for text in messages)
     errors = Counter(turn.error_kind for turn in mine if turn.error_kind)
     visible = told = 0
     for seat in seats:
@@ -73,7 +75,8 @@ def play_figures(record: PlayRecord, state: MatchingState, seats: Sequence[int])
         "optimal": (reward >= OPTIMAL, 1),
         "illegal": (sum(turn.error is not None for turn in mine), 1),
         "messages": (len(messages), 1),
-        "words": (sum(len(TAG.sub("", text, count=1).split()) for text in messages), 1),
+        "words": (words, 1),
+        "words_per_message": (words, len(messages)),
         "proposals": (sum(turn.action is ActionKind.PROPOSE for turn in mine), 1),
         "questions": (sum("?" in text for text in messages), 1),
         "turns": (len(mine), 1),

@@ -64,6 +64,22 @@ def history_of(state: RunState) -> list[Line]:
     return lines
 
 
+def in_words(line: Line) -> str:
+    """An iteration's figures in one line."""
+    parts = []
+    if "mean_reward" in line:
+        parts += [
+            f"reward {line['mean_reward']:.3f} ± {line['reward_standard_error']:.3f}",
+            f"agreed {line['agreement_rate']:.1%}",
+            f"illegal {line['illegal_per_game']:.3f}",
+            f"{line['steps']} steps",
+        ]
+    for name, label in (("held_out_reward", "held out"), ("held_out_greedy_reward", "greedy")):
+        if name in line:
+            parts.append(f"{label} {line[name]['value']:.3f} [{line[name]['low']:.3f}, {line[name]['high']:.3f}]")
+    return ", ".join(parts)
+
+
 def best_iteration(history: Sequence[Line]) -> Line | None:
     """The evaluated iteration with the highest held-out reward, None if none was evaluated."""
     evaluated = [line for line in history if "held_out_reward" in line]

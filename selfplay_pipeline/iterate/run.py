@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,13 @@ from selfplay_pipeline.evaluate.states import count_shared, held_out_states, sta
 from selfplay_pipeline.files import locked, write_json, write_lines
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.games.types import MONITOR
+from selfplay_pipeline.iterate.loggers import PipelineLog
 from selfplay_pipeline.iterate.manifest import RunDirectory, Stage, StageRecord
-from selfplay_pipeline.iterate.metrics import CollapseError, best_iteration, collapse_reason, history_of
+from selfplay_pipeline.iterate.metrics import CollapseError, best_iteration, collapse_reason, history_of, in_words
 from selfplay_pipeline.servers import Servers
 from selfplay_pipeline.stages import convert_games, generate_games, num_groups, train_policy
 from selfplay_pipeline.train.groups import NoSignalError
-from selfplay_pipeline.ui import console, short
+from selfplay_pipeline.ui import console, short, watching
 
 
 def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = None) -> RunDirectory:
@@ -40,11 +42,12 @@ def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = No
     with locked(run_dir / ".lock", f"run directory {run_dir}"), asyncio.Runner() as runner:
         run = RunDirectory(run_dir)
         run.open(config)
-        loop = (loop_type or Loop)(config, run, Servers(config.engine, run_dir), runner)
-        try:
-            loop.run_all()
-        finally:
-            runner.run(loop.servers.policy.stop())
+        with PipelineLog.opened(config, run) as log, watching(run) as tell:
+            loop = (loop_type or Loop)(config, run, Servers(config.engine, run_dir), runner, log, tell)
+            try:
+                loop.run_all()
+            finally:
+                runner.run(loop.servers.policy.stop())
         return run
 
 
@@ -56,6 +59,9 @@ class Loop:
     run: RunDirectory
     servers: Servers
     runner: asyncio.Runner
+    log: PipelineLog
+    tell: Callable[[str], None]
+    """Takes lines for people."""
 
     def run_all(self) -> None:
         """All iterations, each with the checkpoint of the one before."""
@@ -82,13 +88,14 @@ class Loop:
         """Run one stage unless it is done."""
         if self.run.state.get(number, stage) is not None:
             return
-        console.print(
-            f"iteration {number}/{self.config.iterate.num_iterations}: {stage} with {short(checkpoint)}", soft_wrap=True
-        )
+        self.tell(f"{self._at(number)}: {stage} with {short(checkpoint)}")
         started = time.monotonic()
         work = {"generate": self._generate, "convert": self._convert, "train": self._train, "evaluate": self._evaluate}
         figures = work[stage](number, checkpoint)
         self.run.finish(number, stage, StageRecord(seconds=time.monotonic() - started, figures=figures))
+
+    def _at(self, number: int) -> str:
+        return f"iteration {number}/{self.config.iterate.num_iterations}"
 
     def _generate(self, number: int, checkpoint: str) -> dict[str, Any]:
         task = generate_games(
@@ -181,7 +188,11 @@ class Loop:
         best = best_iteration(history)
         if best is not None:
             write_json(self.run.path / "best.json", best)
-        reason = next((line["collapse"] for line in history if line["iteration"] == number), None)
+        self.log.write(history)
+        newest = next((line for line in history if line["iteration"] == number), {})
+        if newest:
+            self.tell(f"{self._at(number)}: {in_words(newest)}")
+        reason = newest.get("collapse")
         if reason is None:
             return
         if self.config.iterate.stop_on_collapse:

@@ -57,8 +57,8 @@ class TrainOptions(BaseModel):
     """`auto`: cuda where a GPU is visible."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the forward pass and of the checkpoint: bfloat16 on cuda, float32 on cpu. Master weights stay float32."""
-    loggers: list[Literal["console", "tensorboard", "wandb"]] = ["console"]
-    """Where verl also logs its step metrics; metrics.jsonl is always written."""
+    loggers: list[Literal["console", "tensorboard", "wandb"]] = ["console", "tensorboard"]
+    """Where verl also logs its step metrics, and `iterate` its figures; metrics.jsonl is always written."""
     dump_rows: bool = False
     """Write what was trained on, row by row with log-probs and advantages, to trained_rows.jsonl (for inspection)."""
     overrides: list[str] = []

@@ -159,6 +159,7 @@ def environment(config: TrainConfig, device: Device, base: Mapping[str, str] = o
         "HYDRA_FULL_ERROR": "1",
         "TENSORBOARD_DIR": str(config.output.resolve() / "tensorboard"),
         "WANDB_DIR": str(config.output.resolve()),
+        "WANDB_RUN_GROUP": config.output.resolve().parent.name,
     }
     if device == "cpu":
         env |= {

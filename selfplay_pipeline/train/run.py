@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -199,11 +199,20 @@ def _check_options(config: TrainConfig) -> None:
     for name in (config.model, config.reference_model):
         if name is not None:
             check_checkpoint(name)
-    for logger, package in (("tensorboard", "tensorboard"), ("wandb", "wandb")):
-        if logger in config.loggers and find_spec(package) is None:
-            raise UserError(f"train.loggers: {logger} needs the package {package}, which is not installed")
+    check_loggers(config.loggers)
     if config.initial_trainer_state is not None:
         _check_initial_state(config, config.initial_trainer_state)
+
+
+def check_loggers(names: Iterable[str]) -> None:
+    """Whether the packages of these loggers are there.
+
+    Raises:
+        UserError: one is not.
+    """
+    for name in names:
+        if name != "console" and find_spec(name) is None:
+            raise UserError(f"train.loggers: {name} needs the package {name}, which is not installed")
 
 
 def _check_initial_state(config: TrainConfig, state: Path) -> None:

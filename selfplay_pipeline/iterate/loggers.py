@@ -1,0 +1,83 @@
+"""The figures of iterations where people already look: TensorBoard and Weights & Biases, beside verl's step metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from selfplay_pipeline.config import Config
+from selfplay_pipeline.iterate.manifest import RunDirectory, flatten
+from selfplay_pipeline.iterate.metrics import Line
+from selfplay_pipeline.train.run import check_loggers
+
+Write = Callable[[int, dict[str, float]], None]
+"""Takes an iteration and its figures."""
+
+
+@dataclass
+class PipelineLog:
+    """Writes each iteration once; `config.train.loggers` says where."""
+
+    writers: list[Write]
+    written: set[int] = field(default_factory=set)
+
+    @classmethod
+    @contextmanager
+    def opened(cls, config: Config, run: RunDirectory) -> Iterator[PipelineLog]:
+        """Open what was asked for, and close it in the end.
+
+        Raises:
+            UserError: a package that a logger needs is not installed.
+        """
+        check_loggers(config.train.loggers)
+        with ExitStack() as stack:
+            makers = {"tensorboard": _tensorboard, "wandb": _wandb}
+            wanted = [makers[name] for name in makers if name in config.train.loggers]
+            yield cls([stack.enter_context(maker(config, run.path)) for maker in wanted])
+
+    def write(self, history: Sequence[Line]) -> None:
+        """Write the iterations that are new."""
+        for line in history:
+            number = line["iteration"]
+            if number not in self.written:
+                self.written.add(number)
+                for writer in self.writers:
+                    writer(number, numbers_of(line))
+
+
+def numbers_of(line: Line) -> dict[str, float]:
+    """An iteration's figures by flat names: `selfplay/held_out_reward/value`, `selfplay/seconds/train`, …"""
+    return {
+        f"selfplay/{name.replace('.', '/')}": float(value)
+        for name, value in flatten(line).items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+@contextmanager
+def _tensorboard(config: Config, path: Path) -> Iterator[Write]:
+    from torch.utils.tensorboard import SummaryWriter
+
+    # A continued run writes all its iterations again; what an earlier process wrote is hidden.
+    with SummaryWriter(str(path / "tensorboard"), purge_step=0) as writer:
+
+        def write(iteration: int, figures: dict[str, float]) -> None:
+            for name, value in figures.items():
+                writer.add_scalar(name, value, iteration)
+            writer.flush()
+
+        yield write
+
+
+@contextmanager
+def _wandb(config: Config, path: Path) -> Iterator[Write]:
+    import wandb
+
+    settings: dict[str, Any] = config.model_dump(mode="json")
+    with wandb.init(
+        project="selfplay", group=path.resolve().name, name="iterations", dir=str(path), config=settings
+    ) as run:
+        yield lambda iteration, figures: run.log(figures, step=iteration)

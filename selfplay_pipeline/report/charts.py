@@ -1,0 +1,246 @@
+"""Which curves are shown, as data. Pure; `draw.py` draws them, the page also lists their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from selfplay_pipeline.evaluate.bootstrap import Interval
+from selfplay_pipeline.report.scan import Scan
+from selfplay_pipeline.report.sources import Source
+
+HUMAN_PAIRS = 0.921
+"""Normalised reward of human pairs on DialOp's 8×8 boards: mean of the 134 games in data/dialop."""
+BINS = 20
+
+ITERATIONS = "iterations of training"
+INTERVALS = "Means with 95 % intervals."
+KINDS = {"sampled": "held out, sampled", "greedy": "held out, greedy", "training": "training games"}
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points, and where known their 95 % intervals."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One plot.
+
+    Attributes:
+        key: the file's name.
+        note: what a reader must know, one sentence.
+        lines: reference values by name.
+        style: `points` has names instead of numbers on its x axis.
+    """
+
+    key: str
+    title: str
+    note: str
+    x_label: str
+    y_label: str
+    series: list[Series]
+    lines: Mapping[str, float] = field(default_factory=dict)
+    style: Literal["curve", "bars", "stack", "points", "steps"] = "curve"
+    names: Sequence[str] = ()
+    log: bool = False
+    share: bool = False
+    """The values are shares: the axis goes from 0 to 1."""
+
+
+def charts_of(source: Source, scans: Sequence[Scan]) -> list[Chart]:
+    """The charts that there are data for."""
+    lines = reference_lines(source, scans)
+    if source.kind == "run":
+        charts = [
+            _curves(scans, "reward", "Reward", "normalised reward", INTERVALS, lines=lines),
+            _curves(scans, "agreed", "Agreement", "share of games agreed", INTERVALS, share=True),
+            _curves(scans, "optimal", "Best matchings", "share of games with the best", INTERVALS, share=True),
+            _curves(scans, "illegal", "Illegal actions", "illegal actions a game", INTERVALS),
+            _curves(scans, "messages", "Messages", "messages a game", INTERVALS),
+            _curves(scans, "questions", "Questions", "questions a game", "Messages with a question mark. " + INTERVALS),
+            _curves(scans, "words_per_message", "Message length", "words a message", INTERVALS),
+            _entropy(scans),
+            _flat_groups(scans),
+            *_steps(source),
+            _seconds(source),
+            _tokens(source, scans),
+        ]
+    else:
+        charts = [_points(scans, lines), *_steps(source)]
+    charts.append(_histogram(scans))
+    return [chart for chart in charts if any(len(series.x) for series in chart.series)]
+
+
+def reference_lines(source: Source, scans: Sequence[Scan]) -> dict[str, float]:
+    """Random, own view, human and optimum, on the states played where that is known."""
+    found = source.references or next((scan.references for scan in reversed(scans) if scan.references), {})
+    known = {name.replace("_", " "): interval.value for name, interval in found.items() if interval.value is not None}
+    lines = {name: known[name] for name in ("random", "own view") if name in known}
+    human = {"human pairs": known["human"]} if "human" in known else {"human pairs (8×8)": HUMAN_PAIRS}
+    return lines | human | {"optimum": 1.0}
+
+
+def _curves(
+    scans: Sequence[Scan], figure: str, title: str, y_label: str, note: str, *,
+    lines: Mapping[str, float] | None = None, share: bool = False,
+) -> Chart:  # fmt: skip
+    """A figure over the iterations of training behind the policy, one curve for each kind of games."""
+    series = []
+    for mode, kind in KINDS.items():
+        points = [
+            (scan.file.trained, interval)
+            for scan in scans
+            if scan.file.mode == mode and (interval := scan.figures.get(figure)) and interval.value is not None
+        ]
+        series.append(_series(kind, points))
+    return Chart(figure, title, note, ITERATIONS, y_label, series, lines or {}, share=share)
+
+
+def _series(label: str, points: Sequence[tuple[float, Interval]]) -> Series:
+    return Series(
+        label,
+        [x for x, _ in points],
+        [interval.value or 0.0 for _, interval in points],
+        [interval.low or 0.0 for _, interval in points],
+        [interval.high or 0.0 for _, interval in points],
+    )
+
+
+def _summaries(scans: Sequence[Scan], name: str) -> tuple[list[float], list[float]]:
+    training = [scan for scan in scans if scan.file.mode == "training"]
+    return [scan.file.trained for scan in training], [scan.summary.to_dict()[name] for scan in training]
+
+
+def _entropy(scans: Sequence[Scan]) -> Chart:
+    note = "Mean of -log-prob over the sampled tokens, under the distribution that they were sampled from."
+    series = Series(KINDS["training"], *_summaries(scans, "token_entropy"))
+    return Chart("entropy", "Entropy of the policy", note, ITERATIONS, "nats a token", [series])
+
+
+def _flat_groups(scans: Sequence[Scan]) -> Chart:
+    note = "Groups whose plays all scored alike: GRPO learns nothing from them."
+    (x, flat), (_, groups) = _summaries(scans, "groups_without_signal"), _summaries(scans, "groups")
+    shares = [count / max(1, of) for count, of in zip(flat, groups, strict=True)]
+    series = Series(KINDS["training"], x, shares)
+    return Chart("flat_groups", "Groups without signal", note, ITERATIONS, "share of groups", [series], share=True)
+
+
+STEP_CHARTS = (
+    ("loss", "Policy loss", "actor/pg_loss", "", False),
+    ("gradient", "Gradient norm", "actor/grad_norm", "norm before clipping", False),
+    ("step_entropy", "Entropy while training", "actor/entropy", "nats a token", False),
+    ("kl", "KL to the reference policy", "actor/kl_loss", "nats a token", False),
+    ("log_prob_gap", "Engine against trainer", "selfplay/log_prob_gap/mean", "mean |log-prob difference|, nats", True),
+)
+"""Key, title, verl's name of the metric, label of the axis, whether that is logarithmic."""
+
+
+def _steps(source: Source) -> list[Chart]:
+    """verl's metrics over all training steps of the run."""
+    notes = {
+        "log_prob_gap": "Of the trainer's weights at each step to the log-probs stored while playing; an iteration's "
+        "first step, where both have the same weights, should be near 0."
+    }
+    charts = []
+    for key, title, name, label, log in STEP_CHARTS:
+        points = [
+            (step, line[name])
+            for step, (_, line) in enumerate(source.steps, start=1)
+            if name in line and (line[name] > 0 or not log)
+        ]
+        series = [Series("each step", [x for x, _ in points], [y for _, y in points])]
+        if key == "log_prob_gap":
+            first = {step for step, (_, line) in enumerate(source.steps, start=1) if line["step"] == 1}
+            chosen = [(x, y) for x, y in points if x in first]
+            series.append(Series("first of an iteration", [x for x, _ in chosen], [y for _, y in chosen]))
+        charts.append(Chart(key, title, notes.get(key, ""), "optimiser step", label or title.lower(), series, log=log))
+    return charts
+
+
+def _seconds(source: Source) -> Chart:
+    """Wall-clock time of each stage."""
+    done = sorted(source.state.iterations.items())
+    series = [
+        Series(
+            stage,
+            [number for number, stages in done if stage in stages],
+            [stages[stage].seconds for _, stages in done if stage in stages],
+        )
+        for stage in ("generate", "convert", "train", "evaluate")
+    ]
+    note = "Wall clock; a server's start counts to the stage that waited for it."
+    return Chart("seconds", "Time per stage", note, "iteration", "seconds", series, style="stack")
+
+
+def _tokens(source: Source, scans: Sequence[Scan]) -> Chart:
+    """Tokens through engine and trainer."""
+    played: dict[str, dict[int, float]] = {name: {} for name in ("sampled", "prompts, computed", "prompts, cached")}
+    for scan in scans:
+        summary, number = scan.summary, scan.file.iteration or 0
+        for name, count in zip(
+            played,
+            (summary.sampled_tokens, summary.prompt_tokens - summary.cached_tokens, summary.cached_tokens),
+            strict=True,
+        ):
+            played[name][number] = played[name].get(number, 0) + count
+    trained: dict[int, float] = {}
+    for number, line in source.steps:
+        trained[number] = trained.get(number, 0) + line.get("perf/total_num_tokens", 0)
+    series = [
+        Series(name, list(counts), list(counts.values())) for name, counts in (played | {"trained on": trained}).items()
+    ]
+    note = (
+        "In training and held-out games, and in the rows of the training steps (both perspectives, prompts included)."
+    )
+    return Chart("tokens", "Tokens per iteration", note, "iteration", "tokens", series, style="bars")
+
+
+def _points(scans: Sequence[Scan], lines: Mapping[str, float]) -> Chart:
+    """Mean rewards of a few files of games."""
+    series = [
+        _series(
+            label,
+            [
+                (number, interval)
+                for number, scan in enumerate(scans)
+                if (interval := scan.figures.get(name)) and interval.value is not None
+            ],
+        )
+        for name, label in (("reward", "all games"), ("reward_if_agreed", "agreed games"))
+    ]
+    names = [scan.file.label for scan in scans]
+    return Chart("reward", "Reward", INTERVALS, "", "normalised reward", series, lines, style="points", names=names)
+
+
+def _histogram(scans: Sequence[Scan]) -> Chart:
+    """Rewards of a run's first and last held-out games (else training games), or of all files where they are few."""
+    chosen = [scan for scan in scans if scan.rewards]
+    if len({scan.file.iteration for scan in chosen}) > 1:
+        for mode in ("sampled", "training"):
+            alike = [scan for scan in chosen if scan.file.mode == mode]
+            if len(alike) > 1:
+                chosen = [alike[0], alike[-1]]
+                break
+    edges = np.linspace(0, 1, BINS + 1)
+    series = [
+        Series(
+            scan.file.label,
+            ((edges[:-1] + edges[1:]) / 2).tolist(),
+            (np.histogram(scan.rewards, edges)[0] / len(scan.rewards)).tolist(),
+        )
+        for scan in chosen[:4]
+    ]
+    note = "Games that ended without agreement have reward 0."
+    return Chart(
+        "histogram", "Distribution of rewards", note, "normalised reward", "share of games", series, style="steps"
+    )

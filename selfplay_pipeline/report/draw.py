@@ -1,0 +1,173 @@
+"""Draws charts with matplotlib: for paper (also black and white, also for colour-blind readers) and for the page."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from selfplay_pipeline.report.charts import Chart, Series
+
+Format = Literal["svg", "png", "pdf"]
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
+"""Okabe and Ito's palette, which colour-blind readers can tell apart (jfly.uni-koeln.de/color)."""
+DARK_COLOURS = ("#56b4e9", "#e69f00", "#2fc79b", "#e6a3c8", "#9fd3f5", "#f0e442")
+MARKERS, DASHES, HATCHES = (
+    "osD^v*",
+    ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (1, 2))),
+    ("", "////", "....", "xxxx"),
+)
+MARKED = 12
+"""Points up to which each gets a marker."""
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours of a drawing; the background is transparent on the page, so that it is the page's own."""
+
+    ink: str
+    faint: str
+    background: str
+    colours: Sequence[str] = COLOURS
+    hatched: bool = False
+
+
+PAPER = Theme("#000000", "#555555", "#ffffff", hatched=True)
+LIGHT = Theme("#1f2328", "#59636e", "none")
+DARK = Theme("#e6edf3", "#9aa4af", "none", DARK_COLOURS)
+
+
+def draw(chart: Chart, form: Format, theme: Theme = PAPER, *, title: bool = True, dpi: int = 200) -> bytes:
+    """A chart as a picture. The same chart gives the same bytes."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    settings: dict[Any, Any] = {
+        "svg.hashsalt": "selfplay",
+        "font.size": 9,
+        "text.color": theme.ink,
+        "axes.labelcolor": theme.ink,
+        "axes.edgecolor": theme.faint,
+        "xtick.color": theme.ink,
+        "ytick.color": theme.ink,
+        "axes.facecolor": "none",
+        "figure.facecolor": theme.background,
+        "savefig.facecolor": theme.background,
+        "hatch.linewidth": 0.6,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
+    with mpl.rc_context(settings):
+        figure, axes = plt.subplots(figsize=(4.6, 3.1), constrained_layout=True)
+        _PAINT[chart.style](chart, axes, theme)
+        _frame(chart, axes, theme, title)
+        if sum(len(series.x) > 0 for series in chart.series) > 1:
+            figure.legend(
+                frameon=False, fontsize=8, ncols=3 if len(chart.series) < 4 else 2, loc="outside lower center"
+            )
+        buffer = io.BytesIO()
+        metadata = {"svg": {"Date": None}, "png": {"Software": None}, "pdf": {"CreationDate": None}}[form]
+        figure.savefig(buffer, format=form, dpi=dpi, metadata=metadata)
+        plt.close(figure)
+    return buffer.getvalue()
+
+
+def _frame(chart: Chart, axes: Any, theme: Theme, title: bool) -> None:
+    """What is around the curves: labels, reference lines, legend."""
+    if title:
+        axes.set_title(chart.title, fontsize=10)
+    axes.set_xlabel(chart.x_label)
+    axes.set_ylabel(chart.y_label)
+    if chart.log:
+        axes.set_yscale("log")
+    if chart.share:
+        axes.set_ylim(-0.03, 1.03)
+    if chart.style == "points":
+        axes.set_xticks(range(len(chart.names)), chart.names, rotation=20, ha="right")
+        axes.set_xlim(-0.6, len(chart.names) - 0.4)
+    elif chart.style != "steps":
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    _reference_lines(chart.lines, axes, theme)
+
+
+def _reference_lines(lines: Mapping[str, float], axes: Any, theme: Theme) -> None:
+    """Dotted lines, named at the right; names of lines that lie together are moved apart."""
+    for value in lines.values():
+        axes.axhline(value, color=theme.faint, linewidth=0.8, linestyle=(0, (1, 2)))
+    bottom, top = axes.get_ylim()
+    height = float("-inf")
+    for name, value in sorted(lines.items(), key=lambda line: line[1]):
+        height = max((value - bottom) / (top - bottom), height + 0.065)
+        axes.annotate(
+            f"{name} {value:.2f}", (1.01, height), xycoords="axes fraction", va="center", fontsize=7, color=theme.faint,
+            annotation_clip=False,
+        )  # fmt: skip
+
+
+def _curve(chart: Chart, axes: Any, theme: Theme) -> None:
+    for number, series in enumerate(chart.series):
+        if not len(series.x):
+            continue
+        few = len(series.x) <= MARKED
+        axes.plot(
+            series.x, series.y, color=theme.colours[number % 6], linestyle=DASHES[number % 6],
+            marker=MARKERS[number % 6] if few else None, markersize=4, linewidth=1.4, label=series.label,
+        )  # fmt: skip
+        if series.low is not None and series.high is not None:
+            axes.fill_between(
+                series.x, series.low, series.high, color=theme.colours[number % 6], alpha=0.15, linewidth=0
+            )
+
+
+def _points(chart: Chart, axes: Any, theme: Theme) -> None:
+    for number, series in enumerate(chart.series):
+        if not len(series.x):
+            continue
+        x = np.asarray(series.x) + 0.14 * (number - (len(chart.series) - 1) / 2)
+        axes.errorbar(
+            x, series.y, _errors(series), color=theme.colours[number], fmt=MARKERS[number], markersize=5, capsize=3,
+            linewidth=1.2, label=series.label,
+        )  # fmt: skip
+
+
+def _errors(series: Series) -> np.ndarray[Any, np.dtype[np.float64]]:
+    low, y, high = (np.asarray(values, dtype=np.float64) for values in (series.low, series.y, series.high))
+    return np.stack([y - low, high - y])
+
+
+def _stack(chart: Chart, axes: Any, theme: Theme) -> None:
+    base: dict[float, float] = {}
+    for number, series in enumerate(chart.series):
+        bottom = [base.get(x, 0.0) for x in series.x]
+        axes.bar(
+            series.x, series.y, 0.7, bottom, color=theme.colours[number], edgecolor=theme.ink, linewidth=0.4,
+            hatch=HATCHES[number] * theme.hatched, label=series.label,
+        )  # fmt: skip
+        base |= {x: under + y for x, y, under in zip(series.x, series.y, bottom, strict=True)}
+
+
+def _bars(chart: Chart, axes: Any, theme: Theme) -> None:
+    width = 0.8 / len(chart.series)
+    for number, series in enumerate(chart.series):
+        x = np.asarray(series.x) + width * (number - (len(chart.series) - 1) / 2)
+        axes.bar(
+            x, series.y, width, color=theme.colours[number], edgecolor=theme.ink, linewidth=0.4,
+            hatch=HATCHES[number] * theme.hatched, label=series.label,
+        )  # fmt: skip
+
+
+def _steps(chart: Chart, axes: Any, theme: Theme) -> None:
+    for number, series in enumerate(chart.series):
+        half = (series.x[1] - series.x[0]) / 2
+        edges = [series.x[0] - half, *(x + half for x in series.x)]
+        axes.stairs(
+            series.y, edges, color=theme.colours[number], linestyle=DASHES[number], linewidth=1.4, label=series.label
+        )
+
+
+_PAINT = {"curve": _curve, "points": _points, "stack": _stack, "bars": _bars, "steps": _steps}

@@ -1,0 +1,199 @@
+"""The page: one HTML file with everything in it, which loads nothing and runs no script but its own."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib import resources
+from typing import Any
+
+import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from selfplay_pipeline.evaluate.bootstrap import Interval
+from selfplay_pipeline.evaluate.figures import LABELS
+from selfplay_pipeline.iterate.metrics import best_iteration, collapse_reason, history_of
+from selfplay_pipeline.report.charts import Chart, charts_of
+from selfplay_pipeline.report.draw import DARK, LIGHT, draw
+from selfplay_pipeline.report.sample import Sample, embedded
+from selfplay_pipeline.report.scan import Scan
+from selfplay_pipeline.report.sources import Source
+
+NO_TOKENS = (
+    "No tokens: the policy's seat left no trajectory, or its tokenizer is not on the machine that wrote this page."
+)
+ROW_HEADS = ("iteration", "reward", "agreed", "illegal a game", "messages a game", "groups without signal", "steps",
+             "held out", "greedy", "seconds: play", "train")  # fmt: skip
+
+
+def render(source: Source, scans: Sequence[Scan], sample: Sample, now: datetime | None = None) -> str:
+    """The whole page."""
+    assets = resources.files("selfplay_pipeline.report") / "page"
+    style, script = ((assets / name).read_text() for name in ("page.css", "page.js"))
+    environment = Environment(
+        loader=PackageLoader("selfplay_pipeline.report", "page"), autoescape=True, undefined=StrictUndefined
+    )
+    history = history_of(source.state)
+    return environment.get_template("page.html.j2").render(
+        title=f"Self-play: {source.path}",
+        facts=_facts(source, scans, now or datetime.now(UTC)),
+        tiles=_tiles(source, scans),
+        charts=[_chart(chart) for chart in charts_of(source, scans)],
+        row_heads=ROW_HEADS,
+        rows=[_row(line) for line in history],
+        warnings=_warnings(history),
+        **_figures(source, scans),
+        sample=_explain(sample),
+        config=yaml.safe_dump(source.manifest["config"], sort_keys=False) if source.manifest else None,
+        versions=_versions(source.manifest) if source.manifest else [],
+        data=embedded(_data(scans, sample)),
+        style=style,
+        style_hash=_hash(style),
+        script=script,
+        script_hash=_hash(script),
+    )
+
+
+def _facts(source: Source, scans: Sequence[Scan], now: datetime) -> list[str]:
+    """Where the run is, in a few words."""
+    facts = [f"{sum(len(scan.places) for scan in scans):,} games"]
+    if source.kind == "run" and source.manifest:
+        done = sum("train" in stages for stages in source.state.iterations.values())
+        planned = source.manifest["config"]["iterate"]["num_iterations"]
+        facts.append(f"{done} of {planned} iterations trained" if done < planned else f"{done} iterations")
+        facts += [f"started {source.manifest['created']}", f"model {source.manifest['config']['model']}"]
+    if source.evaluation:
+        facts += [f"opposite {source.evaluation.opponent}", source.evaluation.states]
+        facts += ["messages muted"] if source.evaluation.mute else []
+    return [*facts, f"written {now.isoformat(timespec='seconds')}"]
+
+
+def _tiles(source: Source, scans: Sequence[Scan]) -> list[tuple[str, str, str]]:
+    """The few figures to see first: label, value, note."""
+    history = [line for line in history_of(source.state) if "held_out_reward" in line]
+    if history:
+        first, last, best = history[0], history[-1], best_iteration(history) or history[-1]
+        tiles = [
+            (
+                f"held-out reward, {kind}",
+                f"{last[key]['value']:.3f}",
+                f"{first[key]['value']:.3f} after iteration {first['iteration']}, now {last['iteration']}",
+            )
+            for key, kind in (("held_out_reward", "sampled"), ("held_out_greedy_reward", "greedy"))
+        ]
+        tiles.append(("best iteration", str(best["iteration"]), f"held out {best['held_out_reward']['value']:.3f}"))
+        return tiles
+    return [
+        (
+            scan.file.label,
+            str(scan.figures["reward"]).split(" ")[0],
+            f"reward, {scan.summary.agreement_rate:.1%} agreed",
+        )
+        for scan in scans[:4]
+        if "reward" in scan.figures
+    ]
+
+
+def _chart(chart: Chart) -> dict[str, Any]:
+    """A chart's pictures for light and dark, and its numbers."""
+    series = [one for one in chart.series if len(one.x)]
+    xs = sorted({x for one in series for x in one.x})
+    rows = []
+    for x in xs:
+        name = chart.names[int(x)] if chart.names else f"{x:g}"
+        rows.append((name, [_cell(one.x, one, x) for one in series]))
+    ends = "; ".join(f"{one.label or chart.y_label}: {one.y[0]:.3g} to {one.y[-1]:.3g}" for one in series)
+    lines = ", ".join(f"{name} {value:.3f}" for name, value in chart.lines.items())
+    return {
+        "key": chart.key,
+        "title": chart.title,
+        "note": " ".join(filter(None, (chart.note, f"Dotted: {lines}." if lines else ""))),
+        "x_label": chart.x_label,
+        "labels": [one.label for one in series],
+        "rows": rows,
+        "alt": f"{chart.title}: {chart.y_label} over {chart.x_label or 'games'}. {ends}.",
+        "light": _picture(draw(chart, "svg", LIGHT, title=False)),
+        "dark": _picture(draw(chart, "svg", DARK, title=False)),
+    }
+
+
+def _cell(xs: Sequence[float], one: Any, x: float) -> str:
+    if x not in xs:
+        return ""
+    at = list(xs).index(x)
+    if one.low is None or one.high is None:
+        return f"{one.y[at]:.4g}"
+    return str(Interval(value=one.y[at], low=one.low[at], high=one.high[at]))
+
+
+def _row(line: dict[str, Any]) -> list[str]:
+    """An iteration's line of the table."""
+    held_out = [
+        str(Interval(**line[name])) if name in line else "" for name in ("held_out_reward", "held_out_greedy_reward")
+    ]
+    seconds = [f"{line['seconds'][stage]:.0f}" if stage in line["seconds"] else "" for stage in ("generate", "train")]
+    if "mean_reward" not in line:
+        return [str(line["iteration"]), *[""] * 6, *held_out, *seconds]
+    return [
+        str(line["iteration"]),
+        f"{line['mean_reward']:.3f} ± {line['reward_standard_error']:.3f}",
+        f"{line['agreement_rate']:.1%}",
+        f"{line['illegal_per_game']:.3f}",
+        f"{line['messages_per_game']:.2f}",
+        f"{line['groups_without_signal']:.0%}",
+        str(line["steps"]),
+        *held_out,
+        *seconds,
+    ]
+
+
+def _warnings(history: Sequence[dict[str, Any]]) -> list[str]:
+    """Collapses that were noticed."""
+    reasons = {line["iteration"]: collapse_reason(history[:count]) for count, line in enumerate(history, start=1)}
+    return [f"Iteration {number}: collapse? {reason}" for number, reason in reasons.items() if reason]
+
+
+def _figures(source: Source, scans: Sequence[Scan]) -> dict[str, Any]:
+    """All figures of a few files side by side; a run has curves instead."""
+    known = [scan for scan in scans if scan.figures]
+    if source.kind == "run" or not known:
+        return {"figures": [], "figure_heads": []}
+    rows = []
+    for name, label in LABELS.items():
+        found = [scan.figures.get(name) for scan in known]
+        if any(interval and interval.value is not None for interval in found):
+            rows.append((label, ["" if interval is None else str(interval) for interval in found]))
+    statuses = [", ".join(f"{k} {v}" for k, v in sorted(scan.summary.statuses.items())) for scan in known]
+    rows += [("games", [str(len(scan.places)) for scan in known]), ("statuses", statuses)]
+    return {"figures": rows, "figure_heads": [scan.file.label for scan in known]}
+
+
+def _versions(manifest: dict[str, Any]) -> list[tuple[str, str]]:
+    given = {**manifest["packages"], "Python": manifest["python"], "git revision": manifest["git_revision"]}
+    return [(name, str(value or "unknown")) for name, value in given.items()]
+
+
+def _explain(sample: Sample) -> str:
+    if len(sample.plays) == sample.total:
+        return f"All {sample.total:,} games are in this page."
+    return f"{len(sample.plays):,} of {sample.total:,} games are in this page: {sample.rule}."
+
+
+def _data(scans: Sequence[Scan], sample: Sample) -> dict[str, Any]:
+    return {
+        "files": [{"label": scan.file.label} for scan in scans],
+        "boards": [board.model_dump() for board in sample.boards],
+        "plays": [play.model_dump() for play in sample.plays],
+        "board_of": sample.board_of,
+        "no_tokens": NO_TOKENS,
+    }
+
+
+def _hash(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _picture(svg: bytes) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()

@@ -1,0 +1,211 @@
+"use strict";
+// Text of plays is hostile: it reaches the page through textContent alone.
+const data = JSON.parse(document.getElementById("data").textContent);
+const plays = data.plays.map((play, number) => ({
+  ...play, number, board: data.boards[data.board_of[number]], boardNumber: data.board_of[number], from: data.files[play.file],
+  words: [play.id, play.status, ...play.players, ...play.turns.map(turn => turn.text)].join("\n").toLowerCase(),
+}));
+const form = document.getElementById("filters"), list = document.getElementById("list"), article = document.getElementById("game");
+const PAGE = 200;
+let found = plays, shown = PAGE, current = null;
+
+function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "class") element.className = value;
+    else if (name === "text") element.textContent = value;
+    else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.filter(child => child !== null && child !== undefined));
+  return element;
+}
+
+const number = value => value.toFixed(3);
+const link = (play, text, more = {}) => make("a", {href: `#play-${play.number}`, text, ...more});
+const statusClass = play => play.status === "agreed" ? "agreed" : "failed";
+
+// --- filters and list
+
+for (const status of [...new Set(plays.map(play => play.status))].sort()) form.status.append(make("option", {value: status, text: status}));
+data.files.forEach((file, position) => form.file.append(make("option", {value: position, text: file.label})));
+
+const ORDERS = {
+  best: (a, b) => b.reward - a.reward, worst: (a, b) => a.reward - b.reward, long: (a, b) => b.turns.length - a.turns.length,
+};
+
+function filter() {
+  const low = form.low.value === "" ? -1 : Number(form.low.value), high = form.high.value === "" ? 2 : Number(form.high.value);
+  const words = form.text.value.toLowerCase().split(/\s+/).filter(Boolean);
+  found = plays.filter(play =>
+    (!form.status.value || play.status === form.status.value) && (form.file.value === "" || play.file === Number(form.file.value)) &&
+    play.reward >= low - 5e-4 && play.reward <= high + 5e-4 && (!form.illegal.checked || play.illegal > 0) &&
+    words.every(word => play.words.includes(word)));
+  if (ORDERS[form.order.value]) found.sort(ORDERS[form.order.value]);
+  shown = PAGE;
+  showList();
+}
+
+function showList() {
+  list.replaceChildren(...found.slice(0, shown).map(play => make("li", {}, link(play, "", {
+    "aria-current": play === current ? "true" : null,
+    "aria-label": `${play.id}, ${play.from.label}, reward ${number(play.reward)}, ${play.status}`,
+  }))));
+  list.querySelectorAll("a").forEach((anchor, position) => {
+    const play = found[position];
+    anchor.append(make("b", {class: statusClass(play), text: play.reward.toFixed(2)}),
+      make("span", {text: play.turns.length ? play.turns[0].text.slice(0, 120) : "no turns"}),
+      make("span", {class: "faint", text: `${play.id} · ${play.from.label}`}));
+  });
+  document.getElementById("count").textContent = `${found.length} of ${plays.length} games`;
+  document.getElementById("more").hidden = shown >= found.length;
+}
+
+// --- one game
+
+function board(play, seat) {
+  const {papers, reviewers, views, table} = play.board, optimum = play.optimum;
+  const seen = seat === null ? table : views[seat];
+  const scale = seat === null ? 1 : play.board.scales[seat];
+  const known = (r, p) => views.some(view => view[r][p] !== null);
+  const head = make("tr", {}, make("td", {class: "hidden"}), ...papers.map(paper => make("th", {scope: "col", title: paper, text: paper.split(":")[0]})));
+  const rows = reviewers.map((reviewer, r) => make("tr", {}, make("th", {scope: "row", text: reviewer}), ...papers.map((_, p) => {
+    const proposed = play.proposal !== null && play.proposal[p] === r, best = optimum[p] === r;
+    const hidden = seat === null ? !known(r, p) : seen[r][p] === null;
+    const text = !known(r, p) ? (seat === null ? String(table[r][p]) : "·") : seat === null || !hidden ? String(seen[r][p]) : String(Math.floor(table[r][p] * scale));
+    const words = [hidden ? (known(r, p) ? "hidden from this player" : "seen by nobody") : "", proposed ? "proposed" : "", best ? "optimum" : ""];
+    return make("td", {class: [hidden && "hidden", proposed && "proposed", best && "best"].filter(Boolean).join(" ") || null, title: words.filter(Boolean).join(", ") || null, text},
+      make("span", {class: "sr", text: words.filter(Boolean).join(", ")}));
+  })));
+  const caption = seat === null ? "Both together: true scores" : `Player ${seat} (${play.players[seat]}) sees` + (scale === 1 ? "" : `, scores × ${scale.toFixed(2)}`);
+  return make("div", {class: "board", tabindex: 0, role: "region", "aria-label": caption},
+    make("table", {}, make("caption", {text: caption}), make("thead", {}, head), make("tbody", {}, ...rows)));
+}
+
+function gains(play) {
+  const {papers, reviewers, table} = play.board, optimum = play.optimum;
+  const signed = value => value > 0 ? `+${value}` : value < 0 ? `−${-value}` : "0";
+  const tone = value => value < 0 ? "loss" : value > 0 ? "gain" : null;
+  let mine = 0, most = 0;
+  const rows = papers.map((paper, p) => {
+    const chosen = play.proposal[p], best = optimum[p], gain = table[chosen][p] - table[best][p];
+    mine += table[chosen][p]; most += table[best][p];
+    return make("tr", {}, make("th", {scope: "row", title: paper, text: paper.split(":")[0]}),
+      make("td", {text: `${reviewers[chosen]} ${table[chosen][p]}`}), make("td", {text: `${reviewers[best]} ${table[best][p]}`}), make("td", {class: tone(gain), text: signed(gain)}));
+  });
+  rows.push(make("tr", {}, make("th", {scope: "row", text: "together"}), make("td", {text: mine}), make("td", {text: most}), make("td", {class: tone(mine - most), text: signed(mine - most)})));
+  const head = ["paper", play.agreed ? "agreed" : "last proposal, not agreed", "an optimum", "gain"].map(text => make("th", {scope: "col", text}));
+  return make("div", {class: "board", tabindex: 0, role: "region", "aria-label": "Gains and losses"}, make("table", {},
+    make("caption", {text: "Gain and loss, paper by paper"}), make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
+}
+
+function dialogue(play) {
+  const turns = play.turns.map(turn => make("li", {class: `p${turn.player}`},
+    make("div", {class: "who", text: `Player ${turn.player} · ${turn.action}${turn.cut ? " · cut at the token limit" : ""}`}),
+    make("div", {class: "text", dir: "auto", text: turn.text}), turn.error ? make("div", {class: "error", text: `illegal: ${turn.error}`}) : null));
+  return make("div", {class: "talk"}, make("ol", {class: "dialogue", "aria-label": "Dialogue"}, ...turns.length ? turns : [make("li", {text: "Nobody said anything."})]));
+}
+
+function mates(play) {
+  const all = plays.filter(other => other.boardNumber === play.boardNumber);
+  const rows = all.map(other => make("tr", {}, make("th", {scope: "row"}, link(other, `play ${other.play}`, {"aria-current": other === play ? "true" : null})),
+    make("td", {text: number(other.reward)}), make("td", {class: statusClass(other), text: other.status}), make("td", {text: other.turns.length}), make("td", {text: other.illegal}),
+    make("td", {text: other.proposal === null ? "–" : other.board.papers.map((paper, p) => `${paper.split(":")[0]} → ${other.board.reviewers[other.proposal[p]]}`).join(", ")})));
+  const head = ["play", "reward", "status", "turns", "illegal", "proposal"].map(text => make("th", {scope: "col", text}));
+  return make("div", {class: "scroll", tabindex: 0, role: "region", "aria-label": "Plays of this state"}, make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
+}
+
+function tokens(stream) {
+  const line = make("p", {class: "faint", role: "status", text: "Point at a sampled token for its log-prob."});
+  const box = make("div", {class: "tokens", tabindex: 0, role: "region", "aria-label": `Tokens of player ${stream.player}`});
+  const point = event => {
+    const {own, logProb} = event.target.dataset;
+    if (own) line.textContent = `“${event.target.textContent}”: log-prob ${logProb}, probability ${Math.exp(Number(logProb)).toFixed(3)}`;
+  };
+  box.addEventListener("mouseover", point);
+  box.addEventListener("click", point);
+  for (const run of stream.runs) {
+    if (!run.log_probs.length) { box.append(make("span", {class: "heard", text: run.texts.join("")})); continue; }
+    run.texts.forEach((text, position) => {
+      const logProb = run.log_probs[position];
+      const span = make("span", {class: "own", "data-own": "1", "data-log-prob": logProb, title: `log-prob ${logProb}`, text});
+      span.style.setProperty("--surprise", Math.min(0.6, -logProb / 4).toFixed(3));
+      box.append(span);
+    });
+  }
+  if (stream.left_out) box.append(make("span", {class: "error", text: ` … ${stream.left_out} more tokens are not shown`}));
+  return [line, box];
+}
+
+function trajectory(stream) {
+  const own = stream.runs.filter(run => run.log_probs.length).reduce((sum, run) => sum + run.tokens, 0);
+  const all = stream.runs.reduce((sum, run) => sum + run.tokens, 0);
+  const details = make("details", {}, make("summary", {text: `Trajectory of player ${stream.player}: ${all} tokens, ${own} of them trained on (underlined; the stronger the colour, the less likely)`}));
+  details.addEventListener("toggle", () => { if (details.open && details.children.length === 1) details.append(...tokens(stream)); });
+  return details;
+}
+
+function show(play) {
+  current = play;
+  document.getElementById("said").textContent = `${play.id}: ${play.status}, reward ${number(play.reward)}`;
+  const jumps = [["← previous", step(-1)], ["next →", step(1)], ["best", extreme(ORDERS.best)], ["worst", extreme(ORDERS.worst)], ["median", median()], ["illegal", illegal()]];
+  const facts = [`reward ${number(play.reward)}`, `score ${play.score} of ${play.board.best}`, play.from.label, `state ${play.board.group}, play ${play.play}`, `${play.illegal} illegal actions`];
+  article.replaceChildren(
+    make("h3", {text: play.id}),
+    make("ul", {class: "chips"}, make("li", {class: statusClass(play), text: play.status}), ...facts.map(text => make("li", {text}))),
+    make("div", {class: "chips", role: "group", "aria-label": "Go to"}, ...jumps.filter(([, other]) => other).map(([text, other]) => link(other, text))),
+    make("h4", {text: "What each player sees, and what they say"}),
+    make("p", {class: "faint"}, make("span", {class: "mark", text: "proposed"}), " ", make("span", {class: "mark best", text: "optimum"}), " ", make("span", {class: "mark both", text: "both"}), " In italics: hidden from that player."),
+    make("div", {class: "play"}, board(play, 0), dialogue(play), board(play, 1)),
+    make("h4", {text: play.proposal === null ? "The whole table (nothing was proposed)" : "The proposal beside an optimum"}),
+    make("div", {class: "table-wide"}, board(play, null), play.proposal === null ? null : gains(play)),
+    make("h4", {text: "All plays of this state"}), mates(play),
+    make("h4", {text: "Tokens"}), ...play.streams.length ? play.streams.map(trajectory) : [make("p", {class: "faint", text: data.no_tokens})]);
+  list.querySelectorAll("a").forEach((anchor, position) => {
+    if (found[position] === play) { anchor.setAttribute("aria-current", "true"); reveal(anchor); } else anchor.removeAttribute("aria-current");
+  });
+}
+
+// Scrolls the list alone, not the page.
+function reveal(anchor) {
+  const above = anchor.offsetTop - list.offsetTop - list.scrollTop, below = above + anchor.offsetHeight - list.clientHeight;
+  if (above < 0) list.scrollTop += above; else if (below > 0) list.scrollTop += below;
+}
+
+// --- ways from game to game, all within the filter
+
+const at = () => found.indexOf(current);
+const step = by => at() < 0 ? found[0] : found[at() + by];
+const sorted = order => [...found].sort(order);
+const extreme = order => sorted(order)[0];
+const median = () => sorted(ORDERS.worst)[Math.floor(found.length / 2)];
+const illegal = () => [...found.slice(at() + 1), ...found.slice(0, at() + 1)].find(play => play.illegal > 0);
+const mate = () => { const all = plays.filter(play => current && play.boardNumber === current.boardNumber); return all[(all.indexOf(current) + 1) % all.length]; };
+const KEYS = {j: () => step(1), ArrowRight: () => step(1), k: () => step(-1), ArrowLeft: () => step(-1), n: mate, b: () => extreme(ORDERS.best), w: () => extreme(ORDERS.worst), m: median, i: illegal};
+
+document.addEventListener("keydown", event => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
+  if (event.key === "/") { event.preventDefault(); form.text.focus(); return; }
+  const scrolls = event.key.startsWith("Arrow") && event.target.matches("[tabindex='0']") && event.target.scrollWidth > event.target.clientWidth;
+  const play = KEYS[event.key] && !scrolls && KEYS[event.key]();
+  if (play) { event.preventDefault(); go(play); }
+});
+
+function go(play) {
+  if (location.hash !== `#play-${play.number}`) location.hash = `#play-${play.number}`;
+}
+
+function follow() {
+  const match = /^#play-(\d+)$/.exec(location.hash);
+  if (match && plays[Number(match[1])]) show(plays[Number(match[1])]);
+}
+
+window.addEventListener("hashchange", () => { follow(); if (/^#play-/.test(location.hash)) article.scrollIntoView({block: "nearest"}); });
+form.addEventListener("input", filter);
+form.addEventListener("reset", () => setTimeout(filter));
+form.addEventListener("submit", event => event.preventDefault());
+document.getElementById("more").addEventListener("click", () => { shown += PAGE; showList(); });
+filter();
+follow();
+if (!current && plays.length) show(plays[0]);

@@ -1,0 +1,108 @@
+"""Which plays go into a page that must stay small."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from selfplay_pipeline.generate.records import PlayRecord
+from selfplay_pipeline.report.reading import Board, Decoder, Reading, read_board, read_play
+from selfplay_pipeline.report.scan import Scan, parse
+
+RULE = (
+    "whole groups, from every file in turn: first those with its best, worst and median play and with the most illegal "
+    "actions, then groups evenly spread over the file, until the page is full"
+)
+
+
+def embedded(data: Any) -> str:
+    """JSON that cannot end the HTML element it stands in."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Plays to read; `boards[k]` is the state of `plays[i]` where `board_of[i] == k`."""
+
+    boards: list[Board]
+    plays: list[Reading]
+    board_of: list[int]
+    total: int
+    """Plays that there are."""
+
+    @property
+    def rule(self) -> str:
+        """How the plays were chosen, for people."""
+        return "all plays" if len(self.plays) == self.total else RULE
+
+
+def take_sample(scans: Sequence[Scan], decoder_of: Callable[[Scan], Decoder | None], max_bytes: int) -> Sample:
+    """Plays by `RULE`, in the order of the files, of at most `max_bytes` as JSON."""
+    taken: dict[tuple[int, int], tuple[Board, list[Reading]]] = {}
+    room = max_bytes
+    for number, group in _in_turn([_order(scan) for scan in scans]):
+        board, plays, size = _read_group(scans[number], number, group, decoder_of(scans[number]), room)
+        if size > room:
+            break
+        room -= size
+        taken[number, group] = board, plays
+    groups = [taken[key] for key in sorted(taken)]
+    return Sample(
+        boards=[board for board, _ in groups],
+        plays=[play for _, plays in groups for play in plays],
+        board_of=[number for number, (_, plays) in enumerate(groups) for _ in plays],
+        total=sum(len(scan.places) for scan in scans),
+    )
+
+
+def _order(scan: Scan) -> list[int]:
+    """A file's groups, the most telling ones first."""
+    places, groups = scan.places, list(scan.groups)
+    if not places:
+        return []
+    by_reward = sorted(places, key=lambda place: place.reward)
+    illegal = max(places, key=lambda place: place.illegal)
+    telling = [by_reward[-1], by_reward[0], by_reward[len(by_reward) // 2], *([illegal] if illegal.illegal else [])]
+    return list(dict.fromkeys([place.group for place in telling] + [groups[i] for i in _spread(len(groups))]))
+
+
+def _spread(count: int) -> Iterator[int]:
+    """All of range(count), each prefix evenly spread: the van der Corput sequence in base 2."""
+    bits = max(1, (count - 1).bit_length())
+    for number in range(1 << bits):
+        place = int(f"{number:0{bits}b}"[::-1], 2)
+        if place < count:
+            yield place
+
+
+def _in_turn(orders: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
+    for turn in range(max(map(len, orders), default=0)):
+        for number, order in enumerate(orders):
+            if turn < len(order):
+                yield number, order[turn]
+
+
+def _read_group(
+    scan: Scan, number: int, group: int, decoder: Decoder | None, room: int
+) -> tuple[Board, list[Reading], int]:
+    """A group's plays and their size; stops reading where they cannot fit."""
+    records = list(_records(scan, group))
+    board, plays = read_board(records[0]), []
+    size = len(embedded(board.model_dump()).encode())
+    for record in records:
+        play = read_play(record, decoder).model_copy(update={"file": number})
+        size += len(embedded(play.model_dump()).encode())
+        plays.append(play)
+        if size > room:
+            break
+    return board, plays, size
+
+
+def _records(scan: Scan, group: int) -> Iterator[PlayRecord]:
+    with scan.file.path.open("rb") as file:
+        for place in scan.groups[group]:
+            file.seek(place.offset)
+            yield parse(file.readline(), str(scan.file.path))

@@ -1,0 +1,144 @@
+"""One pass over a file of plays: its figures, and where in the file each play is. Memory does not grow with texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from pydantic import ValidationError
+
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.evaluate.bootstrap import Interval, Totals
+from selfplay_pipeline.evaluate.figures import play_figures
+from selfplay_pipeline.evaluate.states import StateSet, references
+from selfplay_pipeline.games.matching import MatchingGame, MatchingState
+from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.generate.records import PlayRecord, explain, read_lines
+from selfplay_pipeline.generate.summary import Summary
+from selfplay_pipeline.report.sources import GamesFile
+
+REFERENCE_STATES = 500
+"""States of a file from which reference lines are computed where no evaluation gave them."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A play in its file, and what one may choose it by."""
+
+    offset: int
+    group: int
+    play: int
+    reward: float
+    illegal: int
+    status: str
+
+
+@dataclass
+class Scan:
+    """A file of plays, read once.
+
+    Attributes:
+        figures: as `selfplay evaluate` computes them, with intervals over game states.
+        rewards: normalised, of all plays but those lost to the engine.
+        references: mean rewards to compare with, on up to `REFERENCE_STATES` of the file's states.
+    """
+
+    file: GamesFile
+    places: list[Place]
+    summary: Summary
+    figures: dict[str, Interval]
+    rewards: list[float]
+    references: dict[str, Interval]
+    checkpoint: str | None = None
+    """Of the last play."""
+
+    @cached_property
+    def groups(self) -> dict[int, list[Place]]:
+        """The plays of each state, in their order."""
+        found: dict[int, list[Place]] = {}
+        for place in sorted(self.places, key=lambda place: (place.group, place.play)):
+            found.setdefault(place.group, []).append(place)
+        return found
+
+
+def scan(file: GamesFile, on_bytes: Callable[[int], None] = lambda count: None) -> Scan:
+    """Read a file of plays, which may still be growing.
+
+    Args:
+        on_bytes: told how many bytes were read since it was last told.
+
+    Raises:
+        UserError: a line is bad; names file, line and field.
+    """
+    game, summary = MatchingGame(), Summary()
+    states: dict[int, MatchingState] = {}
+    sums: dict[str, dict[int, np.ndarray[tuple[int], np.dtype[np.float64]]]] = {}
+    result = Scan(file, [], summary, {}, [], {})
+
+    for offset, size, record in plays(file.path):
+        on_bytes(size)
+        outcome = record.outcome
+        summary.add(record)
+        result.checkpoint = record.policy.checkpoint
+        result.places.append(
+            Place(
+                offset,
+                record.group_index,
+                record.play,
+                outcome.normalized_reward,
+                outcome.num_illegal,
+                outcome.status.value,
+            )
+        )
+        if outcome.status is Status.ENGINE_FAILURE:
+            continue
+        result.rewards.append(outcome.normalized_reward)
+        state = game.load_state(record.state)
+        if len(states) < REFERENCE_STATES:
+            states.setdefault(record.group_index, state)
+        seats = [seat for seat, name in enumerate(record.players) if name == file.player] or [0, 1]
+        for name, pair in play_figures(record, state, seats).items():
+            by_group = sums.setdefault(name, {})
+            by_group[record.group_index] = by_group.get(record.group_index, np.zeros(2)) + pair
+    if sums:
+        result.figures = _intervals(sums)
+        config = file.game_config()
+        if config is not None:
+            result.references = references(StateSet(file.label, tuple(states.values())), config)
+    return result
+
+
+def plays(path: Path) -> Iterator[tuple[int, int, PlayRecord]]:
+    """Offset, size in bytes and content of each whole line; a torn last one is still being written.
+
+    Raises:
+        UserError: a line is bad.
+    """
+    offset = 0
+    for number, line in read_lines(path):
+        if line.endswith(b"\n") and line.strip():
+            yield offset, len(line), parse(line, f"{path}:{number}")
+        offset += len(line)
+
+
+def parse(line: bytes, where: str) -> PlayRecord:
+    """One line.
+
+    Raises:
+        UserError: it is no play.
+    """
+    try:
+        return PlayRecord.model_validate_json(line)
+    except ValidationError as error:
+        raise UserError(f"{where}: {explain(error)}; `selfplay generate` writes this file") from None
+
+
+def _intervals(sums: dict[str, dict[int, np.ndarray[tuple[int], np.dtype[np.float64]]]]) -> dict[str, Interval]:
+    groups = sorted({group for by_group in sums.values() for group in by_group})
+    columns = {
+        name: np.array([by_group.get(group, np.zeros(2)) for group in groups]).T for name, by_group in sums.items()
+    }
+    return Totals.of({name: (column[0], column[1]) for name, column in columns.items()}).intervals()

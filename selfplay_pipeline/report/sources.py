@@ -1,0 +1,182 @@
+"""What there is to report on in a folder: a run, an iteration, an evaluation, or any games."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.evaluate.bootstrap import Interval
+from selfplay_pipeline.evaluate.run import Evaluation
+from selfplay_pipeline.files import read_json
+from selfplay_pipeline.games.matching import MatchingConfig
+from selfplay_pipeline.games.scripted import SCRIPTED
+from selfplay_pipeline.generate.players import POLICY
+from selfplay_pipeline.iterate.manifest import RunDirectory, RunState
+
+Mode = Literal["training", "sampled", "greedy", "scripted", "other"]
+NOT_GAMES = ("metrics.jsonl", "trained_rows.jsonl")
+
+
+@dataclass(frozen=True)
+class GamesFile:
+    """A file of plays.
+
+    Attributes:
+        label: which plays these are, for people.
+        iteration: of the run; None outside one.
+        player: the name under which the policy that is looked at sits in these plays.
+    """
+
+    path: Path
+    mode: Mode
+    label: str
+    iteration: int | None = None
+    player: str = POLICY
+
+    @property
+    def trained(self) -> int:
+        """How many iterations of training are behind the policy that played."""
+        number = self.iteration or 0
+        return number - 1 if self.mode == "training" and number else number
+
+    def game_config(self) -> MatchingConfig | None:
+        """The rules that were played by, as `generate` and `evaluate` note them beside the file."""
+        path = self.path.with_suffix(".args.json")
+        if not path.exists():
+            return None
+        given = {key.removeprefix("game."): value for key, value in read_json(path).items() if key.startswith("game.")}
+        try:
+            return MatchingConfig.model_validate(given)
+        except ValidationError:
+            return None
+
+
+@dataclass(frozen=True)
+class Source:
+    """All that a report is made from; what is not there yet is empty.
+
+    Attributes:
+        steps: verl's metrics, one line a training step, with the iteration.
+        evaluation: of a folder that holds one evaluation.
+        references: mean rewards to compare with, from the newest evaluation.
+    """
+
+    path: Path
+    kind: Literal["run", "iteration", "evaluation", "games"]
+    files: list[GamesFile]
+    state: RunState = field(default_factory=RunState)
+    steps: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    manifest: dict[str, Any] | None = None
+    evaluation: Evaluation | None = None
+    references: dict[str, Interval] = field(default_factory=dict)
+
+
+def discover(path: Path) -> Source:
+    """Find out what lies at `path`.
+
+    Raises:
+        UserError: nothing that can be reported on.
+    """
+    if path.is_file():
+        return Source(path, "games", [GamesFile(path, _mode(path), path.stem)])
+    if not path.is_dir():
+        raise UserError(f"{path}: no such file or folder; give a run directory, an evaluation or a games file")
+    source = _run(path) if _iterations(path) else _folder(path)
+    if not source.files and not source.state.iterations:
+        raise UserError(
+            f"{path}: no games in it (yet); give a run directory, an iteration, an evaluation or a games file"
+        )
+    return source
+
+
+def _run(path: Path) -> Source:
+    run = RunDirectory(path)
+    state = run.load()
+    files, steps, references = [], [], dict[str, Interval]()
+    for number in _iterations(path):
+        folder = run.iteration(number)
+        if run.games(number).exists():
+            files.append(GamesFile(run.games(number), "training", f"iteration {number}, training", number))
+        evaluation = _evaluation(folder / "evaluation")
+        files += _evaluated(folder / "evaluation", evaluation, number)
+        references = evaluation.references if evaluation else references
+        steps += [(number, line) for line in _lines(folder / "metrics.jsonl")]
+    manifest = read_json(path / "manifest.json") if (path / "manifest.json").exists() else None
+    return Source(path, "run", files, state, steps, manifest, references=references)
+
+
+def _folder(path: Path) -> Source:
+    """An iteration or what `generate` left, an evaluation, or a folder with any games (as of `crossplay`)."""
+    evaluation = _evaluation(path)
+    if evaluation or any((path / f"{mode}.args.json").exists() for mode in ("sampled", "greedy", "scripted")):
+        files = _evaluated(path, evaluation, None)
+        return Source(
+            path, "evaluation", files, evaluation=evaluation, references=evaluation.references if evaluation else {}
+        )
+    number = re.fullmatch(r"iter_(\d+)", path.resolve().name)
+    iteration = int(number.group(1)) if number else None
+    files = [GamesFile(file, _mode(file), file.stem.replace("_", " "), iteration) for file in _games(path)]
+    inner = _evaluation(path / "evaluation")
+    files += _evaluated(path / "evaluation", inner, iteration)
+    metrics = next(
+        (file for file in (path / "metrics.jsonl", path / "training" / "metrics.jsonl") if file.exists()), None
+    )
+    steps = [(iteration or 1, line) for line in _lines(metrics)] if metrics else []
+    return Source(
+        path, "iteration" if number else "games", files, steps=steps, references=inner.references if inner else {}
+    )
+
+
+def _evaluated(folder: Path, evaluation: Evaluation | None, iteration: int | None) -> list[GamesFile]:
+    """The plays of an evaluation, also of one that is still going on."""
+    where = "" if iteration is None else f"iteration {iteration}, "
+    player = evaluation.player if evaluation and evaluation.player in SCRIPTED else POLICY
+    modes: tuple[Mode, ...] = ("sampled", "greedy", "scripted")
+    return [
+        GamesFile(folder / f"{mode}.jsonl", mode, f"{where}held out, {mode}", iteration, player)
+        for mode in modes
+        if (folder / f"{mode}.jsonl").exists()
+    ]
+
+
+def _evaluation(folder: Path) -> Evaluation | None:
+    path = folder / "evaluation.json"
+    if not path.exists():
+        return None
+    try:
+        return Evaluation.model_validate(read_json(path))
+    except ValidationError as error:
+        raise UserError(f"{path}: {error.errors()[0]['msg']}; `selfplay evaluate` writes it anew") from None
+
+
+def _iterations(path: Path) -> list[int]:
+    found = [re.fullmatch(r"iter_(\d+)", folder.name) for folder in path.iterdir() if folder.is_dir()]
+    return sorted(int(match.group(1)) for match in found if match)
+
+
+def _games(path: Path) -> list[Path]:
+    return [file for file in sorted(path.glob("*.jsonl")) if file.name not in NOT_GAMES]
+
+
+def _mode(path: Path) -> Mode:
+    names: dict[str, Mode] = {
+        "selfplay_games": "training",
+        "sampled": "sampled",
+        "greedy": "greedy",
+        "scripted": "scripted",
+    }
+    return names.get(path.stem, "other")
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """Whole lines; a file that is still being written may end with a torn one."""
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        return [json.loads(line) for line in file if line.endswith(b"\n")]

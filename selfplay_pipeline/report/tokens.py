@@ -1,0 +1,41 @@
+"""Token ids back to text, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+
+class CheckpointDecoder:
+    """A checkpoint's tokenizer; remembers the texts of single tokens, special ones included."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[int, str] = {}
+
+    def decode(self, ids: list[int]) -> str:
+        if len(ids) != 1:
+            return self._decode(ids)
+        if ids[0] not in self._known:
+            self._known[ids[0]] = self._decode(ids)
+        return self._known[ids[0]]
+
+    def _decode(self, ids: list[int]) -> str:
+        return str(self._tokenizer.decode(ids, clean_up_tokenization_spaces=False))
+
+
+def find_decoder(checkpoints: Iterable[str | None]) -> CheckpointDecoder | None:
+    """The tokenizer of the first of these checkpoints that is on this machine; nothing is fetched from a hub.
+
+    The checkpoints of a run share their tokenizer, so any of them reads all its plays.
+    """
+    from transformers import AutoTokenizer
+
+    for name in dict.fromkeys(checkpoints):
+        if name is None:
+            continue
+        try:
+            return CheckpointDecoder(AutoTokenizer.from_pretrained(name, local_files_only=True))
+        except (OSError, ValueError):
+            continue
+    return None
