@@ -1,4 +1,4 @@
-"""Run all benchmarks, or those that are named: rules serving convert iteration."""
+"""Run all benchmarks, or those that are named: rules serving convert iteration report."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from bench import convert, iteration, rules, serving
+from bench import convert, iteration, report, rules, serving
 
 BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
     "rules": rules.run,
     "serving": serving.run,
     "convert": convert.run,
     "iteration": iteration.run,
+    "report": report.run,
 }
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def run() -> dict[str, Any]:
         asyncio.run(generate_games(load_config("tiny", {"generate.num_games": 256}), real))
         for plays in SIZES:
             games = Path(folder) / f"{plays}.jsonl"
-            _repeat(real, games, plays)
+            repeat([json.loads(line) for line in real.read_text().splitlines()], games, plays)
             command = [sys.executable, "-m", "bench.convert", str(games)]
             result[f"{plays}_plays"] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
             games.unlink()
@@ -34,9 +35,8 @@ def run() -> dict[str, Any]:
     return result | {"peak_mb_more": round(large - small, 1)}
 
 
-def _repeat(real: Path, games: Path, plays: int) -> None:
-    """As many plays as asked, all real ones; each repetition gets group numbers of its own."""
-    lines = [json.loads(line) for line in real.read_text().splitlines()]
+def repeat(lines: Sequence[dict[str, Any]], games: Path, plays: int) -> None:
+    """Write as many plays as asked, all from `lines`; each repetition gets group numbers of its own."""
     groups = 1 + max(line["group_index"] for line in lines)
     with games.open("w") as file:
         for number in range(plays):
@@ -46,15 +46,19 @@ def _repeat(real: Path, games: Path, plays: int) -> None:
             file.write(json.dumps(line | {"group_index": group, "game_id": game_id}) + "\n")
 
 
+def peak_mb() -> float:
+    """Largest resident memory of this process so far."""
+    # getrusage would count the parent's memory too: what a process had before exec stays in its maximum.
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return round(int(status["VmHWM"].split()[0]) / 1024, 1)
+
+
 def _convert(games: Path) -> None:
     started = time.perf_counter()
     report = run_convert(games, games.parent / "out")
     seconds = time.perf_counter() - started
     rows = report.train_rows + report.val_rows
-    # getrusage would count the parent's memory too: what a process had before exec stays in its maximum.
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    peak = int(status["VmHWM"].split()[0]) / 1024
-    print(json.dumps({"rows_per_second": round(rows / seconds), "peak_mb": round(peak, 1)}))
+    print(json.dumps({"rows_per_second": round(rows / seconds), "peak_mb": peak_mb()}))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,6 +26,8 @@ console = Console(stderr=True, highlight=False)
 LOG_EVERY_SECONDS, DRAW_EVERY_SECONDS = 15.0, 0.2
 LIVE_ROWS = 12
 """Iterations of a run that are shown while it goes on."""
+_in_table = ContextVar("in_table", default=False)
+"""Whether a run's table is on the screen; bars below it go away when their stage ends."""
 PLAY_AND_TRAIN: tuple[Stage, ...] = ("generate", "train")
 
 
@@ -52,7 +55,7 @@ def progress(title: str) -> Iterator[Reporter]:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
-        with Progress(*columns, console=console) as bar:
+        with Progress(*columns, console=console, transient=_in_table.get()) as bar:
             task = bar.add_task(title, total=None, figures="")
 
             def draw(done: int, total: int, figures: str) -> None:
@@ -134,8 +137,14 @@ def watching(run: RunDirectory) -> Iterator[Callable[[str], None]]:
     if not console.is_terminal:
         yield lambda text: console.print(text, soft_wrap=True, markup=False)
         return
-    with Live(run_table(run, newest=LIVE_ROWS), console=console, transient=True) as live:
-        yield lambda text: live.update(Group(run_table(run, newest=LIVE_ROWS), Text(text, style="bold")), refresh=True)
+    token = _in_table.set(True)
+    try:
+        with Live(run_table(run, newest=LIVE_ROWS), console=console, transient=True) as live:
+            yield lambda text: live.update(
+                Group(run_table(run, newest=LIVE_ROWS), Text(text, style="bold")), refresh=True
+            )
+    finally:
+        _in_table.reset(token)
 
 
 def run_table(run: RunDirectory, newest: int | None = None) -> Table:

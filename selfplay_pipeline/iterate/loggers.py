@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.config import Config
-from selfplay_pipeline.iterate.manifest import RunDirectory, flatten
+from selfplay_pipeline.iterate.manifest import flatten
 from selfplay_pipeline.iterate.metrics import Line
 from selfplay_pipeline.train.run import check_loggers
 
@@ -19,27 +19,32 @@ Write = Callable[[int, dict[str, float]], None]
 
 @dataclass
 class PipelineLog:
-    """Writes each iteration once; `config.train.loggers` says where."""
+    """Writes each iteration once; `config.train.loggers` says where. Opens nothing before there is something new."""
 
-    writers: list[Write]
+    config: Config
+    path: Path
+    stack: ExitStack = field(default_factory=ExitStack)
+    writers: list[Write] | None = None
     written: set[int] = field(default_factory=set)
 
-    @classmethod
-    @contextmanager
-    def opened(cls, config: Config, run: RunDirectory) -> Iterator[PipelineLog]:
-        """Open what was asked for, and close it in the end.
+    def __enter__(self) -> PipelineLog:
+        """Check that it can be written.
 
         Raises:
             UserError: a package that a logger needs is not installed.
         """
-        check_loggers(config.train.loggers)
-        with ExitStack() as stack:
-            makers = {"tensorboard": _tensorboard, "wandb": _wandb}
-            wanted = [makers[name] for name in makers if name in config.train.loggers]
-            yield cls([stack.enter_context(maker(config, run.path)) for maker in wanted])
+        check_loggers(self.config.train.loggers)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stack.close()
 
     def write(self, history: Sequence[Line]) -> None:
-        """Write the iterations that are new."""
+        """Write the iterations that this process has not written yet."""
+        if self.writers is None:
+            makers = {"tensorboard": _tensorboard, "wandb": _wandb}
+            wanted = [maker for name, maker in makers.items() if name in self.config.train.loggers]
+            self.writers = [self.stack.enter_context(maker(self.config, self.path)) for maker in wanted]
         for line in history:
             number = line["iteration"]
             if number not in self.written:

@@ -42,7 +42,7 @@ def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = No
     with locked(run_dir / ".lock", f"run directory {run_dir}"), asyncio.Runner() as runner:
         run = RunDirectory(run_dir)
         run.open(config)
-        with PipelineLog.opened(config, run) as log, watching(run) as tell:
+        with PipelineLog(config, run_dir) as log, watching(run) as tell:
             loop = (loop_type or Loop)(config, run, Servers(config.engine, run_dir), runner, log, tell)
             try:
                 loop.run_all()
@@ -62,6 +62,8 @@ class Loop:
     log: PipelineLog
     tell: Callable[[str], None]
     """Takes lines for people."""
+    worked: bool = False
+    """Whether any stage had something to do."""
 
     def run_all(self) -> None:
         """All iterations, each with the checkpoint of the one before."""
@@ -89,7 +91,7 @@ class Loop:
         if self.run.state.get(number, stage) is not None:
             return
         self.tell(f"{self._at(number)}: {stage} with {short(checkpoint)}")
-        started = time.monotonic()
+        started, self.worked = time.monotonic(), True
         work = {"generate": self._generate, "convert": self._convert, "train": self._train, "evaluate": self._evaluate}
         figures = work[stage](number, checkpoint)
         self.run.finish(number, stage, StageRecord(seconds=time.monotonic() - started, figures=figures))
@@ -188,7 +190,8 @@ class Loop:
         best = best_iteration(history)
         if best is not None:
             write_json(self.run.path / "best.json", best)
-        self.log.write(history)
+        if self.worked:
+            self.log.write(history)
         newest = next((line for line in history if line["iteration"] == number), {})
         if newest:
             self.tell(f"{self._at(number)}: {in_words(newest)}")

@@ -38,7 +38,7 @@ def render(source: Source, scans: Sequence[Scan], sample: Sample, now: datetime 
     history = history_of(source.state)
     return environment.get_template("page.html.j2").render(
         title=f"Self-play: {source.path}",
-        facts=_facts(source, scans, now or datetime.now(UTC)),
+        facts=facts(source, scans, now or datetime.now(UTC)),
         tiles=_tiles(source, scans),
         charts=[_chart(chart) for chart in charts_of(source, scans)],
         row_heads=ROW_HEADS,
@@ -56,7 +56,7 @@ def render(source: Source, scans: Sequence[Scan], sample: Sample, now: datetime 
     )
 
 
-def _facts(source: Source, scans: Sequence[Scan], now: datetime) -> list[str]:
+def facts(source: Source, scans: Sequence[Scan], now: datetime) -> list[str]:
     """Where the run is, in a few words."""
     facts = [f"{sum(len(scan.places) for scan in scans):,} games"]
     if source.kind == "run" and source.manifest:

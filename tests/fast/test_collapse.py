@@ -9,6 +9,7 @@ from factories import Habits, make_play
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.games.types import ActionKind
 from selfplay_pipeline.generate.summary import Summary
+from selfplay_pipeline.iterate.loggers import PipelineLog
 from selfplay_pipeline.iterate.manifest import RunDirectory, RunState, StageRecord
 from selfplay_pipeline.iterate.metrics import (
     PLAY_FIGURES,
@@ -19,6 +20,7 @@ from selfplay_pipeline.iterate.metrics import (
 )
 from selfplay_pipeline.iterate.run import Loop
 from selfplay_pipeline.servers import Servers
+from selfplay_pipeline.ui import console
 
 HEALTHY = {
     "mean_reward": 0.8, "token_entropy": 0.1, "groups_without_signal": 0.1, "repeated_messages": 0.0,
@@ -109,7 +111,9 @@ def test_a_run_that_collapsed_says_so_and_stops_only_if_told(tmp_path, capsys, s
     }.items():
         run.finish(1, stage, StageRecord(seconds=1, figures=figures))
     config = load_config("tiny", {"iterate.stop_on_collapse": stop})
-    loop = Loop(config, run, Servers(config.engine, tmp_path), asyncio.Runner())
+    loop = Loop(
+        config, run, Servers(config.engine, tmp_path), asyncio.Runner(), PipelineLog(config, tmp_path), console.print
+    )
     if stop:
         with pytest.raises(CollapseError, match="iteration 1: 90% of the messages repeat"):
             loop._watch(1)

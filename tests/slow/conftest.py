@@ -1,14 +1,20 @@
-"""One SGLang server for the whole test run."""
+"""One SGLang server for the whole test run, and one run of the loop on it."""
 
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
+from recording_proxy import RecordingProxy
 
+from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
+from selfplay_pipeline.generate.records import PlayRecord, read_games
+from selfplay_pipeline.iterate.manifest import RunDirectory
+from selfplay_pipeline.iterate.run import run_iterate
 
 TINY = Path("data/tiny_model")
 
@@ -37,6 +43,46 @@ def _session_server(tmp_path_factory) -> Iterator[Server]:
     asyncio.run(server.start())
     yield Server(server.url, log)
     server.stop()
+
+
+@dataclass
+class Run:
+    """Two iterations of the loop, with all that went over the wire."""
+
+    path: Path
+    config: Config
+    directory: RunDirectory
+    proxy: RecordingProxy
+
+    def rows(self, iteration: int) -> list[dict]:
+        folder = self.path / f"iter_{iteration}"
+        return [row for name in ("train", "val") for row in pq.read_table(folder / f"{name}.parquet").to_pylist()]
+
+    def games(self, iteration: int) -> list[PlayRecord]:
+        return list(read_games(self.path / f"iter_{iteration}" / "selfplay_games.jsonl"))
+
+
+@pytest.fixture(scope="session")
+def run(_session_server, tmp_path_factory) -> Run:
+    _session_server.restore()
+    path = tmp_path_factory.mktemp("run")
+    with RecordingProxy(_session_server.url) as proxy:
+        config = load_config(
+            "tiny",
+            {
+                "iterate.num_iterations": 2,
+                "iterate.evaluate_states": 8,
+                "generate.num_games": 24,
+                "generate.plays_per_state": 4,
+                "convert.val_fraction": 0.2,
+                "train.train_batch_size": 16,
+                "train.learning_rate": 1e-3,
+                "train.keep_zero_signal": True,
+                "engine.server_url": [proxy.url],
+            },
+        )
+        directory = run_iterate(config, path)
+    return Run(path, config, directory, proxy)
 
 
 @pytest.fixture

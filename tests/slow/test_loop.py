@@ -1,64 +1,21 @@
 """The whole loop, two iterations, with the real server behind a recording proxy and the real verl."""
 
 import json
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
-from recording_proxy import RecordingProxy
 
-from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.convert.check import check_parquet
 from selfplay_pipeline.convert.rows import row_tensors
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import locked
 from selfplay_pipeline.generate.records import read_games
-from selfplay_pipeline.iterate.manifest import RunDirectory
 from selfplay_pipeline.iterate.run import run_iterate
 
 TEMPERATURE = 0.8
 """Of `configs/tiny.yaml`."""
-
-
-@dataclass
-class Run:
-    path: Path
-    config: Config
-    directory: RunDirectory
-    proxy: RecordingProxy
-
-    def rows(self, iteration: int) -> list[dict]:
-        folder = self.path / f"iter_{iteration}"
-        return [row for name in ("train", "val") for row in pq.read_table(folder / f"{name}.parquet").to_pylist()]
-
-    def games(self, iteration: int):
-        return list(read_games(self.path / f"iter_{iteration}" / "selfplay_games.jsonl"))
-
-
-@pytest.fixture(scope="module")
-def run(_session_server, tmp_path_factory) -> Run:
-    _session_server.restore()
-    path = tmp_path_factory.mktemp("run")
-    with RecordingProxy(_session_server.url) as proxy:
-        config = load_config(
-            "tiny",
-            {
-                "iterate.num_iterations": 2,
-                "iterate.evaluate_states": 8,
-                "generate.num_games": 24,
-                "generate.plays_per_state": 4,
-                "convert.val_fraction": 0.2,
-                "train.train_batch_size": 16,
-                "train.learning_rate": 1e-3,
-                "train.keep_zero_signal": True,
-                "engine.server_url": [proxy.url],
-            },
-        )
-        directory = run_iterate(config, path)
-    return Run(path, config, directory, proxy)
 
 
 def logprobs(folder: str, rows: list[dict], temperature: float) -> list[list[float]]:

@@ -1,0 +1,60 @@
+"""How long a report on 10,000 plays takes, how much memory, and how large the page is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.convert import peak_mb, repeat
+from selfplay_pipeline.config import load_config
+from selfplay_pipeline.report.run import scan_all, write_page
+from selfplay_pipeline.report.sources import discover
+from selfplay_pipeline.stages import generate_games
+
+PLAYS = 10_000
+LONGER = 25
+"""How much longer trajectories of a large model are made, to be of its size: about 1,500 tokens."""
+
+
+def run() -> dict[str, Any]:
+    """Seconds, peak resident memory and the page's size in MB, each report in a process of its own."""
+    result: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        real = Path(folder) / "real.jsonl"
+        asyncio.run(generate_games(load_config("tiny", {"generate.num_games": 256}), real))
+        for name, longer in (("tiny", 1), ("long", LONGER)):
+            games = Path(folder) / f"{name}.jsonl"
+            repeat(_stretched(real, longer), games, PLAYS)
+            command = [sys.executable, "-m", "bench.report", str(games)]
+            result[name] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout.splitlines()[-1])
+            games.unlink()
+    return result
+
+
+def _stretched(real: Path, times: int) -> list[dict[str, Any]]:
+    """Real plays; the trajectories' responses are repeated."""
+    plays = [json.loads(line) for line in real.read_text().splitlines()]
+    for play in plays:
+        for trajectory in play["trajectories"]:
+            for name in ("response_ids", "response_mask", "response_logprobs"):
+                trajectory[name] = trajectory[name] * times
+    return plays
+
+
+def _report(games: Path) -> None:
+    started = time.perf_counter()
+    source = discover(games)
+    page = write_page(source, scan_all(source, lambda done, total, figures: None), games.with_suffix(".html"))
+    seconds = time.perf_counter() - started
+    sizes = {"games_mb": games.stat().st_size / 1e6, "page_mb": page.stat().st_size / 1e6}
+    print(json.dumps({"seconds": round(seconds, 1), "peak_mb": peak_mb()} | {k: round(v, 1) for k, v in sizes.items()}))
+
+
+if __name__ == "__main__":
+    _report(Path(sys.argv[1]))

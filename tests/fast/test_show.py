@@ -1,0 +1,124 @@
+"""`selfplay show`: one game in a terminal, which no word of a model may steer."""
+
+import io
+import threading
+import unicodedata
+from pathlib import Path
+
+import pytest
+from factories import Habits, make_play, make_plays, write_plays
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from test_cli import selfplay
+from test_report import ByteDecoder, spoken
+
+from selfplay_pipeline.report import terminal
+from selfplay_pipeline.report.reading import gains, read_board, read_play
+
+ESCAPES = "\x1b[2J\x1b]0;title\x07\x9b31m\u202edrow\u2066\r"
+
+
+def plain(record, decoder=None) -> str:
+    console = Console(file=io.StringIO(), width=140, highlight=False)
+    terminal.show_play(record, console, decoder)
+    return console.file.getvalue()
+
+
+def test_a_game_is_shown_with_both_tables_the_dialogue_and_its_gains():
+    record = make_play(3, 1, habits=Habits(spoil=0.4, cut=0))
+    text, board, play = plain(record), read_board(record), read_play(record)
+    assert record.game_id in text and record.outcome.status.value in text
+    assert f"reward {record.outcome.normalized_reward:.3f} ({play.score:g} of {board.best})" in text
+    assert "player 0 (policy) sees" in text and "player 1 (policy) sees" in text
+    for turn in record.turns:
+        assert all(line in text for line in turn.text.strip().splitlines())
+        assert turn.error is None or f"illegal: {turn.error}"[:60] in text
+    total = sum(cell.gain for cell in gains(board, play))
+    assert f"{total:+d}" in text
+
+
+def test_what_a_player_cannot_see_is_marked_without_colour_too():
+    record = make_play(0)
+    board = read_board(record)
+    hidden = [
+        f"({board.table[r][p]})"
+        for seat in (0, 1)
+        for r in range(3)
+        for p in range(3)
+        if board.views[seat][r][p] is None and board.views[1 - seat][r][p] is not None
+    ]
+    assert hidden
+    assert all(number in plain(record) for number in hidden)
+
+
+@given(st.text())
+def test_no_text_keeps_characters_that_steer_a_terminal(text):
+    kept = terminal.harmless(ESCAPES + text)
+    assert len(kept) == len(ESCAPES + text)
+    assert not [c for c in kept if unicodedata.category(c) == "Cc" and c not in "\n\t"]
+    assert not [c for c in kept if unicodedata.bidirectional(c) in ("RLO", "LRO", "RLE", "LRE", "RLI", "LRI", "FSI")]
+
+
+def test_a_models_words_neither_steer_the_terminal_nor_are_taken_for_markup():
+    text = plain(spoken(f"[message] a{ESCAPES}b [red]c[/red]"))
+    assert not [c for c in text if unicodedata.category(c) == "Cc" and c != "\n"]
+    assert "␛[2J" in text and "[red]c[/red]" in text
+
+
+def test_tokens_are_shown_with_the_log_probs_of_unlikely_ones():
+    record = make_play(2, habits=Habits(spoil=0, cut=0))
+    (unlikely, *_) = [p for p in record.trajectories[0].response_logprobs if p < -0.5]
+    assert f"({unlikely:.2f})" in plain(record, ByteDecoder())
+    assert "player 0's tokens" in plain(record, ByteDecoder()) and "player 0's tokens" not in plain(record)
+
+
+def test_best_worst_random_last_or_one_by_its_id(tmp_path):
+    records = list(make_plays(5, 3))
+    path = write_plays(tmp_path / "games.jsonl", records)
+    rewards = [record.outcome.normalized_reward for record in records]
+    assert terminal.choose(path, "best").outcome.normalized_reward == max(rewards)
+    assert terminal.choose(path, "worst").outcome.normalized_reward == min(rewards)
+    assert terminal.choose(path, "last") == records[-1]
+    assert terminal.choose(path, "random", 3) == terminal.choose(path, "random", 3)
+    assert len({terminal.choose(path, "random", seed).game_id for seed in range(30)}) > 8
+    assert terminal.find_game(path, records[4].game_id) == records[4]
+
+
+def test_following_shows_the_newest_game_of_a_growing_file(tmp_path):
+    path, records = tmp_path / "games.jsonl", list(make_plays(2, 2))
+    lines = [record.model_dump_json() + "\n" for record in records]
+    games = terminal.follow(path)
+    threading.Timer(0.2, path.write_text, [lines[0] + lines[1] + lines[2][:50]]).start()
+    assert next(games) == (records[1], 2)
+    path.write_text("".join(lines[:3]))
+    assert next(games) == (records[2], 1)
+    path.write_text(lines[3])
+    assert next(games) == (records[3], 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--best", "--worst"), "--worst and --best exclude each other"),
+        (("--game", "s9-g000000-p0"), "no game 's9-g000000-p0'; its first is s0-g000000-p0"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, arguments, words):
+    path = write_plays(tmp_path / "games.jsonl", make_plays(1, 2))
+    done = selfplay("show", str(path), *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_missing_or_empty_file_is_one_line(tmp_path):
+    (tmp_path / "empty.jsonl").touch()
+    for name in ("none.jsonl", "empty.jsonl"):
+        done = selfplay("show", str(Path(tmp_path / name)))
+        assert done.returncode == 2 and name in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_the_command_shows_a_game(tmp_path):
+    path = write_plays(tmp_path / "games.jsonl", make_plays(2, 2))
+    done = selfplay("show", str(path), "--best")
+    assert done.returncode == 0 and "player 0 (policy) sees" in done.stdout
