@@ -1,0 +1,307 @@
+"""The report of a real run, in a real browser: what it shows, how it is moved through, and that nothing gets out."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from selfplay_pipeline.generate.records import read_games
+from selfplay_pipeline.report.reading import gains, read_board, read_play
+from selfplay_pipeline.report.run import scan_all, write_page
+from selfplay_pipeline.report.sources import discover
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+HOSTILE = (
+    '[message] <img src=x onerror="window.hacked=1"></script><script>window.hacked=2</script> {{7*7}} '
+    "<a href='http://example.com'>x</a> " + "A" * 3_000
+)
+WIDTHS = {"desktop": 1400, "phone": 390}
+
+
+@pytest.fixture(scope="module")
+def games(run, tmp_path_factory) -> Path:
+    """The run, with one more play of a state, in which a player tries to break the page."""
+    copy = tmp_path_factory.mktemp("reported") / "run"
+    shutil.copytree(run.path, copy, ignore=shutil.ignore_patterns("trainer_state"))
+    path = copy / "iter_2" / "selfplay_games.jsonl"
+    play = json.loads(path.read_text().splitlines()[0])
+    play |= {"game_id": "hostile-<b>id</b>", "play": 99, "players": ["policy", "<script>window.hacked=3</script>"]}
+    play["turns"][0]["text"] = HOSTILE
+    with path.open("a") as file:
+        file.write(json.dumps(play) + "\n" + '{"torn": ')
+    return copy
+
+
+@pytest.fixture(scope="module")
+def report(games) -> Path:
+    source = discover(games)
+    return write_page(source, scan_all(source, lambda *_: None), games / "report.html")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        if os.environ.get("CI"):
+            pytest.fail("no Chromium here; bin/install_browser.sh installs it")
+        pytest.skip("no Chromium here; bin/install_browser.sh installs it")
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=flags)
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Open:
+    """An open page, and all that it complained about or asked for."""
+
+    page: Page
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        return self.page.locator("#game h3").inner_text()
+
+    @property
+    def count(self) -> str:
+        return self.page.locator("#count").inner_text()
+
+    def filter(self, **values: str) -> None:
+        for name, value in values.items():
+            control = self.page.locator(f"#filters [name={name}]")
+            if control.evaluate("control => control.tagName") == "SELECT":
+                control.select_option(label=value)
+            else:
+                control.fill(value)
+
+
+@pytest.fixture(params=["light", "dark"])
+def theme(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def open_page(browser, report) -> Iterator:
+    contexts = []
+
+    def opener(width: int = WIDTHS["desktop"], theme: str = "light", path: Path = report) -> Open:
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+        contexts.append(context)
+        opened = Open(context.new_page())
+        opened.page.on("console", lambda message: opened.complaints.append(message.text))
+        opened.page.on("pageerror", lambda error: opened.complaints.append(str(error)))
+        opened.page.on("dialog", lambda dialog: opened.complaints.append(dialog.message))
+        opened.page.on("request", lambda request: opened.requests.append(request.url))
+        opened.page.goto(path.as_uri())
+        return opened
+
+    yield opener
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture
+def opened(open_page) -> Open:
+    return open_page()
+
+
+def plays_of(games: Path):
+    """All plays in the page's order."""
+    return [
+        record
+        for file in discover(games).files
+        for record in sorted(_whole(file.path), key=lambda record: (record.group_index, record.play))
+    ]
+
+
+def _whole(path: Path):
+    text = path.read_text()
+    whole = path.with_suffix(".whole")
+    whole.write_text(text[: text.rindex("\n") + 1])
+    return list(read_games(whole))
+
+
+def test_every_chart_is_there_in_both_themes(open_page, theme):
+    page = open_page(theme=theme).page
+    pictures = page.locator("figure img")
+    keys = [figure.get_attribute("id") for figure in page.locator("figure").all()]
+    expected = (
+        "reward agreed optimal illegal messages questions words_per_message entropy flat_groups loss log_prob_gap"
+    )
+    assert {f"chart-{key}" for key in [*expected.split(), "seconds", "tokens", "histogram"]} <= set(keys)
+    for picture in pictures.all():
+        expect(picture).to_have_js_property("complete", True)
+        assert picture.evaluate("image => image.naturalWidth") > 100
+        assert len(picture.get_attribute("alt")) > 20
+    shown = page.locator("#chart-reward img").evaluate("image => image.currentSrc")
+    light = page.locator("#chart-reward img").get_attribute("src")
+    assert (shown == light) == (theme == "light")
+    for line in ("random", "own view", "human pairs", "optimum"):
+        assert line in page.locator("#chart-reward figcaption").inner_text()
+
+
+def test_the_page_asks_for_nothing_and_complains_of_nothing(opened, report):
+    for key in "jjnbwmik":
+        opened.page.keyboard.press(key)
+    opened.page.locator("#game details").first.locator("summary").click()
+    assert opened.complaints == []
+    assert [url for url in opened.requests if not url.startswith("data:")] == [report.as_uri()]
+
+
+def test_filters_find_what_they_say(opened, games):
+    plays = plays_of(games)
+    assert opened.count == f"{len(plays)} of {len(plays)} games"
+    expected = {
+        ("status", "agreed"): [play for play in plays if play.outcome.status.value == "agreed"],
+        ("low", "0.9"): [play for play in plays if play.outcome.normalized_reward >= 0.8995],
+        ("high", "0.5"): [play for play in plays if play.outcome.normalized_reward <= 0.5005],
+        ("text", "ACCEPT daniel"): [
+            play for play in plays if all(word in _words(play) for word in ("accept", "daniel"))
+        ],
+    }
+    for (name, value), found in expected.items():
+        opened.filter(**{name: value})
+        expect(opened.page.locator("#count")).to_have_text(f"{len(found)} of {len(plays)} games")
+        opened.page.get_by_role("button", name="Clear").click()
+        expect(opened.page.locator("#count")).to_have_text(f"{len(plays)} of {len(plays)} games")
+    opened.filter(file="iteration 1, training")
+    expect(opened.page.locator("#count")).to_have_text(f"24 of {len(plays)} games")
+    opened.page.get_by_label("with illegal actions").check()
+    illegal = [play for play in _whole(games / "iter_1" / "selfplay_games.jsonl") if play.outcome.num_illegal]
+    expect(opened.page.locator("#count")).to_have_text(f"{len(illegal)} of {len(plays)} games")
+
+
+def _words(play) -> str:
+    return "\n".join([play.game_id, play.outcome.status, *play.players, *(turn.text for turn in play.turns)]).lower()
+
+
+def test_games_open_by_click_and_the_way_back_works(opened, games):
+    plays = plays_of(games)
+    assert opened.title == plays[0].game_id
+    opened.page.locator("#list a").nth(3).click()
+    expect(opened.page.locator("#game h3")).to_have_text(plays[3].game_id)
+    assert opened.page.url.endswith("#play-3")
+    opened.page.locator("#list a").nth(5).click()
+    opened.page.go_back()
+    expect(opened.page.locator("#game h3")).to_have_text(plays[3].game_id)
+
+
+def test_games_open_by_keyboard_within_the_filter(opened, games):
+    training = [play for play in plays_of(games) if play.policy.iteration == 1]
+    rewards = sorted(play.outcome.normalized_reward for play in training)
+    opened.filter(file="iteration 1, training")
+    opened.page.locator("#games-title").click()
+    for keys, expected in (("j", 0), ("j", 1), ("j", 2), ("k", 1), ("ArrowRight", 2), ("ArrowLeft", 1)):
+        opened.page.keyboard.press(keys)
+        expect(opened.page.locator("#game h3")).to_have_text(training[expected].game_id)
+    for key, reward in (("b", rewards[-1]), ("w", rewards[0]), ("m", rewards[len(rewards) // 2])):
+        opened.page.keyboard.press(key)
+        expect(opened.page.locator("#game .chips").first).to_contain_text(f"reward {reward:.3f}")
+    opened.page.keyboard.press("/")
+    opened.page.keyboard.type("jjj")
+    expect(opened.page.locator("#filters [name=text]")).to_have_value("jjj")
+    expect(opened.page.locator("#count")).to_contain_text("0 of ")
+
+
+def test_every_control_is_reached_with_tab_and_a_game_opens_with_enter(opened, games):
+    opened.page.locator("#filters [name=status]").focus()
+    names = []
+    for _ in range(12):
+        names.append(opened.page.evaluate("document.activeElement.name || document.activeElement.id || 'a'"))
+        opened.page.keyboard.press("Tab")
+    assert [name for name in names if name][:7] == ["status", "file", "low", "high", "illegal", "text", "order"]
+    opened.page.locator("#list a").nth(2).focus()
+    opened.page.keyboard.press("Enter")
+    expect(opened.page.locator("#game h3")).to_have_text(plays_of(games)[2].game_id)
+
+
+def test_a_game_shows_what_its_record_holds(opened, games):
+    plays = plays_of(games)
+    number = next(n for n, play in enumerate(plays) if play.outcome.proposal and play.policy.iteration == 2)
+    record = plays[number]
+    board, play = read_board(record), read_play(record)
+    opened.page.evaluate(f"location.hash = '#play-{number}'")
+    expect(opened.page.locator("#game h3")).to_have_text(record.game_id)
+    turns = opened.page.locator(".dialogue li")
+    assert [turn.locator(".text").text_content() for turn in turns.all()] == [turn.text for turn in record.turns]
+    first, second, together, gained = opened.page.locator(".board table").all()
+    for table, seat in ((first, 0), (second, 1)):
+        seen = [
+            [cell.inner_text().split()[0] for cell in row.locator("td:not(.hidden)").all()]
+            for row in table.locator("tbody tr").all()
+        ]
+        assert seen == [[str(value) for value in row if value is not None] for row in board.views[seat]]
+    for table in (first, second, together):
+        assert table.locator("td.proposed").count() == table.locator("td.best").count() == len(board.papers)
+    differences = [cell.inner_text() for cell in gained.locator("tbody tr td:last-child").all()]
+    assert [int(text.replace("−", "-")) for text in differences] == [
+        *(cell.gain for cell in gains(board, play)), int(record.outcome.score - record.outcome.best),
+    ]  # fmt: skip
+
+
+def test_all_plays_of_a_state_can_be_compared(opened, games):
+    plays = plays_of(games)
+    number = next(n for n, play in enumerate(plays) if play.policy.iteration == 1)
+    opened.page.evaluate(f"location.hash = '#play-{number}'")
+    mates = [play for play in plays if play.policy.iteration == 1 and play.group_index == plays[number].group_index]
+    table = opened.page.get_by_role("region", name="Plays of this state")
+    assert [row.locator("td").first.inner_text() for row in table.locator("tbody tr").all()] == [
+        f"{play.outcome.normalized_reward:.3f}" for play in mates
+    ]
+    table.get_by_role("link", name="play 2").click()
+    expect(opened.page.locator("#game h3")).to_have_text(mates[2].game_id)
+    opened.page.keyboard.press("n")
+    expect(opened.page.locator("#game h3")).to_have_text(mates[3].game_id)
+
+
+def test_trained_tokens_are_highlighted_and_tell_their_log_probs(opened, games):
+    plays = plays_of(games)
+    number = next(n for n, play in enumerate(plays) if play.policy.iteration == 1)
+    opened.page.evaluate(f"location.hash = '#play-{number}'")
+    for details, trajectory in zip(opened.page.locator("#game details").all(), plays[number].trajectories, strict=True):
+        details.locator("summary").click()
+        own = details.locator(".own")
+        stored = [p for p, mine in zip(trajectory.response_logprobs, trajectory.response_mask, strict=True) if mine]
+        shown = [float(span.get_attribute("data-log-prob")) for span in own.all()]
+        assert shown == pytest.approx(stored, abs=1e-4)
+        own.last.hover()
+        expect(details.get_by_role("status")).to_contain_text(f"log-prob {shown[-1]:g}")
+        assert (
+            details.locator(".tokens").inner_text().count("assistant") == 1 + trajectory.messages[2:].__len__() // 2
+            if len(trajectory.messages) < 4
+            else True
+        )
+
+
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+def test_a_hostile_message_is_shown_as_text_and_breaks_nothing(open_page, width):
+    opened = open_page(width)
+    opened.filter(text="window.hacked")
+    expect(opened.page.locator("#list a")).to_have_count(1)
+    opened.page.locator("#list a").click()
+    expect(opened.page.locator("#game h3")).to_have_text("hostile-<b>id</b>")
+    assert opened.page.locator(".dialogue .text").first.text_content() == HOSTILE
+    assert opened.page.evaluate("window.hacked") is None
+    assert opened.page.locator("#game img, #game script, #game b").count() == 0
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert opened.complaints == []
+
+
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+def test_axe_finds_nothing_serious(open_page, theme, width):
+    opened = open_page(width, theme)
+    opened.page.locator("figure details").first.locator("summary").click()
+    for details in opened.page.locator("#game details").all():
+        details.locator("summary").click()
+    found = Axe().run(opened.page).response["violations"]
+    serious = [one for one in found if one["impact"] in ("serious", "critical")]
+    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in serious] == []
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
