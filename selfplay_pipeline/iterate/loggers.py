@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.config import Config
+from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.iterate.manifest import flatten
 from selfplay_pipeline.iterate.metrics import Line
 from selfplay_pipeline.train.run import check_loggers
@@ -19,7 +20,7 @@ Write = Callable[[int, dict[str, float]], None]
 
 @dataclass
 class PipelineLog:
-    """Writes each iteration once; `config.train.loggers` says where. Opens nothing before there is something new."""
+    """Writes each iteration once; `config.train.loggers` says where. A run with nothing to do never opens it."""
 
     config: Config
     path: Path
@@ -28,28 +29,30 @@ class PipelineLog:
     written: set[int] = field(default_factory=set)
 
     def __enter__(self) -> PipelineLog:
-        """Check that it can be written.
-
-        Raises:
-            UserError: a package that a logger needs is not installed.
-        """
-        check_loggers(self.config.train.loggers)
         return self
 
     def __exit__(self, *error: object) -> None:
         self.stack.close()
 
-    def write(self, history: Sequence[Line]) -> None:
-        """Write the iterations that this process has not written yet."""
+    def open(self) -> None:
+        """Open the loggers, unless they are open.
+
+        Raises:
+            UserError: a package is not installed, or wandb has no account to write to.
+        """
         if self.writers is None:
+            check_loggers(self.config.train.loggers)
             makers = {"tensorboard": _tensorboard, "wandb": _wandb}
             wanted = [maker for name, maker in makers.items() if name in self.config.train.loggers]
             self.writers = [self.stack.enter_context(maker(self.config, self.path)) for maker in wanted]
-        for line in history:
+
+    def write(self, history: Sequence[Line]) -> None:
+        """Write the iterations that this process has not written yet, if it is open."""
+        for line in history if self.writers else ():
             number = line["iteration"]
             if number not in self.written:
                 self.written.add(number)
-                for writer in self.writers:
+                for writer in self.writers or ():
                     writer(number, numbers_of(line))
 
 
@@ -82,7 +85,11 @@ def _wandb(config: Config, path: Path) -> Iterator[Write]:
     import wandb
 
     settings: dict[str, Any] = config.model_dump(mode="json")
-    with wandb.init(
-        project="selfplay", group=path.resolve().name, name="iterations", dir=str(path), config=settings
-    ) as run:
+    group = path.resolve().name
+    try:
+        run = wandb.init(project="selfplay", group=group, name="iterations", dir=str(path), config=settings)
+    except wandb.errors.Error as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise UserError(f"--logger wandb: {reason}; `wandb login`, or set WANDB_MODE=offline") from None
+    with run:
         yield lambda iteration, figures: run.log(figures, step=iteration)

@@ -62,8 +62,6 @@ class Loop:
     log: PipelineLog
     tell: Callable[[str], None]
     """Takes lines for people."""
-    worked: bool = False
-    """Whether any stage had something to do."""
 
     def run_all(self) -> None:
         """All iterations, each with the checkpoint of the one before."""
@@ -91,7 +89,8 @@ class Loop:
         if self.run.state.get(number, stage) is not None:
             return
         self.tell(f"{self._at(number)}: {stage} with {short(checkpoint)}")
-        started, self.worked = time.monotonic(), True
+        self.log.open()
+        started = time.monotonic()
         work = {"generate": self._generate, "convert": self._convert, "train": self._train, "evaluate": self._evaluate}
         figures = work[stage](number, checkpoint)
         self.run.finish(number, stage, StageRecord(seconds=time.monotonic() - started, figures=figures))
@@ -190,8 +189,7 @@ class Loop:
         best = best_iteration(history)
         if best is not None:
             write_json(self.run.path / "best.json", best)
-        if self.worked:
-            self.log.write(history)
+        self.log.write(history)
         newest = next((line for line in history if line["iteration"] == number), {})
         if newest:
             self.tell(f"{self._at(number)}: {in_words(newest)}")

@@ -87,6 +87,8 @@ def _frame(chart: Chart, axes: Any, theme: Theme, title: bool) -> None:
         axes.set_yscale("log")
     if chart.share:
         axes.set_ylim(-0.03, 1.03)
+    elif not any(y for series in chart.series for y in series.y):
+        axes.set_ylim(-0.03, 1)
     if chart.style == "points":
         axes.set_xticks(range(len(chart.names)), chart.names, rotation=20, ha="right")
         axes.set_xlim(-0.6, len(chart.names) - 0.4)

@@ -24,6 +24,7 @@ from selfplay_pipeline.report.sources import Source
 NO_TOKENS = (
     "No tokens: the policy's seat left no trajectory, or its tokenizer is not on the machine that wrote this page."
 )
+TIME = "%Y-%m-%d %H:%M UTC"
 ROW_HEADS = ("iteration", "reward", "agreed", "illegal a game", "messages a game", "groups without signal", "steps",
              "held out", "greedy", "seconds: play", "train")  # fmt: skip
 
@@ -63,11 +64,12 @@ def facts(source: Source, scans: Sequence[Scan], now: datetime) -> list[str]:
         done = sum("train" in stages for stages in source.state.iterations.values())
         planned = source.manifest["config"]["iterate"]["num_iterations"]
         facts.append(f"{done} of {planned} iterations trained" if done < planned else f"{done} iterations")
-        facts += [f"started {source.manifest['created']}", f"model {source.manifest['config']['model']}"]
+        began = datetime.fromisoformat(source.manifest["created"])
+        facts += [f"begun {began:{TIME}}", f"model {source.manifest['config']['model']}"]
     if source.evaluation:
         facts += [f"opposite {source.evaluation.opponent}", source.evaluation.states]
         facts += ["messages muted"] if source.evaluation.mute else []
-    return [*facts, f"written {now.isoformat(timespec='seconds')}"]
+    return [*facts, f"this page: {now:{TIME}}"]
 
 
 def _tiles(source: Source, scans: Sequence[Scan]) -> list[tuple[str, str, str]]:
@@ -77,9 +79,9 @@ def _tiles(source: Source, scans: Sequence[Scan]) -> list[tuple[str, str, str]]:
         first, last, best = history[0], history[-1], best_iteration(history) or history[-1]
         tiles = [
             (
-                f"held-out reward, {kind}",
-                f"{last[key]['value']:.3f}",
-                f"{first[key]['value']:.3f} after iteration {first['iteration']}, now {last['iteration']}",
+                f"held-out reward, {kind}, after iteration {last['iteration']}",
+                str(Interval(**last[key])),
+                f"after iteration {first['iteration']}: {Interval(**first[key])}",
             )
             for key, kind in (("held_out_reward", "sampled"), ("held_out_greedy_reward", "greedy"))
         ]
@@ -88,8 +90,8 @@ def _tiles(source: Source, scans: Sequence[Scan]) -> list[tuple[str, str, str]]:
     return [
         (
             scan.file.label,
-            str(scan.figures["reward"]).split(" ")[0],
-            f"reward, {scan.summary.agreement_rate:.1%} agreed",
+            str(scan.figures["reward"]),
+            f"reward; {scan.summary.agreement_rate:.1%} agreed",
         )
         for scan in scans[:4]
         if "reward" in scan.figures

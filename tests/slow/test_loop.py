@@ -207,6 +207,28 @@ def test_every_checkpoint_is_evaluated_on_the_same_held_out_states(run):
         assert {game.policy.temperature for game in greedy} == {0}
 
 
+def test_tensorboard_has_the_figures_of_iterations_and_verls_of_steps(run):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def values(folder: Path, name: str) -> dict[int, float]:
+        events = EventAccumulator(str(folder / "tensorboard"))
+        events.Reload()
+        return {event.step: event.value for event in events.Scalars(name)}
+
+    lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert values(run.path, "selfplay/held_out_reward/low") == pytest.approx(
+        {line["iteration"]: line["held_out_reward"]["low"] for line in lines}
+    )
+    assert values(run.path, "selfplay/mean_reward") == pytest.approx(
+        {line["iteration"]: line["mean_reward"] for line in lines[1:]}
+    )
+    for number in (1, 2):
+        steps = [json.loads(line) for line in (run.path / f"iter_{number}" / "metrics.jsonl").read_text().splitlines()]
+        assert values(run.path / f"iter_{number}", "actor/grad_norm") == pytest.approx(
+            {step["step"]: step["actor/grad_norm"] for step in steps}
+        )
+
+
 def test_metrics_hold_a_line_for_each_iteration_and_the_best_is_named(run):
     lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
     assert [line["iteration"] for line in lines] == [0, 1, 2]

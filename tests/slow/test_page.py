@@ -133,10 +133,9 @@ def test_every_chart_is_there_in_both_themes(open_page, theme):
     page = open_page(theme=theme).page
     pictures = page.locator("figure img")
     keys = [figure.get_attribute("id") for figure in page.locator("figure").all()]
-    expected = (
-        "reward agreed optimal illegal messages questions words_per_message entropy flat_groups loss log_prob_gap"
-    )
-    assert {f"chart-{key}" for key in [*expected.split(), "seconds", "tokens", "histogram"]} <= set(keys)
+    played = "reward agreed optimal illegal messages questions words_per_message entropy flat_groups histogram"
+    expected = [*played.split(), "loss", "gradient", "step_entropy", "kl", "log_prob_gap", "seconds", "tokens"]
+    assert sorted(keys) == sorted(f"chart-{key}" for key in expected)
     for picture in pictures.all():
         expect(picture).to_have_js_property("complete", True)
         assert picture.evaluate("image => image.naturalWidth") > 100
@@ -274,11 +273,6 @@ def test_trained_tokens_are_highlighted_and_tell_their_log_probs(opened, games):
         assert shown == pytest.approx(stored, abs=1e-4)
         own.last.hover()
         expect(details.get_by_role("status")).to_contain_text(f"log-prob {shown[-1]:g}")
-        assert (
-            details.locator(".tokens").inner_text().count("assistant") == 1 + trajectory.messages[2:].__len__() // 2
-            if len(trajectory.messages) < 4
-            else True
-        )
 
 
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
@@ -301,7 +295,8 @@ def test_axe_finds_nothing_serious(open_page, theme, width):
     opened.page.locator("figure details").first.locator("summary").click()
     for details in opened.page.locator("#game details").all():
         details.locator("summary").click()
-    found = Axe().run(opened.page).response["violations"]
-    serious = [one for one in found if one["impact"] in ("serious", "critical")]
+    found = Axe().run(opened.page).response
+    assert len(found["passes"]) > 20
+    serious = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
     assert [(one["id"], one["nodes"][0]["html"][:200]) for one in serious] == []
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= width

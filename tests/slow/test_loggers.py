@@ -1,0 +1,73 @@
+"""Figures of iterations in TensorBoard and, through its own client, in Weights & Biases."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from selfplay_pipeline.config import load_config
+from selfplay_pipeline.iterate.loggers import PipelineLog, numbers_of
+
+FIRST = {"iteration": 0, "held_out_reward": {"value": 0.5, "low": 0.4, "high": 0.6}, "collapse": None}
+SECOND = {"iteration": 1, "mean_reward": 0.7, "checkpoint": "c", "seconds": {"train": 9.0}}
+
+
+def log(tmp_path, *loggers: str) -> PipelineLog:
+    return PipelineLog(load_config("tiny", {"train.loggers": list(loggers)}), tmp_path)
+
+
+def test_an_iterations_numbers_have_flat_names():
+    assert numbers_of(SECOND) == {
+        "selfplay/iteration": 1, "selfplay/mean_reward": 0.7, "selfplay/seconds/train": 9,
+    }  # fmt: skip
+
+
+def test_a_continued_run_writes_each_iteration_once(tmp_path):
+    for history in ([FIRST], [FIRST, SECOND]):
+        with log(tmp_path, "tensorboard") as opened:
+            opened.open()
+            opened.write(history)
+            opened.write(history)
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("selfplay/held_out_reward/value")] == [0]
+    assert [(event.step, event.value) for event in events.Scalars("selfplay/mean_reward")] == [
+        (1, pytest.approx(0.7)),
+    ]  # fmt: skip
+
+
+def test_a_run_with_nothing_to_do_writes_nothing(tmp_path):
+    with log(tmp_path, "tensorboard", "wandb") as closed:
+        closed.write([FIRST])
+    assert list(tmp_path.iterdir()) == []
+
+
+def in_its_own_process(tmp_path, **environment: str) -> subprocess.CompletedProcess:
+    """wandb keeps its settings for the life of a process."""
+    script = (
+        "import json, pathlib, sys; from test_loggers import FIRST, SECOND, log\n"
+        "with log(pathlib.Path(sys.argv[1]), 'wandb') as opened:\n"
+        "    opened.open(); opened.write([FIRST, SECOND])"
+    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    kept |= {"PYTHONPATH": str(Path(__file__).parent), "HOME": str(tmp_path), **environment}
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    return subprocess.run(command, env=kept, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
+
+
+def test_wandb_gets_the_same_figures(tmp_path):
+    done = in_its_own_process(tmp_path, WANDB_MODE="offline")
+    assert done.returncode == 0, done.stderr
+    (record,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    for name in ("held_out_reward/low", "mean_reward", "seconds/train"):
+        assert f"selfplay/{name}".encode() in record.read_bytes()
+
+
+def test_wandb_without_an_account_is_one_line(tmp_path):
+    done = in_its_own_process(tmp_path)
+    assert done.returncode != 0
+    assert re.search(r"UserError: --logger wandb: .*WANDB_MODE=offline", done.stderr)
