@@ -24,7 +24,7 @@ ifdef OUT
 ITERATE_OPTIONS += --output $(OUT)
 endif
 
-.PHONY: help setup iterate generate convert train evaluate crossplay test test-fast lint bench learn ablate smoke-smollm2 clean
+.PHONY: help setup browser iterate generate convert train evaluate crossplay report show test test-fast lint bench learn ablate smoke-smollm2 clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -60,7 +60,16 @@ evaluate: $(READY) ## how well a checkpoint plays on held-out states (checkpoint
 crossplay: $(READY) ## every player with every other (players and options in ARGS)
 	$(BIN)/selfplay crossplay $(ARGS)
 
-test: $(READY) ## all tests, with the real SGLang and the real verl
+report: $(READY) ## one HTML file to look at a run (folder and options in ARGS)
+	$(BIN)/selfplay report $(ARGS)
+
+show: $(READY) ## read a game in the terminal (file and options in ARGS)
+	$(BIN)/selfplay show $(ARGS)
+
+browser: ## Chromium for the tests of the report, if there is none
+	bin/install_browser.sh
+
+test: $(READY) browser ## all tests, with the real SGLang and the real verl
 	$(BIN)/python -m pytest $(ARGS)
 
 test-fast: $(READY) ## the tests that need no server and no training

@@ -90,7 +90,8 @@ def _frame(chart: Chart, axes: Any, theme: Theme, title: bool) -> None:
     elif not any(y for series in chart.series for y in series.y):
         axes.set_ylim(-0.03, 1)
     if chart.style == "points":
-        axes.set_xticks(range(len(chart.names)), chart.names, rotation=20, ha="right")
+        turned = {"rotation": 20, "ha": "right"} if len(chart.names) > 2 else {}
+        axes.set_xticks(range(len(chart.names)), chart.names, **turned)
         axes.set_xlim(-0.6, len(chart.names) - 0.4)
     elif chart.style != "steps":
         axes.xaxis.get_major_locator().set_params(integer=True)

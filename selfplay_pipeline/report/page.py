@@ -24,6 +24,7 @@ from selfplay_pipeline.report.sources import Source
 NO_TOKENS = (
     "No tokens: the policy's seat left no trajectory, or its tokenizer is not on the machine that wrote this page."
 )
+KINDS = {"run": "Self-play", "iteration": "Iteration", "evaluation": "Evaluation", "games": "Games"}
 TIME = "%Y-%m-%d %H:%M UTC"
 ROW_HEADS = ("iteration", "reward", "agreed", "illegal a game", "messages a game", "groups without signal", "steps",
              "held out", "greedy", "seconds: play", "train")  # fmt: skip
@@ -38,7 +39,7 @@ def render(source: Source, scans: Sequence[Scan], sample: Sample, now: datetime 
     )
     history = history_of(source.state)
     return environment.get_template("page.html.j2").render(
-        title=f"Self-play: {source.path}",
+        title=f"{KINDS[source.kind]}: {source.path}",
         facts=facts(source, scans, now or datetime.now(UTC)),
         tiles=_tiles(source, scans),
         charts=[_chart(chart) for chart in charts_of(source, scans)],

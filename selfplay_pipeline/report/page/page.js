@@ -157,7 +157,7 @@ function show(play) {
     make("div", {class: "chips", role: "group", "aria-label": "Go to"}, ...jumps.filter(([, other]) => other).map(([text, other]) => link(other, text))),
     make("h4", {text: "What each player sees, and what they say"}),
     make("p", {class: "faint"}, make("span", {class: "mark", text: "proposed"}), " ", make("span", {class: "mark best", text: "optimum"}), " ", make("span", {class: "mark both", text: "both"}), " In italics: hidden from that player."),
-    make("div", {class: "play"}, board(play, 0), dialogue(play), board(play, 1)),
+    make("div", {class: play.board.papers.length > 4 ? "play wide" : "play"}, board(play, 0), dialogue(play), board(play, 1)),
     make("h4", {text: play.proposal === null ? "The whole table (nothing was proposed)" : "The proposal beside an optimum"}),
     make("div", {class: "table-wide"}, board(play, null), play.proposal === null ? null : gains(play)),
     make("h4", {text: "All plays of this state"}), mates(play),
