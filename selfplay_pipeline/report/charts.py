@@ -183,26 +183,22 @@ def _seconds(source: Source) -> Chart:
 
 
 def _tokens(source: Source, scans: Sequence[Scan]) -> Chart:
-    """Tokens through engine and trainer."""
-    played: dict[str, dict[int, float]] = {name: {} for name in ("sampled", "prompts, computed", "prompts, cached")}
+    """Tokens through the engine and the trainer in each stage."""
+    counts: dict[str, dict[int, float]] = {}
     for scan in scans:
-        summary, number = scan.summary, scan.file.iteration or 0
-        for name, count in zip(
-            played,
-            (summary.sampled_tokens, summary.prompt_tokens - summary.cached_tokens, summary.cached_tokens),
-            strict=True,
-        ):
-            played[name][number] = played[name].get(number, 0) + count
+        stage, number = "generate" if scan.file.mode == "training" else "evaluate", scan.file.iteration or 0
+        computed = scan.summary.prompt_tokens - scan.summary.cached_tokens
+        for what, count in (("sampled", scan.summary.sampled_tokens), ("prompts", computed)):
+            by_iteration = counts.setdefault(f"{stage}, {what}", {})
+            by_iteration[number] = by_iteration.get(number, 0) + count
     trained: dict[int, float] = {}
     for number, line in source.steps:
         trained[number] = trained.get(number, 0) + line.get("perf/total_num_tokens", 0)
-    series = [
-        Series(name, list(counts), list(counts.values())) for name, counts in (played | {"trained on": trained}).items()
-    ]
+    series = [Series(name, list(found), list(found.values())) for name, found in (counts | {"train": trained}).items()]
     note = (
-        "In training and held-out games, and in the rows of the training steps (both perspectives, prompts included)."
+        "Prompts without what came from the engine's cache; train: of both perspectives, prompts included, each epoch."
     )
-    return Chart("tokens", "Tokens per iteration", note, "iteration", "tokens", series, style="bars")
+    return Chart("tokens", "Tokens per stage", note, "iteration", "tokens", series, style="bars")
 
 
 def _points(scans: Sequence[Scan], lines: Mapping[str, float]) -> Chart:

@@ -15,11 +15,9 @@ Format = Literal["svg", "png", "pdf"]
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 """Okabe and Ito's palette, which colour-blind readers can tell apart (jfly.uni-koeln.de/color)."""
 DARK_COLOURS = ("#56b4e9", "#e69f00", "#2fc79b", "#e6a3c8", "#9fd3f5", "#f0e442")
-MARKERS, DASHES, HATCHES = (
-    "osD^v*",
-    ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (1, 2))),
-    ("", "////", "....", "xxxx"),
-)
+MARKERS = "osD^v*"
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (1, 2)))
+HATCHES = ("", "////", "....", "xxxx", "----", "++++")
 MARKED = 12
 """Points up to which each gets a marker."""
 

@@ -202,7 +202,15 @@ def run_folder(tmp_path) -> Path:
         arguments = {f"game.{key}": value for key, value in BOARD.model_dump().items()}
         write_json(run.games(number).with_suffix(".args.json"), arguments)
     write_plays(run.iteration(0) / "evaluation" / "sampled.jsonl", make_plays(5, 1, seed=7))
-    steps = [{"step": n, "actor/pg_loss": 0.1 * n, "selfplay/log_prob_gap/mean": 10.0 ** (n - 5)} for n in (1, 2)]
+    steps = [
+        {
+            "step": n,
+            "actor/pg_loss": 0.1 * n,
+            "perf/total_num_tokens": 8.0 * n,
+            "selfplay/log_prob_gap/mean": 10.0 ** (n - 5),
+        }
+        for n in (1, 2)
+    ]
     (run.iteration(1) / "metrics.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
     play = scan(GamesFile(run.games(1), "training", "")).summary.to_dict()
     train = {"checkpoint": "c", "carried": False, "steps": 2, "log_prob_gap": 1e-4}
@@ -238,6 +246,10 @@ def test_time_steps_and_rewards_are_drawn(run_folder):
         "generate": [3], "train": [9],
     }  # fmt: skip
     assert list(found["loss"].series[0].y) == [0.1, 0.2]
+    sampled = [sum(sum(t.response_mask) for r in make_plays(4, 3, seed=n) for t in r.trajectories) for n in (1, 2)]
+    tokens = {series.label: list(series.y) for series in found["tokens"].series}
+    assert tokens["generate, sampled"] == sampled
+    assert tokens["train"] == [24]
     assert found["log_prob_gap"].log and list(found["log_prob_gap"].series[1].y) == [1e-4]
     for series in found["histogram"].series:
         assert sum(series.y) == pytest.approx(1)
