@@ -30,7 +30,7 @@ class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
         options = self.sampler_kwargs
         data = tq.kv_batch_get(keys=batch.keys, partition_id=partition_id, select_fields=["extra_fields", "rm_scores"])
         scores = [float(row.sum()) for row in data["rm_scores"].unbind()]
-        figures = play_figures_of(batch.keys, scores, data["extra_fields"].tolist())
+        figures = play_figures_of(batch.keys, scores, list(data["extra_fields"]))
         lost = batch_size * options["plays_per_state" if partition_id == "train" else "held_out_plays"]
         lost -= int(figures["plays"])
         if lost > options["max_failures"]:
