@@ -64,9 +64,10 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
         players = [PolicyPlayer(engine, self.chat, policy, self.context_length) for engine in engines]
         interaction = MultiPlayerInteraction(game)
         place = (int(info["seed"]), int(info["index"]), int(row.get("session_id", 0)))
-        play_id = await interaction.start_interaction(
-            uuid.uuid4().hex, game_state=row["game_state"], players=players, place=place
-        )
+        # verl draws a uid for each row of each batch; with the session it names the play, and with the seat a player's
+        # requests, which verl then sends to one server.
+        play_id = f"{row.get('uid', uuid.uuid4().hex)}-{place[2]}"
+        await interaction.start_interaction(play_id, game_state=row["game_state"], players=players, place=place)
         sitting = interaction.sitting(play_id)
         await sitting.play.run()
         if sitting.play.lost_to is not None:
