@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -165,7 +166,7 @@ class TestInteraction:
 
         instances = asyncio.run(script())
         assert len(histories) == SPOKEN.max_length
-        assert all(len({m["role"] for m in pair}) == 2 for h in histories for pair in zip(h, h[1:], strict=False))
+        assert all(len({m["role"] for m in pair}) == 2 for h in histories for pair in pairwise(h))
         assert instances[0].messages[: len(histories[-2])] == histories[-2]
 
     @pytest.mark.parametrize("number", range(20))
