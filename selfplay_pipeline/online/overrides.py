@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,17 @@ def config_arguments() -> list[str]:
     return ["--config-path", str(config_folder()), "--config-name", CONFIG_NAME]
 
 
-def online_overrides(config: OnlineConfig, num_train: int, device: Device) -> list[str]:
-    """Hydra overrides, the user's own last.
+@dataclass(frozen=True)
+class GamesFile:
+    """What train.parquet holds."""
 
-    Args:
-        num_train: rows of train.parquet.
-    """
+    rows: int
+    rows_per_play: int
+    """Rows that a play gives: one for each player, or one perspective alone."""
+
+
+def online_overrides(config: OnlineConfig, games: GamesFile, device: Device) -> list[str]:
+    """Hydra overrides, the user's own last."""
     online, rollout, state = config.online, "actor_rollout_ref.rollout", state_dir(config)
     settings: dict[str, Any] = {
         "selfplay.max_new_tokens": config.max_new_tokens,
@@ -41,7 +47,8 @@ def online_overrides(config: OnlineConfig, num_train: int, device: Device) -> li
         "data.max_prompt_length": config.context_length // 2,
         "data.max_response_length": config.context_length - config.context_length // 2,
         "actor_rollout_ref.model.path": config.model,
-        "actor_rollout_ref.actor.ppo_mini_batch_size": 2 * online.states_per_step,
+        # verl multiplies by the plays of a state; all rows of a step together are one update.
+        "actor_rollout_ref.actor.ppo_mini_batch_size": games.rows_per_play * online.states_per_step,
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": max(online.tokens_per_pass, config.context_length),
         "actor_rollout_ref.actor.data_loader_seed": config.seed,
         "actor_rollout_ref.actor.fsdp_config.seed": config.seed,
@@ -55,7 +62,7 @@ def online_overrides(config: OnlineConfig, num_train: int, device: Device) -> li
         f"{rollout}.agent.agent_loop_config_path": str(config_folder() / "agent_loops.yaml"),
         "trainer.v1.sampler.sampler_kwargs.max_failures": online.max_failures,
         "trainer.total_training_steps": online.steps,
-        "trainer.total_epochs": -(-online.steps // (num_train // online.states_per_step)),
+        "trainer.total_epochs": -(-online.steps // (games.rows // online.states_per_step)),
         "trainer.experiment_name": config.output.resolve().name,
         "trainer.logger": [*config.loggers, "file"],
         "trainer.test_freq": online.validate_every or online.steps,

@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import locked, write_json
+from selfplay_pipeline.games.registry import GameConfig, make_game
 from selfplay_pipeline.online.config import OnlineConfig
 from selfplay_pipeline.online.figures import to_line
 from selfplay_pipeline.online.games import SCHEMA
-from selfplay_pipeline.online.overrides import EXTENSION, config_arguments, online_overrides
+from selfplay_pipeline.online.overrides import EXTENSION, GamesFile, config_arguments, online_overrides
 from selfplay_pipeline.train.overrides import environment, metrics_path, resolve_device, state_dir
 from selfplay_pipeline.train.run import (
     FREE_TO_CHANGE,
@@ -66,7 +67,7 @@ def run_online(config: OnlineConfig, on_progress: Callable[[Progress], None] | N
     """
     began = time.time()
     check_options(config)
-    num_train = _count_games(config)
+    games = _look_at(config)
     planned, state, device = config.online.steps, state_dir(config), resolve_device(config)
     checkpoint = config.output.resolve() / "checkpoint"
     times: list[tuple[float, dict[str, Any]]] = []
@@ -86,7 +87,7 @@ def run_online(config: OnlineConfig, on_progress: Callable[[Progress], None] | N
             launch = {
                 "train": done < planned,
                 "arguments": config_arguments(),
-                "overrides": online_overrides(config, num_train, device),
+                "overrides": online_overrides(config, games, device),
                 "export": export_arguments(config, device, planned),
             }
             env = environment(config, device, extension=EXTENSION)
@@ -128,14 +129,14 @@ def _held_out(line: dict[str, Any]) -> dict[str, Any]:
     return {name.removeprefix("held_out/"): value for name, value in line.items() if name.startswith("held_out/")}
 
 
-def _count_games(config: OnlineConfig) -> int:
-    """Rows of train.parquet.
+def _look_at(config: OnlineConfig) -> GamesFile:
+    """What is to be played.
 
     Raises:
         UserError: a file is missing or not ours, or holds fewer states than one step takes.
     """
     counts = []
-    for name in ("train", "test"):
+    for name in ("test", "train"):
         path = config.games / f"{name}.parquet"
         try:
             file = pq.ParquetFile(path)
@@ -143,13 +144,16 @@ def _count_games(config: OnlineConfig) -> int:
             raise UserError(f"{path}: {str(error).splitlines()[0]}; `selfplay games` writes it") from None
         if not file.schema_arrow.equals(SCHEMA, check_metadata=False):
             raise UserError(f"{path}: its columns are not those that `selfplay games` writes")
-        counts.append(file.metadata.num_rows)
-    if counts[0] < config.online.states_per_step or not counts[1]:
+        counts.append(int(file.metadata.num_rows))
+    test, train = counts
+    if train < config.online.states_per_step or not test:
         raise UserError(
-            f"{config.games}: {counts[0]} rows to train on and {counts[1]} held out; a step takes "
+            f"{config.games}: {train} rows to train on and {test} held out; a step takes "
             f"{config.online.states_per_step} (online.states_per_step); write more with `selfplay games`"
         )
-    return int(counts[0])
+    first = next(file.iter_batches(batch_size=1, columns=["extra_info"])).to_pylist()[0]["extra_info"]
+    players = make_game(GameConfig.model_validate_json(first["rules"])).num_players
+    return GamesFile(rows=train, rows_per_play=players if first["perspectives"] == "both" else 1)
 
 
 def _verl_log(config: OnlineConfig) -> Path:

@@ -16,6 +16,7 @@ import tempfile
 from collections import defaultdict
 from functools import cache
 from itertools import groupby
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,8 +30,9 @@ from selfplay_pipeline.games.matching import MatchingGame
 from selfplay_pipeline.games.types import Status
 from selfplay_pipeline.generate.records import PlayRecord
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
+from selfplay_pipeline.online.config import OnlineConfig
 from selfplay_pipeline.online.games import game_rows
-from selfplay_pipeline.online.overrides import CONFIG_NAME, config_folder
+from selfplay_pipeline.online.overrides import CONFIG_NAME, GamesFile, config_folder, online_overrides
 
 PLAYS = 8
 LIMIT = 4096
@@ -143,6 +145,19 @@ def verl_config(*overrides: str) -> Any:
                 *overrides,
             ],
         )
+
+
+def online_verl_config(folder: Path, device: Any, rows_per_play: int = 2) -> Any:
+    """verl's configuration as `train-online` makes it."""
+    from hydra import compose, initialize_config_dir
+
+    config = OnlineConfig(
+        model="data/tiny_model", output=folder, games=folder, plays_per_state=PLAYS, temperature=0.8,
+        max_new_tokens=64, context_length=1024,
+    )  # fmt: skip
+    overrides = online_overrides(config, GamesFile(160, rows_per_play), device)
+    with initialize_config_dir(str(config_folder()), version_base=None):
+        return compose(CONFIG_NAME, [line for line in overrides if not line.startswith("hydra")])
 
 
 class Played:
@@ -471,13 +486,40 @@ def test_the_loop_takes_temperature_zero_for_greedy_validation(cleared):
     assert {sampling["temperature"] for sampling in client.sampling} == {0.0}
 
 
+def test_rows_that_verl_adds_for_lost_plays_are_in_no_figure(cleared):
+    from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
+
+    records = recorded(2)
+    online = play(cleared, RecordedClient(records, broken=("g1-3",)), records, max_failures=1)
+    rewards = [record.outcome.normalized_reward for record in records if (record.group_index, record.play) != (1, 3)]
+    assert online.metrics["selfplay/reward"] == pytest.approx(np.mean(rewards))
+    filled = upsample_batch_to_divisible_size(online.batch, 4 * PLAYS, 0)
+    assert sum(tag.get("is_padding", False) for tag in filled.tags) == len(filled.keys) - len(online.column("uid")) == 2
+    online.batch = filled
+    added = [key for key in filled.keys if key.startswith("pad")]
+    assert all(sum(online.column("loss_mask")[key]) == 0 for key in added), "nor in the loss"
+
+
 class TestSizes:
     """A play has two rows, which verl's mini-batch does not know of."""
 
-    def test_a_step_is_one_update(self):
-        config = verl_config("data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=8")
-        rows = 2 * config.data.train_batch_size * config.actor_rollout_ref.rollout.n
-        assert rows == config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
+    @pytest.mark.parametrize("device", ["cpu", "cuda"])
+    @pytest.mark.parametrize("rows_per_play", [1, 2])
+    def test_all_rows_of_a_step_are_one_update(self, device, rows_per_play, tmp_path):
+        config = online_verl_config(tmp_path, device, rows_per_play)
+        n = config.actor_rollout_ref.rollout.n
+        assert (
+            config.data.train_batch_size * n * rows_per_play == config.actor_rollout_ref.actor.ppo_mini_batch_size * n
+        )
+
+    @pytest.mark.parametrize(("device", "name"), [("cpu", "sglang_cpu"), ("cuda", "sglang")])
+    def test_one_configuration_serves_both_devices(self, device, name, tmp_path):
+        config = online_verl_config(tmp_path, device)
+        assert config.actor_rollout_ref.rollout.name == name
+        assert config.trainer.v1.trainer_mode == "sync"
+        assert config.actor_rollout_ref.rollout.agent.default_agent_loop == "selfplay"
+        assert config.data.max_prompt_length + config.data.max_response_length == 1024
+        assert config.trainer.total_epochs == 3, "50 steps of 8 states on 160"
 
     def test_verl_accepts_the_doubled_size_only_with_sizes_in_tokens(self):
         from verl.trainer.ppo.utils import need_critic, need_reference_policy
