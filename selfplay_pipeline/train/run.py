@@ -274,13 +274,21 @@ def saved_step(state: Path) -> int:
 
 def mend(state: Path) -> None:
     """Drop a record of the last save that was torn by a kill; verl cannot read it. `data.pt` is written before it."""
-    record = state / LATEST
-    if record.exists() and not saved_step(state):
-        whole = [int(path.parent.name.removeprefix("global_step_")) for path in state.glob("global_step_*/data.pt")]
-        if whole:
-            write_text(record, str(max(whole)))
-        else:
-            record.unlink()
+    if (state / LATEST).exists() and not saved_step(state):
+        go_back_to(state, max(whole_saves(state), default=0))
+
+
+def whole_saves(state: Path) -> list[int]:
+    """Steps of the saves that can be continued; `data.pt` is written last."""
+    return [int(path.parent.name.removeprefix("global_step_")) for path in state.glob("global_step_*/data.pt")]
+
+
+def go_back_to(state: Path, step: int) -> None:
+    """Let verl continue at this save, or begin anew at 0."""
+    if step:
+        write_text(state / LATEST, str(step))
+    else:
+        (state / LATEST).unlink(missing_ok=True)
 
 
 def exported(state: Path, checkpoint: Path) -> bool:
