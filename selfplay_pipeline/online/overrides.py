@@ -53,6 +53,7 @@ def online_overrides(config: OnlineConfig, games: GamesFile, device: Device) -> 
         "actor_rollout_ref.actor.data_loader_seed": config.seed,
         "actor_rollout_ref.actor.fsdp_config.seed": config.seed,
         f"{rollout}.n": config.plays_per_state,
+        f"{rollout}.max_model_len": config.context_length,
         f"{rollout}.temperature": config.temperature,
         f"{rollout}.val_kwargs.temperature": config.temperature,
         f"{rollout}.val_kwargs.n": online.held_out_plays,
