@@ -10,11 +10,11 @@ import json
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.types import Game, Opening, Status
-from selfplay_pipeline.generate.play import Reply, Seat
+from selfplay_pipeline.generate.play import Reply
 from selfplay_pipeline.generate.players import Place, Player
 from selfplay_pipeline.generate.records import ChatMessage, Trajectory
 from selfplay_pipeline.generate.run import Sitting
@@ -23,7 +23,8 @@ Message = dict[str, str]
 """`role` and `content`, as chat models read them."""
 
 
-class HistorySeat(Seat, Protocol):
+@runtime_checkable
+class HistorySeat(Protocol):
     """A seat that can tell what its player has read and said."""
 
     def context(self) -> list[ChatMessage]: ...
@@ -180,8 +181,9 @@ class MultiPlayerInteraction:
     def get_player_context(self, instance_id: str, player: int | None = None) -> list[Message]:
         """All that a player has read and said; of the player whose turn it is, by default."""
         play = self.sitting(instance_id).play
-        seat = play.seats[play.session.player if player is None else player]
-        if not hasattr(seat, "context"):
+        player = play.session.player if player is None else player
+        seat = play.seats[player]
+        if not isinstance(seat, HistorySeat):
             raise UserError(f"player {player} of interaction {instance_id} keeps no history")
         return as_dicts(seat.context())
 
