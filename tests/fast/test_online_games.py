@@ -259,9 +259,9 @@ def test_over_ten_thousand_random_plays_no_hidden_cell_reaches_a_player_but_thro
     """
     chat, game, rng = ChatTokenizer(ByteTokenizer()), MatchingGame(BOARD), np.random.default_rng(0)
     compared = 0
+    states = [game.sample_state(state_rng(0, number)) for number in range(500)]
     for number in range(10_000):
-        state = game.sample_state(state_rng(number % 50, number // 50))
-        player = number % 2
+        state, player = states[number // 2 % len(states)], number % 2
         hidden = ~state.masks[player]
         table = np.where(hidden, rng.integers(0, 10, state.table.shape), state.table)
         best = best_matching(table)[1]
