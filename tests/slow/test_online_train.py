@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from conftest import TINY, Server
 from test_kill import Driver
-from test_train import farthest, optimizer_updates
+from test_train import farthest, optimizer_updates, remaining, traces
 
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate
@@ -36,6 +37,8 @@ class Run:
     folder: Path
     running: list[str]
     """Command lines of what ran when it was killed."""
+    traces: set[str]
+    """Processes and folders in /tmp, then and in the training that continued."""
     lines_before: int
     """Lines of metrics.jsonl then."""
 
@@ -64,26 +67,33 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
     first = Driver(home, *command)
     running: list[str] = []
+    seen: set[str] = set()
 
     def moment() -> bool:
         if not two_steps_are_saved():
             return False
         running.extend(first.left())
+        seen.update(traces(folder))
         return True
 
     first.send_when(signal.SIGKILL, moment)
     first.assert_nothing_is_left()
     before = metrics.read_text().count("\n") if metrics.exists() else 0
     second = Driver(home, *command)
-    assert second.process.wait(400) == 0, log.read_text()[-3000:]
+    while second.process.poll() is None:
+        seen |= traces(folder)
+        time.sleep(2)
+    assert second.process.returncode == 0, log.read_text()[-3000:]
     second.assert_nothing_is_left()
-    return Run(folder, running, before)
+    return Run(folder, running, seen, before)
 
 
 def test_what_a_kill_9_of_the_driver_leaves_is_nothing_not_even_the_server(run):
     assert any("sglang_launch" in command for command in run.running)
     assert any("ray" in command for command in run.running)
     assert run.lines_before < STEPS + 1, "the training was over before the kill"
+    assert sum(trace.startswith("/tmp/") for trace in run.traces) == 4, "of the trainer and its server, twice"
+    assert not remaining(run.traces)
 
 
 def test_a_line_a_step_without_gap_or_repetition(run):
