@@ -24,7 +24,17 @@ ifdef OUT
 ITERATE_OPTIONS += --output $(OUT)
 endif
 
-.PHONY: help setup browser iterate generate convert train evaluate crossplay report show test test-fast lint bench learn ablate smoke-smollm2 clean
+ifdef STEPS
+ONLINE_OPTIONS += --steps $(STEPS)
+endif
+ifdef INITIAL_MODEL
+ONLINE_OPTIONS += --model $(INITIAL_MODEL)
+endif
+ifdef OUT
+ONLINE_OPTIONS += --output $(OUT)
+endif
+
+.PHONY: help setup browser iterate online generate convert train evaluate crossplay report show test test-fast lint bench learn ablate smoke-smollm2 clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -44,6 +54,9 @@ endif
 
 iterate: $(READY) ## the main job: play, convert, train, NUM_ITERATIONS times
 	$(BIN)/selfplay iterate $(ITERATE_OPTIONS) $(ARGS)
+
+online: $(READY) ## play and train in one process, STEPS times: each update on fresh games
+	$(BIN)/selfplay train-online $(ONLINE_OPTIONS) $(ARGS)
 
 generate: $(READY) ## play games (options in ARGS)
 	$(BIN)/selfplay generate $(ARGS)
@@ -95,4 +108,4 @@ smoke-smollm2: $(READY) ## a real language model on a CPU: SmolLM2-135M plays an
 
 clean: ## remove the environment and what runs wrote
 	rm -rf $(VENV) build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
-	rm -rf data/matching_game_selfplay data/matching_game_selfplay_iterations data/evaluations data/crossplay data/learn data/ablate
+	rm -rf data/matching_game_selfplay data/matching_game_selfplay_iterations data/matching_game_online data/evaluations data/crossplay data/learn data/ablate

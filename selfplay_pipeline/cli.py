@@ -47,9 +47,10 @@ app = typer.Typer(
     help="Teach a language model to cooperate in dialogue by playing against itself.\n\n"
     "One policy holds both seats of DialOp's reviewer-matching game: SGLang plays, verl trains, again and again.\n"
     "[generate] plays games to JSONL, [convert] makes two parquet rows a game, [train] runs verl's GRPO on them,\n"
-    "[iterate] loops the three and evaluates; [evaluate] and [crossplay] say how well checkpoints and scripted\n"
-    "partners play; [report] and [show] are there to look at runs and games. Every command that plays or trains\n"
-    "takes --config; `selfplay config` prints all keys with defaults.",
+    "[iterate] loops the three and evaluates; [train-online] plays while it trains, on games that it draws from\n"
+    "[games]; [evaluate] and [crossplay] say how well checkpoints and scripted partners play; [report] and [show]\n"
+    "are there to look at runs and games. Every command that plays or trains takes --config;\n"
+    "`selfplay config` prints all keys with defaults.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -60,6 +61,7 @@ app.add_typer(model_app, name="model")
 
 DATA = Path("data/matching_game_selfplay")
 RUNS = Path("data/matching_game_selfplay_iterations")
+ONLINE = Path("data/matching_game_online")
 
 ConfigFile = Annotated[
     str | None,
@@ -275,6 +277,79 @@ def train(
 
     result = train_policy(settings, data, output, checkpoint=str(settings.model), seed=settings.seed)
     show_training(result)
+
+
+@app.command()
+def games(
+    out: Annotated[Path, typer.Option(help="Folder for train.parquet and test.parquet.")] = ONLINE / "games",
+    num_train: Annotated[int, typer.Option(min=1, help="Game states to train on.")] = 1000,
+    num_test: Annotated[int, typer.Option(min=1, help="Held-out game states, those of `selfplay evaluate`.")] = 100,
+    per_player: Annotated[
+        bool, typer.Option("--per-player", help="A row for each player; throws half of each play away.")
+    ] = False,
+    config: ConfigFile = None,
+    seed: Seed = None,
+) -> None:
+    """Write game states for online training: nothing is played yet.
+
+    One row a state, whose plays give the rows of both players; with --per-player one row for each player, whose plays
+    give that player's rows alone, so that half of what is played is not trained on.
+    """
+    from selfplay_pipeline.stages import online_games
+
+    online_games(_config(config, seed=seed), out, num_train, num_test, per_player=per_player)
+    print(f"{out}: train.parquet, test.parquet")
+
+
+@app.command(name="train-online", context_settings={"allow_extra_args": True, "ignore_unknown_options": False})
+def train_online(
+    context: typer.Context,
+    config: ConfigFile = None,
+    model: Model = None,
+    games: Annotated[
+        Path | None, typer.Option(help="Folder of `selfplay games` [default: new states, written to OUTPUT/games].")
+    ] = None,
+    output: Annotated[Path, typer.Option(help="Gets checkpoint/, trainer_state/, metrics.jsonl.")] = ONLINE
+    / "training",
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps; each plays new games.")] = None,
+    states_per_step: Annotated[int | None, typer.Option(min=1, help="Game states of a step.")] = None,
+    plays_per_state: Plays = None,
+    temperature: Temperature = None,
+    max_new_tokens: MaxNewTokens = None,
+    validate_every: Annotated[
+        int | None, typer.Option(min=0, help="Steps between validations; 0: before the first and after the last.")
+    ] = None,
+    learning_rate: LearningRate = None,
+    kl_coef: KlCoef = None,
+    logger: Annotated[list[str] | None, typer.Option(help="console, tensorboard or wandb; repeat for several.")] = None,
+    seed: Seed = None,
+    device: Device = None,
+) -> None:
+    """Train while playing: verl plays the policy against itself in every step, with its newest weights.
+
+    Held-out states are played before the first step and after the last. Killed, the same command continues at the last
+    saved step. Anything after `--` goes to verl as Hydra overrides.
+    """
+    settings = _config(
+        config,
+        model=model,
+        seed=seed,
+        online__steps=steps,
+        online__states_per_step=states_per_step,
+        online__validate_every=validate_every,
+        generate__plays_per_state=plays_per_state,
+        generate__temperature=temperature,
+        generate__max_new_tokens=max_new_tokens,
+        train__learning_rate=learning_rate,
+        train__kl_coef=kl_coef,
+        train__loggers=logger or None,
+        train__device=device,
+        train__overrides=context.args or None,
+    )
+    from selfplay_pipeline.stages import train_online as run
+    from selfplay_pipeline.ui import show_online
+
+    show_online(run(settings, output, games))
 
 
 @app.command()

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.registry import GameConfig
+from selfplay_pipeline.online.config import OnlineOptions
 from selfplay_pipeline.train.config import TrainOptions
 
 TINY_MODEL = "data/tiny_model"
@@ -116,6 +117,7 @@ class Config(Section):
     train: TrainOptions = TrainOptions()
     evaluate: EvaluateConfig = EvaluateConfig()
     iterate: IterateConfig = IterateConfig()
+    online: OnlineOptions = OnlineOptions()
 
 
 def gpu_visible() -> bool:

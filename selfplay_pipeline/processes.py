@@ -149,8 +149,10 @@ def supervise(command: Sequence[str]) -> int:
         over.set()
 
     threading.Thread(target=watch_driver, daemon=True).start()
-    # In /tmp, because Ray puts sockets there and their paths may have 107 characters at most.
-    with tempfile.TemporaryDirectory(prefix="selfplay-", dir="/tmp", ignore_cleanup_errors=True) as scratch:
+    # In /tmp, because Ray puts sockets there and their paths may have 107 characters at most; inside the folder of the
+    # supervisor around this one, if any, which may kill this one before it has cleaned up.
+    outer = os.environ.get(SCRATCH_VARIABLE, "/tmp")
+    with tempfile.TemporaryDirectory(prefix="selfplay-", dir=outer, ignore_cleanup_errors=True) as scratch:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

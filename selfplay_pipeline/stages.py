@@ -19,10 +19,13 @@ from selfplay_pipeline.generate.records import PolicyRecord
 from selfplay_pipeline.generate.run import GenerateJob, run_generate
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
+from selfplay_pipeline.online.config import OnlineConfig
+from selfplay_pipeline.online.games import write_games
+from selfplay_pipeline.online.run import OnlineResult, run_online
 from selfplay_pipeline.servers import PolicyServer, Servers
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import Progress, TrainResult, run_train
-from selfplay_pipeline.ui import figures_of, progress
+from selfplay_pipeline.ui import figures_of, progress, waiting
 
 SELF_PLAY = (POLICY, POLICY)
 
@@ -227,3 +230,63 @@ def train_policy(
             report(step.step, step.planned_steps, lambda: f"steps, loss {loss:+.4f}, gradient norm {norm:.3f}")
 
         return run_train(job, on_progress)
+
+
+def online_games(config: Config, out: Path, num_train: int, num_test: int, *, per_player: bool = False) -> None:
+    """Write train.parquet and test.parquet of game initialisations for online training."""
+    with waiting(f"sampling {num_train} game states, and {num_test} held-out ones"):
+        write_games(
+            out,
+            config.game,
+            num_train=num_train,
+            num_test=num_test,
+            seed=config.seed,
+            test_seed=config.evaluate.state_seed,
+            per_player=per_player,
+        )
+
+
+def train_online(config: Config, output: Path, games: Path | None = None) -> OnlineResult:
+    """Train on games that the policy plays meanwhile, or continue a training that was cut.
+
+    Args:
+        games: folder of initialisations; without it new ones are written to `output`, one state for each time that a
+            step takes one.
+    """
+    model = str(config.model)
+    check_checkpoint(model)
+    if config.generate.plays_per_state < 2:
+        raise UserError(
+            "generate.plays_per_state: all players of a play share its reward, so a group of one play has no spread "
+            "and GRPO learns nothing; play each state at least twice"
+        )
+    if config.generate.temperature == 0:
+        raise UserError("generate.temperature: greedy games cannot be trained on; sample with a temperature above 0")
+    if games is None:
+        games = output / "games"
+        if not (games / "test.parquet").exists():
+            num_train = config.online.steps * config.online.states_per_step
+            online_games(config, games, num_train, config.online.held_out_states)
+    job = OnlineConfig(
+        **config.train.model_dump(),
+        model=model,
+        output=output,
+        seed=config.seed,
+        online=config.online,
+        games=games,
+        plays_per_state=config.generate.plays_per_state,
+        temperature=config.generate.temperature,
+        max_new_tokens=config.generate.max_new_tokens,
+        context_length=model_context_length(model, config.engine.context_length),
+        tensor_parallel=config.engine.tensor_parallel,
+        memory_fraction=config.engine.memory_fraction,
+    )
+    with progress("training online") as report:
+
+        def on_progress(step: Progress) -> None:
+            played, held_out = (step.metrics.get(f"{place}/reward") for place in ("selfplay", "held_out"))
+            figures = [f"reward {played:.3f}"] if played is not None else []
+            figures += [f"held out {held_out:.3f}"] if held_out is not None else []
+            report(step.step, step.planned_steps, lambda: "steps, " + ", ".join(figures))
+
+        return run_online(job, on_progress)

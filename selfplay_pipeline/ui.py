@@ -15,11 +15,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from selfplay_pipeline.evaluate.figures import LABELS
 from selfplay_pipeline.files import read_json
 from selfplay_pipeline.generate.summary import Summary
 
 if TYPE_CHECKING:
     from selfplay_pipeline.iterate.manifest import RunDirectory, Stage
+    from selfplay_pipeline.online.run import OnlineResult
     from selfplay_pipeline.train.run import TrainResult
 
 console = Console(stderr=True, highlight=False)
@@ -126,6 +128,22 @@ def show_training(result: TrainResult) -> None:
         f"{result.seconds_total:.0f} s\ncheckpoint: {result.checkpoint}\nmetrics:    {result.metrics_path}",
         soft_wrap=True,
     )
+
+
+def show_online(result: OnlineResult) -> None:
+    """The closing lines of `train-online`."""
+    table = Table(title=f"{result.steps} steps on {result.games} games", box=None, padding=(0, 2, 0, 0))
+    for name in ("held-out states", "before", "after"):
+        table.add_column(name, justify="left" if name == "held-out states" else "right")
+    for name, label in LABELS.items():
+        if result.before.get(name) is not None and result.after.get(name) is not None:
+            table.add_row(label, f"{result.before[name]:.3f}", f"{result.after[name]:.3f}")
+    show = Console(highlight=False)
+    show.print(table)
+    times = f"{result.seconds_total:.0f} s"
+    if result.seconds_to_first_step is not None and result.seconds_per_step is not None:
+        times += f": {result.seconds_to_first_step:.0f} s before the first step, {result.seconds_per_step:.1f} s a step"
+    show.print(f"{times}\ncheckpoint: {result.checkpoint}\nmetrics:    {result.metrics_path}", soft_wrap=True)
 
 
 @contextmanager

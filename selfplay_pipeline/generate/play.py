@@ -56,6 +56,8 @@ class Play:
     session: Session
     seats: list[Seat]
     turns: list[TurnRecord] = field(default_factory=list)
+    lost_to: EngineError | None = None
+    """Why the engine gave no answer, after a play that ended with `ENGINE_FAILURE`."""
 
     async def run(self) -> None:
         """Play to the end; engine failures and full contexts end it with their own status."""
@@ -66,8 +68,9 @@ class Play:
             except ContextFull:
                 self.session.abort(Status.CONTEXT_LENGTH)
                 return
-            except EngineError:
+            except EngineError as error:
                 self.session.abort(Status.ENGINE_FAILURE)
+                self.lost_to = error
                 return
             self.take_turn(player, reply)
 

@@ -13,7 +13,7 @@ from selfplay_pipeline.engines.types import Engine, EngineError, FinishReason, S
 from selfplay_pipeline.games.scripted import SCRIPTED, PlayerView, ScriptedPlayer, player_view
 from selfplay_pipeline.games.types import SEATS, Opening
 from selfplay_pipeline.generate.play import ContextFull, Reply, Seat
-from selfplay_pipeline.generate.records import PolicyRecord, Trajectory
+from selfplay_pipeline.generate.records import ChatMessage, PolicyRecord, Trajectory
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 
 POLICY = "policy"
@@ -110,6 +110,9 @@ class PolicySeat:
         self.cached_tokens += completion.cached_tokens
         text = self.stream.reply(completion)
         return Reply(text, completion.finish_reason is FinishReason.LENGTH, completion.finish_reason.value)
+
+    def context(self) -> list[ChatMessage]:
+        return self.stream.context()
 
     def finish(self) -> Trajectory | None:
         return self.stream.finish() if self.recorded else None

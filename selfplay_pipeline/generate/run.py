@@ -113,39 +113,61 @@ async def play_one(
     job: GenerateJob, game: Game, players: Sequence[Player], state: Any, group: int, number: int
 ) -> PlayRecord:
     """Play one state once."""
-    game_id = job.game_id(group, number)
-    session: Any = game.start(state)
-    seed = (job.seed, group, number)
-    seats = [player.sit(Place.at(session, seat, game_id, seed)) for seat, player in enumerate(players)]
-    play = Play(session, seats)
-    await play.run()
-    outcome = session.outcome()
-    trajectories = [trajectory for seat in seats if (trajectory := seat.finish()) is not None]
-    return PlayRecord(
-        game_id=game_id,
-        group_index=group,
-        play=number,
-        seed=job.seed,
-        game=game.name,
-        state=state.to_dict(),
-        players=[player.name for player in players],
-        turns=play.turns,
-        trajectories=trajectories,
-        outcome=OutcomeRecord(
-            status=Status(outcome.status),
-            score=outcome.score,
-            best=outcome.best,
-            normalized_reward=outcome.normalized_reward,
-            proposal=list(outcome.proposal) if outcome.proposal else None,
-            num_turns=outcome.num_turns,
-            num_messages=outcome.num_messages,
-            num_proposals=outcome.num_proposals,
-            num_illegal=outcome.num_illegal,
-        ),
-        policy=job.policy,
-        prompt_tokens=sum(seat.prompt_tokens for seat in seats),
-        cached_tokens=sum(seat.cached_tokens for seat in seats),
-    )
+    sitting = Sitting(game, state, players, job.game_id(group, number), (job.seed, group, number))
+    await sitting.play.run()
+    return sitting.record(job.policy)
+
+
+@dataclass
+class Sitting:
+    """The players of one play at the table: the play in progress, and its record once it has ended.
+
+    Attributes:
+        game_id: unique among all plays; names the seats to engines.
+        place: seed of the run, group index and number of the play within its group.
+    """
+
+    game: Game
+    state: State
+    players: Sequence[Player]
+    game_id: str
+    place: tuple[int, int, int]
+
+    def __post_init__(self) -> None:
+        session = self.game.start(self.state)
+        places = (Place.at(session, seat, self.game_id, self.place) for seat in range(self.game.num_players))
+        self.play = Play(session, [player.sit(place) for player, place in zip(self.players, places, strict=True)])
+
+    def record(self, policy: PolicyRecord) -> PlayRecord:
+        """The ended play as one line of a games file."""
+        seed, group, number = self.place
+        seats, outcome = self.play.seats, self.play.session.outcome()
+        trajectories = [trajectory for seat in seats if (trajectory := seat.finish()) is not None]
+        return PlayRecord(
+            game_id=self.game_id,
+            group_index=group,
+            play=number,
+            seed=seed,
+            game=self.game.name,
+            state=self.state.to_dict(),
+            players=[player.name for player in self.players],
+            turns=self.play.turns,
+            trajectories=trajectories,
+            outcome=OutcomeRecord(
+                status=Status(outcome.status),
+                score=outcome.score,
+                best=outcome.best,
+                normalized_reward=outcome.normalized_reward,
+                proposal=list(outcome.proposal) if outcome.proposal else None,
+                num_turns=outcome.num_turns,
+                num_messages=outcome.num_messages,
+                num_proposals=outcome.num_proposals,
+                num_illegal=outcome.num_illegal,
+            ),
+            policy=policy,
+            prompt_tokens=sum(seat.prompt_tokens for seat in seats),
+            cached_tokens=sum(seat.cached_tokens for seat in seats),
+        )
 
 
 def _missing(job: GenerateJob, done: Counter[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -154,11 +154,14 @@ class Stream:
         self.messages.append(ChatMessage(role="assistant", content=text))
         return text
 
+    def context(self) -> list[ChatMessage]:
+        """All that the player has read and said so far."""
+        messages = list(self.messages) or [ChatMessage(role="system", content=self.system)]
+        return [*messages, ChatMessage(role="user", content="\n".join(self.heard))] if self.heard else messages
+
     def finish(self) -> Trajectory:
         """The trajectory up to the player's last own token."""
-        messages = list(self.messages)
-        if self.heard and self.last is not None:
-            messages.append(ChatMessage(role="user", content="\n".join(self.heard)))
+        messages = self.context() if self.last is not None else list(self.messages)
         end = max((i + 1 for i, own in enumerate(self.response_mask) if own), default=0)
         return Trajectory(
             player_index=self.player,

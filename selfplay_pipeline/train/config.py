@@ -65,17 +65,22 @@ class TrainOptions(BaseModel):
     """Further verl keys as Hydra overrides, as after `--` on the command line."""
 
 
-class TrainConfig(TrainOptions):
-    """One training run: the options, and what it reads and writes."""
+class PolicyTraining(TrainOptions):
+    """The options, the policy that they train, and where to."""
 
     model: str
     """The policy that played: a folder or a hub name."""
-    data: Path
-    """train.parquet."""
     output: Path
     """Gets checkpoint/ (Hugging Face), trainer_state/ (verl's shards and optimizer), metrics.jsonl, train.log."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Orders the groups and seeds the trainer."""
+
+
+class TrainConfig(PolicyTraining):
+    """One training run on stored games."""
+
+    data: Path
+    """train.parquet."""
     initial_trainer_state: Path | None = None
     """An earlier iteration's trainer_state/, whose weights, optimizer and scheduler are continued."""
     reference_model: str | None = None

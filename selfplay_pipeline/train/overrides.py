@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from selfplay_pipeline.train.config import TrainConfig
+from selfplay_pipeline.train.config import PolicyTraining, TrainConfig, TrainOptions
 from selfplay_pipeline.train.groups import TrainData, plan_steps, to_groups
 
 Device = Literal["cpu", "cuda"]
@@ -18,7 +18,7 @@ OBJECT_STORE_BYTES = 300_000_000
 """Ray's shared memory. Trajectories travel through TransferQueue's own sockets, not through it."""
 
 
-def resolve_device(config: TrainConfig) -> Device:
+def resolve_device(config: TrainOptions) -> Device:
     """The device to train on; `auto` takes a GPU where one is visible."""
     if config.device != "auto":
         return config.device
@@ -27,7 +27,7 @@ def resolve_device(config: TrainConfig) -> Device:
     return "cuda" if gpu_visible() else "cpu"
 
 
-def resolve_dtype(config: TrainConfig, device: Device) -> Literal["float32", "bfloat16"]:
+def resolve_dtype(config: TrainOptions, device: Device) -> Literal["float32", "bfloat16"]:
     """The dtype of the forward pass and of the checkpoint."""
     if config.dtype != "auto":
         return config.dtype
@@ -53,16 +53,11 @@ def verl_overrides(config: TrainConfig, data: TrainData, num_groups: int, device
     plan = plan_for(config, data, num_groups)
     per_step = groups_per_step(config, data, num_groups)
     nominal = -(-per_step // config.num_gpus) * config.num_gpus  # verl's check wants a multiple
-    half = resolve_dtype(config, device) == "bfloat16"
-    flash = device == "cuda" and half and find_spec("flash_attn") is not None
     settings: dict[str, Any] = {
         "algorithm.adv_estimator": "grpo",
-        "algorithm.norm_adv_by_std_in_grpo": config.normalize_by_std,
         "algorithm.use_kl_in_reward": False,
         # Decoupled mode: bypass_mode would use the engine's log-probs as old ones and ignore the weights.
         "algorithm.rollout_correction.bypass_mode": False,
-        "algorithm.rollout_correction.rollout_is": "token" if config.importance_threshold else None,
-        "algorithm.rollout_correction.rollout_is_threshold": config.importance_threshold or 2.0,
         "data.train_files": str(config.data.resolve()),
         "data.val_files": str(config.data.resolve()),
         "data.train_batch_size": nominal,
@@ -74,24 +69,8 @@ def verl_overrides(config: TrainConfig, data: TrainData, num_groups: int, device
         "data.custom_cls.name": "GroupDataset",
         "+data.selfplay.keep_zero_signal": config.keep_zero_signal,
         "actor_rollout_ref.model.path": config.model,
-        "actor_rollout_ref.model.use_remove_padding": flash,
-        "actor_rollout_ref.model.enable_gradient_checkpointing": config.gradient_checkpointing,
-        "+actor_rollout_ref.model.override_config.attn_implementation": "flash_attention_2" if flash else "sdpa",
-        "actor_rollout_ref.actor.strategy": "fsdp2",
         "actor_rollout_ref.actor.ppo_mini_batch_size": nominal,
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": config.micro_batch_size,
-        "actor_rollout_ref.actor.ppo_epochs": 1,
-        "actor_rollout_ref.actor.optim.lr": config.learning_rate,
-        "actor_rollout_ref.actor.optim.weight_decay": config.weight_decay,
-        "actor_rollout_ref.actor.grad_clip": config.grad_clip,
-        "actor_rollout_ref.actor.optim.clip_grad": config.grad_clip,
-        "actor_rollout_ref.actor.clip_ratio": config.clip_low,
-        "actor_rollout_ref.actor.clip_ratio_low": config.clip_low,
-        "actor_rollout_ref.actor.clip_ratio_high": config.clip_high,
-        "actor_rollout_ref.actor.loss_agg_mode": config.loss_aggregation,
-        "actor_rollout_ref.actor.entropy_coeff": config.entropy_coef,
-        "actor_rollout_ref.actor.use_kl_loss": config.kl_coef > 0,
-        "actor_rollout_ref.actor.kl_loss_coef": config.kl_coef,
         "actor_rollout_ref.actor.data_loader_seed": config.seed,
         "actor_rollout_ref.actor.fsdp_config.seed": config.seed,
         "actor_rollout_ref.actor.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
@@ -112,9 +91,6 @@ def verl_overrides(config: TrainConfig, data: TrainData, num_groups: int, device
         "trainer.v1.trainer_mode": "offline",
         "trainer.total_epochs": config.epochs,
         "trainer.total_training_steps": len(plan),
-        "trainer.nnodes": 1,
-        "trainer.n_gpus_per_node": config.num_gpus,
-        "trainer.project_name": "selfplay",
         "trainer.experiment_name": config.output.resolve().name,
         "trainer.logger": list(config.loggers),
         # Stored games cannot validate a new policy; `selfplay evaluate` plays new ones.
@@ -133,23 +109,59 @@ def verl_overrides(config: TrainConfig, data: TrainData, num_groups: int, device
         "+selfplay.initial_trainer_state": str(config.initial_trainer_state.resolve())
         if config.initial_trainer_state
         else None,
+        "hydra.run.dir": str(state_dir(config)),
+    }
+    return to_hydra(policy_settings(config, device) | settings) + list(config.overrides)
+
+
+def policy_settings(options: TrainOptions, device: Device) -> dict[str, Any]:
+    """What any training of a policy tells verl: model, loss, optimizer, precision, processes."""
+    half = resolve_dtype(options, device) == "bfloat16"
+    flash = device == "cuda" and half and find_spec("flash_attn") is not None
+    settings: dict[str, Any] = {
+        "algorithm.norm_adv_by_std_in_grpo": options.normalize_by_std,
+        "algorithm.rollout_correction.rollout_is": "token" if options.importance_threshold else None,
+        "algorithm.rollout_correction.rollout_is_threshold": options.importance_threshold or 2.0,
+        "actor_rollout_ref.model.use_remove_padding": flash,
+        "actor_rollout_ref.model.enable_gradient_checkpointing": options.gradient_checkpointing,
+        "+actor_rollout_ref.model.override_config.attn_implementation": "flash_attention_2" if flash else "sdpa",
+        "actor_rollout_ref.actor.strategy": "fsdp2",
+        "actor_rollout_ref.actor.ppo_epochs": 1,
+        "actor_rollout_ref.actor.optim.lr": options.learning_rate,
+        "actor_rollout_ref.actor.optim.weight_decay": options.weight_decay,
+        "actor_rollout_ref.actor.grad_clip": options.grad_clip,
+        "actor_rollout_ref.actor.optim.clip_grad": options.grad_clip,
+        "actor_rollout_ref.actor.clip_ratio": options.clip_low,
+        "actor_rollout_ref.actor.clip_ratio_low": options.clip_low,
+        "actor_rollout_ref.actor.clip_ratio_high": options.clip_high,
+        "actor_rollout_ref.actor.loss_agg_mode": options.loss_aggregation,
+        "actor_rollout_ref.actor.entropy_coeff": options.entropy_coef,
+        "actor_rollout_ref.actor.use_kl_loss": options.kl_coef > 0,
+        "actor_rollout_ref.actor.kl_loss_coef": options.kl_coef,
+        "trainer.nnodes": 1,
+        "trainer.n_gpus_per_node": options.num_gpus,
+        "trainer.project_name": "selfplay",
         "+ray_kwargs.ray_init.address": "local",
         "+ray_kwargs.ray_init.include_dashboard": False,
-        "hydra.run.dir": str(state_dir(config)),
         "hydra.output_subdir": None,
         "hydra/job_logging": "none",
         "hydra/hydra_logging": "none",
     }
     settings |= _precision("bf16" if half else "fp32")
-    if device == "cpu":
-        settings |= _cpu(config.num_gpus)
-    return [f"{key}={_hydra(value)}" for key, value in settings.items()] + list(config.overrides)
+    return settings | _cpu(options.num_gpus) if device == "cpu" else settings
 
 
-def environment(config: TrainConfig, device: Device, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+def to_hydra(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as Hydra overrides."""
+    return [f"{key}={_hydra(value)}" for key, value in settings.items()]
+
+
+def environment(
+    config: PolicyTraining, device: Device, base: Mapping[str, str] = os.environ, extension: str = EXTENSION
+) -> dict[str, str]:
     """Environment variables of the trainer and, through Ray, of all its processes."""
     env = {
-        "VERL_USE_EXTERNAL_MODULES": EXTENSION,
+        "VERL_USE_EXTERNAL_MODULES": extension,
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_enable_worker_prestart": "0",
         "RAY_prestart_worker_first_driver": "0",
@@ -172,12 +184,12 @@ def environment(config: TrainConfig, device: Device, base: Mapping[str, str] = o
     return env
 
 
-def state_dir(config: TrainConfig) -> Path:
+def state_dir(config: PolicyTraining) -> Path:
     """Where verl saves shards, optimizer and progress."""
     return config.output.resolve() / "trainer_state"
 
 
-def metrics_path(config: TrainConfig) -> Path:
+def metrics_path(config: PolicyTraining) -> Path:
     """One JSON line a step."""
     return config.output.resolve() / "metrics.jsonl"
 

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,9 +15,10 @@ from typing import Any
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import check_checkpoint, locked, read_json, write_json, write_text
 from selfplay_pipeline.processes import Child, spawn
-from selfplay_pipeline.train.config import TrainConfig
+from selfplay_pipeline.train.config import PolicyTraining, TrainConfig
 from selfplay_pipeline.train.groups import Group, TrainData, read_data
 from selfplay_pipeline.train.overrides import (
+    Device,
     environment,
     metrics_path,
     plan_for,
@@ -79,7 +80,9 @@ def run_train(config: TrainConfig, on_progress: Callable[[Progress], None] | Non
         TrainError: verl failed.
     """
     began = time.monotonic()
-    _check_options(config)
+    check_options(config, config.reference_model)
+    if config.initial_trainer_state is not None:
+        _check_initial_state(config, config.initial_trainer_state)
     data = read_data([config.data])
     groups = data.to_train(config.keep_zero_signal)
     planned = len(plan_for(config, data, len(groups)))
@@ -87,10 +90,10 @@ def run_train(config: TrainConfig, on_progress: Callable[[Progress], None] | Non
     checkpoint = config.output.resolve() / "checkpoint"
     with locked(config.output / ".train.lock", f"training folder {config.output}"):
         _claim(config, data, groups, checkpoint)
-        _mend(state)
-        done = _saved_step(state)
-        _keep_lines(metrics, done)
-        _keep_lines(config.output / "trained_rows.jsonl", done)
+        mend(state)
+        done = saved_step(state)
+        keep_lines(metrics, done)
+        keep_lines(config.output / "trained_rows.jsonl", done)
         seconds_in_steps = 0.0
 
         def watch(step: int, line: dict[str, Any]) -> None:
@@ -99,16 +102,16 @@ def run_train(config: TrainConfig, on_progress: Callable[[Progress], None] | Non
             if on_progress:
                 on_progress(Progress(step, planned, line))
 
-        if done < planned or not _exported(state, checkpoint):
-            _run_verl(config, data, groups, planned, done, checkpoint, watch)
-        done = _saved_step(state)
-        lines = _read_lines(metrics)
+        if done < planned or not exported(state, checkpoint):
+            _run_verl(config, data, groups, planned, done, watch)
+        done = saved_step(state)
+        lines = read_lines(metrics)
         steps = [line["step"] for line in lines]
         if done != planned or steps != list(range(1, planned + 1)):
             raise TrainError(
-                f"verl did {len(steps)} steps and saved step {done}, {planned} were planned; see {_log(config)}"
+                f"verl did {len(steps)} steps and saved step {done}, {planned} were planned; see {log_path(config)}"
             )
-        _prune(state, done)
+        prune(state, done)
     return TrainResult(
         steps=len(steps),
         planned_steps=planned,
@@ -130,42 +133,68 @@ def _run_verl(
     groups: list[Group],
     planned: int,
     done: int,
-    checkpoint: Path,
     watch: Callable[[int, dict[str, Any]], None],
 ) -> None:
     state, device = state_dir(config), resolve_device(config)
-    launch = state / "launch.json"
-    write_json(
-        launch,
-        {
-            "train": done < planned,
-            "overrides": verl_overrides(config, data, len(groups), device),
-            "export": {
-                "saved": str(state / f"global_step_{planned}" / "actor" / "huggingface"),
-                "model": config.model,
-                "checkpoint": str(checkpoint),
-                "dtype": resolve_dtype(config, device),
-            },
-        },
-    )
-    command = [sys.executable, "-m", "selfplay_pipeline.train.verl_main", str(launch)]
-    child = spawn(command, _log(config), environment(config, device))
+    launch = {
+        "train": done < planned,
+        "overrides": verl_overrides(config, data, len(groups), device),
+        "export": export_arguments(config, device, planned),
+    }
+    follow_verl(config, launch, environment(config, device), lambda: read_lines(metrics_path(config)), done, watch)
+    write_json(state / "exported.json", {"step": planned})
+
+
+def export_arguments(config: PolicyTraining, device: Device, step: int) -> dict[str, str]:
+    """What `export` is told after the last step."""
+    return {
+        "saved": str(state_dir(config) / f"global_step_{step}" / "actor" / "huggingface"),
+        "model": config.model,
+        "checkpoint": str(config.output.resolve() / "checkpoint"),
+        "dtype": resolve_dtype(config, device),
+    }
+
+
+def follow_verl(
+    config: PolicyTraining,
+    launch: dict[str, Any],
+    env: Mapping[str, str],
+    read: Callable[[], list[dict[str, Any]]],
+    done: int,
+    watch: Callable[[int, dict[str, Any]], None],
+) -> None:
+    """Run verl as a child process to its end.
+
+    Args:
+        launch: what `verl_main` is to do.
+        read: the lines of metrics so far.
+        done: steps up to this one are not reported.
+        watch: told each further step and its line.
+
+    Raises:
+        TrainError: verl failed.
+    """
+    launch_file = state_dir(config) / "launch.json"
+    write_json(launch_file, launch)
+    command = [sys.executable, "-m", "selfplay_pipeline.train.verl_main", str(launch_file)]
+    child = spawn(command, log_path(config), env)
     try:
-        _follow(child, metrics_path(config), done, watch)
+        follow(child, read, done, watch)
     finally:
         child.stop()
     code = child.poll()
     if code != 0:
-        raise TrainError(f"verl ended with exit code {code}; the end of {_log(config)}:\n{child.last_lines(25)}")
-    write_json(state / "exported.json", {"step": planned})
+        raise TrainError(f"verl ended with exit code {code}; the end of {log_path(config)}:\n{child.last_lines(25)}")
 
 
-def _follow(child: Child, metrics: Path, done: int, watch: Callable[[int, dict[str, Any]], None]) -> None:
-    """Report steps as verl writes them, until it ends."""
+def follow(
+    child: Child, read: Callable[[], list[dict[str, Any]]], done: int, watch: Callable[[int, dict[str, Any]], None]
+) -> None:
+    """Report the lines of steps after `done` as verl writes them, until it ends."""
     over = False
     while not over:
         over = child.poll() is not None
-        for line in _read_lines(metrics):
+        for line in read():
             if line["step"] > done:
                 done = line["step"]
                 watch(done, line)
@@ -174,7 +203,6 @@ def _follow(child: Child, metrics: Path, done: int, watch: Callable[[int, dict[s
 
 
 def _claim(config: TrainConfig, data: TrainData, groups: list[Group], checkpoint: Path) -> None:
-    """Bind the folder to this training, so that a later call either continues the same one or is refused."""
     options = config.model_dump(mode="json", exclude=FREE_TO_CHANGE)
     training = options | {
         "data": str(config.data.resolve()),
@@ -182,6 +210,15 @@ def _claim(config: TrainConfig, data: TrainData, groups: list[Group], checkpoint
         "groups": len(groups),
         "temperature": data.temperature,
     }
+    claim(config, training, checkpoint)
+
+
+def claim(config: PolicyTraining, training: dict[str, Any], checkpoint: Path) -> None:
+    """Bind the folder to this training, so that a later call either continues the same one or is refused.
+
+    Raises:
+        UserError: the folder holds another training.
+    """
     record = state_dir(config) / "training.json"
     if not record.exists():
         if checkpoint.exists():
@@ -195,13 +232,16 @@ def _claim(config: TrainConfig, data: TrainData, groups: list[Group], checkpoint
         raise UserError(f"{config.output} holds another training ({what}); choose another folder or delete it")
 
 
-def _check_options(config: TrainConfig) -> None:
-    for name in (config.model, config.reference_model):
+def check_options(config: PolicyTraining, *further_models: str | None) -> None:
+    """Whether models and loggers are there.
+
+    Raises:
+        UserError: one is not.
+    """
+    for name in (config.model, *further_models):
         if name is not None:
             check_checkpoint(name)
     check_loggers(config.loggers)
-    if config.initial_trainer_state is not None:
-        _check_initial_state(config, config.initial_trainer_state)
 
 
 def check_loggers(names: Iterable[str]) -> None:
@@ -216,7 +256,7 @@ def check_loggers(names: Iterable[str]) -> None:
 
 
 def _check_initial_state(config: TrainConfig, state: Path) -> None:
-    step = _saved_step(state)
+    step = saved_step(state)
     shard = state / f"global_step_{step}" / "actor" / f"optim_world_size_{config.num_gpus}_rank_0.pt"
     if not step:
         raise UserError(
@@ -232,7 +272,7 @@ def _check_initial_state(config: TrainConfig, state: Path) -> None:
         )
 
 
-def _saved_step(state: Path) -> int:
+def saved_step(state: Path) -> int:
     """The step of verl's last whole save, 0 if none."""
     try:
         step = int((state / LATEST).read_text())
@@ -241,38 +281,46 @@ def _saved_step(state: Path) -> int:
     return step if (state / f"global_step_{step}").is_dir() else 0
 
 
-def _mend(state: Path) -> None:
+def mend(state: Path) -> None:
     """Drop a record of the last save that was torn by a kill; verl cannot read it. `data.pt` is written before it."""
-    record = state / LATEST
-    if record.exists() and not _saved_step(state):
-        whole = [int(path.parent.name.removeprefix("global_step_")) for path in state.glob("global_step_*/data.pt")]
-        if whole:
-            write_text(record, str(max(whole)))
-        else:
-            record.unlink()
+    if (state / LATEST).exists() and not saved_step(state):
+        go_back_to(state, max(whole_saves(state), default=0))
 
 
-def _exported(state: Path, checkpoint: Path) -> bool:
+def whole_saves(state: Path) -> list[int]:
+    """Steps of the saves that can be continued; `data.pt` is written last."""
+    return [int(path.parent.name.removeprefix("global_step_")) for path in state.glob("global_step_*/data.pt")]
+
+
+def go_back_to(state: Path, step: int) -> None:
+    """Let verl continue at this save, or begin anew at 0."""
+    if step:
+        write_text(state / LATEST, str(step))
+    else:
+        (state / LATEST).unlink(missing_ok=True)
+
+
+def exported(state: Path, checkpoint: Path) -> bool:
     return (state / "exported.json").exists() and (checkpoint / "config.json").exists()
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path) -> list[dict[str, Any]]:
     """Whole JSON lines; a torn last one is not there yet."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
-def _keep_lines(path: Path, last_step: int) -> None:
+def keep_lines(path: Path, last_step: int) -> None:
     """Drop lines of steps that a resumed training does again."""
     if path.exists():
-        kept = [line for line in _read_lines(path) if line["step"] <= last_step]
+        kept = [line for line in read_lines(path) if line["step"] <= last_step]
         temporary = path.with_name(f".{path.name}.tmp")
         temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
         temporary.replace(path)
 
 
-def _prune(state: Path, step: int) -> None:
+def prune(state: Path, step: int) -> None:
     """Keep the last save alone, without the weights that are in the checkpoint already."""
     for folder in state.glob("global_step_*"):
         if folder.name != f"global_step_{step}":
@@ -281,5 +329,5 @@ def _prune(state: Path, step: int) -> None:
         shard.unlink()
 
 
-def _log(config: TrainConfig) -> Path:
+def log_path(config: PolicyTraining) -> Path:
     return config.output.resolve() / "train.log"

@@ -18,19 +18,20 @@ def main(launch_file: Path) -> None:
     """Train unless all steps are done, then export."""
     launch = json.loads(launch_file.read_text())
     if launch["train"]:
-        _train(launch["overrides"], os.environ[SCRATCH_VARIABLE])
+        _train(launch.get("arguments", []) + launch["overrides"], os.environ[SCRATCH_VARIABLE])
     from selfplay_pipeline.train.export import export
 
     export(**launch["export"])
 
 
-def _train(overrides: list[str], scratch: str) -> None:
+def _train(arguments: list[str], scratch: str) -> None:
+    os.environ["HF_DATASETS_CACHE"] = scratch  # else each file read leaves a copy in the home directory
     os.environ["TMPDIR"] = scratch  # Ray's processes inherit it: nothing of theirs outlives the supervisor
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray keeps one in the home directory
     import ray
     from verl.trainer.main_ppo import main as main_ppo
 
-    sys.argv = ["main_ppo", *overrides, f"+ray_kwargs.ray_init._temp_dir={scratch}"]
+    sys.argv = ["main_ppo", *arguments, f"+ray_kwargs.ray_init._temp_dir={scratch}"]
     try:
         main_ppo()
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -44,14 +45,8 @@ class ByteTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         assert not add_special_tokens
         ids: list[int] = []
-        while text:
-            found = next((number for number, token in enumerate(SPECIAL) if text.startswith(token)), None)
-            if found is None:
-                ids += text[0].encode()
-                text = text[1:]
-            else:
-                ids.append(256 + found)
-                text = text[len(SPECIAL[found]) :]
+        for part in re.split("(" + "|".join(map(re.escape, SPECIAL)) + ")", text):
+            ids += [256 + SPECIAL.index(part)] if part in SPECIAL else part.encode()
         return ids
 
     def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:

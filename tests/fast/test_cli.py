@@ -47,7 +47,9 @@ def test_help_imports_nothing_heavy():
     assert done.stdout.rstrip().endswith("[]")
 
 
-@pytest.mark.parametrize("command", ["generate", "convert", "train", "iterate", "evaluate", "crossplay", "config"])
+@pytest.mark.parametrize(
+    "command", ["generate", "convert", "train", "games", "train-online", "iterate", "evaluate", "crossplay", "config"]
+)
 def test_every_command_explains_its_options(command):
     done = selfplay(command, "--help")
     assert done.returncode == 0
@@ -63,6 +65,10 @@ def test_every_command_explains_its_options(command):
         (("generate", "--num-games", "0"), "--num-games"),
         (("generate", "--engine", "vllm"), "option for engine.kind"),
         (("train", "--data", "/nowhere/train.parquet"), "/nowhere/train.parquet"),
+        (("train-online", "--games", "/nowhere"), "/nowhere/test.parquet: "),
+        (("train-online", "--plays-per-state", "1"), "play each state at least twice"),
+        (("train-online", "--temperature", "0"), "greedy games cannot be trained on"),
+        (("train-online", "--model", "/nowhere"), "/nowhere: no Hugging Face model there"),
         (("iterate", "--no-such-option"), "--no-such-option"),
         (("evaluate", "/nowhere/checkpoint"), "/nowhere/checkpoint: no Hugging Face model there"),
         (

@@ -1,0 +1,132 @@
+"""verl's agent loop for self-play: one call plays one whole game and returns every player's side of it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from functools import lru_cache
+from typing import Any
+
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
+
+from selfplay_pipeline.convert.rows import AGENT_NAME
+from selfplay_pipeline.engines.types import EngineError
+from selfplay_pipeline.games.matching import MatchingGame
+from selfplay_pipeline.games.registry import GameConfig, make_game
+from selfplay_pipeline.generate.players import PolicyPlayer
+from selfplay_pipeline.generate.records import PlayRecord, PolicyRecord, Trajectory
+from selfplay_pipeline.generate.trajectory import ChatTokenizer
+from selfplay_pipeline.online.figures import figures_of
+from selfplay_pipeline.online.interaction import MultiPlayerInteraction
+from selfplay_pipeline.online.verl_engine import VerlEngine, check_sampling
+
+
+@register(AGENT_NAME)
+class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
+    """Plays with the same rules, seats and token streams as `selfplay generate`; only the engine is verl's.
+
+    Reads `selfplay.max_new_tokens` (of a turn) from verl's configuration, everything about the game from the row.
+    A trajectory has at most `rollout.prompt_length + rollout.response_length` tokens: a play that might pass this ends
+    with the status `context_length`; nothing is truncated.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        rollout = self.rollout_config
+        longest = rollout.prompt_length + rollout.response_length
+        # verl's SGLang server keeps one token of the context free.
+        self.context_length = min(longest, (rollout.max_model_len or longest + 1) - 1)
+        self.max_new_tokens = int(self.config.selfplay.max_new_tokens)
+        self.chat = chat_of(self.tokenizer)
+
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> list[AgentLoopOutput]:
+        """Play the row's state once.
+
+        Returns:
+            The outputs of the players that spoke, in their order; of `player_index` alone where the row asks for one
+            perspective. All carry the same reward and the same figures.
+
+        Raises:
+            UserError: sampling whose log-probs the servers do not report.
+            EngineError: the play was lost; verl reports it and keeps the other plays of the group.
+        """
+        check_sampling(sampling_params)
+        began, info = time.monotonic(), row["extra_info"]
+        game = game_of(info["rules"])
+        policy = PolicyRecord(
+            checkpoint=str(self.config.actor_rollout_ref.model.path),
+            iteration=int(row.get("global_steps", 0)),
+            engine="verl",
+            temperature=sampling_params["temperature"],
+            max_new_tokens=self.max_new_tokens,
+        )
+        engines = [VerlEngine(self.server_manager, sampling_params) for _ in range(game.num_players)]
+        players = [PolicyPlayer(engine, self.chat, policy, self.context_length) for engine in engines]
+        interaction = MultiPlayerInteraction(game)
+        place = (int(info["seed"]), int(info["index"]), int(row.get("session_id", 0)))
+        # verl draws a uid for each row of each batch; with the session it names the play, and with the seat a player's
+        # requests, which verl then sends to one server.
+        play_id = f"{row.get('uid', uuid.uuid4().hex)}-{place[2]}"
+        await interaction.start_interaction(play_id, game_state=row["game_state"], players=players, place=place)
+        sitting = interaction.sitting(play_id)
+        await sitting.play.run()
+        if sitting.play.lost_to is not None:
+            raise EngineError(f"play {place[2]} of {row['game_id']} was lost") from sitting.play.lost_to
+        record = sitting.record(policy)
+        await interaction.finalize_interaction(play_id)
+        versions = [version for engine in engines for version in engine.versions]
+        return outputs_of(
+            record,
+            figures_of(record, game),
+            versions=versions,
+            seconds=time.monotonic() - began,
+            only=int(row["player_index"]) if info["perspectives"] == "one" else None,
+        )
+
+
+def outputs_of(
+    record: PlayRecord, figures: dict[str, float], *, versions: list[int], seconds: float, only: int | None = None
+) -> list[AgentLoopOutput]:
+    """A play as verl wants it, one output for each player that spoke.
+
+    Args:
+        figures: what validation averages.
+        versions: weight versions that answered.
+        only: the one player whose side is wanted.
+    """
+    spoke = [side for side in record.trajectories if side.response_ids and only in (None, side.player_index)]
+    return [_output(record, side, figures, versions, seconds) for side in spoke]
+
+
+def _output(
+    record: PlayRecord, side: Trajectory, figures: dict[str, float], versions: list[int], seconds: float
+) -> AgentLoopOutput:
+    # verl takes the reward and the extra information from the last output and gives them to all, so each has them;
+    # and it leaves out of a row whatever was not set here, such as `num_turns`.
+    return AgentLoopOutput(
+        prompt_ids=side.prompt_ids,
+        response_ids=side.response_ids,
+        response_mask=side.response_mask,
+        response_logprobs=side.response_logprobs,
+        reward_score=record.outcome.normalized_reward,
+        num_turns=record.outcome.num_turns,
+        metrics=AgentLoopMetrics(generate_sequences=seconds),
+        extra_fields={
+            "reward_extra_info": dict(figures),
+            "min_global_steps": min(versions, default=0),
+            "max_global_steps": max(versions, default=0),
+            "player_index": side.player_index,
+        },
+    )
+
+
+@lru_cache(maxsize=8)
+def game_of(rules: str) -> MatchingGame:
+    """The game of a row; rows of a run share one."""
+    return make_game(GameConfig.model_validate_json(rules))
+
+
+@lru_cache(maxsize=2)
+def chat_of(tokenizer: Any) -> ChatTokenizer:
+    """verl makes a new loop for every play; to look at the template once is enough."""
+    return ChatTokenizer(tokenizer)

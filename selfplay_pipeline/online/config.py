@@ -1,0 +1,50 @@
+"""Options of online training. `OnlineOptions` is the `online:` section of the configuration file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from selfplay_pipeline.train.config import PolicyTraining
+
+
+class OnlineOptions(BaseModel):
+    """How much is played and trained. Sampling and plays a state stand in `generate:`, the loss in `train:`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    steps: Annotated[int, Field(ge=1)] = 50
+    """Training steps; each plays new games with the newest weights, and is one update."""
+    states_per_step: Annotated[int, Field(ge=1)] = 8
+    """Game states of a step; each is played `generate.plays_per_state` times and gives two rows a play."""
+    held_out_states: Annotated[int, Field(ge=1)] = 100
+    """Held-out states of a validation, those of `selfplay evaluate` with `evaluate.state_seed`."""
+    held_out_plays: Annotated[int, Field(ge=1)] = 1
+    """Sampled plays of each."""
+    validate_every: Annotated[int, Field(ge=0)] = 0
+    """Steps between validations; 0 validates before the first step and after the last."""
+    tokens_per_pass: Annotated[int, Field(ge=1)] = 16384
+    """Tokens in one forward and backward pass on one device; at least the context length is taken."""
+    agent_workers: Annotated[int, Field(ge=1)] = 1
+    """Processes that play; each plays all its games at once."""
+    max_failures: Annotated[int, Field(ge=0)] = 16
+    """Plays of a step lost to the engine before the run stops."""
+
+
+class OnlineConfig(PolicyTraining):
+    """One online training run: the options of training, and what is played."""
+
+    online: OnlineOptions = OnlineOptions()
+    games: Path
+    """Folder with train.parquet and test.parquet of `selfplay games`."""
+    plays_per_state: Annotated[int, Field(ge=2)]
+    temperature: Annotated[float, Field(gt=0)]
+    max_new_tokens: Annotated[int, Field(ge=1)]
+    context_length: Annotated[int, Field(ge=2)]
+    """Longest trajectory in tokens."""
+    tensor_parallel: Annotated[int, Field(ge=1)] = 1
+    """GPUs that share one copy of the model while playing."""
+    memory_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.8
+    """Share of a GPU's memory for the server, which gives it back while training."""

@@ -1,0 +1,49 @@
+"""The evaluation's figures on their way through verl, which knows only means over plays."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from selfplay_pipeline.evaluate.figures import play_figures
+from selfplay_pipeline.games.matching import MatchingGame
+from selfplay_pipeline.generate.records import PlayRecord
+
+RATIOS = ("reward_if_agreed", "told")
+"""Figures that are not means over plays: each travels as a numerator and, named `per_…`, a denominator."""
+
+VALIDATION = re.compile(r"val-(?:core|aux)/[^/]+/(\w+)/mean@\d+")
+"""verl's names of the means over held-out states."""
+
+
+def figures_of(record: PlayRecord, game: MatchingGame) -> dict[str, float]:
+    """What `selfplay evaluate` measures of a play, but for `reward`, which verl adds itself."""
+    figures: dict[str, float] = {}
+    for name, (above, below) in play_figures(record, game.load_state(record.state), range(game.num_players)).items():
+        figures[name] = float(above)
+        if name in RATIOS:
+            figures[f"per_{name}"] = float(below)
+    del figures["reward"]
+    return figures
+
+
+def to_line(step: int, metrics: dict[str, Any]) -> dict[str, Any]:
+    """A step's metrics as a line of metrics.jsonl.
+
+    verl's own stay as they are. Figures of the games just played are `selfplay/…`, those of a validation `held_out/…`.
+    """
+    line: dict[str, Any] = {"step": step}
+    for name, value in sorted(metrics.items()):
+        if not isinstance(value, int | float):
+            continue
+        found = VALIDATION.fullmatch(name)
+        if found:
+            line[f"held_out/{found[1]}"] = value
+        elif not name.startswith("val-"):
+            line[name] = value
+    for place in ("selfplay", "held_out"):
+        for name in RATIOS:
+            below = line.pop(f"{place}/per_{name}", None)
+            if below is not None:
+                line[f"{place}/{name}"] = line[f"{place}/{name}"] / below if below else None
+    return line

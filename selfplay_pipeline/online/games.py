@@ -1,0 +1,101 @@
+"""Minimal game initialisations for online training: what verl's dataset hands to the agent loop."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from selfplay_pipeline.convert.rows import AGENT_NAME, DATA_SOURCE
+from selfplay_pipeline.games.matching import MatchingGame, MatchingState
+from selfplay_pipeline.games.registry import GameConfig, make_game
+from selfplay_pipeline.games.types import HELD_OUT, TRAIN, state_rng
+
+Perspectives = Literal["both", "one"]
+"""What a row becomes: the rows of all players of its plays, or that of `player_index` alone."""
+
+SCHEMA = pa.schema(
+    {
+        "data_source": pa.string(),
+        "agent_name": pa.string(),
+        "prompt": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()})),
+        "game_state": pa.string(),
+        "game_id": pa.string(),
+        "player_index": pa.int64(),
+        "reward_model": pa.struct({"style": pa.string(), "ground_truth": pa.string()}),
+        "extra_info": pa.struct(
+            {"index": pa.int64(), "split": pa.string(), "perspectives": pa.string(), "seed": pa.int64()}
+            | {"rules": pa.string()}
+        ),
+    }
+)
+"""Columns of train.parquet and test.parquet. `prompt` is what the player reads first; `extra_info.index` is the state's
+number, and `extra_info.rules` the game's configuration as JSON, so that states and rules cannot part."""
+
+
+def write_games(
+    out: Path, config: GameConfig, *, num_train: int, num_test: int, seed: int, test_seed: int, per_player: bool = False
+) -> tuple[Path, Path]:
+    """Sample states and write `train.parquet` and `test.parquet`.
+
+    Args:
+        seed: of the training states; as for `generate`.
+        test_seed: of the held-out states; as for `evaluate`, whose states these are.
+        per_player: one row for each player of a state instead of one for the state.
+
+    Raises:
+        UserError: the configuration admits no state.
+    """
+    game = make_game(config)
+    files = out / "train.parquet", out / "test.parquet"
+    for path, count, space, space_seed in zip(
+        files, (num_train, num_test), (TRAIN, HELD_OUT), (seed, test_seed), strict=True
+    ):
+        rows = []
+        for number in range(count):
+            state = game.sample_state(state_rng(space_seed, number, space))
+            rows += game_rows(game, state, number, space_seed, path.stem, per_player)
+        _write(path, rows)
+    return files
+
+
+def game_rows(
+    game: MatchingGame, state: MatchingState, number: int, seed: int, split: str, per_player: bool
+) -> list[dict[str, Any]]:
+    """The rows of one state: one, or one a player."""
+    session = game.start(state)
+    rows = []
+    for player in range(game.num_players if per_player else 1):
+        opening = session.opening(player)
+        rows.append(
+            {
+                "data_source": DATA_SOURCE,
+                "agent_name": AGENT_NAME,
+                "prompt": [
+                    {"role": "system", "content": opening.system},
+                    {"role": "user", "content": opening.observation},
+                ],
+                "game_state": json.dumps(state.to_dict(), separators=(",", ":")),
+                "game_id": f"{split}-s{seed}-g{number:06d}",
+                "player_index": player,
+                "reward_model": {"style": "rule", "ground_truth": str(state.best)},
+                "extra_info": {
+                    "index": number,
+                    "split": split,
+                    "perspectives": "one" if per_player else "both",
+                    "seed": seed,
+                    "rules": game.config.model_dump_json(),
+                },
+            }
+        )
+    return rows
+
+
+def _write(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), temporary)
+    temporary.replace(path)

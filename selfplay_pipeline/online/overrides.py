@@ -1,0 +1,83 @@
+"""Options of online training in verl's words, over `configs/matching_selfplay_online_grpo.yaml`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from selfplay_pipeline.online.config import OnlineConfig
+from selfplay_pipeline.train.overrides import Device, policy_settings, state_dir, to_hydra
+
+EXTENSION = "selfplay_pipeline.online.verl_ext"
+CONFIG_NAME = "matching_selfplay_online_grpo"
+CPU_ROLLOUT = "sglang_cpu"
+
+
+def config_folder() -> Path:
+    """Where verl finds the configuration by its name, and the list of agent loops."""
+    return Path(str(resources.files("selfplay_pipeline") / "configs"))
+
+
+def config_arguments() -> list[str]:
+    """What makes verl's `main_ppo` read this project's configuration."""
+    return ["--config-path", str(config_folder()), "--config-name", CONFIG_NAME]
+
+
+@dataclass(frozen=True)
+class GamesFile:
+    """What train.parquet holds."""
+
+    rows: int
+    rows_per_play: int
+    """Rows that a play gives: one for each player, or one perspective alone."""
+
+
+def online_overrides(config: OnlineConfig, games: GamesFile, device: Device) -> list[str]:
+    """Hydra overrides, the user's own last."""
+    online, rollout, state = config.online, "actor_rollout_ref.rollout", state_dir(config)
+    settings: dict[str, Any] = {
+        "selfplay.max_new_tokens": config.max_new_tokens,
+        "data.train_files": str((config.games / "train.parquet").resolve()),
+        "data.val_files": str((config.games / "test.parquet").resolve()),
+        "data.train_batch_size": online.states_per_step,
+        "data.seed": config.seed,
+        # Together the context: verl's V1 trainer pads to neither, and the agent loop checks the sum.
+        "data.max_prompt_length": config.context_length // 2,
+        "data.max_response_length": config.context_length - config.context_length // 2,
+        "actor_rollout_ref.model.path": config.model,
+        # verl multiplies by the plays of a state; all rows of a step together are one update.
+        "actor_rollout_ref.actor.ppo_mini_batch_size": games.rows_per_play * online.states_per_step,
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": max(online.tokens_per_pass, config.context_length),
+        "actor_rollout_ref.actor.data_loader_seed": config.seed,
+        "actor_rollout_ref.actor.fsdp_config.seed": config.seed,
+        f"{rollout}.n": config.plays_per_state,
+        f"{rollout}.max_model_len": config.context_length,
+        f"{rollout}.temperature": config.temperature,
+        f"{rollout}.val_kwargs.temperature": config.temperature,
+        f"{rollout}.val_kwargs.n": online.held_out_plays,
+        f"{rollout}.tensor_model_parallel_size": config.tensor_parallel,
+        f"{rollout}.gpu_memory_utilization": config.memory_fraction,
+        f"{rollout}.agent.num_workers": online.agent_workers,
+        f"{rollout}.agent.agent_loop_config_path": str(config_folder() / "agent_loops.yaml"),
+        "trainer.v1.sampler.sampler_kwargs.max_failures": online.max_failures,
+        "trainer.total_training_steps": online.steps,
+        "trainer.total_epochs": -(-online.steps // (games.rows // online.states_per_step)),
+        "trainer.experiment_name": config.output.resolve().name,
+        "trainer.logger": [*config.loggers, "file"],
+        "trainer.test_freq": online.validate_every or online.steps,
+        "trainer.save_freq": config.save_every or online.steps,
+        "trainer.default_local_dir": str(state),
+        "trainer.max_actor_ckpt_to_keep": 2,
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+        "hydra.run.dir": str(state),
+    }
+    if device == "cpu":
+        settings |= {
+            f"{rollout}.name": CPU_ROLLOUT,
+            f"{rollout}.free_cache_engine": False,
+            f"+{rollout}.engine_kwargs.{CPU_ROLLOUT}.folder": str(config.output.resolve()),
+            f"+{rollout}.engine_kwargs.{CPU_ROLLOUT}.context_length": config.context_length,
+        }
+    return to_hydra(policy_settings(config, device) | settings) + list(config.overrides)

@@ -1,0 +1,185 @@
+"""`selfplay train-online`: check the games, run verl as a child process, watch it, check what it did."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.files import locked, write_json
+from selfplay_pipeline.games.registry import GameConfig, make_game
+from selfplay_pipeline.online.config import OnlineConfig
+from selfplay_pipeline.online.figures import to_line
+from selfplay_pipeline.online.games import SCHEMA
+from selfplay_pipeline.online.overrides import EXTENSION, GamesFile, config_arguments, online_overrides
+from selfplay_pipeline.train.overrides import environment, metrics_path, resolve_device, state_dir
+from selfplay_pipeline.train.run import (
+    FREE_TO_CHANGE,
+    Progress,
+    TrainError,
+    check_options,
+    claim,
+    export_arguments,
+    exported,
+    follow_verl,
+    go_back_to,
+    keep_lines,
+    log_path,
+    prune,
+    read_lines,
+    whole_saves,
+)
+
+
+@dataclass(frozen=True)
+class OnlineResult:
+    """What an online training did, over all its resumptions but for the seconds."""
+
+    steps: int
+    games: int
+    """Plays trained on."""
+    before: dict[str, Any]
+    """Held-out figures before the first step …"""
+    after: dict[str, Any]
+    """… and after the last."""
+    checkpoint: Path
+    metrics_path: Path
+    seconds_total: float
+    seconds_to_first_step: float | None
+    """From the start until the first step began, without the validation; None if no step was left to do."""
+    seconds_per_step: float | None
+    """Mean of this run's steps, without saving."""
+
+
+def run_online(config: OnlineConfig, on_progress: Callable[[Progress], None] | None = None) -> OnlineResult:
+    """Train a policy on games that it plays meanwhile; a training that was cut continues at its last save.
+
+    Raises:
+        UserError: unusable games or options.
+        TrainError: verl failed.
+    """
+    began = time.time()
+    check_options(config)
+    games = _look_at(config)
+    planned, state, device = config.online.steps, state_dir(config), resolve_device(config)
+    checkpoint = config.output.resolve() / "checkpoint"
+    times: list[tuple[float, dict[str, Any]]] = []
+
+    def watch(step: int, line: dict[str, Any]) -> None:
+        times.append((time.time(), line))
+        if on_progress:
+            on_progress(Progress(step, planned, line))
+
+    with locked(config.output / ".train.lock", f"training folder {config.output}"):
+        claim(config, config.model_dump(mode="json", exclude=FREE_TO_CHANGE), checkpoint)
+        _absorb(config)
+        done = _last_logged_save(config)
+        keep_lines(metrics_path(config), done)
+        if done < planned or not exported(state, checkpoint):
+            launch = {
+                "train": done < planned,
+                "arguments": config_arguments(),
+                "overrides": online_overrides(config, games, device),
+                "export": export_arguments(config, device, planned),
+            }
+            env = environment(config, device, extension=EXTENSION)
+            env["VERL_FILE_LOGGER_PATH"] = str(_verl_log(config))
+            _verl_log(config).unlink(missing_ok=True)  # absorbed above
+            follow_verl(config, launch, env, lambda: _absorb(config), done or -1, watch)
+            write_json(state / "exported.json", {"step": planned})
+        lines = read_lines(metrics_path(config))
+        if [line["step"] for line in lines] != list(range(planned + 1)):
+            raise TrainError(f"verl logged steps {[line['step'] for line in lines]}; see {log_path(config)}")
+        prune(state, planned)
+    return _result(config, lines, times, began, checkpoint)
+
+
+def _result(
+    config: OnlineConfig,
+    lines: list[dict[str, Any]],
+    times: list[tuple[float, dict[str, Any]]],
+    began: float,
+    checkpoint: Path,
+) -> OnlineResult:
+    steps = [(at, line) for at, line in times if "timing_s/step" in line]
+    first = steps[0] if steps else None
+    seconds = [line["timing_s/step"] - line.get("timing_s/save_checkpoint", 0.0) for _, line in steps]
+    return OnlineResult(
+        steps=len(lines) - 1,
+        games=int(sum(line.get("selfplay/plays", 0) for line in lines)),
+        before=_held_out(lines[0]),
+        after=_held_out(lines[-1]),
+        checkpoint=checkpoint,
+        metrics_path=metrics_path(config),
+        seconds_total=time.time() - began,
+        seconds_to_first_step=first[0] - began - first[1]["timing_s/step"] if first else None,
+        seconds_per_step=sum(seconds) / len(seconds) if seconds else None,
+    )
+
+
+def _held_out(line: dict[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix("held_out/"): value for name, value in line.items() if name.startswith("held_out/")}
+
+
+def _look_at(config: OnlineConfig) -> GamesFile:
+    """What is to be played.
+
+    Raises:
+        UserError: a file is missing or not ours, or holds fewer states than one step takes.
+    """
+    counts = []
+    for name in ("test", "train"):
+        path = config.games / f"{name}.parquet"
+        try:
+            file = pq.ParquetFile(path)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise UserError(f"{path}: {str(error).splitlines()[0]}; `selfplay games` writes it") from None
+        if not file.schema_arrow.equals(SCHEMA, check_metadata=False):
+            raise UserError(f"{path}: its columns are not those that `selfplay games` writes")
+        counts.append(int(file.metadata.num_rows))
+    test, train = counts
+    if train < config.online.states_per_step or not test:
+        raise UserError(
+            f"{config.games}: {train} rows to train on and {test} held out; a step takes "
+            f"{config.online.states_per_step} (online.states_per_step); write more with `selfplay games`"
+        )
+    first = next(file.iter_batches(batch_size=1, columns=["extra_info"])).to_pylist()[0]["extra_info"]
+    players = make_game(GameConfig.model_validate_json(first["rules"])).num_players
+    return GamesFile(rows=train, rows_per_play=players if first["perspectives"] == "both" else 1)
+
+
+def _last_logged_save(config: OnlineConfig) -> int:
+    """Let verl continue at the last save whose step is in metrics.jsonl, 0 if there is none.
+
+    verl saves before it logs; a kill in between would lose the step's metrics.
+    """
+    state, logged = state_dir(config), {line["step"] for line in read_lines(metrics_path(config))}
+    step = max((step for step in whole_saves(state) if step in logged), default=0)
+    go_back_to(state, step)
+    return step
+
+
+def _verl_log(config: OnlineConfig) -> Path:
+    return state_dir(config) / "verl_metrics.jsonl"
+
+
+def _absorb(config: OnlineConfig) -> list[dict[str, Any]]:
+    """Add to metrics.jsonl the steps that verl has logged since, and return all its lines.
+
+    verl's own file is begun anew by each process, and begins with a validation that is known already.
+    """
+    path = metrics_path(config)
+    lines = read_lines(path)
+    last = lines[-1]["step"] if lines else -1
+    new = [to_line(entry["step"], entry["data"]) for entry in read_lines(_verl_log(config)) if entry["step"] > last]
+    if new:
+        with path.open("a") as file:
+            file.writelines(json.dumps(line) + "\n" for line in new)
+    return lines + new

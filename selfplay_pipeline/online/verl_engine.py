@@ -1,0 +1,84 @@
+"""verl's rollout servers as an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason, SamplingParams
+from selfplay_pipeline.errors import UserError
+
+
+class VerlEngine:
+    """One player's view of verl's `LLMServerClient`. A player's requests go to one server, which holds their prefix.
+
+    Attributes:
+        versions: weight versions (training steps) that answered so far.
+    """
+
+    def __init__(self, client: Any, sampling_params: dict[str, Any]) -> None:
+        """`sampling_params`: as verl's agent-loop worker hands them out; temperature and limits are the seat's own."""
+        self._client = client
+        self._sampling_params = sampling_params
+        self.versions: list[int] = []
+
+    async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str = "") -> Completion:
+        # A new dict for each request: verl's servers take keys out of it.
+        sampling = self._sampling_params | {
+            "temperature": params.temperature,
+            "max_new_tokens": params.max_new_tokens,
+            "stop_token_ids": list(params.stop_token_ids),
+            "logprobs": True,
+        }
+        try:
+            answer = await self._client.generate(
+                request_id=session, prompt_ids=list(prompt_ids), sampling_params=sampling
+            )
+        except Exception as error:
+            # Ray wraps what happened on the server in types of its own.
+            raise EngineError(f"{type(error).__name__}: {str(error).strip().splitlines()[-1:]}") from error
+        token_ids = list(answer.token_ids)
+        if not token_ids or answer.log_probs is None or len(answer.log_probs) != len(token_ids):
+            raise EngineError(
+                f"the server answered {len(token_ids)} tokens with "
+                f"{'no' if answer.log_probs is None else len(answer.log_probs)} log-probs (stop: {answer.stop_reason})"
+            )
+        extra = answer.extra_fields
+        self.versions += [int(extra["min_global_steps"]), int(extra["max_global_steps"])]
+        return Completion(
+            token_ids=token_ids,
+            logprobs=[float(value) for value in answer.log_probs],
+            finish_reason=_finish_reason(answer.stop_reason, len(token_ids), params),
+            prompt_tokens=len(prompt_ids),
+            cached_tokens=int(extra.get("num_cached_tokens") or 0),
+        )
+
+    async def reload(self, checkpoint: Path) -> None:
+        """verl updates its servers itself."""
+        raise EngineError("verl's servers get their weights from verl")
+
+    async def close(self) -> None:
+        """The servers are verl's."""
+
+
+def check_sampling(params: dict[str, Any]) -> None:
+    """Whether the log-probs that servers report are those of the distribution sampled from.
+
+    Raises:
+        UserError: they are not.
+    """
+    for key, neutral in (("top_p", 1.0), ("top_k", -1), ("repetition_penalty", 1.0)):
+        if params.get(key, neutral) != neutral:
+            raise UserError(f"rollout.{key}={params[key]}: log-probs do not include it; sample with {key}={neutral}")
+
+
+def _finish_reason(reason: str | None, length: int, params: SamplingParams) -> FinishReason:
+    """SGLang's words as they are, vLLM's translated; where nothing is said, the length decides."""
+    if reason in ("abort", "aborted"):
+        return FinishReason.ABORT
+    if reason in ("stop", "completed"):
+        return FinishReason.STOP
+    if reason == "length":
+        return FinishReason.LENGTH
+    return FinishReason.LENGTH if length >= params.max_new_tokens else FinishReason.STOP

@@ -1,0 +1,13 @@
+"""What verl needs to train online, through verl's own extension points.
+
+verl imports this package itself, in every one of its processes (environment variable VERL_USE_EXTERNAL_MODULES).
+Nothing here may be imported by the rest of the package: torch and verl come with it.
+"""
+
+import os
+
+if os.environ.get("VERL_PLATFORM") == "cpu":
+    from selfplay_pipeline.online.verl_ext import cpu_rollout as cpu_rollout
+    from selfplay_pipeline.train.verl_ext import cpu as cpu
+
+from selfplay_pipeline.online import agent_loop as agent_loop

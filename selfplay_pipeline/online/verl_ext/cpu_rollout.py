@@ -1,0 +1,166 @@
+"""SGLang on a CPU as a verl rollout: a replica that serves, and an adapter that brings it each step's weights.
+
+verl's own SGLang rollout runs the engine inside a Ray actor and hands weights over as CUDA memory. Here the actor
+starts the same server that `generate` uses, as a child that ends with it, and weights travel as a safetensors folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+from safetensors.torch import save_file
+from verl.workers.rollout.base import _ROLLOUT_REGISTRY, BaseRollout
+from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry, TokenOutput
+
+from selfplay_pipeline.engines.sglang_engine import PROBE, SGLangEngine
+from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
+from selfplay_pipeline.engines.types import SamplingParams
+from selfplay_pipeline.online.verl_engine import check_sampling
+from selfplay_pipeline.processes import SCRATCH_VARIABLE
+
+NAME = "sglang_cpu"
+"""Value of `rollout.name`; options stand in `rollout.engine_kwargs.sglang_cpu`: `folder` for logs, `context_length`."""
+PROBE_IDS = (0, 1, 2)
+"""A prompt whose next token's log-prob tells one set of weights from another."""
+
+
+class CPUServer:
+    """Ray actor that owns one server."""
+
+    def __init__(self, model: str, rank: int, folder: str, context_length: int | None) -> None:
+        self._server = SGLangServer(
+            ServerSpec(
+                model=model,
+                device="cpu",
+                log_path=Path(folder) / f"server_{rank}.log",
+                context_length=context_length,
+            )
+        )
+        self._steps = 0
+
+    async def start(self) -> str:
+        """Launch, wait until it answers, and return its URL."""
+        await self._server.start()
+        self._engine = SGLangEngine([self._server.url], alive=lambda: self._server.running)
+        return self._server.url
+
+    async def url(self) -> str:
+        return self._server.url
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling_params: dict[str, Any],
+        request_id: str,
+        image_data: Any = None,
+        video_data: Any = None,
+    ) -> TokenOutput:
+        """One completion, with the training step whose weights gave it."""
+        check_sampling(sampling_params)
+        params = SamplingParams(
+            temperature=sampling_params["temperature"],
+            max_new_tokens=sampling_params["max_new_tokens"],
+            stop_token_ids=tuple(sampling_params.get("stop_token_ids", ())),
+        )
+        completion = await self._engine.generate(prompt_ids, params, session=request_id)
+        return TokenOutput(
+            token_ids=completion.token_ids,
+            log_probs=completion.logprobs,
+            stop_reason=completion.finish_reason.value,
+            extra_fields={"global_steps": self._steps, "num_cached_tokens": completion.cached_tokens},
+        )
+
+    async def set_global_steps(self, steps: int) -> None:
+        """Say which step's weights answer from now on."""
+        self._steps = steps
+
+    # A CPU server keeps its memory, and nothing is under way when verl calls these in its synchronous mode.
+    async def sleep(self) -> None: ...
+    async def wake_up(self) -> None: ...
+    async def clear_kv_cache(self) -> None: ...
+    async def release_kv_cache(self) -> None: ...
+    async def resume_kv_cache(self) -> None: ...
+    async def start_profile(self, **kwargs: Any) -> None: ...
+    async def stop_profile(self) -> None: ...
+    async def abort_all_requests(self, **kwargs: Any) -> None: ...
+    async def resume_generation(self) -> None: ...
+
+
+class CPUReplica(RolloutReplica):  # type: ignore[misc]
+    """One server, for one rank of the trainer."""
+
+    async def launch_servers(self) -> None:
+        options = self.config.engine_kwargs[NAME]
+        actor = ray.remote(CPUServer).options(
+            name=_actor_name(self.replica_rank), num_cpus=0, max_concurrency=self.max_concurrency
+        )
+        server = actor.remote(
+            str(self.model_config.path), self.replica_rank, options["folder"], options.get("context_length")
+        )
+        self._server_address = await server.start.remote()
+        self.servers, self._server_handle = [server], server
+
+
+class CPUAdapter(BaseRollout):  # type: ignore[misc]
+    """Lives in each rank of the trainer; a rank without tensor parallelism leads the server of its own number."""
+
+    async def resume(self, tags: list[str]) -> None:
+        """The server never gave its memory away."""
+
+    async def release(self) -> None:
+        """It keeps it."""
+
+    async def update_weights(
+        self, weights: Iterator[tuple[str, torch.Tensor]], global_steps: int | None = None, **kwargs: Any
+    ) -> None:
+        """Write the weights, let the server load them, and record how it answers now.
+
+        Args:
+            weights: name and tensor of each; to take the next one is a collective operation of all ranks.
+            global_steps: the step that made them; none during validation, where they stay as they were.
+        """
+        rank = int(os.environ["RANK"])
+        folder = Path(os.environ[SCRATCH_VARIABLE]) / f"weights_{rank}"
+        write_weights(weights, folder, tied=bool(self.model_config.hf_config.tie_word_embeddings))
+        server = ray.get_actor(_actor_name(rank))
+        engine = SGLangEngine([await server.url.remote()])
+        try:
+            await engine.reload(folder)
+            probe = await engine.generate(PROBE_IDS, PROBE)
+        finally:
+            await engine.close()
+        if global_steps is None:
+            return
+        await server.set_global_steps.remote(global_steps)
+        line = {"step": global_steps, "probe_token": probe.token_ids[0], "probe_logprob": probe.logprobs[0]}
+        with (Path(self.config.engine_kwargs[NAME]["folder"]) / f"server_{rank}_weights.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def write_weights(weights: Iterator[tuple[str, torch.Tensor]], folder: Path, *, tied: bool) -> None:
+    """A folder that SGLang loads weights from. Consumes the iterator to its end.
+
+    A tied head is left out, since safetensors refuses tensors that share memory; the others are copied for the same
+    reason.
+    """
+    tensors = {name: tensor.detach().clone().contiguous() for name, tensor in weights}
+    if tied:
+        tensors.pop("lm_head.weight", None)
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / ".model.tmp"
+    save_file(tensors, temporary, metadata={"format": "pt"})
+    temporary.replace(folder / "model.safetensors")
+
+
+def _actor_name(rank: int) -> str:
+    return f"selfplay_cpu_server_{rank}"
+
+
+RolloutReplicaRegistry.register(NAME, lambda: CPUReplica)
+_ROLLOUT_REGISTRY[NAME, "async"] = f"{__name__}.CPUAdapter"

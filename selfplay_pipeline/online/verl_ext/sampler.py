@@ -1,0 +1,69 @@
+"""verl's replay buffer, which also counts: how the games of a step went, and which were lost."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import transfer_queue as tq
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+
+SAME_REWARD = 1e-8
+
+
+class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
+    """Differs from verl's in the figures that it adds to a step's metrics, and in how often it looks.
+
+    verl goes on with what is left of a group whose plays were lost; here they are counted, and too many end the run.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, poll_interval=0.1, **kwargs)
+
+    def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, Any]]:
+        """verl's batch, and figures of its plays as `selfplay/…`.
+
+        Raises:
+            RuntimeError: more than `max_failures` plays of the batch were lost.
+        """
+        batch, metrics = super().sample(global_steps, partition_id, batch_size)
+        options = self.sampler_kwargs
+        data = tq.kv_batch_get(keys=batch.keys, partition_id=partition_id, select_fields=["extra_fields", "rm_scores"])
+        scores = [float(row.sum()) for row in data["rm_scores"].unbind()]
+        figures = play_figures_of(batch.keys, scores, list(data["extra_fields"]))
+        lost = batch_size * options["plays_per_state" if partition_id == "train" else "held_out_plays"]
+        lost -= int(figures["plays"])
+        if lost > options["max_failures"]:
+            raise RuntimeError(
+                f"{lost} of {lost + int(figures['plays'])} plays of step {global_steps} were lost; errors stand above"
+            )
+        figures |= {"plays_lost": float(lost), "groups_lost": float(batch_size - figures["groups"])}
+        return batch, metrics | {f"selfplay/{name}": value for name, value in figures.items()}
+
+
+def play_figures_of(keys: list[str], scores: list[float], extra_fields: list[dict[str, Any]]) -> dict[str, float]:
+    """Means over plays of what the agent loop measured, one row of each play.
+
+    Args:
+        keys: {uid}_{session}_{index} of each row.
+        scores: rewards of the rows.
+        extra_fields: the agent loop's, of the rows.
+    """
+    plays: dict[str, dict[str, float]] = {}
+    groups: dict[str, list[float]] = defaultdict(list)
+    for key, score, extra in zip(keys, scores, extra_fields, strict=True):
+        uid, session, _ = key.rsplit("_", 2)
+        if f"{uid}_{session}" not in plays:
+            plays[f"{uid}_{session}"] = {"reward": score, **extra["reward_extra_info"]}
+            groups[uid].append(score)
+    sums: dict[str, float] = defaultdict(float)
+    for figures in plays.values():
+        for name, value in figures.items():
+            sums[name] += value
+    flat = sum(max(rewards) - min(rewards) <= SAME_REWARD for rewards in groups.values())
+    return {
+        **{name: total / len(plays) for name, total in sums.items()},
+        "plays": float(len(plays)),
+        "groups": float(len(groups)),
+        "groups_without_signal": float(flat),
+    }

@@ -1,0 +1,317 @@
+"""Games for online training, and the interaction of several players. No torch, no verl, no server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from factories import BOARD, ByteTokenizer, make_play
+
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.evaluate.states import held_out_states
+from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, best_matching
+from selfplay_pipeline.games.scripted import SCRIPTED, player_view
+from selfplay_pipeline.games.text import format_proposal
+from selfplay_pipeline.games.types import Outcome, Status, Step, state_rng
+from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
+from selfplay_pipeline.online.figures import to_line
+from selfplay_pipeline.online.games import write_games
+from selfplay_pipeline.online.interaction import ChatPlayer, MultiPlayerInteraction
+
+SPOKEN = MatchingConfig(
+    size=3, max_score=9, scale_min=1, scale_max=1, hard_factor=0, max_length=12, max_errors=3, prompts="default"
+)
+"""The small board in the wording for language models."""
+
+
+def state_of(number: int = 0, config: MatchingConfig = SPOKEN):
+    return MatchingGame(config).sample_state(state_rng(0, number))
+
+
+class TestGames:
+    def test_one_row_a_state_with_all_that_verl_and_the_loop_need(self, tmp_path):
+        train, test = write_games(tmp_path, SPOKEN, num_train=4, num_test=3, seed=5, test_seed=0)
+        rows = pq.read_table(train).to_pylist()
+        assert [row["extra_info"]["index"] for row in rows] == [0, 1, 2, 3]
+        assert len({row["game_id"] for row in [*rows, *pq.read_table(test).to_pylist()]}) == 7
+        game = MatchingGame(SPOKEN)
+        for number, row in enumerate(rows):
+            state = game.load_state(json.loads(row["game_state"]))
+            assert state.to_dict() == game.sample_state(state_rng(5, number)).to_dict(), "the states of `generate`"
+            opening = game.start(state).opening(0)
+            assert [message["content"] for message in row["prompt"]] == [opening.system, opening.observation]
+            assert MatchingConfig.model_validate_json(row["extra_info"]["rules"]) == SPOKEN
+            assert (row["agent_name"], row["player_index"]) == ("selfplay", 0)
+
+    def test_the_held_out_states_are_those_of_evaluate(self, tmp_path):
+        _, test = write_games(tmp_path, SPOKEN, num_train=1, num_test=5, seed=5, test_seed=0)
+        found = [json.loads(row["game_state"]) for row in pq.read_table(test).to_pylist()]
+        assert found == [state.to_dict() for state in held_out_states(MatchingGame(SPOKEN), 5, 0).states]
+
+    def test_one_row_a_player_shows_each_its_own_table(self, tmp_path):
+        train, _ = write_games(tmp_path, SPOKEN, num_train=2, num_test=1, seed=0, test_seed=0, per_player=True)
+        rows = pq.read_table(train).to_pylist()
+        assert [(row["extra_info"]["index"], row["player_index"]) for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+        session = MatchingGame(SPOKEN).start(state_of(0))
+        assert [row["prompt"][1]["content"] for row in rows[:2]] == [session.opening(p).observation for p in (0, 1)]
+        assert rows[0]["game_state"] == rows[1]["game_state"]
+
+    def test_the_same_seed_gives_the_same_file(self, tmp_path):
+        files = [write_games(tmp_path / name, SPOKEN, num_train=2, num_test=2, seed=3, test_seed=0) for name in "ab"]
+        assert [path.read_bytes() for path in files[0]] == [path.read_bytes() for path in files[1]]
+
+
+class TestInteraction:
+    """As a script uses it: whoever has words for a player hands them over."""
+
+    def test_two_scripted_partners_play_a_game_to_its_end(self):
+        async def script():
+            interaction = MultiPlayerInteraction(MatchingGame(SPOKEN))
+            play = await interaction.start_interaction(game_state=state_of().to_dict())
+            session = interaction.sitting(play).play.session
+            rng, over, about = np.random.default_rng(0), False, {"player": 0}
+            while not over:
+                words = SCRIPTED["sharing"].act(player_view(session, about["player"]), rng)
+                over, response, reward, about = await interaction.generate_response(play, words)
+                assert over or response == interaction.get_player_context(play)[-1]["content"]
+            assert about["status"] is Status.AGREED
+            return reward, await interaction.finalize_interaction(play)
+
+        reward, instances = asyncio.run(script())
+        assert reward > 0
+        assert [instance.player_index for instance in instances] == [0, 1]
+        assert {instance.batch_id for instance in instances} == {instances[0].batch_id}
+        assert {instance.reward for instance in instances} == {reward}
+
+    def test_words_are_the_speakers_as_assistant_and_the_partners_as_user(self):
+        async def script():
+            interaction = MultiPlayerInteraction(MatchingGame(SPOKEN))
+            play = await interaction.start_interaction("a", game_state=json.dumps(state_of().to_dict()))
+            before = [interaction.get_player_context(play, player) for player in (0, 1)]
+            over, response, reward, about = await interaction.generate_response(
+                play, [{"role": "user", "content": "…"}, {"role": "assistant", "content": "[message] Ava likes BLEU"}]
+            )
+            return before, (over, response, reward, about), [interaction.get_player_context(play, p) for p in (0, 1)]
+
+        before, (over, response, reward, about), after = asyncio.run(script())
+        openings = [MatchingGame(SPOKEN).start(state_of()).opening(player) for player in (0, 1)]
+        assert [context[1]["content"] for context in before] == [opening.observation for opening in openings]
+        assert (over, reward, about["player"], about["error"]) == (False, 0.0, 1, None)
+        assert after[0] == [*before[0], {"role": "assistant", "content": "[message] Ava likes BLEU"}]
+        assert [message["role"] for message in after[1]] == ["system", "user"]
+        assert after[1][1]["content"].endswith("The other player said: [message] Ava likes BLEU")
+        assert response == after[1][1]["content"]
+
+    def test_an_illegal_turn_stays_with_its_speaker_and_is_told_to_it_alone(self):
+        async def script():
+            interaction = MultiPlayerInteraction(MatchingGame(SPOKEN))
+            play = await interaction.start_interaction(game_state=state_of().to_dict())
+            partner = interaction.get_player_context(play, 1)
+            answer = await interaction.generate_response(play, "[accept]")
+            return answer, partner == interaction.get_player_context(play, 1)
+
+        (over, response, _, about), unchanged = asyncio.run(script())
+        assert (over, about["player"], unchanged) == (False, 0, True)
+        assert "no proposal" in about["error"] and "no proposal" in response
+
+    def test_the_optimum_scores_one_for_both_and_nothing_is_left_of_the_game(self):
+        async def script():
+            interaction = MultiPlayerInteraction(MatchingGame(SPOKEN))
+            state = state_of()
+            play = await interaction.start_interaction(game_state=state.to_dict())
+            optimum = format_proposal(best_matching(state.table)[0], state.papers, state.reviewers)
+            assert await interaction.calculate_score(play) == 0.0
+            await interaction.generate_response(play, optimum)
+            assert await interaction.calculate_score(play) == 0.0, "proposed is not agreed"
+            over, response, reward, _ = await interaction.generate_response(play, "[accept]")
+            with pytest.raises(UserError, match="is over"):
+                await interaction.generate_response(play, "[accept]")
+            instances = await interaction.finalize_interaction(play)
+            with pytest.raises(UserError, match="no interaction"):
+                interaction.sitting(play)
+            return over, response, reward, instances
+
+        over, response, reward, instances = asyncio.run(script())
+        assert (over, response, reward) == (True, "", 1.0)
+        assert [instance.reward for instance in instances] == [1.0, 1.0]
+
+    def test_an_unfinished_game_gives_no_reward(self):
+        async def script():
+            interaction = MultiPlayerInteraction(MatchingGame(SPOKEN))
+            play = await interaction.start_interaction(game_state=state_of().to_dict())
+            return await interaction.finalize_interaction(play)
+
+        assert {(instance.reward, instance.status) for instance in asyncio.run(script())} == {(0.0, Status.TURN_LIMIT)}
+
+    def test_a_chat_model_can_be_named_who_speaks_for_a_seat(self):
+        histories = []
+
+        async def model(messages):
+            histories.append(messages)
+            return "[message] hello"
+
+        async def script():
+            interaction = MultiPlayerInteraction(MatchingGame(SPOKEN))
+            play = await interaction.start_interaction(
+                game_state=state_of().to_dict(), players=[ChatPlayer("api", model)] * 2
+            )
+            await interaction.sitting(play).play.run()
+            return await interaction.finalize_interaction(play)
+
+        instances = asyncio.run(script())
+        assert len(histories) == SPOKEN.max_length
+        assert all(len({m["role"] for m in pair}) == 2 for h in histories for pair in pairwise(h))
+        assert instances[0].messages[: len(histories[-2])] == histories[-2]
+
+    @pytest.mark.parametrize("number", range(20))
+    def test_histories_are_those_of_the_token_streams(self, number):
+        """The same words through the offline code and through the interaction give the same messages."""
+        record = make_play(number, seed=7)
+
+        async def script():
+            interaction = MultiPlayerInteraction(MatchingGame(BOARD))
+            play = await interaction.start_interaction(game_state=record.state)
+            for turn in record.turns:
+                assert interaction.sitting(play).play.session.player == turn.player
+                cut = turn.finish_reason == "length"
+                await interaction.generate_response(play, turn.text, cut=cut)
+            return await interaction.finalize_interaction(play)
+
+        for instance, trajectory in zip(asyncio.run(script()), record.trajectories, strict=True):
+            assert instance.reward == record.outcome.normalized_reward
+            if trajectory.response_ids:
+                assert instance.messages == [message.model_dump() for message in trajectory.messages]
+
+    def test_three_players_can_sit_at_a_table(self):
+        async def script():
+            interaction = MultiPlayerInteraction(RoundTable())
+            play = await interaction.start_interaction(game_state={})
+            speakers = []
+            for words in ("one", "two", "three"):
+                over, response, _, about = await interaction.generate_response(play, words)
+                speakers.append((about["player"], response))
+            return over, speakers, await interaction.finalize_interaction(play)
+
+        over, speakers, instances = asyncio.run(script())
+        assert over
+        assert speakers[:2] == [(1, "you are 1\n0: one"), (2, "you are 2\n0: one\n1: two")]
+        assert [(instance.player_index, instance.reward) for instance in instances] == [(0, 1.0), (1, 1.0), (2, 1.0)]
+
+    def test_it_needs_neither_torch_nor_verl(self):
+        probe = "import sys, selfplay_pipeline.online.interaction, selfplay_pipeline.online.games\n"
+        probe += "print([name for name in ('torch', 'verl', 'ray', 'transformers') if name in sys.modules])"
+        done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+        assert done.stdout.strip() == "[]", done.stderr
+
+
+class RoundTable:
+    """A game of three in which each says one thing."""
+
+    name, num_players = "round", 3
+
+    def sample_state(self, rng):
+        return self
+
+    def load_state(self, data):
+        return self
+
+    def to_dict(self):
+        return {}
+
+    def start(self, state):
+        return RoundSession()
+
+
+class RoundSession:
+    player, status = 0, None
+
+    def opening(self, player):
+        from selfplay_pipeline.games.types import Opening
+
+        return Opening("rules", f"you are {player}")
+
+    def step(self, text, *, cut=False):
+        from selfplay_pipeline.games.types import Action, ActionKind
+
+        said = tuple("" if seat == self.player else f"{self.player}: {text}" for seat in range(3))
+        self.status = Status.AGREED if self.player == 2 else None
+        self.player = (self.player + 1) % 3
+        return Step(Action(ActionKind.MESSAGE), None, said)
+
+    def abort(self, status):
+        self.status = status
+
+    def outcome(self):
+        return Outcome(self.status, 1, 1, 1.0, None, 3, 3, 0, 0)
+
+
+def test_over_ten_thousand_random_plays_no_hidden_cell_reaches_a_player_but_through_the_partners_words():
+    """A player's tokens are the same whatever stands in the cells that it does not see.
+
+    The same words are played on a state and on one whose cells hidden from a player hold other scores; what the
+    player is given to read must not differ by a token.
+    """
+    chat, game, rng = ChatTokenizer(ByteTokenizer()), MatchingGame(BOARD), np.random.default_rng(0)
+    compared = 0
+    states = [game.sample_state(state_rng(0, number)) for number in range(500)]
+    for number in range(10_000):
+        state, player = states[number // 2 % len(states)], number % 2
+        hidden = ~state.masks[player]
+        table = np.where(hidden, rng.integers(0, 10, state.table.shape), state.table)
+        best = best_matching(table)[1]
+        if best <= 0:
+            continue
+        data = state.to_dict() | {"table": table.tolist(), "best_assignment_reward": int(best)}
+        other = game.load_state(data)
+        compared += bool((table != state.table).any())
+        words = [random_words(rng, state) for _ in range(int(rng.integers(1, 7)))]
+        assert read_by(player, chat, game, state, words) == read_by(player, chat, game, other, words)
+    assert compared > 9_000
+
+
+def random_words(rng, state) -> str:
+    proposal = format_proposal(tuple(enumerate(rng.permutation(3).tolist())), state.papers, state.reviewers)
+    message = f"[message] {state.reviewers[0]} {int(rng.integers(10))}"
+    return str(rng.choice([message, proposal, proposal, "[accept]", "[reject]", "no tag"]))
+
+
+def read_by(player, chat, game, state, words) -> list[int]:
+    session = game.start(state)
+    openings = [session.opening(seat) for seat in (0, 1)]
+    streams = [Stream(chat, seat, opening.system, [opening.observation]) for seat, opening in enumerate(openings)]
+    for text in words:
+        if session.status is not None:
+            break
+        for stream, observation in zip(streams, session.step(text).observations, strict=True):
+            stream.observe(observation)
+    return streams[player].prompt()
+
+
+class TestFigures:
+    def test_ratios_are_put_together_and_verls_names_taken_off(self):
+        data = {
+            "val-core/dialop_matching_selfplay/reward/mean@1": 0.5,
+            "val-aux/dialop_matching_selfplay/told/mean@1": 3.0,
+            "val-aux/dialop_matching_selfplay/per_told/mean@1": 4.0,
+            "val-aux/dialop_matching_selfplay/reward_if_agreed/mean@1": 0.0,
+            "val-aux/dialop_matching_selfplay/per_reward_if_agreed/mean@1": 0.0,
+            "val-aux/num_turns/min": 2,
+            "selfplay/told": 1.0,
+            "selfplay/per_told": 2.0,
+            "actor/pg_loss": 0.25,
+            "note": "text",
+        }
+        assert to_line(3, data) == {
+            "step": 3,
+            "held_out/reward": 0.5,
+            "held_out/told": 0.75,
+            "held_out/reward_if_agreed": None,
+            "selfplay/told": 0.5,
+            "actor/pg_loss": 0.25,
+        }

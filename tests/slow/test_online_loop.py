@@ -1,0 +1,569 @@
+"""The agent loop in verl's own worker, TransferQueue and advantage: recorded tokens in place of a server, no training.
+
+Games recorded by the offline code are played again by the loop: a client gives each player the tokens that it sampled
+then. What verl stores must be what the offline route gives it. Every remedy for a trap of verl's is also taken away,
+to show that the test would notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import shutil
+import tempfile
+from collections import defaultdict
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from factories import BOARD, POLICY, Habits, make_play
+
+from selfplay_pipeline.convert.rows import play_to_rows
+from selfplay_pipeline.engines.types import Completion, FinishReason
+from selfplay_pipeline.games.matching import MatchingGame
+from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.generate.records import PlayRecord
+from selfplay_pipeline.generate.trajectory import ChatTokenizer
+from selfplay_pipeline.online.config import OnlineConfig
+from selfplay_pipeline.online.games import game_rows
+from selfplay_pipeline.online.overrides import CONFIG_NAME, GamesFile, config_folder, online_overrides
+
+PLAYS = 8
+LIMIT = 4096
+
+
+@cache
+def chat() -> ChatTokenizer:
+    return ChatTokenizer.load("data/tiny_model")
+
+
+def recorded(groups: int, plays: int = PLAYS, **options: Any) -> list[PlayRecord]:
+    """Random plays with the tiny model's tokenizer, agreed or not, with illegal and cut turns."""
+    return [make_play(group, play, chat=chat(), **options) for group in range(groups) for play in range(plays)]
+
+
+def sampled_by(record: PlayRecord) -> dict[int, list[tuple[list[int], Completion]]]:
+    """By player: the prompts that it was given, and what it sampled then."""
+    turns: dict[int, list[tuple[list[int], Completion]]] = defaultdict(list)
+    reasons = {p: [t.finish_reason for t in record.turns if t.player == p] for p in (0, 1)}
+    for side in record.trajectories:
+        at = 0
+        for own, span in groupby(side.response_mask):
+            length = len(list(span))
+            if own:
+                ids = side.response_ids[at : at + length]
+                reason = FinishReason(reasons[side.player_index][len(turns[side.player_index])])
+                completion = Completion(ids, side.response_logprobs[at : at + length], reason, 0, 0)
+                turns[side.player_index].append((side.prompt_ids + side.response_ids[:at], completion))
+            at += length
+    return turns
+
+
+class RecordedClient:
+    """In place of verl's `LLMServerClient`: answers a play's requests with the tokens that were sampled in it.
+
+    Like verl's servers it takes keys out of the sampling parameters that it is given.
+    """
+
+    def __init__(self, records: list[PlayRecord], *, together: int = 0, broken: tuple[str, ...] = ()) -> None:
+        self.plays = {f"g{record.group_index}-{record.play}": sampled_by(record) for record in records}
+        self.broken = broken
+        self.requests: dict[str, int] = defaultdict(int)
+        self.sampling: list[dict[str, Any]] = []
+        self.barrier = asyncio.Barrier(together) if together else None
+        self.steps = iter(range(10_000))
+
+    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
+        from verl.workers.rollout.replica import TokenOutput
+
+        number = self.requests[request_id]
+        self.requests[request_id] += 1
+        self.sampling.append(dict(sampling_params))
+        for key in ("max_new_tokens", "logprobs", "temperature"):
+            sampling_params.pop(key)
+        play, player = request_id.rsplit("-", 1)
+        if play in self.broken and number == 0:
+            raise RuntimeError("on purpose")
+        if self.barrier is not None and player == "0" and number == 0:
+            await asyncio.wait_for(self.barrier.wait(), 60)
+        prompt, completion = self.plays[play][int(player)][number]
+        assert prompt_ids == prompt, "the offline code gave the engine another prompt"
+        steps = next(self.steps)
+        return TokenOutput(
+            token_ids=completion.token_ids,
+            log_probs=completion.logprobs,
+            stop_reason=completion.finish_reason.value,
+            extra_fields={"global_steps": steps, "min_global_steps": steps, "max_global_steps": steps},
+        )
+
+
+@pytest.fixture(scope="module")
+def verl_queue():
+    """Ray and verl's TransferQueue in this process."""
+    import ray
+
+    scratch = tempfile.mkdtemp(prefix="selfplay-test-", dir="/tmp")
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init(
+        address="local", num_cpus=8, include_dashboard=False, _temp_dir=scratch, object_store_memory=200_000_000,
+        runtime_env={"env_vars": {"TRANSFER_QUEUE_ENABLE": "1"}},
+    )  # fmt: skip
+    import transfer_queue as tq
+
+    config = verl_config()
+    config.transfer_queue.enable = True
+    tq.init(config.transfer_queue)
+    yield tq
+    tq.close()
+    ray.shutdown()
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+def verl_config(*overrides: str) -> Any:
+    """This project's configuration over verl's, as `train-online` hands it to verl."""
+    from hydra import compose, initialize_config_dir
+
+    with initialize_config_dir(str(config_folder()), version_base=None):
+        return compose(
+            CONFIG_NAME,
+            [
+                "actor_rollout_ref.model.path=data/tiny_model",
+                "actor_rollout_ref.rollout.temperature=1.0",
+                f"actor_rollout_ref.rollout.n={PLAYS}",
+                "selfplay.max_new_tokens=200",
+                f"data.max_prompt_length={LIMIT // 2}",
+                f"data.max_response_length={LIMIT // 2}",
+                "actor_rollout_ref.rollout.agent.agent_loop_config_path=selfplay_pipeline/configs/agent_loops.yaml",
+                "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
+                *overrides,
+            ],
+        )
+
+
+def online_verl_config(folder: Path, device: Any, rows_per_play: int = 2) -> Any:
+    """verl's configuration as `train-online` makes it."""
+    from hydra import compose, initialize_config_dir
+
+    config = OnlineConfig(
+        model="data/tiny_model", output=folder, games=folder, plays_per_state=PLAYS, temperature=0.8,
+        max_new_tokens=64, context_length=1024,
+    )  # fmt: skip
+    overrides = online_overrides(config, GamesFile(160, rows_per_play), device)
+    with initialize_config_dir(str(config_folder()), version_base=None):
+        return compose(CONFIG_NAME, [line for line in overrides if not line.startswith("hydra")])
+
+
+class Played:
+    """A batch of groups that verl's worker has played and stored, as its trainer takes it."""
+
+    def __init__(self, queue: Any, config: Any, batch: Any, metrics: dict[str, float]) -> None:
+        self.queue, self.config, self.batch, self.metrics = queue, config, batch, metrics
+
+    def data(self, *fields: str) -> Any:
+        keys, partition = self.batch.keys, self.batch.partition_id
+        return self.queue.kv_batch_get(keys=keys, partition_id=partition, select_fields=list(fields))
+
+    def column(self, field: str) -> dict[str, Any]:
+        """Key → value."""
+        values = [v.tolist() if hasattr(v, "tolist") else v for v in self.data(field)[field]]
+        return dict(zip(self.batch.keys, values, strict=True))
+
+
+def play(queue: Any, client: Any, records: list[PlayRecord], *, max_failures: int = 0, **options: Any) -> Played:
+    """Let one `AgentLoopWorkerTQ` play one row a group, and take the batch as the trainer would."""
+    from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
+    from verl.utils import tensordict_utils as tu
+
+    from selfplay_pipeline.online.verl_ext.sampler import CountingBuffer
+
+    validate = options.pop("validate", False)
+    per_player = options.pop("per_player", None)
+    config = verl_config(f"trainer.v1.sampler.sampler_kwargs.max_failures={max_failures}", *options.pop("verl", ()))
+    worker = AgentLoopWorkerTQ.__ray_metadata__.modified_class(config, client)
+    groups = {record.group_index: record for record in records}
+    rows = []
+    for group, record in groups.items():
+        game = MatchingGame(BOARD)
+        state = game.load_state(record.state)
+        rows.append(game_rows(game, state, group, 0, "train", per_player is not None)[per_player or 0])
+    columns = {name: np.array([row[name] for row in rows] + [None], dtype=object)[:-1] for name in rows[0]}
+    columns |= {
+        "uid": np.array([f"g{group}" for group in groups], dtype=object),
+        "index": np.array(list(groups), dtype=object),
+        "raw_prompt": np.array([row["prompt"] for row in rows] + [None], dtype=object)[:-1],
+    }
+    batch = tu.get_tensordict(columns)
+    tu.assign_non_tensor_data(batch, "global_steps", 1)
+    if validate:
+        tu.assign_non_tensor_data(batch, "validate", True)
+    partition = "val" if validate else "train"
+    tags = [{"is_prompt": True, "status": "pending", "global_steps": 1} for _ in groups]
+    queue.kv_batch_put(keys=list(columns["uid"]), partition_id=partition, tags=tags)
+
+    async def work() -> None:
+        await worker.generate_sequences(batch)
+        while worker.background_tasks:
+            await asyncio.wait(set(worker.background_tasks))
+
+    asyncio.run(work())
+    sampler = config.trainer.v1.sampler
+    buffer = CountingBuffer(
+        trainer_mode="sync", trainer_config={}, max_off_policy_threshold=8, max_off_policy_strategy="drop",
+        sampler_kwargs=sampler.sampler_kwargs,
+    )  # fmt: skip
+    try:
+        taken, metrics = buffer.sample(global_steps=1, partition_id=partition, batch_size=len(groups))
+    except BaseException:
+        queue.kv_clear(keys=list(queue.kv_list(partition).get(partition, {})), partition_id=partition)
+        raise
+    return Played(queue, config, taken, metrics)
+
+
+@pytest.fixture
+def cleared(verl_queue):
+    yield verl_queue
+    for partition, items in (verl_queue.kv_list() or {}).items():
+        if items:
+            verl_queue.kv_clear(keys=list(items), partition_id=partition)
+
+
+def offline_fields(records: list[PlayRecord]) -> dict[str, dict[str, Any]]:
+    """What the offline route gives verl, by the same keys, with the sides that spoke numbered in order."""
+    from selfplay_pipeline.train.verl_ext.replay import trajectory_fields
+
+    fields = {}
+    for record in records:
+        for index, row in enumerate(play_to_rows(record, PLAYS)):
+            fields[f"g{record.group_index}_{record.play}_{index}"] = trajectory_fields(row)
+    return fields
+
+
+def advantages(keys: list[str], fields: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """verl's, by key."""
+    import torch
+    from verl.protocol import DataProto
+    from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+
+    def padded(name: str) -> Any:
+        return torch.nn.utils.rnn.pad_sequence([torch.as_tensor(f[name]) for f in fields], batch_first=True)
+
+    data = DataProto.from_dict(
+        tensors={"response_mask": padded("response_mask"), "token_level_rewards": padded("rm_scores")},
+        non_tensors={"uid": np.array([key.split("_")[0] for key in keys], dtype=object)},
+    )
+    data = compute_advantage_for_multi_trajectories(data, keys, "grpo", num_repeat=PLAYS)
+    return dict(zip(keys, [row.tolist() for row in data.batch["advantages"]], strict=True))
+
+
+def test_the_same_games_online_and_offline_give_verl_the_same(cleared):
+    records = recorded(4)
+    assert len({record.outcome.status for record in records}) > 1
+    online = play(cleared, RecordedClient(records), records)
+    offline = offline_fields(records)
+    assert sorted(online.batch.keys) == sorted(offline)
+    names = ("prompts", "responses", "response_mask", "loss_mask", "rollout_log_probs", "rm_scores", "position_ids")
+    for name in (*names, "input_ids", "num_turns"):
+        for key, value in online.column(name).items():
+            expected = offline[key][name]
+            assert value == (expected.tolist() if hasattr(expected, "tolist") else expected), (name, key)
+    keys = sorted(offline)
+    stored = {name: online.column(name) for name in ("response_mask", "rm_scores")}
+    ours = advantages(keys, [{name: stored[name][key] for name in stored} for key in keys])
+    theirs = advantages(keys, [offline[key] for key in keys])
+    assert ours == theirs
+    assert any(any(row) for row in ours.values()), "no group carried a signal"
+
+
+def test_both_players_have_the_reward_on_their_last_own_token_and_every_output_has_all_figures(cleared):
+    records = recorded(2)
+    online = play(cleared, RecordedClient(records), records)
+    rewards, masks, extra = (online.column(name) for name in ("rm_scores", "response_mask", "extra_fields"))
+    by_play = {f"g{record.group_index}_{record.play}": record for record in records}
+    for key in online.batch.keys:
+        record = by_play[key.rsplit("_", 1)[0]]
+        last = max(position for position, own in enumerate(masks[key]) if own)
+        assert last == len(masks[key]) - 1
+        assert rewards[key][last] == pytest.approx(record.outcome.normalized_reward)
+        assert sum(map(abs, rewards[key][:last])) == 0
+        assert extra[key]["reward_extra_info"]["turns"] == record.outcome.num_turns
+    for tag in online.batch.tags:
+        assert isinstance(tag["min_global_steps"], int) and tag["min_global_steps"] <= tag["max_global_steps"]
+
+
+def test_each_player_of_each_play_has_one_request_id(cleared):
+    records = recorded(2)
+    client = RecordedClient(records)
+    play(cleared, client, records)
+    expected = {f"g{r.group_index}-{r.play}-{t.player}" for r in records for t in r.turns}
+    assert set(client.requests) == expected
+    assert sum(client.requests.values()) == sum(len(record.turns) for record in records)
+
+
+def test_every_request_has_all_sampling_parameters_though_servers_take_them_out(cleared):
+    records = recorded(2)
+    client = RecordedClient(records)
+    play(cleared, client, records)
+    assert len(client.sampling) > 2 * PLAYS
+    for sampling in client.sampling:
+        assert (sampling["temperature"], sampling["max_new_tokens"], sampling["logprobs"]) == (1.0, 200, True)
+        assert sampling["stop_token_ids"] == [chat().end_of_turn]
+
+
+def test_sixty_four_games_are_played_at_once_by_one_worker(cleared):
+    records = recorded(8)
+    client = RecordedClient(records, together=64)
+    online = play(cleared, client, records)
+    assert online.metrics["selfplay/plays"] == 64, "the first request of every game waited for those of all others"
+
+
+def test_an_exception_in_one_game_is_logged_counted_and_loses_no_other(cleared, caplog):
+    records = recorded(2)
+    with caplog.at_level(logging.ERROR):
+        online = play(cleared, RecordedClient(records, broken=("g1-3",)), records, max_failures=1)
+    kept = {key.rsplit("_", 1)[0] for key in online.batch.keys}
+    assert kept == {f"g{record.group_index}_{record.play}" for record in records} - {"g1_3"}
+    assert (online.metrics["selfplay/plays"], online.metrics["selfplay/plays_lost"]) == (2 * PLAYS - 1, 1)
+    assert "on purpose" in caplog.text and "was lost" in caplog.text
+
+
+def test_too_many_lost_games_stop_the_run(cleared):
+    records = recorded(2)
+    with pytest.raises(RuntimeError, match="2 of 16 plays of step 1 were lost"):
+        play(cleared, RecordedClient(records, broken=("g0-0", "g1-3")), records, max_failures=1)
+
+
+def test_a_player_who_never_spoke_has_no_output(cleared):
+    records = recorded(3, habits=Habits(spoil=1.0, cut=0.0))
+    assert any(not side.response_ids for record in records for side in record.trajectories)
+    online = play(cleared, RecordedClient(records), records)
+    spoke = sum(bool(side.response_ids) for record in records for side in record.trajectories)
+    assert len(online.batch.keys) == spoke < 2 * len(records)
+
+
+def test_one_perspective_a_row_gives_that_players_side_alone(cleared):
+    records = [record for record in recorded(2) if record.trajectories[1].response_ids]
+    client = RecordedClient(recorded(2))
+    online = play(cleared, client, records, per_player=1, max_failures=2 * PLAYS)
+    assert set(len(key.split("_")) for key in online.batch.keys) == {3}
+    assert {extra["player_index"] for extra in online.column("extra_fields").values()} == {1}
+    prompts = {tuple(record.trajectories[1].prompt_ids) for record in records}
+    assert {tuple(ids) for ids in online.column("prompts").values()} == prompts
+
+
+def test_too_long_for_the_context_ends_with_its_status_and_truncates_nothing(cleared):
+    records = recorded(1)
+    longest = max(len(s.prompt_ids) + len(s.response_ids) for r in records for s in r.trajectories if s.response_ids)
+    first = len(records[0].trajectories[0].prompt_ids)
+    limit = first + 200 + 1
+    assert longest > limit > first
+    sizes = (f"data.max_prompt_length={first - 1}", f"data.max_response_length={limit - first + 1}")
+    online = play(cleared, RecordedClient(records), records, verl=sizes)
+    assert all(len(ids) <= limit for ids in online.column("input_ids").values())
+    assert {tuple(ids) for key, ids in online.column("prompts").items() if key.endswith("_0")} == {
+        tuple(records[0].trajectories[0].prompt_ids)
+    }, "longer than rollout.prompt_length, and whole"
+    ended = [figures["reward_extra_info"]["agreed"] for figures in online.column("extra_fields").values()]
+    assert 0.0 in ended
+
+
+def test_figures_are_those_of_evaluate(cleared):
+    from selfplay_pipeline.evaluate.figures import Tally
+    from selfplay_pipeline.online.figures import to_line
+
+    records = recorded(4)
+    online = play(cleared, RecordedClient(records), records)
+    line = to_line(1, {name: float(value) for name, value in online.metrics.items()})
+    tally = Tally(MatchingGame(BOARD), 4, True).add(records)
+    for name, interval in tally.totals().intervals(resamples=1).items():
+        assert line[f"selfplay/{name}"] == (
+            pytest.approx(interval.value, abs=1e-6) if interval.value else interval.value
+        )
+
+
+# What happens without the remedies: outputs are spoilt on their way from the loop to verl's worker.
+
+
+def spoilt(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
+    from selfplay_pipeline.online.agent_loop import SelfPlayLoop
+
+    run = SelfPlayLoop.run
+
+    async def run_and_spoil(self: Any, sampling_params: dict[str, Any], **row: Any) -> Any:
+        return change(await run(self, sampling_params, **row))
+
+    monkeypatch.setattr(SelfPlayLoop, "run", run_and_spoil)
+
+
+def without(field: str) -> Any:
+    def change(outputs: list[Any]) -> list[Any]:
+        for output in outputs:
+            output.extra_fields.pop(field)
+        return outputs
+
+    return change
+
+
+def test_without_extra_information_on_the_last_output_verl_loses_the_play(cleared, monkeypatch, caplog):
+    spoilt(monkeypatch, without("reward_extra_info"))
+    records = recorded(1)
+    with pytest.raises(RuntimeError):
+        play(cleared, RecordedClient(records), records)
+    assert "reward_extra_info" in caplog.text
+
+
+def test_without_own_rewards_the_last_outputs_reward_is_everybodys(cleared, monkeypatch):
+    def only_the_first(outputs: list[Any]) -> list[Any]:
+        outputs[-1].reward_score = 0.25
+        return outputs
+
+    spoilt(monkeypatch, only_the_first)
+    records = [record for record in recorded(1) if record.outcome.status is Status.AGREED]
+    online = play(cleared, RecordedClient(recorded(1)), records, max_failures=PLAYS)
+    assert {sum(row) for row in online.column("rm_scores").values()} == {0.25}
+
+
+def test_without_an_explicit_number_of_turns_the_row_has_none(cleared, monkeypatch):
+    def forget(outputs: list[Any]) -> list[Any]:
+        for output in outputs:
+            output.model_fields_set.discard("num_turns")
+        return outputs
+
+    spoilt(monkeypatch, forget)
+    records = recorded(1)
+    online = play(cleared, RecordedClient(records), records)
+    assert "num_turns" not in online.data("num_turns")
+
+
+def test_without_versions_verls_staleness_metrics_have_nothing_to_subtract(cleared, monkeypatch):
+    spoilt(monkeypatch, without("min_global_steps"))
+    records = recorded(1)
+    online = play(cleared, RecordedClient(records), records)
+    with pytest.raises(TypeError):
+        np.array([tag["min_global_steps"] for tag in online.batch.tags], dtype=int)
+
+
+def test_an_output_without_tokens_loses_the_play(cleared, monkeypatch):
+    def add_a_silent_player(outputs: list[Any]) -> list[Any]:
+        silent = outputs[0].model_copy(update={"response_ids": [], "response_mask": [], "response_logprobs": []})
+        return [*outputs, silent]
+
+    spoilt(monkeypatch, add_a_silent_player)
+    records = recorded(1)
+    with pytest.raises(RuntimeError):
+        play(cleared, RecordedClient(records), records)
+
+
+def test_sampling_whose_log_probs_are_not_reported_is_refused():
+    from selfplay_pipeline.errors import UserError
+    from selfplay_pipeline.online.verl_engine import check_sampling
+
+    check_sampling({"top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0})
+    with pytest.raises(UserError, match=r"rollout\.top_p=0\.9"):
+        check_sampling({"top_p": 0.9})
+
+
+def test_validation_sees_only_the_last_output_so_each_has_the_same_figures(cleared):
+    records = recorded(2, plays=1)
+    online = play(cleared, RecordedClient(records), records, validate=True)
+    by_play = defaultdict(list)
+    for key, extra in online.column("extra_fields").items():
+        by_play[key.rsplit("_", 1)[0]].append(extra["reward_extra_info"])
+    assert len(by_play) == 2
+    assert all(figures == several[0] for several in by_play.values() for figures in several)
+
+
+def test_the_loop_takes_temperature_zero_for_greedy_validation(cleared):
+    records = recorded(1, plays=1, policy=POLICY.model_copy(update={"temperature": 0.0}))
+    client = RecordedClient(records)
+    play(cleared, client, records, validate=True, verl=("actor_rollout_ref.rollout.val_kwargs.temperature=0",))
+    assert {sampling["temperature"] for sampling in client.sampling} == {0.0}
+
+
+def test_rows_that_verl_adds_for_lost_plays_are_in_no_figure(cleared):
+    from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
+
+    records = recorded(2)
+    online = play(cleared, RecordedClient(records, broken=("g1-3",)), records, max_failures=1)
+    rewards = [record.outcome.normalized_reward for record in records if (record.group_index, record.play) != (1, 3)]
+    assert online.metrics["selfplay/reward"] == pytest.approx(np.mean(rewards))
+    filled = upsample_batch_to_divisible_size(online.batch, 4 * PLAYS, 0)
+    assert sum(tag.get("is_padding", False) for tag in filled.tags) == len(filled.keys) - len(online.column("uid")) == 2
+    online.batch = filled
+    added = [key for key in filled.keys if key.startswith("pad")]
+    assert all(sum(online.column("loss_mask")[key]) == 0 for key in added), "nor in the loss"
+
+
+class TestSizes:
+    """A play has two rows, which verl's mini-batch does not know of."""
+
+    @pytest.mark.parametrize("device", ["cpu", "cuda"])
+    @pytest.mark.parametrize("rows_per_play", [1, 2])
+    def test_all_rows_of_a_step_are_one_update(self, device, rows_per_play, tmp_path):
+        config = online_verl_config(tmp_path, device, rows_per_play)
+        n = config.actor_rollout_ref.rollout.n
+        assert (
+            config.data.train_batch_size * n * rows_per_play == config.actor_rollout_ref.actor.ppo_mini_batch_size * n
+        )
+
+    @pytest.mark.parametrize(("device", "name"), [("cpu", "sglang_cpu"), ("cuda", "sglang")])
+    def test_one_configuration_serves_both_devices(self, device, name, tmp_path):
+        config = online_verl_config(tmp_path, device)
+        assert config.actor_rollout_ref.rollout.name == name
+        assert config.trainer.v1.trainer_mode == "sync"
+        assert config.actor_rollout_ref.rollout.agent.default_agent_loop == "selfplay"
+        assert config.data.max_prompt_length + config.data.max_response_length == 1024
+        assert config.trainer.total_epochs == 3, "50 steps of 8 states on 160"
+
+    def test_verl_accepts_the_doubled_size_only_with_sizes_in_tokens(self):
+        from verl.trainer.ppo.utils import need_critic, need_reference_policy
+        from verl.utils.config import validate_config
+
+        config = verl_config("trainer.n_gpus_per_node=1", "trainer.device=cpu")
+        roles = {"use_critic": need_critic(config), "use_reference_policy": need_reference_policy(config)}
+        validate_config(config, **roles)
+        in_rows = verl_config(
+            "trainer.n_gpus_per_node=1", "actor_rollout_ref.actor.use_dynamic_bsz=false",
+            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8",
+            "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8",
+        )  # fmt: skip
+        with pytest.raises(ValueError, match="train_batch_size"):
+            validate_config(in_rows, **roles)
+
+
+def test_the_loop_is_registered_by_name_too(monkeypatch):
+    from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
+
+    import selfplay_pipeline.online.agent_loop
+
+    assert selfplay_pipeline.online.agent_loop.AGENT_NAME in _agent_loop_registry
+
+
+@pytest.mark.parametrize(
+    ("reason", "length", "expected"),
+    [
+        ("stop", 3, FinishReason.STOP), ("completed", 3, FinishReason.STOP), ("length", 5, FinishReason.LENGTH),
+        ("aborted", 3, FinishReason.ABORT), ("abort", 3, FinishReason.ABORT), (None, 5, FinishReason.LENGTH),
+        (None, 3, FinishReason.STOP),
+    ],
+)  # fmt: skip
+def test_stop_reasons_of_verls_servers(reason, length, expected):
+    from selfplay_pipeline.engines.types import SamplingParams
+    from selfplay_pipeline.online.verl_engine import VerlEngine
+
+    async def answer(**request: Any) -> Any:
+        extra = {"min_global_steps": 2, "max_global_steps": 3}
+        return SimpleNamespace(
+            token_ids=[7] * length, log_probs=[-0.1] * length, stop_reason=reason, extra_fields=extra
+        )
+
+    engine = VerlEngine(SimpleNamespace(generate=answer), {})
+    completion = asyncio.run(engine.generate([1], SamplingParams(1.0, 5, (9,)), session="s"))
+    assert completion.finish_reason is expected
+    assert engine.versions == [2, 3]
