@@ -18,6 +18,7 @@ from selfplay_pipeline.errors import UserError
 if TYPE_CHECKING:
     from selfplay_pipeline.config import Config
     from selfplay_pipeline.evaluate.states import StateSet
+    from selfplay_pipeline.generate.records import PlayRecord
 
 T = TypeVar("T")
 
@@ -146,7 +147,9 @@ def _fail_group(group: BaseExceptionGroup[BaseException]) -> NoReturn:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    print(f"selfplay: {message}", file=sys.stderr)
+    from selfplay_pipeline.harmless import harmless
+
+    print(f"selfplay: {harmless(message, lines=code == 1)}", file=sys.stderr)
     sys.exit(code)
 
 
@@ -615,26 +618,34 @@ def show(
 
     Without options it is the last game of the file, which may still be growing.
     """
-    given = [name for name, on in (("--game", game), ("--worst", worst), ("--best", best), ("--random", random),
-                                   ("--follow", follow)) if on]  # fmt: skip
+    exclusive = {"--game": game is not None, "--worst": worst, "--best": best, "--random": random, "--follow": follow}
+    given = [name for name, on in exclusive.items() if on]
     if len(given) > 1:
         raise UserError(f"show: {' and '.join(given)} exclude each other; give one of them")
     from rich.console import Console
 
     from selfplay_pipeline.report import terminal
-    from selfplay_pipeline.report.tokens import find_decoder
+    from selfplay_pipeline.report.tokens import NO_TOKENS, find_decoder, nearby_checkpoints
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
+
+    def show(record: PlayRecord) -> None:
+        decoder = find_decoder([record.policy.checkpoint, *nearby_checkpoints(file)]) if tokens else None
+        terminal.show_play(record, console, decoder)
+        if tokens and decoder is None:
+            console.print(NO_TOKENS, style="dim")
+
     if follow:
+        if not file.exists():
+            print(f"waiting for {file}", file=sys.stderr)
         with contextlib.suppress(KeyboardInterrupt):
             for record, count in terminal.follow(file):
                 if count > 1:
                     console.print(f"… {count - 1} games before this one", style="dim")
-                terminal.show_play(record, console, find_decoder([record.policy.checkpoint]) if tokens else None)
+                show(record)
         return
     pick: terminal.Pick = "worst" if worst else "best" if best else "random" if random else "last"
-    record = terminal.find_game(file, game) if game else terminal.choose(file, pick, seed)
-    terminal.show_play(record, console, find_decoder([record.policy.checkpoint]) if tokens else None)
+    show(terminal.find_game(file, game) if game is not None else terminal.choose(file, pick, seed))
 
 
 @app.command(name="config")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from selfplay_pipeline.online.run import OnlineResult
     from selfplay_pipeline.train.run import TrainResult
 
-console = Console(stderr=True, highlight=False)
+console = Console(stderr=True, highlight=False, markup=False)
 LOG_EVERY_SECONDS, DRAW_EVERY_SECONDS = 15.0, 0.2
 LIVE_ROWS = 12
 """Iterations of a run that are shown while it goes on."""
@@ -50,7 +50,7 @@ def progress(title: str) -> Iterator[Reporter]:
     """A bar where a terminal can draw one, else a line at the start, every 15 s and at the end."""
     if console.is_terminal:
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[figures]}"),
@@ -118,12 +118,12 @@ def show_summary(summary: Summary, output: Path) -> None:
     table.add_row("prefix-cache hit share", f"{data['prefix_cache_hit_share']:.1%}")
     table.add_row("groups without signal", f"{data['groups_without_signal']} of {data['groups']}")
     table.add_row("time", f"{data['seconds']:.1f} s, {data['plays_per_second']:.2f} plays/s")
-    Console().print(table)
+    Console(markup=False).print(table)
 
 
 def show_training(result: TrainResult) -> None:
     """The closing lines of `train`."""
-    Console(highlight=False).print(
+    Console(highlight=False, markup=False).print(
         f"{result.steps} steps on {result.groups} groups ({result.groups_without_signal} without signal) in "
         f"{result.seconds_total:.0f} s\ncheckpoint: {result.checkpoint}\nmetrics:    {result.metrics_path}",
         soft_wrap=True,
@@ -138,7 +138,7 @@ def show_online(result: OnlineResult) -> None:
     for name, label in LABELS.items():
         if result.before.get(name) is not None and result.after.get(name) is not None:
             table.add_row(label, f"{result.before[name]:.3f}", f"{result.after[name]:.3f}")
-    show = Console(highlight=False)
+    show = Console(highlight=False, markup=False)
     show.print(table)
     times = f"{result.seconds_total:.0f} s"
     if result.seconds_to_first_step is not None and result.seconds_per_step is not None:
@@ -153,7 +153,7 @@ def watching(run: RunDirectory) -> Iterator[Callable[[str], None]]:
     Yields a function that takes what has changed or begun, in one line.
     """
     if not console.is_terminal:
-        yield lambda text: console.print(text, soft_wrap=True, markup=False)
+        yield lambda text: console.print(text, soft_wrap=True)
         return
     token = _in_table.set(True)
     try:
@@ -203,8 +203,8 @@ def run_table(run: RunDirectory, newest: int | None = None) -> Table:
 
 def show_run(run: RunDirectory) -> None:
     """The closing table of `iterate`, and where the checkpoints are."""
-    Console().print(run_table(run))
-    show = Console(highlight=False)
+    Console(markup=False).print(run_table(run))
+    show = Console(highlight=False, markup=False)
     trained = [number for number, stages in sorted(run.state.iterations.items()) if "train" in stages]
     show.print(f"newest checkpoint: {short(run.checkpoint(trained[-1]))}", soft_wrap=True)
     if (run.path / "best.json").exists():

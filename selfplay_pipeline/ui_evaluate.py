@@ -25,7 +25,7 @@ def show_evaluation(evaluation: Evaluation, folder: Path) -> None:
         "statuses": [", ".join(f"{k} {v}" for k, v in sorted(r.statuses.items())) for r in evaluation.modes.values()],
     }.items():
         table.add_row(label, *cells)
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     console.print(table)
     lines = ", ".join(f"{name.replace('_', ' ')} {interval}" for name, interval in evaluation.references.items())
     console.print(f"rewards on the same states: {lines}\nwritten to {folder / 'evaluation.json'}", soft_wrap=True)
@@ -33,12 +33,14 @@ def show_evaluation(evaluation: Evaluation, folder: Path) -> None:
 
 def show_differences(differences: Mapping[Mode, Mapping[str, Interval]], earlier: Path) -> None:
     """This evaluation minus an earlier one."""
-    Console(highlight=False).print(_figures_table(f"difference to {earlier}, paired by game state", differences))
+    Console(highlight=False, markup=False).print(
+        _figures_table(f"difference to {earlier}, paired by game state", differences)
+    )
 
 
 def show_crossplay(result: CrossPlay, folder: Path) -> None:
     """The matrix of means, and how wide their intervals are."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     table = Table(title=f"mean rewards on {result.states}; rows speak first", box=None, padding=(0, 2, 0, 0))
     table.add_column("")
     for column in range(len(result.players)):

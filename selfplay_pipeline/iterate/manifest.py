@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import read_json, write_json, write_text
+from selfplay_pipeline.generate.records import explain
 
 Stage = Literal["generate", "convert", "train", "evaluate"]
 
@@ -24,6 +25,16 @@ MAY_CHANGE = (
     "iterate.stop_on_collapse", "iterate.keep_trainer_states",
 )  # fmt: skip
 """What a continued run may set anew: it does not decide what is played, learned or compared."""
+
+
+class Manifest(BaseModel):
+    """`manifest.json`, as `describe` makes it."""
+
+    created: datetime
+    config: dict[str, Any]
+    packages: dict[str, str | None]
+    python: str
+    git_revision: str | None
 
 
 class StageRecord(BaseModel):
@@ -91,9 +102,17 @@ class RunDirectory:
         self.load()
 
     def load(self) -> RunState:
-        """Read what is done."""
-        if (self.path / "state.json").exists():
-            self.state = RunState.model_validate(read_json(self.path / "state.json"))
+        """Read what is done.
+
+        Raises:
+            UserError: state.json was not written by this program.
+        """
+        path = self.path / "state.json"
+        if path.exists():
+            try:
+                self.state = RunState.model_validate(read_json(path))
+            except ValidationError as error:
+                raise UserError(f"{path}: {explain(error)}; `selfplay iterate` writes this file") from None
         return self.state
 
     def finish(self, iteration: int, stage: Stage, record: StageRecord) -> None:

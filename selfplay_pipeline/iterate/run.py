@@ -39,10 +39,11 @@ def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = No
         UserError: the directory is in use or holds a run with another configuration; or bad input to a stage.
         CollapseError: the run collapsed and was told to stop then.
     """
-    with locked(run_dir / ".lock", f"run directory {run_dir}"), asyncio.Runner() as runner:
+    with locked(run_dir / ".lock", f"run directory {run_dir}"):
         run = RunDirectory(run_dir)
         run.open(config)
-        with PipelineLog(config, run_dir) as log, watching(run) as tell:
+        # The runner copies its context when it is opened, so the table must be there by then.
+        with PipelineLog(config, run_dir) as log, watching(run) as tell, asyncio.Runner() as runner:
             loop = (loop_type or Loop)(config, run, Servers(config.engine, run_dir), runner, log, tell)
             try:
                 loop.run_all()

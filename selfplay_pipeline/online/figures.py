@@ -9,7 +9,7 @@ from selfplay_pipeline.evaluate.figures import play_figures
 from selfplay_pipeline.games.matching import MatchingGame
 from selfplay_pipeline.generate.records import PlayRecord
 
-RATIOS = ("reward_if_agreed", "told")
+RATIOS = ("reward_if_agreed", "words_per_message", "told")
 """Figures that are not means over plays: each travels as a numerator and, named `per_…`, a denominator."""
 
 VALIDATION = re.compile(r"val-(?:core|aux)/[^/]+/(\w+)/mean@\d+")

@@ -15,6 +15,9 @@ from selfplay_pipeline.report.sources import Source
 HUMAN_PAIRS = 0.921
 """Normalised reward of human pairs on DialOp's 8×8 boards: mean of the 134 games in data/dialop."""
 BINS = 20
+MOST_POINTS = 500
+"""Of a curve over training steps."""
+MOST_HISTOGRAMS = 4
 
 ITERATIONS = "iterations of training"
 INTERVALS = "Means with 95 % intervals."
@@ -59,6 +62,7 @@ class Chart:
 
 def charts_of(source: Source, scans: Sequence[Scan]) -> list[Chart]:
     """The charts that there are data for."""
+    scans = [scan for scan in scans if scan.rewards]
     lines = reference_lines(source, scans)
     if source.kind == "run":
         charts = [
@@ -116,22 +120,22 @@ def _series(label: str, points: Sequence[tuple[float, Interval]]) -> Series:
     )
 
 
-def _summaries(scans: Sequence[Scan], name: str) -> tuple[list[float], list[float]]:
-    training = [scan for scan in scans if scan.file.mode == "training"]
-    return [scan.file.trained for scan in training], [scan.summary.to_dict()[name] for scan in training]
-
-
 def _entropy(scans: Sequence[Scan]) -> Chart:
     note = "Mean of -log-prob over the sampled tokens, under the distribution that they were sampled from."
-    series = Series(KINDS["training"], *_summaries(scans, "token_entropy"))
+    training = [scan for scan in scans if scan.file.mode == "training"]
+    nats = [scan.summary.to_dict()["token_entropy"] for scan in training]
+    series = Series(KINDS["training"], [scan.file.trained for scan in training], nats)
     return Chart("entropy", "Entropy of the policy", note, ITERATIONS, "nats a token", [series])
 
 
 def _flat_groups(scans: Sequence[Scan]) -> Chart:
     note = "Groups whose plays all scored alike: GRPO learns nothing from them."
-    (x, flat), (_, groups) = _summaries(scans, "groups_without_signal"), _summaries(scans, "groups")
-    shares = [count / max(1, of) for count, of in zip(flat, groups, strict=True)]
-    series = Series(KINDS["training"], x, shares)
+    points = [
+        (scan.file.trained, scan.flat_groups)
+        for scan in scans
+        if scan.file.mode == "training" and scan.flat_groups is not None
+    ]
+    series = Series(KINDS["training"], [x for x, _ in points], [y for _, y in points])
     return Chart("flat_groups", "Groups without signal", note, ITERATIONS, "share of groups", [series], share=True)
 
 
@@ -158,13 +162,23 @@ def _steps(source: Source) -> list[Chart]:
             for step, (_, line) in enumerate(source.steps, start=1)
             if name in line and (line[name] > 0 or not log)
         ]
-        series = [Series("each step", [x for x, _ in points], [y for _, y in points])]
+        series = [_thinned(points)]
         if key == "log_prob_gap":
             first = {step for step, (_, line) in enumerate(source.steps, start=1) if line["step"] == 1}
             chosen = [(x, y) for x, y in points if x in first]
             series.append(Series("first of an iteration", [x for x, _ in chosen], [y for _, y in chosen]))
         charts.append(Chart(key, title, notes.get(key, ""), "optimiser step", label or title.lower(), series, log=log))
     return charts
+
+
+def _thinned(points: Sequence[tuple[int, float]]) -> Series:
+    """All steps, or means of so many in a row that `MOST_POINTS` are left."""
+    width = -(-len(points) // MOST_POINTS)
+    if width <= 1:
+        return Series("each step", [x for x, _ in points], [y for _, y in points])
+    chunks = [points[start : start + width] for start in range(0, len(points), width)]
+    means = [np.mean(chunk, axis=0).tolist() for chunk in chunks]
+    return Series(f"means of {width} steps", [x for x, _ in means], [y for _, y in means])
 
 
 def _seconds(source: Source) -> Chart:
@@ -234,9 +248,11 @@ def _histogram(scans: Sequence[Scan]) -> Chart:
             ((edges[:-1] + edges[1:]) / 2).tolist(),
             (np.histogram(scan.rewards, edges)[0] / len(scan.rewards)).tolist(),
         )
-        for scan in chosen[:4]
+        for scan in chosen[:MOST_HISTOGRAMS]
     ]
     note = "Games that ended without agreement have reward 0."
+    if len(chosen) > MOST_HISTOGRAMS:
+        note += f" The first {MOST_HISTOGRAMS} of {len(chosen)} files."
     return Chart(
         "histogram", "Distribution of rewards", note, "normalised reward", "share of games", series, style="steps"
     )

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from selfplay_pipeline.harmless import harmless
 from selfplay_pipeline.report.charts import Chart, Series
 
 Format = Literal["svg", "png", "pdf"]
@@ -18,6 +19,8 @@ DARK_COLOURS = ("#56b4e9", "#e69f00", "#2fc79b", "#e6a3c8", "#9fd3f5", "#f0e442"
 MARKERS = "osD^v*"
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (1, 2)))
 HATCHES = ("", "////", "....", "xxxx", "----", "++++")
+CROWDED = 8
+"""Names on an axis from which on they stand upright."""
 MARKED = 12
 """Points up to which each gets a marker."""
 
@@ -38,7 +41,7 @@ LIGHT = Theme("#1f2328", "#59636e", "none")
 DARK = Theme("#e6edf3", "#9aa4af", "none", DARK_COLOURS)
 
 
-def draw(chart: Chart, form: Format, theme: Theme = PAPER, *, title: bool = True, dpi: int = 200) -> bytes:
+def draw(chart: Chart, form: Format, theme: Theme = PAPER, *, title: bool = True) -> bytes:
     """A chart as a picture. The same chart gives the same bytes."""
     import matplotlib as mpl
 
@@ -47,6 +50,7 @@ def draw(chart: Chart, form: Format, theme: Theme = PAPER, *, title: bool = True
 
     settings: dict[Any, Any] = {
         "svg.hashsalt": "selfplay",
+        "text.parse_math": False,  # labels may be names of files
         "font.size": 9,
         "text.color": theme.ink,
         "axes.labelcolor": theme.ink,
@@ -61,7 +65,8 @@ def draw(chart: Chart, form: Format, theme: Theme = PAPER, *, title: bool = True
         "axes.spines.right": False,
     }
     with mpl.rc_context(settings):
-        figure, axes = plt.subplots(figsize=(4.6, 3.1), constrained_layout=True)
+        wide, tall = (4.6, 3.1) if len(chart.names) < CROWDED else (0.25 * len(chart.names) + 2, 4.6)
+        figure, axes = plt.subplots(figsize=(wide, tall), constrained_layout=True)
         _PAINT[chart.style](chart, axes, theme)
         _frame(chart, axes, theme, title)
         if sum(len(series.x) > 0 for series in chart.series) > 1:
@@ -70,7 +75,7 @@ def draw(chart: Chart, form: Format, theme: Theme = PAPER, *, title: bool = True
             )
         buffer = io.BytesIO()
         metadata = {"svg": {"Date": None}, "png": {"Software": None}, "pdf": {"CreationDate": None}}[form]
-        figure.savefig(buffer, format=form, dpi=dpi, metadata=metadata)
+        figure.savefig(buffer, format=form, dpi=200, metadata=metadata)
         plt.close(figure)
     return buffer.getvalue()
 
@@ -88,8 +93,9 @@ def _frame(chart: Chart, axes: Any, theme: Theme, title: bool) -> None:
     elif not any(y for series in chart.series for y in series.y):
         axes.set_ylim(-0.03, 1)
     if chart.style == "points":
-        turned = {"rotation": 20, "ha": "right"} if len(chart.names) > 2 else {}
-        axes.set_xticks(range(len(chart.names)), chart.names, **turned)
+        turned: dict[str, Any] = {"rotation": 90 if len(chart.names) >= CROWDED else 20, "ha": "right"}
+        names = [harmless(name) for name in chart.names]
+        axes.set_xticks(range(len(names)), names, **(turned if len(names) > 2 else {}))
         axes.set_xlim(-0.6, len(chart.names) - 0.4)
     elif chart.style != "steps":
         axes.xaxis.get_major_locator().set_params(integer=True)
@@ -110,6 +116,11 @@ def _reference_lines(lines: Mapping[str, float], axes: Any, theme: Theme) -> Non
         )  # fmt: skip
 
 
+def _label(series: Series) -> str:
+    """For the legend, from which matplotlib leaves out what begins with an underscore."""
+    return harmless(series.label).lstrip("_")
+
+
 def _curve(chart: Chart, axes: Any, theme: Theme) -> None:
     for number, series in enumerate(chart.series):
         if not len(series.x):
@@ -117,7 +128,7 @@ def _curve(chart: Chart, axes: Any, theme: Theme) -> None:
         few = len(series.x) <= MARKED
         axes.plot(
             series.x, series.y, color=theme.colours[number % 6], linestyle=DASHES[number % 6],
-            marker=MARKERS[number % 6] if few else None, markersize=4, linewidth=1.4, label=series.label,
+            marker=MARKERS[number % 6] if few else None, markersize=4, linewidth=1.4, label=_label(series),
         )  # fmt: skip
         if series.low is not None and series.high is not None:
             axes.fill_between(
@@ -132,7 +143,7 @@ def _points(chart: Chart, axes: Any, theme: Theme) -> None:
         x = np.asarray(series.x) + 0.14 * (number - (len(chart.series) - 1) / 2)
         axes.errorbar(
             x, series.y, _errors(series), color=theme.colours[number], fmt=MARKERS[number], markersize=5, capsize=3,
-            linewidth=1.2, label=series.label,
+            linewidth=1.2, label=_label(series),
         )  # fmt: skip
 
 
@@ -147,7 +158,7 @@ def _stack(chart: Chart, axes: Any, theme: Theme) -> None:
         bottom = [base.get(x, 0.0) for x in series.x]
         axes.bar(
             series.x, series.y, 0.7, bottom, color=theme.colours[number], edgecolor=theme.ink, linewidth=0.4,
-            hatch=HATCHES[number] * theme.hatched, label=series.label,
+            hatch=HATCHES[number] * theme.hatched, label=_label(series),
         )  # fmt: skip
         base |= {x: under + y for x, y, under in zip(series.x, series.y, bottom, strict=True)}
 
@@ -158,7 +169,7 @@ def _bars(chart: Chart, axes: Any, theme: Theme) -> None:
         x = np.asarray(series.x) + width * (number - (len(chart.series) - 1) / 2)
         axes.bar(
             x, series.y, width, color=theme.colours[number], edgecolor=theme.ink, linewidth=0.4,
-            hatch=HATCHES[number] * theme.hatched, label=series.label,
+            hatch=HATCHES[number] * theme.hatched, label=_label(series),
         )  # fmt: skip
 
 
@@ -167,7 +178,7 @@ def _steps(chart: Chart, axes: Any, theme: Theme) -> None:
         half = (series.x[1] - series.x[0]) / 2
         edges = [series.x[0] - half, *(x + half for x in series.x)]
         axes.stairs(
-            series.y, edges, color=theme.colours[number], linestyle=DASHES[number], linewidth=1.4, label=series.label
+            series.y, edges, color=theme.colours[number], linestyle=DASHES[number], linewidth=1.4, label=_label(series)
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib import resources
 from typing import Any
@@ -14,48 +14,64 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from selfplay_pipeline.evaluate.bootstrap import Interval
 from selfplay_pipeline.evaluate.figures import LABELS
+from selfplay_pipeline.iterate.manifest import Manifest, flatten
 from selfplay_pipeline.iterate.metrics import best_iteration, collapse_reason, history_of
+from selfplay_pipeline.report.charts import KINDS as KINDS_OF_GAMES
 from selfplay_pipeline.report.charts import Chart, charts_of
 from selfplay_pipeline.report.draw import DARK, LIGHT, draw
 from selfplay_pipeline.report.sample import Sample, embedded
 from selfplay_pipeline.report.scan import Scan
 from selfplay_pipeline.report.sources import Source
+from selfplay_pipeline.report.tokens import NO_TOKENS
 
-NO_TOKENS = (
-    "No tokens: the policy's seat left no trajectory, or its tokenizer is not on the machine that wrote this page."
-)
+SLACK = 10_000
+"""Bytes for the sentence about the games, and what joins them."""
 KINDS = {"run": "Self-play", "iteration": "Iteration", "evaluation": "Evaluation", "games": "Games"}
 TIME = "%Y-%m-%d %H:%M UTC"
 ROW_HEADS = ("iteration", "reward", "agreed", "illegal a game", "messages a game", "groups without signal", "steps",
              "held out", "greedy", "seconds: play", "train")  # fmt: skip
 
 
-def render(source: Source, scans: Sequence[Scan], sample: Sample, now: datetime | None = None) -> str:
-    """The whole page."""
+def render(
+    source: Source, scans: Sequence[Scan], choose: Callable[[int], Sample], max_bytes: int, now: datetime | None = None
+) -> str:
+    """The whole page.
+
+    Args:
+        choose: the games to read, of at most so many bytes.
+        max_bytes: of the page; charts and tables come first, the games get the rest.
+    """
+    page = _with_games(source, scans, now or datetime.now(UTC))
+    without = len(page(Sample([], [], [], 0)).encode("utf-8", "replace"))
+    return page(choose(max(0, max_bytes - without - SLACK)))
+
+
+def _with_games(source: Source, scans: Sequence[Scan], now: datetime) -> Callable[[Sample], str]:
+    """The page, but for its games."""
     assets = resources.files("selfplay_pipeline.report") / "page"
     style, script = ((assets / name).read_text() for name in ("page.css", "page.js"))
     environment = Environment(
         loader=PackageLoader("selfplay_pipeline.report", "page"), autoescape=True, undefined=StrictUndefined
     )
     history = history_of(source.state)
-    return environment.get_template("page.html.j2").render(
+    fixed = dict(
         title=f"{KINDS[source.kind]}: {source.path}",
-        facts=facts(source, scans, now or datetime.now(UTC)),
+        facts=facts(source, scans, now),
         tiles=_tiles(source, scans),
         charts=[_chart(chart) for chart in charts_of(source, scans)],
         row_heads=ROW_HEADS,
         rows=[_row(line) for line in history],
         warnings=_warnings(history),
         **_figures(source, scans),
-        sample=_explain(sample),
-        config=yaml.safe_dump(source.manifest["config"], sort_keys=False) if source.manifest else None,
+        config=yaml.safe_dump(source.manifest.config, sort_keys=False) if source.manifest else None,
         versions=_versions(source.manifest) if source.manifest else [],
-        data=embedded(_data(scans, sample)),
         style=style,
         style_hash=_hash(style),
         script=script,
         script_hash=_hash(script),
     )
+    template = environment.get_template("page.html.j2")
+    return lambda sample: template.render(fixed, sample=_explain(sample), data=embedded(_data(scans, sample)))
 
 
 def facts(source: Source, scans: Sequence[Scan], now: datetime) -> list[str]:
@@ -63,10 +79,9 @@ def facts(source: Source, scans: Sequence[Scan], now: datetime) -> list[str]:
     facts = [f"{sum(len(scan.places) for scan in scans):,} games"]
     if source.kind == "run" and source.manifest:
         done = sum("train" in stages for stages in source.state.iterations.values())
-        planned = source.manifest["config"]["iterate"]["num_iterations"]
+        planned = flatten(source.manifest.config).get("iterate.num_iterations", done)
         facts.append(f"{done} of {planned} iterations trained" if done < planned else f"{done} iterations")
-        began = datetime.fromisoformat(source.manifest["created"])
-        facts += [f"begun {began:{TIME}}", f"model {source.manifest['config']['model']}"]
+        facts += [f"begun {source.manifest.created:{TIME}}", f"model {source.manifest.config.get('model')}"]
     if source.evaluation:
         facts += [f"opposite {source.evaluation.opponent}", source.evaluation.states]
         facts += ["messages muted"] if source.evaluation.mute else []
@@ -94,7 +109,7 @@ def _tiles(source: Source, scans: Sequence[Scan]) -> list[tuple[str, str, str]]:
             str(scan.figures["reward"]),
             f"reward; {scan.summary.agreement_rate:.1%} agreed",
         )
-        for scan in scans[:4]
+        for scan in scans[-4:]
         if "reward" in scan.figures
     ]
 
@@ -173,8 +188,8 @@ def _figures(source: Source, scans: Sequence[Scan]) -> dict[str, Any]:
     return {"figures": rows, "figure_heads": [scan.file.label for scan in known]}
 
 
-def _versions(manifest: dict[str, Any]) -> list[tuple[str, str]]:
-    given = {**manifest["packages"], "Python": manifest["python"], "git revision": manifest["git_revision"]}
+def _versions(manifest: Manifest) -> list[tuple[str, str]]:
+    given = {**manifest.packages, "Python": manifest.python, "git revision": manifest.git_revision}
     return [(name, str(value or "unknown")) for name, value in given.items()]
 
 
@@ -186,7 +201,10 @@ def _explain(sample: Sample) -> str:
 
 def _data(scans: Sequence[Scan], sample: Sample) -> dict[str, Any]:
     return {
-        "files": [{"label": scan.file.label} for scan in scans],
+        "files": [
+            {"label": scan.file.label, "iteration": scan.file.iteration, "kind": KINDS_OF_GAMES.get(scan.file.mode)}
+            for scan in scans
+        ],
         "boards": [board.model_dump() for board in sample.boards],
         "plays": [play.model_dump() for play in sample.plays],
         "board_of": sample.board_of,

@@ -12,10 +12,10 @@ from selfplay_pipeline.report.page import render
 from selfplay_pipeline.report.sample import take_sample
 from selfplay_pipeline.report.scan import Scan, scan
 from selfplay_pipeline.report.sources import Source
-from selfplay_pipeline.report.tokens import CheckpointDecoder, find_decoder
+from selfplay_pipeline.report.tokens import CheckpointDecoder, find_decoder, nearby_checkpoints
 
-MAX_GAMES_BYTES = 11_000_000
-"""Of the games in a page; with charts and tables it stays under 15 MB."""
+MAX_BYTES = 14_000_000
+"""Of a page."""
 
 Progress = Callable[[int, int, Callable[[], str]], None]
 
@@ -31,24 +31,23 @@ def scan_all(source: Source, report: Progress) -> list[Scan]:
     def on_bytes(count: int) -> None:
         nonlocal done, plays
         done, plays = done + count, plays + 1
-        report(min(done, total), total, lambda: f"bytes, {plays} games")
+        if done < total:  # files may grow meanwhile
+            report(done, total, lambda: f"bytes, {plays} games")
 
-    return [scan(file, on_bytes) for file in source.files]
+    scans = [scan(file, on_bytes) for file in source.files]
+    report(total, total, lambda: f"bytes, {plays} games")
+    return scans
 
 
 def write_page(source: Source, scans: Sequence[Scan], output: Path) -> Path:
     """The report as one HTML file."""
-    decoders: dict[str | None, CheckpointDecoder | None] = {}
-    fallback = [scan.checkpoint for scan in reversed(scans)]
+    nearby = list(nearby_checkpoints(source.path))
 
     def decoder_of(scan: Scan) -> CheckpointDecoder | None:
-        key = None if source.kind == "run" else scan.checkpoint
-        if key not in decoders:
-            decoders[key] = find_decoder([key, *(fallback if source.kind == "run" else [])])
-        return decoders[key]
+        return find_decoder([scan.checkpoint, *nearby])
 
-    sample = take_sample(scans, decoder_of, MAX_GAMES_BYTES)
-    write_bytes(output, render(source, scans, sample).encode("utf-8", "replace"))
+    page = render(source, scans, lambda room: take_sample(scans, decoder_of, room), MAX_BYTES)
+    write_bytes(output, page.encode("utf-8", "replace"))
     return output
 
 

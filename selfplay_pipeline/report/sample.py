@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from selfplay_pipeline.games.types import Status
 from selfplay_pipeline.generate.records import PlayRecord
 from selfplay_pipeline.report.reading import Board, Decoder, Reading, read_board, read_play
 from selfplay_pipeline.report.scan import Scan, parse
 
 RULE = (
     "whole groups, from every file in turn: first those with its best, worst and median play and with the most illegal "
-    "actions, then groups evenly spread over the file, until the page is full"
+    "actions, then groups evenly spread over the file, until the page is full; a group that is too large is left out"
 )
 
 
@@ -21,6 +22,10 @@ def embedded(data: Any) -> str:
     """JSON that cannot end the HTML element it stands in."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+MOST_REFUSED = 20
+"""Groups that may be too large for what room is left before the page counts as full."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +47,14 @@ class Sample:
 def take_sample(scans: Sequence[Scan], decoder_of: Callable[[Scan], Decoder | None], max_bytes: int) -> Sample:
     """Plays by `RULE`, in the order of the files, of at most `max_bytes` as JSON."""
     taken: dict[tuple[int, int], tuple[Board, list[Reading]]] = {}
-    room = max_bytes
+    room, refused = max_bytes, 0
     for number, group in _in_turn([_order(scan) for scan in scans]):
         board, plays, size = _read_group(scans[number], number, group, decoder_of(scans[number]), room)
-        if size > room:
+        if size <= room:
+            room -= size
+            taken[number, group] = board, plays
+        elif (refused := refused + 1) == MOST_REFUSED:
             break
-        room -= size
-        taken[number, group] = board, plays
     groups = [taken[key] for key in sorted(taken)]
     return Sample(
         boards=[board for board, _ in groups],
@@ -60,9 +66,10 @@ def take_sample(scans: Sequence[Scan], decoder_of: Callable[[Scan], Decoder | No
 
 def _order(scan: Scan) -> list[int]:
     """A file's groups, the most telling ones first."""
-    places, groups = scan.places, list(scan.groups)
+    groups = list(scan.groups)
+    places = [place for place in scan.places if place.status != Status.ENGINE_FAILURE]
     if not places:
-        return []
+        return groups
     by_reward = sorted(places, key=lambda place: place.reward)
     illegal = max(places, key=lambda place: place.illegal)
     telling = [by_reward[-1], by_reward[0], by_reward[len(by_reward) // 2], *([illegal] if illegal.illegal else [])]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -54,6 +56,12 @@ class Scan:
     references: dict[str, Interval]
     checkpoint: str | None = None
     """Of the last play."""
+
+    @property
+    def flat_groups(self) -> float | None:
+        """Share of the groups of two plays and more whose plays all scored alike, None if there are none."""
+        groups = [rewards for rewards in self.summary.rewards.values() if len(rewards) > 1]
+        return sum(max(rewards) == min(rewards) for rewards in groups) / len(groups) if groups else None
 
     @cached_property
     def groups(self) -> dict[int, list[Place]]:
@@ -128,12 +136,33 @@ def parse(line: bytes, where: str) -> PlayRecord:
     """One line.
 
     Raises:
-        UserError: it is no play.
+        UserError: it is no play, or one that cannot have been.
     """
     try:
-        return PlayRecord.model_validate_json(line)
+        record = PlayRecord.model_validate_json(line)
+        _check(record)
     except ValidationError as error:
         raise UserError(f"{where}: {explain(error)}; `selfplay generate` writes this file") from None
+    except (UserError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{where}: {error}; `selfplay generate` writes this file") from None
+    return record
+
+
+def _check(record: PlayRecord) -> None:
+    """What the schema does not say: names, indices and numbers that fit each other and the board.
+
+    Raises:
+        UserError, TypeError, ValueError, AttributeError: they do not.
+    """
+    size = MatchingGame().load_state(record.state).size
+    if len(record.players) != 2 or {turn.player for turn in record.turns} - {0, 1}:
+        raise ValueError("field 'players': expected two, and turns of players 0 and 1")
+    for proposal in (record.outcome.proposal, *(turn.proposal for turn in record.turns)):
+        if proposal and not all(sorted(indices) == list(range(size)) for indices in zip(*proposal, strict=True)):
+            raise ValueError(f"field 'proposal': {proposal} is no matching of {size} reviewers and papers")
+    numbers = [record.outcome.score, record.outcome.best]
+    if not all(math.isfinite(n) for n in itertools.chain(numbers, *(t.response_logprobs for t in record.trajectories))):
+        raise ValueError("a score or log-prob is not a finite number")
 
 
 def _intervals(sums: dict[str, dict[int, np.ndarray[tuple[int], np.dtype[np.float64]]]]) -> dict[str, Interval]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +18,11 @@ from selfplay_pipeline.files import read_json
 from selfplay_pipeline.games.matching import MatchingConfig
 from selfplay_pipeline.games.scripted import SCRIPTED
 from selfplay_pipeline.generate.players import POLICY
-from selfplay_pipeline.iterate.manifest import RunDirectory, RunState
+from selfplay_pipeline.generate.records import explain, read_lines
+from selfplay_pipeline.iterate.manifest import Manifest, RunDirectory, RunState
 
 Mode = Literal["training", "sampled", "greedy", "scripted", "other"]
+EVALUATED: tuple[Mode, ...] = ("sampled", "greedy", "scripted")
 NOT_GAMES = ("metrics.jsonl", "trained_rows.jsonl")
 
 
@@ -47,12 +50,10 @@ class GamesFile:
 
     def game_config(self) -> MatchingConfig | None:
         """The rules that were played by, as `generate` and `evaluate` note them beside the file."""
-        path = self.path.with_suffix(".args.json")
-        if not path.exists():
-            return None
-        given = {key.removeprefix("game."): value for key, value in read_json(path).items() if key.startswith("game.")}
+        given = _arguments(self.path)
+        rules = {key.removeprefix("game."): value for key, value in given.items() if key.startswith("game.")}
         try:
-            return MatchingConfig.model_validate(given)
+            return MatchingConfig.model_validate(rules) if rules else None
         except ValidationError:
             return None
 
@@ -71,8 +72,8 @@ class Source:
     kind: Literal["run", "iteration", "evaluation", "games"]
     files: list[GamesFile]
     state: RunState = field(default_factory=RunState)
-    steps: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
-    manifest: dict[str, Any] | None = None
+    steps: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+    manifest: Manifest | None = None
     evaluation: Evaluation | None = None
     references: dict[str, Interval] = field(default_factory=dict)
 
@@ -104,18 +105,17 @@ def _run(path: Path) -> Source:
         if run.games(number).exists():
             files.append(GamesFile(run.games(number), "training", f"iteration {number}, training", number))
         evaluation = _evaluation(folder / "evaluation")
-        files += _evaluated(folder / "evaluation", evaluation, number)
+        files += _evaluated(folder / "evaluation", number)
         references = evaluation.references if evaluation else references
         steps += [(number, line) for line in _lines(folder / "metrics.jsonl")]
-    manifest = read_json(path / "manifest.json") if (path / "manifest.json").exists() else None
-    return Source(path, "run", files, state, steps, manifest, references=references)
+    return Source(path, "run", files, state, steps, _manifest(path / "manifest.json"), references=references)
 
 
 def _folder(path: Path) -> Source:
     """An iteration or what `generate` left, an evaluation, or a folder with any games (as of `crossplay`)."""
     evaluation = _evaluation(path)
-    if evaluation or any((path / f"{mode}.args.json").exists() for mode in ("sampled", "greedy", "scripted")):
-        files = _evaluated(path, evaluation, None)
+    if evaluation or any((path / f"{mode}.args.json").exists() for mode in EVALUATED):
+        files = _evaluated(path, None)
         return Source(
             path, "evaluation", files, evaluation=evaluation, references=evaluation.references if evaluation else {}
         )
@@ -123,7 +123,7 @@ def _folder(path: Path) -> Source:
     iteration = int(number.group(1)) if number else None
     files = [GamesFile(file, _mode(file), file.stem.replace("_", " "), iteration) for file in _games(path)]
     inner = _evaluation(path / "evaluation")
-    files += _evaluated(path / "evaluation", inner, iteration)
+    files += _evaluated(path / "evaluation", iteration)
     metrics = next(
         (file for file in (path / "metrics.jsonl", path / "training" / "metrics.jsonl") if file.exists()), None
     )
@@ -133,16 +133,37 @@ def _folder(path: Path) -> Source:
     )
 
 
-def _evaluated(folder: Path, evaluation: Evaluation | None, iteration: int | None) -> list[GamesFile]:
+def _evaluated(folder: Path, iteration: int | None) -> list[GamesFile]:
     """The plays of an evaluation, also of one that is still going on."""
     where = "" if iteration is None else f"iteration {iteration}, "
-    player = evaluation.player if evaluation and evaluation.player in SCRIPTED else POLICY
-    modes: tuple[Mode, ...] = ("sampled", "greedy", "scripted")
+    files = [(mode, folder / f"{mode}.jsonl") for mode in EVALUATED]
     return [
-        GamesFile(folder / f"{mode}.jsonl", mode, f"{where}held out, {mode}", iteration, player)
-        for mode in modes
-        if (folder / f"{mode}.jsonl").exists()
+        GamesFile(path, mode, f"{where}held out, {mode}", iteration, _evaluated_player(path))
+        for mode, path in files
+        if path.exists()
     ]
+
+
+def _evaluated_player(games: Path) -> str:
+    """Under which name the evaluated player sits: its own if scripted, else as the policy."""
+    name = str(_arguments(games).get("first"))
+    return name if name in SCRIPTED else POLICY
+
+
+def _arguments(games: Path) -> dict[str, Any]:
+    """How plays were made, as `generate` and `evaluate` note it beside them."""
+    path = games.with_suffix(".args.json")
+    found = read_json(path) if path.exists() else {}
+    return found if isinstance(found, dict) else {}
+
+
+def _manifest(path: Path) -> Manifest | None:
+    if not path.exists():
+        return None
+    try:
+        return Manifest.model_validate(read_json(path))
+    except ValidationError as error:
+        raise UserError(f"{path}: {explain(error)}; `selfplay iterate` writes this file") from None
 
 
 def _evaluation(folder: Path) -> Evaluation | None:
@@ -152,7 +173,7 @@ def _evaluation(folder: Path) -> Evaluation | None:
     try:
         return Evaluation.model_validate(read_json(path))
     except ValidationError as error:
-        raise UserError(f"{path}: {error.errors()[0]['msg']}; `selfplay evaluate` writes it anew") from None
+        raise UserError(f"{path}: {explain(error)}; `selfplay evaluate` writes it anew") from None
 
 
 def _iterations(path: Path) -> list[int]:
@@ -174,9 +195,22 @@ def _mode(path: Path) -> Mode:
     return names.get(path.stem, "other")
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
+def _lines(path: Path) -> list[dict[str, float]]:
     """Whole lines; a file that is still being written may end with a torn one."""
     if not path.exists():
         return []
-    with path.open("rb") as file:
-        return [json.loads(line) for line in file if line.endswith(b"\n")]
+    found = []
+    for number, line in read_lines(path, "`selfplay train` writes it"):
+        if line.endswith(b"\n"):
+            try:
+                found.append(_step(json.loads(line)))
+            except ValueError:
+                raise UserError(f"{path}:{number}: not a step's metrics; `selfplay train` writes this file") from None
+    return found
+
+
+def _step(line: Any) -> dict[str, float]:
+    """The numbers of a step's line."""
+    if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+        raise ValueError("no step")
+    return {name: value for name, value in line.items() if isinstance(value, int | float) and math.isfinite(value)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.games.types import Status
 from selfplay_pipeline.generate.records import PlayRecord
+from selfplay_pipeline.harmless import harmless
 from selfplay_pipeline.report.reading import Board, Decoder, Reading, Stream, gains, read_board, read_play
 from selfplay_pipeline.report.scan import parse, plays
 
@@ -24,25 +26,6 @@ Pick = Literal["last", "best", "worst", "random"]
 POLL_SECONDS = 0.5
 SURE = -0.1
 """Log-prob from which on a token is shown as expected."""
-
-
-def harmless(text: str) -> str:
-    """Text without what would steer a terminal: control characters become visible, ones that turn text around go.
-
-    A model's words may hold any escape sequence that it ever read.
-    """
-    return "".join(_harmless(character) for character in text)
-
-
-def _harmless(character: str) -> str:
-    code = ord(character)
-    if character in "\n\t":
-        return character
-    if code < 0x20:
-        return chr(0x2400 + code)
-    if 0x7F <= code < 0xA0 or 0x200E <= code <= 0x200F or 0x202A <= code <= 0x202E or 0x2066 <= code <= 0x2069:
-        return "�"
-    return character
 
 
 def show_play(record: PlayRecord, console: Console, decoder: Decoder | None = None) -> None:
@@ -54,6 +37,12 @@ def show_play(record: PlayRecord, console: Console, decoder: Decoder | None = No
     console.print(Group(_head(board, play), Columns(tables, padding=(0, 4)), legend, *talk, _gains(board, play)))
     for stream in play.streams:
         console.print(_tokens(stream))
+
+
+def short_titles(papers: Sequence[str]) -> list[str]:
+    """Titles up to the colon, where these tell the papers apart."""
+    short = [paper.split(":")[0] for paper in papers]
+    return short if len(set(short)) == len(short) else list(papers)
 
 
 def choose(path: Path, pick: Pick, seed: int | None = None) -> PlayRecord:
@@ -69,7 +58,10 @@ def choose(path: Path, pick: Pick, seed: int | None = None) -> PlayRecord:
         "worst": lambda new, old, count: new.outcome.normalized_reward < old.outcome.normalized_reward,
         "random": lambda new, old, count: rng.randrange(count) == 0,
     }
-    for count, (_, _, record) in enumerate(plays(path), start=1):
+    records = (record for _, _, record in plays(path))
+    if pick != "last":  # a play that the engine lost is neither good nor bad
+        records = (record for record in records if record.outcome.status is not Status.ENGINE_FAILURE)
+    for count, record in enumerate(records, start=1):
         if chosen is None or takes[pick](record, chosen, count):
             chosen = record
     if chosen is None:
@@ -95,24 +87,27 @@ def follow(path: Path) -> Iterator[tuple[PlayRecord, int]]:
     """The newest play, and how many came with it, whenever plays are added; waits for the file, never ends.
 
     Raises:
-        UserError: a line is bad.
+        UserError: it is a folder, or a line is bad.
     """
+    if path.is_dir():
+        raise UserError(f"{path}: a folder; give a file of games, such as iter_1/selfplay_games.jsonl")
     offset = 0
     while True:
         size = path.stat().st_size if path.exists() else 0
         if size < offset:
             offset = 0  # it was written anew
         lines = _whole_lines(path, offset) if size > offset else []
-        if lines:
-            offset += sum(map(len, lines))
-            yield parse(lines[-1], f"{path}, before byte {offset}"), len(lines)
+        offset += sum(map(len, lines))
+        games = [line for line in lines if line.strip()]
+        if games:
+            yield parse(games[-1], f"{path}, before byte {offset}"), len(games)
         time.sleep(POLL_SECONDS)
 
 
 def _whole_lines(path: Path, offset: int) -> list[bytes]:
     with path.open("rb") as file:
         file.seek(offset)
-        return [line for line in file if line.endswith(b"\n") and line.strip()]
+        return [line for line in file if line.endswith(b"\n")]
 
 
 def _head(board: Board, play: Reading) -> Text:
@@ -136,8 +131,8 @@ def _table(board: Board, play: Reading, seat: int | None) -> Table:
         )
     table = Table(title=Text(title, style=SEAT_STYLES[seat] if seat is not None else ""), box=None, padding=(0, 1))
     table.add_column("")
-    for paper in board.papers:
-        table.add_column(Text(harmless(paper.split(":")[0])), justify="right")
+    for paper in short_titles(board.papers):
+        table.add_column(Text(harmless(paper)), justify="right")
     for reviewer, name in enumerate(board.reviewers):
         cells = [_cell(board, play, seat, scale, reviewer, paper) for paper in range(len(board.papers))]
         table.add_row(Text(harmless(name)), *cells)
@@ -161,7 +156,7 @@ def _dialogue(play: Reading) -> list[RenderableType]:
     lines: list[RenderableType] = []
     for turn in play.turns:
         speaker = f"player {turn.player}" + (", cut at the token limit" if turn.cut else "")
-        body = Text(harmless(turn.text))
+        body = Text(harmless(turn.text, lines=True))
         if turn.error:
             body.append(f"\nillegal: {harmless(turn.error)}", style="red")
         style = SEAT_STYLES[turn.player % 2]
@@ -179,7 +174,7 @@ def _gains(board: Board, play: Reading) -> RenderableType:
         table.add_column(name, justify="left" if name == "paper" else "right")
     for cell in cells:
         table.add_row(
-            Text(harmless(board.papers[cell.paper].split(":")[0])),
+            Text(harmless(short_titles(board.papers)[cell.paper])),
             Text(f"{harmless(board.reviewers[cell.proposed])} {cell.proposed_score}"),
             Text(f"{harmless(board.reviewers[cell.best])} {cell.best_score}"),
             Text(f"{cell.gain:+d}" if cell.gain else "=", style="red" if cell.gain < 0 else "green"),
@@ -195,11 +190,11 @@ def _tokens(stream: Stream) -> RenderableType:
     text = Text()
     for run in stream.runs:
         if not run.log_probs:
-            text.append(harmless("".join(run.texts)), style="dim")
+            text.append(harmless("".join(run.texts), lines=True), style="dim")
             continue
         for piece, log_prob in zip(run.texts, run.log_probs, strict=True):
             unlikely = log_prob < SURE
-            text.append(harmless(piece), style="underline bold red" if unlikely else "underline")
+            text.append(harmless(piece, lines=True), style="underline bold red" if unlikely else "underline")
             if unlikely:
                 text.append(f"({log_prob:.2f})", style="dim red")
     if stream.left_out:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
 from typing import Any
+
+NO_TOKENS = "No tokens: the policy's seat left no trajectory, or its tokenizer is not on this machine."
 
 
 class CheckpointDecoder:
@@ -29,13 +33,23 @@ def find_decoder(checkpoints: Iterable[str | None]) -> CheckpointDecoder | None:
 
     The checkpoints of a run share their tokenizer, so any of them reads all its plays.
     """
+    found = (_load(name) for name in dict.fromkeys(checkpoints) if name is not None)
+    return next((decoder for decoder in found if decoder is not None), None)
+
+
+def nearby_checkpoints(path: Path) -> Iterator[str]:
+    """Checkpoints of the run that a file or folder belongs to, for plays whose own is not where it was."""
+    for folder in (path, *path.resolve().parents[:3]):
+        for checkpoint in (folder / "checkpoint", *sorted(folder.glob("iter_*/checkpoint"))):
+            if checkpoint.is_dir():
+                yield str(checkpoint)
+
+
+@cache
+def _load(name: str) -> CheckpointDecoder | None:
     from transformers import AutoTokenizer
 
-    for name in dict.fromkeys(checkpoints):
-        if name is None:
-            continue
-        try:
-            return CheckpointDecoder(AutoTokenizer.from_pretrained(name, local_files_only=True))
-        except (OSError, ValueError):
-            continue
-    return None
+    try:
+        return CheckpointDecoder(AutoTokenizer.from_pretrained(name, local_files_only=True))
+    except (OSError, ValueError):
+        return None

@@ -171,7 +171,7 @@ def environment(
         "HYDRA_FULL_ERROR": "1",
         "TENSORBOARD_DIR": str(config.output.resolve() / "tensorboard"),
         "WANDB_DIR": str(config.output.resolve()),
-        "WANDB_RUN_GROUP": config.output.resolve().parent.name,
+        "WANDB_RUN_GROUP": base.get("WANDB_RUN_GROUP", config.output.resolve().parent.name),
     }
     if device == "cpu":
         env |= {

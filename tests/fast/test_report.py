@@ -1,5 +1,6 @@
 """Reports: what a play reads like, which plays go into a page, what is drawn, and that hostile text stays text."""
 
+import asyncio
 import base64
 import hashlib
 import itertools
@@ -8,14 +9,19 @@ import re
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from factories import BOARD, Habits, make_play, make_plays, play_records, write_plays
 from hypothesis import given, settings
+from test_cli import selfplay
 
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.evaluate.crossplay import run_crossplay
 from selfplay_pipeline.evaluate.figures import Tally
+from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate
+from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.files import write_json
 from selfplay_pipeline.games.matching import MatchingGame
 from selfplay_pipeline.games.types import Status
@@ -31,6 +37,7 @@ from selfplay_pipeline.report.sample import take_sample
 from selfplay_pipeline.report.scan import Scan, scan
 from selfplay_pipeline.report.sources import GamesFile, discover
 
+AT = datetime(2026, 1, 1, tzinfo=UTC)
 HOSTILE = "[message] </script><script>alert(1)</script><img src=x onerror=alert(2)> & \u202e" + "x" * 5_000
 
 
@@ -188,6 +195,21 @@ def test_what_markup_adds_when_escaped_counts(tmp_path):
     assert len(taken.plays) == 2
 
 
+def test_a_group_that_is_too_large_is_left_out_and_the_others_stay(tmp_path):
+    large = [spoken("[message] " + "<" * 7_000, group=0, play=n) for n in range(8)]
+    records = [*large, *make_plays(5, 2, seed=3)]
+    taken = take_sample([scan_of(tmp_path / "games.jsonl", records)], lambda found: None, 60_000)
+    assert len(taken.plays) > 0 and "s0-g000000-p0" not in {play.id for play in taken.plays}
+
+
+def test_plays_lost_to_the_engine_are_neither_worst_nor_median(tmp_path):
+    lost = [make_play(n, ends_after=1, ends_with=Status.ENGINE_FAILURE) for n in range(3)]
+    played = [make_play(n, habits=Habits(spoil=0, cut=0, best=1)) for n in range(3, 6)]
+    order = sample._order(scan_of(tmp_path / "games.jsonl", [*lost, *played]))
+    assert set(order[:2]) <= {3, 4, 5}
+    assert sorted(order) == list(range(6))
+
+
 # --- runs
 
 
@@ -266,6 +288,48 @@ def test_a_run_with_one_iteration_and_one_that_has_only_begun_can_be_shown(run_f
     assert "0 of 3 iterations trained" in facts(source, [scan(file) for file in source.files], datetime.now(UTC))
 
 
+def test_a_file_that_has_only_begun_draws_no_point(run_folder):
+    (run_folder / "iter_2" / "selfplay_games.jsonl").write_text("")
+    found = charts(run_folder)
+    assert [list(found[key].series[0].x) for key in ("entropy", "flat_groups")] == [[0], [0]]
+    write_plays(run_folder / "iter_2" / "selfplay_games.jsonl", make_plays(3, 1))
+    assert list(charts(run_folder)["flat_groups"].series[0].x) == [0]
+
+
+def test_many_steps_are_drawn_as_means(run_folder):
+    steps = [{"step": n, "actor/pg_loss": float(n)} for n in range(1, 1201)]
+    (run_folder / "iter_1" / "metrics.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+    (series,) = charts(run_folder)["loss"].series
+    assert series.label == "means of 3 steps" and len(series.y) == 400
+    assert list(series.y[:2]) == list(series.x[:2]) == [2, 5]
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_an_evaluation_against_a_partner_is_reported_with_its_own_figures(tmp_path, finished):
+    config = load_config("tiny", {})
+    states = held_out_states(MatchingGame(config.game), 20)
+    job = EvaluationJob("sharing", states, tmp_path / "evaluation", opponent="random", plays=2)
+    evaluation = asyncio.run(run_evaluate(config, job))
+    if not finished:
+        (job.output / "evaluation.json").unlink()
+    source = discover(job.output)
+    (found,) = [scan(file) for file in source.files]
+    assert source.kind == "evaluation"
+    expected = evaluation.modes["scripted"].figures
+    assert {name: found.figures[name] for name in expected} == expected
+    lines = charts(job.output)["reward"].lines
+    assert lines["own view"] == pytest.approx(evaluation.references["own_view"].value)
+
+
+def test_a_crossplay_folder_has_a_report(tmp_path):
+    config = load_config("tiny", {})
+    states = held_out_states(MatchingGame(config.game), 3)
+    asyncio.run(run_crossplay(config, ["random", "sharing", "silent"], states, 1, tmp_path / "crossplay"))
+    reward = charts(tmp_path / "crossplay")["reward"]
+    assert len(reward.names) == 9 and len(reward.series[0].x) == 9
+    assert draw(reward, "png").startswith(b"\x89PNG")
+
+
 def test_an_iteration_an_evaluation_and_a_file_have_reports(run_folder):
     for path, kind in (
         ("iter_1", "iteration"),
@@ -302,14 +366,20 @@ def test_plots_are_written_in_every_format_and_repeat_to_the_byte(tmp_path):
     assert draw(reward, "svg", DARK) != draw(reward, "svg")
 
 
+def test_names_of_files_are_drawn_as_they_are(tmp_path):
+    source = discover(write_plays(tmp_path / "_$x_{bad$\x01.jsonl", make_plays(1, 2)))
+    for chart in charts_of(source, [scan(file) for file in source.files]):
+        ElementTree.fromstring(draw(chart, "svg"))
+
+
 # --- the page
 
 
-def page_of(tmp_path: Path, records) -> str:
+def page_of(tmp_path: Path, records, max_bytes: int = 1_000_000) -> str:
     source = discover(write_plays(tmp_path / "games.jsonl", records))
     scans = [scan(file) for file in source.files]
-    taken = take_sample(scans, lambda found: ByteDecoder(), 1_000_000)
-    return render(source, scans, taken, datetime(2026, 1, 1, tzinfo=UTC))
+    decoder = ByteDecoder()
+    return render(source, scans, lambda room: take_sample(scans, lambda found: decoder, room), max_bytes, AT)
 
 
 def test_hostile_text_cannot_leave_its_place(tmp_path):
@@ -318,6 +388,14 @@ def test_hostile_text_cannot_leave_its_place(tmp_path):
     assert "<script>alert" not in page and "<img src=x" not in page
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S).group(1))
     assert data["plays"][0]["turns"][0]["text"] == HOSTILE
+
+
+def test_a_page_keeps_to_its_size_whatever_is_in_it(tmp_path):
+    records = [spoken("[message] " + "<&>" * 300, group=n) for n in range(60)]
+    page = page_of(tmp_path, records, max_bytes=300_000)
+    assert len(page.encode()) <= 300_000
+    assert re.search(r"\d+ of 60 games are in this page", page)
+    assert not page_of(tmp_path, records[:5], max_bytes=300_000).count(" of 5 games are")
 
 
 def test_the_page_allows_itself_nothing_but_its_own_script_and_style(tmp_path):
@@ -330,3 +408,75 @@ def test_the_page_allows_itself_nothing_but_its_own_script_and_style(tmp_path):
         assert f"{kind}-src 'sha256-{digest}'" in policy.replace("&#39;", "'")
     outside = re.sub(r'<script type="application/json".*?</script>', "", page, flags=re.S)
     assert not re.findall(r"(?:src|href|srcset)=\"(?!#|data:)", outside)
+
+
+# --- mistakes
+
+
+def failed(*arguments: str) -> str:
+    done = selfplay("report", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("reading games")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("state.json", "[]", "state.json: Input should be"),
+        ("state.json", '{"iterations": {"1": {"sleep": {}}}}', "state.json: field 'iterations.1.sleep"),
+        ("manifest.json", '{"config": {}}', "manifest.json: field 'created'"),
+        ("manifest.json", "{", "manifest.json:1: not JSON"),
+        ("iter_1/metrics.jsonl", '{"step": 1}\n{"step"\n', "metrics.jsonl:2: not a step's metrics"),
+        ("iter_1/metrics.jsonl", '{"loss": 1}\n', "metrics.jsonl:1: not a step's metrics"),
+        ("iter_0/evaluation/evaluation.json", "{}", "evaluation.json: field 'player'"),
+        ("iter_1/selfplay_games.jsonl", "{}\n", "selfplay_games.jsonl:1: field 'game_id'"),
+    ],
+)
+def test_a_file_of_a_run_that_is_broken_is_named(run_folder, file, content, words):
+    (run_folder / file).write_text(content)
+    assert words in failed(str(run_folder))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"state": {"table": [[1]]}}, "field 'mask1' is missing"),
+        ({"state.papers": [1, 2, 3]}, "games.jsonl:2: "),
+        ({"state.best_assignment_reward": None}, "games.jsonl:2: "),
+        ({"players": ["policy"]}, "field 'players'"),
+        ({"outcome.proposal": [[0, 0], [1, 1], [7, 2]]}, "is no matching of 3 reviewers and papers"),
+        ({"outcome.proposal": [[0, 0]]}, "is no matching of 3 reviewers and papers"),
+        ({"outcome.score": float("nan")}, "not a finite number"),
+    ],
+)
+def test_a_play_that_cannot_have_been_is_named_with_its_line(tmp_path, change, words):
+    good, bad = (json.loads(make_play(n).model_dump_json()) for n in (0, 1))
+    for path, value in change.items():
+        *outer, key = path.split(".")
+        (bad[outer[0]] if outer else bad)[key] = value
+    path = tmp_path / "games.jsonl"
+    path.write_text(json.dumps(good) + "\n" + json.dumps(bad) + "\n")
+    line = failed(str(path))
+    assert "games.jsonl:2: " in line and words in line
+
+
+def test_wrong_options_and_places_are_one_line(tmp_path):
+    path = str(write_plays(tmp_path / "games.jsonl", make_plays(1, 2)))
+    (tmp_path / "folder").mkdir()
+    assert "--format gif: give html" in failed(path, "--format", "gif")
+    assert "folder: cannot be written" in failed(path, "--output", str(tmp_path / "folder"))
+    assert "cannot be written" in failed(path, "--output", f"{path}/page.html")
+    assert "cannot be written" in failed(path, "--format", "svg", "--output", path)
+    assert "no such file or folder" in failed(str(tmp_path / "nothing"))
+
+
+def test_the_command_writes_a_page_or_plots_beside_what_it_reads(tmp_path):
+    path = str(write_plays(tmp_path / "games.jsonl", make_plays(1, 2)))
+    assert "report.html" in selfplay("report", path).stdout
+    assert "<title>Games: " in (tmp_path / "report.html").read_text()
+    selfplay("report", path, "--format", "svg,pdf")
+    assert sorted(file.name for file in (tmp_path / "plots").iterdir()) == [
+        "histogram.pdf", "histogram.svg", "reward.pdf", "reward.svg",
+    ]  # fmt: skip

@@ -13,6 +13,8 @@ from rich.console import Console
 from test_cli import selfplay
 from test_report import ByteDecoder, spoken
 
+from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.harmless import harmless
 from selfplay_pipeline.report import terminal
 from selfplay_pipeline.report.reading import gains, read_board, read_play
 
@@ -54,7 +56,7 @@ def test_what_a_player_cannot_see_is_marked_without_colour_too():
 
 @given(st.text())
 def test_no_text_keeps_characters_that_steer_a_terminal(text):
-    kept = terminal.harmless(ESCAPES + text)
+    kept = harmless(ESCAPES + text, lines=True)
     assert len(kept) == len(ESCAPES + text)
     assert not [c for c in kept if unicodedata.category(c) == "Cc" and c not in "\n\t"]
     assert not [c for c in kept if unicodedata.bidirectional(c) in ("RLO", "LRO", "RLE", "LRE", "RLI", "LRI", "FSI")]
@@ -85,6 +87,23 @@ def test_best_worst_random_last_or_one_by_its_id(tmp_path):
     assert terminal.find_game(path, records[4].game_id) == records[4]
 
 
+def test_a_play_that_the_engine_lost_is_not_the_worst(tmp_path):
+    lost = make_play(0, ends_after=1, ends_with=Status.ENGINE_FAILURE)
+    played = make_play(1, habits=Habits(spoil=0, cut=0, best=1))
+    path = write_plays(tmp_path / "games.jsonl", [played, lost])
+    assert terminal.choose(path, "worst") == played
+    assert terminal.choose(path, "last") == lost
+
+
+def test_tokens_that_cannot_be_read_are_said_to_be_missing(tmp_path):
+    nobody = make_play().policy.model_copy(update={"checkpoint": "/nowhere/at/all"})
+    path = write_plays(tmp_path / "games.jsonl", [make_play(policy=nobody)])
+    assert "No tokens" in selfplay("show", str(path), "--tokens").stdout
+    moved = write_plays(tmp_path / "run" / "iter_1" / "selfplay_games.jsonl", [make_play(policy=nobody)])
+    (tmp_path / "run" / "iter_1" / "checkpoint").symlink_to(Path("data/tiny_model").resolve())
+    assert "player 0's tokens" in selfplay("show", str(moved), "--tokens").stdout
+
+
 def test_following_shows_the_newest_game_of_a_growing_file(tmp_path):
     path, records = tmp_path / "games.jsonl", list(make_plays(2, 2))
     lines = [record.model_dump_json() + "\n" for record in records]
@@ -93,7 +112,7 @@ def test_following_shows_the_newest_game_of_a_growing_file(tmp_path):
     assert next(games) == (records[1], 2)
     path.write_text("".join(lines[:3]))
     assert next(games) == (records[2], 1)
-    path.write_text(lines[3])
+    path.write_text("\n\n" + lines[3])
     assert next(games) == (records[3], 1)
 
 
@@ -101,6 +120,7 @@ def test_following_shows_the_newest_game_of_a_growing_file(tmp_path):
     ("arguments", "words"),
     [
         (("--best", "--worst"), "--worst and --best exclude each other"),
+        (("--game", ""), "no game ''; its first is s0-g000000-p0"),
         (("--game", "s9-g000000-p0"), "no game 's9-g000000-p0'; its first is s0-g000000-p0"),
     ],
 )
@@ -109,6 +129,18 @@ def test_mistakes_are_one_line(tmp_path, arguments, words):
     done = selfplay("show", str(path), *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_mistakes_do_not_steer_the_terminal_either(tmp_path):
+    path = write_plays(tmp_path / "games.jsonl", [make_play().model_copy(update={"game_id": ESCAPES})])
+    done = selfplay("show", str(path), "--game", "x")
+    assert done.returncode == 2 and "its first is ␛[2J" in done.stderr
+    assert not [c for c in done.stderr if unicodedata.category(c) == "Cc" and c != "\n"]
+
+
+def test_following_a_folder_is_one_line(tmp_path):
+    done = selfplay("show", str(tmp_path), "--follow")
+    assert done.returncode == 2 and "a folder; give a file of games" in done.stderr
 
 
 def test_a_missing_or_empty_file_is_one_line(tmp_path):

@@ -21,6 +21,9 @@ HOSTILE = (
     '[message] <img src=x onerror="window.hacked=1"></script><script>window.hacked=2</script> {{7*7}} '
     "<a href='http://example.com'>x</a> " + "A" * 3_000
 )
+HOSTILE_ID = "hostile-<b>id</b>" + "B" * 3_000
+MORE = 250
+"""Games that the list does not show at first."""
 WIDTHS = {"desktop": 1400, "phone": 390}
 
 
@@ -31,10 +34,13 @@ def games(run, tmp_path_factory) -> Path:
     shutil.copytree(run.path, copy, ignore=shutil.ignore_patterns("trainer_state"))
     path = copy / "iter_2" / "selfplay_games.jsonl"
     play = json.loads(path.read_text().splitlines()[0])
-    play |= {"game_id": "hostile-<b>id</b>", "play": 99, "players": ["policy", "<script>window.hacked=3</script>"]}
-    play["turns"][0]["text"] = HOSTILE
+    hostile = {"game_id": HOSTILE_ID, "play": 99, "players": ["policy", "<script>window.hacked=3</script>"]}
+    said = [play["turns"][0] | {"text": HOSTILE}, *play["turns"][1:]]
+    further = [play | {"game_id": f"more-{n}", "group_index": 10_000 + n} for n in range(MORE)]
     with path.open("a") as file:
-        file.write(json.dumps(play) + "\n" + '{"torn": ')
+        for line in (play | hostile | {"turns": said}, *further):
+            file.write(json.dumps(line) + "\n")
+        file.write('{"torn": ')
     return copy
 
 
@@ -171,7 +177,7 @@ def test_filters_find_what_they_say(opened, games):
         expect(opened.page.locator("#count")).to_have_text(f"{len(found)} of {len(plays)} games")
         opened.page.get_by_role("button", name="Clear").click()
         expect(opened.page.locator("#count")).to_have_text(f"{len(plays)} of {len(plays)} games")
-    opened.filter(file="iteration 1, training")
+    opened.filter(iteration="1", kind="training games")
     expect(opened.page.locator("#count")).to_have_text(f"24 of {len(plays)} games")
     opened.page.get_by_label("with illegal actions").check()
     illegal = [play for play in _whole(games / "iter_1" / "selfplay_games.jsonl") if play.outcome.num_illegal]
@@ -196,7 +202,7 @@ def test_games_open_by_click_and_the_way_back_works(opened, games):
 def test_games_open_by_keyboard_within_the_filter(opened, games):
     training = [play for play in plays_of(games) if play.policy.iteration == 1]
     rewards = sorted(play.outcome.normalized_reward for play in training)
-    opened.filter(file="iteration 1, training")
+    opened.filter(iteration="1", kind="training games")
     opened.page.locator("#games-title").click()
     for keys, expected in (("j", 0), ("j", 1), ("j", 2), ("k", 1), ("ArrowRight", 2), ("ArrowLeft", 1)):
         opened.page.keyboard.press(keys)
@@ -213,13 +219,33 @@ def test_games_open_by_keyboard_within_the_filter(opened, games):
 def test_every_control_is_reached_with_tab_and_a_game_opens_with_enter(opened, games):
     opened.page.locator("#filters [name=status]").focus()
     names = []
-    for _ in range(12):
-        names.append(opened.page.evaluate("document.activeElement.name || document.activeElement.id || 'a'"))
+    for _ in range(11):
+        names.append(opened.page.evaluate("document.activeElement.name || document.activeElement.textContent"))
         opened.page.keyboard.press("Tab")
-    assert [name for name in names if name][:7] == ["status", "file", "low", "high", "illegal", "text", "order"]
-    opened.page.locator("#list a").nth(2).focus()
-    opened.page.keyboard.press("Enter")
+    controls = ["status", "iteration", "kind", "low", "high", "illegal", "text", "order", "Clear", "Skip the list"]
+    assert names[:10] == controls
+    assert plays_of(games)[0].game_id in names[10]
+    opened.page.locator("#list a").first.focus()
+    for key in ("ArrowDown", "ArrowDown", "Enter"):
+        opened.page.keyboard.press(key)
     expect(opened.page.locator("#game h3")).to_have_text(plays_of(games)[2].game_id)
+
+
+def test_keys_can_be_switched_off(opened):
+    first = opened.title
+    opened.page.locator("#shortcuts").uncheck()
+    opened.page.locator("#games-title").click()
+    opened.page.keyboard.press("j")
+    assert opened.title == first
+
+
+def test_the_list_follows_to_games_that_it_did_not_show_at_first(opened, games):
+    plays = plays_of(games)
+    number = next(n for n, play in enumerate(plays) if play.game_id == f"more-{MORE - 1}")
+    assert opened.page.locator("#list a").count() == 200 <= number
+    opened.page.evaluate(f"location.hash = '#play-{number}'")
+    expect(opened.page.locator("#list a[aria-current=true]")).to_contain_text(f"more-{MORE - 1}")
+    expect(opened.page.locator("#list a[aria-current=true]")).to_be_in_viewport()
 
 
 def test_a_game_shows_what_its_record_holds(opened, games):
@@ -273,6 +299,10 @@ def test_trained_tokens_are_highlighted_and_tell_their_log_probs(opened, games):
         assert shown == pytest.approx(stored, abs=1e-4)
         own.last.hover()
         expect(details.get_by_role("status")).to_contain_text(f"log-prob {shown[-1]:g}")
+        details.locator(".tokens").focus()
+        opened.page.keyboard.press("ArrowLeft")
+        expect(details.get_by_role("status")).to_contain_text(f"log-prob {shown[-2]:g}")
+        assert f"{len(shown)} of them trained on" in details.locator("summary").inner_text()
 
 
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
@@ -281,7 +311,7 @@ def test_a_hostile_message_is_shown_as_text_and_breaks_nothing(open_page, width)
     opened.filter(text="window.hacked")
     expect(opened.page.locator("#list a")).to_have_count(1)
     opened.page.locator("#list a").click()
-    expect(opened.page.locator("#game h3")).to_have_text("hostile-<b>id</b>")
+    expect(opened.page.locator("#game h3")).to_have_text(HOSTILE_ID)
     assert opened.page.locator(".dialogue .text").first.text_content() == HOSTILE
     assert opened.page.evaluate("window.hacked") is None
     assert opened.page.locator("#game img, #game script, #game b").count() == 0

@@ -1,0 +1,99 @@
+"""What a person sees while `iterate` runs: one table in place on a terminal, plain lines in a log."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from selfplay_pipeline import ui
+from selfplay_pipeline.config import load_config
+from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
+from selfplay_pipeline.iterate.metrics import in_words
+from selfplay_pipeline.iterate.run import Loop, run_iterate
+
+PLAY = {"mean_reward": 0.8, "reward_standard_error": 0.01, "agreement_rate": 1.0, "illegal_per_game": 0.0}
+PLAY |= {"messages_per_game": 1.5, "groups_without_signal": 2, "groups": 8}
+HELD_OUT = {name: {"value": 0.9, "low": 0.8, "high": 1.0} for name in ("held_out_reward", "held_out_greedy_reward")}
+
+
+class OneStage(Loop):
+    """Plays nothing, with a bar, inside the runner as the real stages do."""
+
+    def run_all(self) -> None:
+        async def play() -> None:
+            with ui.progress("playing") as report:
+                report(1, 2, lambda: "half")
+                report(2, 2, lambda: "all")
+
+        self.tell("iteration 1/1: generate")
+        self.runner.run(play())
+        self.run.finish(1, "generate", StageRecord(seconds=3, figures=PLAY))
+        self.tell("iteration 1/1: done")
+
+
+def run(tmp_path, monkeypatch, *, terminal: bool) -> str:
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=110, markup=False, highlight=False)
+    monkeypatch.setattr(ui, "console", console)
+    run_iterate(load_config("tiny", {}), tmp_path, OneStage)
+    return console.file.getvalue()
+
+
+def screen(text: str) -> list[str]:
+    """The lines that stay, once cursor movements have been followed."""
+    lines, row = [""], 0
+    for part in text.replace("\x1b[", "\x00").replace("\n", "\x00n").replace("\r", "\x00r").split("\x00"):
+        if part.startswith("n"):
+            row, part = row + 1, part[1:]
+            lines += [""] * (row + 1 - len(lines))
+        elif part.startswith("r"):
+            part = part[1:]
+        elif part.startswith("1A"):
+            row, part = row - 1, part[2:]
+        elif part.startswith("2K"):
+            lines[row], part = "", part[2:]
+        elif part[:1].isdigit() or part.startswith("?"):
+            part = part.lstrip("?0123456789;")[1:]
+        lines[row] += part
+    return lines
+
+
+def test_on_a_terminal_nothing_stays_but_the_closing_table(tmp_path, monkeypatch):
+    text = run(tmp_path, monkeypatch, terminal=True)
+    assert "self-play in" in text and "playing" in text
+    assert "".join(screen(text)).strip() == ""
+
+
+def test_in_a_log_there_are_plain_lines(tmp_path, monkeypatch):
+    text = run(tmp_path, monkeypatch, terminal=False)
+    assert text.splitlines()[0] == "iteration 1/1: generate"
+    assert "\x1b" not in text and "self-play in" not in text
+
+
+@pytest.mark.parametrize("name", ["[/a]", "[red]x"])
+def test_a_folders_name_is_no_markup(tmp_path, monkeypatch, name):
+    text = run(tmp_path / name, monkeypatch, terminal=True)
+    assert name in text
+
+
+def test_the_table_shows_what_is_done_and_only_the_newest_iterations(tmp_path):
+    directory = RunDirectory(tmp_path)
+    directory.finish(0, "evaluate", StageRecord(seconds=1, figures=HELD_OUT))
+    for number in range(1, 4):
+        directory.finish(number, "generate", StageRecord(seconds=3, figures=PLAY))
+    directory.finish(1, "train", StageRecord(seconds=9, figures={"carried": False, "steps": 7, "checkpoint": "c"}))
+    console = Console(file=io.StringIO(), width=110)
+    console.print(ui.run_table(directory))
+    rows = [line.split() for line in console.file.getvalue().splitlines()[2:6]]
+    assert rows[0] == ["0", "0.900", "0.900"]
+    assert rows[1] == ["1", "0.800", "±", "0.010", "100.0%", "0.000", "1.50", "2/8", "7", "3", "9"]
+    assert rows[3] == ["3", "0.800", "±", "0.010", "100.0%", "0.000", "1.50", "2/8", "3"]
+    assert ui.run_table(directory, newest=2).row_count == 2
+
+
+def test_an_iteration_in_words():
+    line = PLAY | HELD_OUT | {"iteration": 1, "steps": 7}
+    assert in_words(line) == (
+        "reward 0.800 ± 0.010, agreed 100.0%, illegal 0.000, 7 steps, "
+        "held out 0.900 [0.800, 1.000], greedy 0.900 [0.800, 1.000]"
+    )
+    assert in_words({"iteration": 0}) == ""
