@@ -86,7 +86,7 @@ test: $(READY) browser ## all tests, with the real SGLang and the real verl
 	$(BIN)/python -m pytest $(ARGS)
 
 test-fast: $(READY) ## the tests that need no server and no training
-	$(BIN)/python -m pytest tests/fast $(ARGS)
+	$(BIN)/python -m pytest tests/fast -n 2 $(ARGS)
 
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .

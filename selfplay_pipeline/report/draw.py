@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -64,7 +65,8 @@ def draw(chart: Chart, form: Format, theme: Theme = PAPER, *, title: bool = True
         "axes.spines.top": False,
         "axes.spines.right": False,
     }
-    with mpl.rc_context(settings):
+    with mpl.rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # a letter that the font lacks is drawn as a box
         wide, tall = (4.6, 3.1) if len(chart.names) < CROWDED else (0.25 * len(chart.names) + 2, 4.6)
         figure, axes = plt.subplots(figsize=(wide, tall), constrained_layout=True)
         _PAINT[chart.style](chart, axes, theme)
