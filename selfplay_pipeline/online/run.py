@@ -29,12 +29,11 @@ from selfplay_pipeline.train.run import (
     export_arguments,
     exported,
     follow_verl,
-    go_back_to,
+    go_back_to_last_logged_save,
     keep_lines,
     log_path,
     prune,
     read_lines,
-    whole_saves,
 )
 
 
@@ -80,7 +79,7 @@ def run_online(config: OnlineConfig, on_progress: Callable[[Progress], None] | N
     with locked(config.output / ".train.lock", f"training folder {config.output}"):
         claim(config, config.model_dump(mode="json", exclude=FREE_TO_CHANGE), checkpoint)
         _absorb(config)
-        done = _last_logged_save(config)
+        done = go_back_to_last_logged_save(state, metrics_path(config))
         keep_lines(metrics_path(config), done)
         if done < planned or not exported(state, checkpoint):
             launch = {
@@ -153,17 +152,6 @@ def _look_at(config: OnlineConfig) -> GamesFile:
     first = next(file.iter_batches(batch_size=1, columns=["extra_info"])).to_pylist()[0]["extra_info"]
     players = make_game(GameConfig.model_validate_json(first["rules"])).num_players
     return GamesFile(rows=train, rows_per_play=players if first["perspectives"] == "both" else 1)
-
-
-def _last_logged_save(config: OnlineConfig) -> int:
-    """Let verl continue at the last save whose step is in metrics.jsonl, 0 if there is none.
-
-    verl saves before it logs; a kill in between would lose the step's metrics.
-    """
-    state, logged = state_dir(config), {line["step"] for line in read_lines(metrics_path(config))}
-    step = max((step for step in whole_saves(state) if step in logged), default=0)
-    go_back_to(state, step)
-    return step
 
 
 def _verl_log(config: OnlineConfig) -> Path:

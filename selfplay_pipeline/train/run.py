@@ -90,8 +90,7 @@ def run_train(config: TrainConfig, on_progress: Callable[[Progress], None] | Non
     checkpoint = config.output.resolve() / "checkpoint"
     with locked(config.output / ".train.lock", f"training folder {config.output}"):
         _claim(config, data, groups, checkpoint)
-        mend(state)
-        done = saved_step(state)
+        done = go_back_to_last_logged_save(state, metrics)
         keep_lines(metrics, done)
         keep_lines(config.output / "trained_rows.jsonl", done)
         seconds_in_steps = 0.0
@@ -281,23 +280,19 @@ def saved_step(state: Path) -> int:
     return step if (state / f"global_step_{step}").is_dir() else 0
 
 
-def mend(state: Path) -> None:
-    """Drop a record of the last save that was torn by a kill; verl cannot read it. `data.pt` is written before it."""
-    if (state / LATEST).exists() and not saved_step(state):
-        go_back_to(state, max(whole_saves(state), default=0))
+def go_back_to_last_logged_save(state: Path, metrics: Path) -> int:
+    """Let verl continue at its last whole save whose step was logged, else begin anew; returns the step or 0.
 
-
-def whole_saves(state: Path) -> list[int]:
-    """Steps of the saves that can be continued; `data.pt` is written last."""
-    return [int(path.parent.name.removeprefix("global_step_")) for path in state.glob("global_step_*/data.pt")]
-
-
-def go_back_to(state: Path, step: int) -> None:
-    """Let verl continue at this save, or begin anew at 0."""
+    verl saves before it logs, so that a kill in between would lose the step's metrics; and it cannot read a record of
+    the last save that a kill has torn. `data.pt` is the last file of a save.
+    """
+    saved = {int(path.parent.name.removeprefix("global_step_")) for path in state.glob("global_step_*/data.pt")}
+    step = max(saved & {line["step"] for line in read_lines(metrics)}, default=0)
     if step:
         write_text(state / LATEST, str(step))
     else:
         (state / LATEST).unlink(missing_ok=True)
+    return step
 
 
 def exported(state: Path, checkpoint: Path) -> bool:

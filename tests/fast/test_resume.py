@@ -1,0 +1,38 @@
+"""Where a training that was killed goes on: at the last save that is whole and whose step was logged."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from selfplay_pipeline.train.run import LATEST, go_back_to_last_logged_save
+
+
+def saved(folder: Path, whole: list[int], torn: list[int], logged: list[int], latest: str | None) -> tuple[Path, Path]:
+    for step in whole + torn:
+        (folder / f"global_step_{step}").mkdir()
+    for step in whole:
+        (folder / f"global_step_{step}" / "data.pt").touch()
+    if latest is not None:
+        (folder / LATEST).write_text(latest)
+    metrics = folder / "metrics.jsonl"
+    metrics.write_text("".join(json.dumps({"step": step}) + "\n" for step in logged))
+    return folder, metrics
+
+
+@pytest.mark.parametrize(
+    ("whole", "torn", "logged", "latest", "expected"),
+    [
+        ([], [], [], None, 0),
+        ([2], [], [1, 2], "2", 2),
+        ([2, 4], [], [1, 2, 3], "4", 2),  # killed between save and log
+        ([2], [4], [1, 2, 3], "2", 2),  # killed while saving
+        ([2, 4], [], [1, 2, 3, 4], "", 4),  # killed while the record of the save was written
+        ([2], [], [1], "2", 0),
+    ],
+)
+def test_it_goes_back_to_the_last_whole_save_that_was_logged(tmp_path, whole, torn, logged, latest, expected):
+    folder, metrics = saved(tmp_path, whole, torn, logged, latest)
+    assert go_back_to_last_logged_save(folder, metrics) == expected
+    assert (folder / LATEST).exists() == bool(expected)
+    assert not expected or (folder / LATEST).read_text() == str(expected)
