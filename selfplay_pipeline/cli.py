@@ -324,7 +324,7 @@ def train_online(
     ] = None,
     learning_rate: LearningRate = None,
     kl_coef: KlCoef = None,
-    logger: Annotated[list[str] | None, typer.Option(help="console, tensorboard or wandb; repeat for several.")] = None,
+    logger: Loggers = None,
     seed: Seed = None,
     device: Device = None,
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -140,6 +140,8 @@ def _flat_groups(scans: Sequence[Scan]) -> Chart:
 
 
 STEP_CHARTS = (
+    ("step_reward", "Reward of each step's games", "selfplay/reward", "normalised reward", False),
+    ("step_held_out", "Held-out reward", "held_out/reward", "normalised reward", False),
     ("loss", "Policy loss", "actor/pg_loss", "", False),
     ("gradient", "Gradient norm", "actor/grad_norm", "norm before clipping", False),
     ("step_entropy", "Entropy while training", "actor/entropy", "nats a token", False),
@@ -155,20 +157,27 @@ def _steps(source: Source) -> list[Chart]:
         "log_prob_gap": "Of the trainer's weights at each step to the log-probs stored while playing; an iteration's "
         "first step, where both have the same weights, should be near 0."
     }
-    charts = []
+    charts, steps = [], list(_numbered(source))
     for key, title, name, label, log in STEP_CHARTS:
-        points = [
-            (step, line[name])
-            for step, (_, line) in enumerate(source.steps, start=1)
-            if name in line and (line[name] > 0 or not log)
-        ]
+        points = [(step, line[name]) for step, line in steps if name in line and (line[name] > 0 or not log)]
         series = [_thinned(points)]
         if key == "log_prob_gap":
-            first = {step for step, (_, line) in enumerate(source.steps, start=1) if line["step"] == 1}
+            first = {step for step, line in steps if line["step"] == 1}
             chosen = [(x, y) for x, y in points if x in first]
             series.append(Series("first of an iteration", [x for x, _ in chosen], [y for _, y in chosen]))
         charts.append(Chart(key, title, notes.get(key, ""), "optimiser step", label or title.lower(), series, log=log))
     return charts
+
+
+def _numbered(source: Source) -> Iterator[tuple[int, dict[str, float]]]:
+    """Steps numbered through all iterations; online training begins with a validation as step 0."""
+    before = last = 0
+    for _, line in source.steps:
+        step = int(line["step"])
+        if step <= last:
+            before += last
+        last = step
+        yield before + step, line
 
 
 def _thinned(points: Sequence[tuple[int, float]]) -> Series:

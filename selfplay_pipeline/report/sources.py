@@ -23,7 +23,7 @@ from selfplay_pipeline.iterate.manifest import Manifest, RunDirectory, RunState
 
 Mode = Literal["training", "sampled", "greedy", "scripted", "other"]
 EVALUATED: tuple[Mode, ...] = ("sampled", "greedy", "scripted")
-NOT_GAMES = ("metrics.jsonl", "trained_rows.jsonl")
+NOT_GAMES = ("metrics.jsonl", "trained_rows.jsonl", "server_*_weights.jsonl")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def discover(path: Path) -> Source:
     if not path.is_dir():
         raise UserError(f"{path}: no such file or folder; give a run directory, an evaluation or a games file")
     source = _run(path) if _iterations(path) else _folder(path)
-    if not source.files and not source.state.iterations:
+    if not (source.files or source.steps or source.state.iterations):
         raise UserError(
             f"{path}: no games in it (yet); give a run directory, an iteration, an evaluation or a games file"
         )
@@ -182,7 +182,7 @@ def _iterations(path: Path) -> list[int]:
 
 
 def _games(path: Path) -> list[Path]:
-    return [file for file in sorted(path.glob("*.jsonl")) if file.name not in NOT_GAMES]
+    return [file for file in sorted(path.glob("*.jsonl")) if not any(map(file.match, NOT_GAMES))]
 
 
 def _mode(path: Path) -> Mode:

@@ -304,6 +304,22 @@ def test_many_steps_are_drawn_as_means(run_folder):
     assert list(series.y[:2]) == list(series.x[:2]) == [2, 5]
 
 
+def test_steps_are_numbered_through_the_iterations(run_folder):
+    (run_folder / "iter_2" / "metrics.jsonl").write_text('{"step": 1, "actor/pg_loss": 0.5}\n')
+    assert list(charts(run_folder)["loss"].series[0].x) == [1, 2, 3]
+
+
+def test_an_online_training_has_a_report(tmp_path):
+    lines = [{"step": 0, "held_out/reward": 0.7}, {"step": 1, "selfplay/reward": 0.75}]
+    lines.append({"step": 2, "selfplay/reward": 0.8, "held_out/reward": 0.9})
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "server_0_weights.jsonl").write_text('{"step": 1}\n')
+    found = charts(tmp_path)
+    assert found.keys() == {"step_reward", "step_held_out"}
+    assert list(found["step_held_out"].series[0].x) == [0, 2]
+    assert list(found["step_reward"].series[0].x) == [1, 2]
+
+
 @pytest.mark.parametrize("finished", [True, False])
 def test_an_evaluation_against_a_partner_is_reported_with_its_own_figures(tmp_path, finished):
     config = load_config("tiny", {})
