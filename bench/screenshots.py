@@ -23,9 +23,10 @@ def main(report: Path, out: Path) -> None:
         for name, (options, section) in SHOTS.items():
             page = browser.new_page(**options)
             page.goto(report.resolve().as_uri())
-            page.locator("#filters [name=file]").select_option(
-                page.locator("#filters [name=file] option").all()[-3].get_attribute("value")
+            page.locator("#filters [name=iteration]").select_option(
+                index=-1 + page.locator("[name=iteration] option").count()
             )
+            page.locator("#filters [name=kind]").select_option("training games")
             page.locator("#list a").nth(5).click()
             page.locator("#game summary").first.click()
             page.wait_for_timeout(300)
