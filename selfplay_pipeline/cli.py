@@ -36,6 +36,10 @@ class Commands(typer.core.TyperGroup):
             _fail("stopped; what was finished is kept, the same command continues", 130)
         except BaseExceptionGroup as group:
             _fail_group(group)
+        except OSError as error:
+            if error.filename is None or os.environ.get("SELFPLAY_DEBUG"):
+                raise
+            _fail(f"{error.filename}: {error.strerror}; give another file or folder, or mend this one", 2)
         except Exception as error:
             if os.environ.get("SELFPLAY_DEBUG") or not _expected(error):
                 raise

@@ -262,9 +262,11 @@ def train_online(config: Config, output: Path, games: Path | None = None) -> Onl
         )
     if config.generate.temperature == 0:
         raise UserError("generate.temperature: greedy games cannot be trained on; sample with a temperature above 0")
+    if config.engine.server_url:
+        raise UserError("engine.server_url: verl starts the servers of online training itself; leave it out")
     if games is None:
         games = output / "games"
-        if not (games / "test.parquet").exists():
+        if not (output / "trainer_state" / "training.json").exists():
             num_train = config.online.steps * config.online.states_per_step
             online_games(config, games, num_train, config.online.held_out_states)
     job = OnlineConfig(
@@ -273,13 +275,13 @@ def train_online(config: Config, output: Path, games: Path | None = None) -> Onl
         output=output,
         seed=config.seed,
         online=config.online,
+        game=config.game,
         games=games,
         plays_per_state=config.generate.plays_per_state,
         temperature=config.generate.temperature,
         max_new_tokens=config.generate.max_new_tokens,
         context_length=model_context_length(model, config.engine.context_length),
         tensor_parallel=config.engine.tensor_parallel,
-        memory_fraction=config.engine.memory_fraction,
     )
     with progress("training online") as report:
 

@@ -73,7 +73,6 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
         if sitting.play.lost_to is not None:
             raise EngineError(f"play {place[2]} of {row['game_id']} was lost") from sitting.play.lost_to
         record = sitting.record(policy)
-        await interaction.finalize_interaction(play_id)
         versions = [version for engine in engines for version in engine.versions]
         return outputs_of(
             record,

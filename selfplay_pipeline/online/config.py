@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from selfplay_pipeline.games.registry import GameConfig
 from selfplay_pipeline.train.config import PolicyTraining
 
 
@@ -31,12 +32,24 @@ class OnlineOptions(BaseModel):
     """Processes that play; each plays all its games at once."""
     max_failures: Annotated[int, Field(ge=0)] = 16
     """Plays of a step lost to the engine before the run stops."""
+    memory_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """Share of a GPU's memory for the server; weights and optimizer are there too, unless they are offloaded."""
+    offload: bool | None = None
+    """Keep weights and optimizer in the host's memory while the server plays; by default with one GPU."""
+
+
+MAY_CHANGE = ("tokens_per_pass", "agent_workers", "max_failures", "memory_fraction", "offload")
+"""Options that a continued training may set anew."""
+UNUSED = ("epochs", "train_batch_size", "mini_batches", "keep_zero_signal")
+"""Options of offline training that online training has no use for: each step is one update on its own games."""
 
 
 class OnlineConfig(PolicyTraining):
     """One online training run: the options of training, and what is played."""
 
     online: OnlineOptions = OnlineOptions()
+    game: GameConfig
+    """The rules that the games must have."""
     games: Path
     """Folder with train.parquet and test.parquet of `selfplay games`."""
     plays_per_state: Annotated[int, Field(ge=2)]
@@ -46,5 +59,3 @@ class OnlineConfig(PolicyTraining):
     """Longest trajectory in tokens."""
     tensor_parallel: Annotated[int, Field(ge=1)] = 1
     """GPUs that share one copy of the model while playing."""
-    memory_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.8
-    """Share of a GPU's memory for the server, which gives it back while training."""

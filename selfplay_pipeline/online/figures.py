@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import math
 from typing import Any
 
 from selfplay_pipeline.evaluate.figures import play_figures
@@ -11,9 +11,6 @@ from selfplay_pipeline.generate.records import PlayRecord
 
 RATIOS = ("reward_if_agreed", "words_per_message", "told")
 """Figures that are not means over plays: each travels as a numerator and, named `per_…`, a denominator."""
-
-VALIDATION = re.compile(r"val-(?:core|aux)/[^/]+/(\w+)/mean@\d+")
-"""verl's names of the means over held-out states."""
 
 
 def figures_of(record: PlayRecord, game: MatchingGame) -> dict[str, float]:
@@ -27,20 +24,19 @@ def figures_of(record: PlayRecord, game: MatchingGame) -> dict[str, float]:
     return figures
 
 
-def to_line(step: int, metrics: dict[str, Any]) -> dict[str, Any]:
+def to_line(step: int, metrics: dict[str, Any], held_out: dict[str, float] | None = None) -> dict[str, Any]:
     """A step's metrics as a line of metrics.jsonl.
 
-    verl's own stay as they are. Figures of the games just played are `selfplay/…`, those of a validation `held_out/…`.
+    verl's own stay as they are, but for those of validations. Figures of the games just played are `selfplay/…`.
+
+    Args:
+        held_out: figures of the step's validation, if there was one; they become `held_out/…`.
     """
     line: dict[str, Any] = {"step": step}
     for name, value in sorted(metrics.items()):
-        if not isinstance(value, int | float):
-            continue
-        found = VALIDATION.fullmatch(name)
-        if found:
-            line[f"held_out/{found[1]}"] = value
-        elif not name.startswith("val-"):
+        if isinstance(value, int | float) and math.isfinite(value) and not name.startswith("val-"):
             line[name] = value
+    line |= {f"held_out/{name}": value for name, value in (held_out or {}).items()}
     for place in ("selfplay", "held_out"):
         for name in RATIOS:
             below = line.pop(f"{place}/per_{name}", None)

@@ -57,7 +57,8 @@ def write_games(
         rows = []
         for number in range(count):
             state = game.sample_state(state_rng(space_seed, number, space))
-            rows += game_rows(game, state, number, space_seed, path.stem, per_player)
+            # Each held-out state is one row in any layout, so that no play is left out where a player never spoke.
+            rows += game_rows(game, state, number, space_seed, path.stem, per_player and space == TRAIN)
         _write(path, rows)
     return files
 

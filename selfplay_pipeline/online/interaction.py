@@ -133,9 +133,13 @@ class MultiPlayerInteraction:
         instance_id = instance_id or uuid.uuid4().hex
         if instance_id in self._sittings:
             raise UserError(f"interaction {instance_id} is in progress; finalize it first or choose another id")
-        state = self.game.load_state(json.loads(game_state) if isinstance(game_state, str) else game_state)
+        try:
+            state = self.game.load_state(json.loads(game_state) if isinstance(game_state, str) else game_state)
+        except json.JSONDecodeError as error:
+            raise UserError(f"game state: not JSON: {error.msg}") from None
         players = players or [ChatPlayer()] * self.game.num_players
         self._sittings[instance_id] = Sitting(self.game, state, players, instance_id, place)
+        await self._until_words_are_needed(instance_id)
         return instance_id
 
     def sitting(self, instance_id: str) -> Sitting:
@@ -160,7 +164,8 @@ class MultiPlayerInteraction:
 
         Returns:
             Whether the game is over, what the player of the next turn has to read, the reward so far, and `player`
-            (whose turn it is now), `status`, `action` and `error` of the turn just taken.
+            (whose turn it is now), `status`, `action` and `error` of the turn just taken. Players that speak for
+            themselves, such as a scripted partner, have had their turns by then.
         """
         play = self.sitting(instance_id).play
         if play.session.status is not None:
@@ -172,20 +177,29 @@ class MultiPlayerInteraction:
             raise UserError(f"player {speaker} of interaction {instance_id} speaks for itself; run the play instead")
         seat.say(text)
         play.take_turn(speaker, Reply(text, cut, "length" if cut else "stop"))
-        over, now = play.session.status is not None, play.session.player
         turn = play.turns[-1]
+        await self._until_words_are_needed(instance_id)
+        over, now = play.session.status is not None, play.session.player
         response = "" if over else self.get_player_context(instance_id, now)[-1]["content"]
         about = {"player": now, "status": play.session.status, "action": turn.action, "error": turn.error}
         return over, response, await self.calculate_score(instance_id), about
 
     def get_player_context(self, instance_id: str, player: int | None = None) -> list[Message]:
-        """All that a player has read and said; of the player whose turn it is, by default."""
+        """All that a player has read and said; of the player whose turn it is, by default.
+
+        Empty for a scripted player, which reads the game as data.
+        """
         play = self.sitting(instance_id).play
         player = play.session.player if player is None else player
         seat = play.seats[player]
-        if not isinstance(seat, HistorySeat):
-            raise UserError(f"player {player} of interaction {instance_id} keeps no history")
-        return as_dicts(seat.context())
+        return as_dicts(seat.context()) if isinstance(seat, HistorySeat) else []
+
+    async def _until_words_are_needed(self, instance_id: str) -> None:
+        """Let players that speak for themselves take their turns, where others get their words from outside."""
+        play = self.sitting(instance_id).play
+        outside = {player for player, seat in enumerate(play.seats) if isinstance(seat, ChatSeat) and seat.ask is None}
+        while outside and play.session.status is None and play.session.player not in outside:
+            play.take_turn(play.session.player, await play.seats[play.session.player].act())
 
     async def calculate_score(self, instance_id: str) -> float:
         """The normalised reward, 0 until the players have agreed."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.online.config import OnlineConfig
-from selfplay_pipeline.train.overrides import Device, policy_settings, state_dir, to_hydra
+from selfplay_pipeline.train.overrides import Device, policy_settings, resolve_dtype, state_dir, to_hydra
 
 EXTENSION = "selfplay_pipeline.online.verl_ext"
 CONFIG_NAME = "matching_selfplay_online_grpo"
@@ -23,6 +23,11 @@ def config_folder() -> Path:
 def config_arguments() -> list[str]:
     """What makes verl's `main_ppo` read this project's configuration."""
     return ["--config-path", str(config_folder()), "--config-name", CONFIG_NAME]
+
+
+def held_out_path(config: OnlineConfig) -> Path:
+    """Figures of validations, a line each, on their way to metrics.jsonl."""
+    return state_dir(config) / "held_out.jsonl"
 
 
 @dataclass(frozen=True)
@@ -58,10 +63,12 @@ def online_overrides(config: OnlineConfig, games: GamesFile, device: Device) -> 
         f"{rollout}.val_kwargs.temperature": config.temperature,
         f"{rollout}.val_kwargs.n": online.held_out_plays,
         f"{rollout}.tensor_model_parallel_size": config.tensor_parallel,
-        f"{rollout}.gpu_memory_utilization": config.memory_fraction,
+        f"{rollout}.gpu_memory_utilization": online.memory_fraction,
+        f"{rollout}.dtype": resolve_dtype(config, device),
         f"{rollout}.agent.num_workers": online.agent_workers,
         f"{rollout}.agent.agent_loop_config_path": str(config_folder() / "agent_loops.yaml"),
         "trainer.v1.sampler.sampler_kwargs.max_failures": online.max_failures,
+        "trainer.v1.sampler.sampler_kwargs.held_out_path": str(held_out_path(config)),
         "trainer.total_training_steps": online.steps,
         "trainer.total_epochs": -(-online.steps // (games.rows // online.states_per_step)),
         "trainer.experiment_name": config.output.resolve().name,
@@ -73,7 +80,10 @@ def online_overrides(config: OnlineConfig, games: GamesFile, device: Device) -> 
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
         "hydra.run.dir": str(state),
     }
-    if device == "cpu":
+    if device == "cuda":
+        offload = config.num_gpus == 1 if online.offload is None else online.offload
+        settings |= {f"actor_rollout_ref.actor.fsdp_config.{part}_offload": offload for part in ("param", "optimizer")}
+    else:
         settings |= {
             f"{rollout}.name": CPU_ROLLOUT,
             f"{rollout}.free_cache_engine": False,

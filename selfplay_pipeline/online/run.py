@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable
@@ -14,12 +15,12 @@ import pyarrow.parquet as pq
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import locked, write_json
-from selfplay_pipeline.games.registry import GameConfig, make_game
-from selfplay_pipeline.online.config import OnlineConfig
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.online.config import MAY_CHANGE, UNUSED, OnlineConfig
 from selfplay_pipeline.online.figures import to_line
 from selfplay_pipeline.online.games import SCHEMA
-from selfplay_pipeline.online.overrides import EXTENSION, GamesFile, config_arguments, online_overrides
-from selfplay_pipeline.train.overrides import environment, metrics_path, resolve_device, state_dir
+from selfplay_pipeline.online.overrides import EXTENSION, GamesFile, config_arguments, held_out_path, online_overrides
+from selfplay_pipeline.train.overrides import Device, environment, metrics_path, resolve_device, state_dir
 from selfplay_pipeline.train.run import (
     FREE_TO_CHANGE,
     Progress,
@@ -52,7 +53,7 @@ class OnlineResult:
     metrics_path: Path
     seconds_total: float
     seconds_to_first_step: float | None
-    """From the start until the first step began, without the validation; None if no step was left to do."""
+    """From the start until the first step began, the first validation included; None if no step was left to do."""
     seconds_per_step: float | None
     """Mean of this run's steps, without saving."""
 
@@ -66,8 +67,9 @@ def run_online(config: OnlineConfig, on_progress: Callable[[Progress], None] | N
     """
     began = time.time()
     check_options(config)
-    games = _look_at(config)
     planned, state, device = config.online.steps, state_dir(config), resolve_device(config)
+    games = _look_at(config)
+    _check_fits(config, device)
     checkpoint = config.output.resolve() / "checkpoint"
     times: list[tuple[float, dict[str, Any]]] = []
 
@@ -77,10 +79,12 @@ def run_online(config: OnlineConfig, on_progress: Callable[[Progress], None] | N
             on_progress(Progress(step, planned, line))
 
     with locked(config.output / ".train.lock", f"training folder {config.output}"):
-        claim(config, config.model_dump(mode="json", exclude=FREE_TO_CHANGE), checkpoint)
+        claim(config, _identity(config), checkpoint)
+        keep_lines(metrics_path(config), planned)  # without a last line that a kill has torn
         _absorb(config)
         done = go_back_to_last_logged_save(state, metrics_path(config))
-        keep_lines(metrics_path(config), done)
+        for path in (metrics_path(config), *config.output.glob("server_*_weights.jsonl")):
+            keep_lines(path, done)
         if done < planned or not exported(state, checkpoint):
             launch = {
                 "train": done < planned,
@@ -127,31 +131,70 @@ def _held_out(line: dict[str, Any]) -> dict[str, Any]:
     return {name.removeprefix("held_out/"): value for name, value in line.items() if name.startswith("held_out/")}
 
 
+def _check_fits(config: OnlineConfig, device: Device) -> None:
+    if config.max_new_tokens >= config.context_length:
+        raise UserError(
+            f"generate.max_new_tokens: {config.max_new_tokens} tokens a turn do not fit into a context of "
+            f"{config.context_length}; lower it"
+        )
+    if device == "cpu" and config.tensor_parallel > 1:
+        raise UserError("engine.tensor_parallel: a model is shared among GPUs only; leave it at 1 on a CPU")
+
+
 def _look_at(config: OnlineConfig) -> GamesFile:
     """What is to be played.
 
     Raises:
         UserError: a file is missing or not ours, or holds fewer states than one step takes.
     """
-    counts = []
-    for name in ("test", "train"):
-        path = config.games / f"{name}.parquet"
-        try:
-            file = pq.ParquetFile(path)
-        except (OSError, pa.ArrowInvalid) as error:
-            raise UserError(f"{path}: {str(error).splitlines()[0]}; `selfplay games` writes it") from None
-        if not file.schema_arrow.equals(SCHEMA, check_metadata=False):
-            raise UserError(f"{path}: its columns are not those that `selfplay games` writes")
-        counts.append(int(file.metadata.num_rows))
-    test, train = counts
+    (test, _), (train, first) = (_rows(config, config.games / f"{name}.parquet") for name in ("test", "train"))
     if train < config.online.states_per_step or not test:
         raise UserError(
             f"{config.games}: {train} rows to train on and {test} held out; a step takes "
             f"{config.online.states_per_step} (online.states_per_step); write more with `selfplay games`"
         )
-    first = next(file.iter_batches(batch_size=1, columns=["extra_info"])).to_pylist()[0]["extra_info"]
-    players = make_game(GameConfig.model_validate_json(first["rules"])).num_players
+    players = make_game(config.game).num_players
     return GamesFile(rows=train, rows_per_play=players if first["perspectives"] == "both" else 1)
+
+
+def _rows(config: OnlineConfig, path: Path) -> tuple[int, dict[str, Any]]:
+    """How many rows there are, and the first one's `extra_info` (empty if none).
+
+    Raises:
+        UserError: the file is missing, not ours, or of another game than the configuration's.
+    """
+    try:
+        file = pq.ParquetFile(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UserError(f"{path}: {str(error).splitlines()[0]}; `selfplay games` writes it") from None
+    if not file.schema_arrow.equals(SCHEMA, check_metadata=False):
+        raise UserError(f"{path}: its columns are not those that `selfplay games` writes")
+    if not file.metadata.num_rows:
+        return 0, {}
+    first: dict[str, Any] = next(file.iter_batches(batch_size=1, columns=["extra_info"])).to_pylist()[0]["extra_info"]
+    rules, mine = json.loads(first["rules"]), config.game.model_dump(mode="json")
+    differ = [f"{key} ({rules.get(key)!r} there, {mine[key]!r} here)" for key in mine if rules.get(key) != mine[key]]
+    if differ:
+        raise UserError(
+            f"{path}: states of another game than the configuration's: {', '.join(differ)}; "
+            "give the same --config as to `selfplay games`"
+        )
+    return int(file.metadata.num_rows), first
+
+
+def _identity(config: OnlineConfig) -> dict[str, Any]:
+    """What makes a continued training the same one, by dotted keys."""
+    options = config.model_dump(mode="json", exclude={*FREE_TO_CHANGE, *UNUSED, "online", "game", "games"})
+    online = config.online.model_dump(mode="json", exclude=set(MAY_CHANGE))
+    return {
+        **options,
+        **{f"online.{key}": value for key, value in online.items()},
+        **{f"game.{key}": value for key, value in config.game.model_dump(mode="json").items()},
+        "games": {
+            name: hashlib.sha256((config.games / f"{name}.parquet").read_bytes()).hexdigest()[:16]
+            for name in ("train", "test")
+        },
+    }
 
 
 def _verl_log(config: OnlineConfig) -> Path:
@@ -166,7 +209,9 @@ def _absorb(config: OnlineConfig) -> list[dict[str, Any]]:
     path = metrics_path(config)
     lines = read_lines(path)
     last = lines[-1]["step"] if lines else -1
-    new = [to_line(entry["step"], entry["data"]) for entry in read_lines(_verl_log(config)) if entry["step"] > last]
+    held_out = {entry["step"]: entry["figures"] for entry in read_lines(held_out_path(config))}
+    logged = [entry for entry in read_lines(_verl_log(config)) if entry["step"] > last]
+    new = [to_line(entry["step"], entry["data"], held_out.get(entry["step"])) for entry in logged]
     if new:
         with path.open("a") as file:
             file.writelines(json.dumps(line) + "\n" for line in new)

@@ -292,6 +292,9 @@ def go_back_to_last_logged_save(state: Path, metrics: Path) -> int:
         write_text(state / LATEST, str(step))
     else:
         (state / LATEST).unlink(missing_ok=True)
+    for later in state.glob("global_step_*"):  # else they could be taken for saves of the steps that are done again
+        if int(later.name.removeprefix("global_step_")) > step:
+            shutil.rmtree(later)
     return step
 
 

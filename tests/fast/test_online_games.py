@@ -19,6 +19,7 @@ from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, best_
 from selfplay_pipeline.games.scripted import SCRIPTED, player_view
 from selfplay_pipeline.games.text import format_proposal
 from selfplay_pipeline.games.types import Outcome, Status, Step, state_rng
+from selfplay_pipeline.generate.players import Scripted
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 from selfplay_pipeline.online.figures import to_line
 from selfplay_pipeline.online.games import write_games
@@ -55,7 +56,9 @@ class TestGames:
         assert found == [state.to_dict() for state in held_out_states(MatchingGame(SPOKEN), 5, 0).states]
 
     def test_one_row_a_player_shows_each_its_own_table(self, tmp_path):
-        train, _ = write_games(tmp_path, SPOKEN, num_train=2, num_test=1, seed=0, test_seed=0, per_player=True)
+        train, test = write_games(tmp_path, SPOKEN, num_train=2, num_test=3, seed=0, test_seed=0, per_player=True)
+        assert {row["extra_info"]["perspectives"] for row in pq.read_table(test).to_pylist()} == {"both"}
+        assert pq.read_table(test).num_rows == 3
         rows = pq.read_table(train).to_pylist()
         assert [(row["extra_info"]["index"], row["player_index"]) for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
         session = MatchingGame(SPOKEN).start(state_of(0))
@@ -69,6 +72,33 @@ class TestGames:
 
 class TestInteraction:
     """As a script uses it: whoever has words for a player hands them over."""
+
+    @pytest.mark.parametrize("seat", [0, 1])
+    def test_a_scripted_partner_may_hold_a_seat_and_speaks_for_itself(self, seat):
+        async def script():
+            game, state = MatchingGame(SPOKEN), state_of()
+            interaction = MultiPlayerInteraction(game)
+            players = [Scripted("sharing"), Scripted("sharing")]
+            players[seat] = ChatPlayer()
+            name = await interaction.start_interaction(game_state=state.to_dict(), players=players)
+            play, over, heard = interaction.sitting(name).play, False, []
+            while not over:
+                assert play.session.player == seat
+                heard.append(interaction.get_player_context(name)[-1]["content"])
+                words = SCRIPTED["sharing"].act(player_view(play.session, seat), np.random.default_rng(0))
+                over, _, reward, _ = await interaction.generate_response(name, words)
+            assert interaction.get_player_context(name, 1 - seat) == []
+            assert any("The other player said:" in text for text in heard)
+            instances = await interaction.finalize_interaction(name)
+            return reward, [instance.reward for instance in instances]
+
+        reward, rewards = asyncio.run(script())
+        assert reward > 0.9 and rewards == [reward, reward]
+
+    def test_a_state_that_is_no_json_is_refused(self):
+        interaction = MultiPlayerInteraction(MatchingGame(SPOKEN))
+        with pytest.raises(UserError, match="game state: not JSON"):
+            asyncio.run(interaction.start_interaction(game_state="{"))
 
     def test_two_scripted_partners_play_a_game_to_its_end(self):
         async def script():
@@ -296,18 +326,16 @@ def read_by(player, chat, game, state, words) -> list[int]:
 class TestFigures:
     def test_ratios_are_put_together_and_verls_names_taken_off(self):
         data = {
-            "val-core/dialop_matching_selfplay/reward/mean@1": 0.5,
-            "val-aux/dialop_matching_selfplay/told/mean@1": 3.0,
-            "val-aux/dialop_matching_selfplay/per_told/mean@1": 4.0,
-            "val-aux/dialop_matching_selfplay/reward_if_agreed/mean@1": 0.0,
-            "val-aux/dialop_matching_selfplay/per_reward_if_agreed/mean@1": 0.0,
+            "val-core/dialop_matching_selfplay/reward/mean@1": 0.4,
             "val-aux/num_turns/min": 2,
             "selfplay/told": 1.0,
             "selfplay/per_told": 2.0,
             "actor/pg_loss": 0.25,
+            "actor/nothing": float("nan"),
             "note": "text",
         }
-        assert to_line(3, data) == {
+        held_out = {"reward": 0.5, "told": 3.0, "per_told": 4.0, "reward_if_agreed": 0.0, "per_reward_if_agreed": 0.0}
+        assert to_line(3, data, held_out) == {
             "step": 3,
             "held_out/reward": 0.5,
             "held_out/told": 0.75,

@@ -35,4 +35,7 @@ def test_it_goes_back_to_the_last_whole_save_that_was_logged(tmp_path, whole, to
     folder, metrics = saved(tmp_path, whole, torn, logged, latest)
     assert go_back_to_last_logged_save(folder, metrics) == expected
     assert (folder / LATEST).exists() == bool(expected)
+    assert [int(left.name.split("_")[-1]) for left in folder.glob("global_step_*")] == [
+        s for s in whole if s <= expected
+    ]
     assert not expected or (folder / LATEST).read_text() == str(expected)

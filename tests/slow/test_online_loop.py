@@ -8,10 +8,13 @@ to show that the test would notice.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import secrets
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections import defaultdict
 from functools import cache
@@ -147,13 +150,13 @@ def verl_config(*overrides: str) -> Any:
         )
 
 
-def online_verl_config(folder: Path, device: Any, rows_per_play: int = 2) -> Any:
+def online_verl_config(folder: Path, device: Any, rows_per_play: int = 2, gpus: int = 1) -> Any:
     """verl's configuration as `train-online` makes it."""
     from hydra import compose, initialize_config_dir
 
     config = OnlineConfig(
         model="data/tiny_model", output=folder, games=folder, plays_per_state=PLAYS, temperature=0.8,
-        max_new_tokens=64, context_length=1024,
+        max_new_tokens=64, context_length=1024, game=BOARD, num_gpus=gpus,
     )  # fmt: skip
     overrides = online_overrides(config, GamesFile(160, rows_per_play), device)
     with initialize_config_dir(str(config_folder()), version_base=None):
@@ -185,7 +188,8 @@ def play(queue: Any, client: Any, records: list[PlayRecord], *, max_failures: in
 
     validate = options.pop("validate", False)
     per_player = options.pop("per_player", None)
-    config = verl_config(f"trainer.v1.sampler.sampler_kwargs.max_failures={max_failures}", *options.pop("verl", ()))
+    sampler = f"trainer.v1.sampler.sampler_kwargs.max_failures={max_failures}"
+    config = verl_config(sampler, *options.pop("verl", ()))
     worker = AgentLoopWorkerTQ.__ray_metadata__.modified_class(config, client)
     groups = {record.group_index: record for record in records}
     rows = []
@@ -350,7 +354,7 @@ def test_a_player_who_never_spoke_has_no_output(cleared):
 def test_one_perspective_a_row_gives_that_players_side_alone(cleared):
     records = [record for record in recorded(2) if record.trajectories[1].response_ids]
     client = RecordedClient(recorded(2))
-    online = play(cleared, client, records, per_player=1, max_failures=2 * PLAYS)
+    online = play(cleared, client, records, per_player=1)
     assert set(len(key.split("_")) for key in online.batch.keys) == {3}
     assert {extra["player_index"] for extra in online.column("extra_fields").values()} == {1}
     prompts = {tuple(record.trajectories[1].prompt_ids) for record in records}
@@ -479,6 +483,34 @@ def test_validation_sees_only_the_last_output_so_each_has_the_same_figures(clear
     assert all(figures == several[0] for several in by_play.values() for figures in several)
 
 
+def test_figures_of_a_validation_count_every_play_and_the_lost_ones(cleared, tmp_path):
+    """verl names its means after how many plays of a state are left, and drops what the sampling says."""
+    records = recorded(4)
+    path = tmp_path / "held_out.jsonl"
+    options = (
+        f"trainer.v1.sampler.sampler_kwargs.held_out_path={path}",
+        f"actor_rollout_ref.rollout.val_kwargs.n={PLAYS}",
+    )
+    client = RecordedClient(records, broken=("g1-2",))
+    play(cleared, client, records, validate=True, max_failures=1, verl=options)
+    (line,) = map(json.loads, path.read_text().splitlines())
+    left = [r.outcome.normalized_reward for r in records if (r.group_index, r.play) != (1, 2)]
+    figures = line["figures"]
+    assert line["step"] == 1
+    assert (figures["plays"], figures["plays_lost"], figures["groups_lost"]) == (len(left), 1, 0)
+    assert figures["reward"] == pytest.approx(sum(left) / len(left))
+
+
+def test_a_player_who_never_spoke_is_not_counted_as_lost(cleared):
+    records = recorded(3, habits=Habits(spoil=0.6, cut=0.0))
+    spoke = [record for record in records if record.trajectories[1].response_ids]
+    silent = len(records) - len(spoke)
+    assert silent > 0 and {record.group_index for record in spoke} == {0, 1, 2}
+    online = play(cleared, RecordedClient(records), records, per_player=1)
+    assert online.metrics["selfplay/plays"] == len(records) - silent
+    assert online.metrics["selfplay/plays_lost"] == 0
+
+
 def test_the_loop_takes_temperature_zero_for_greedy_validation(cleared):
     records = recorded(1, plays=1, policy=POLICY.model_copy(update={"temperature": 0.0}))
     client = RecordedClient(records)
@@ -521,6 +553,16 @@ class TestSizes:
         assert config.data.max_prompt_length + config.data.max_response_length == 1024
         assert config.trainer.total_epochs == 3, "50 steps of 8 states on 160"
 
+    @pytest.mark.parametrize("gpus", [1, 8])
+    def test_verl_accepts_what_train_online_gives_it_for_gpus(self, gpus, tmp_path):
+        from verl.trainer.ppo.utils import need_critic, need_reference_policy
+        from verl.utils.config import validate_config
+
+        config = online_verl_config(tmp_path, "cuda", gpus=gpus)
+        validate_config(config, use_critic=need_critic(config), use_reference_policy=need_reference_policy(config))
+        assert config.actor_rollout_ref.actor.fsdp_config.optimizer_offload == (gpus == 1)
+        assert config.actor_rollout_ref.rollout.dtype == "bfloat16"
+
     def test_verl_accepts_the_doubled_size_only_with_sizes_in_tokens(self):
         from verl.trainer.ppo.utils import need_critic, need_reference_policy
         from verl.utils.config import validate_config
@@ -537,12 +579,14 @@ class TestSizes:
             validate_config(in_rows, **roles)
 
 
-def test_the_loop_is_registered_by_name_too(monkeypatch):
-    from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
-
-    import selfplay_pipeline.online.agent_loop
-
-    assert selfplay_pipeline.online.agent_loop.AGENT_NAME in _agent_loop_registry
+def test_the_loop_is_registered_by_name_in_every_process_that_verl_starts():
+    script = (
+        "import verl; from verl.experimental.agent_loop.agent_loop import _agent_loop_registry as found; "
+        "print(found['selfplay'])"
+    )
+    env = {**os.environ, "VERL_USE_EXTERNAL_MODULES": "selfplay_pipeline.online.verl_ext", "VERL_PLATFORM": "cpu"}
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=300)
+    assert "selfplay_pipeline.online.agent_loop.SelfPlayLoop" in done.stdout, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize(

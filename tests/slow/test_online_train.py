@@ -152,7 +152,9 @@ def test_validation_gives_the_figures_of_selfplay_evaluate(run, when, sglang_ser
     evaluation = asyncio.run(run_evaluate(config, job))
     line = run.lines[0 if when == "before" else -1]
     figures = evaluation.modes["greedy"].figures
-    assert {f"held_out/{name}" for name in figures} == {name for name in line if name.startswith("held_out/")}
+    counts = {"plays", "plays_lost", "groups", "groups_lost", "groups_without_signal"}
+    assert {name.removeprefix("held_out/") for name in line if name.startswith("held_out/")} == figures.keys() | counts
+    assert (line["held_out/plays"], line["held_out/plays_lost"]) == (HELD_OUT, 0)
     for name, interval in figures.items():
         expected = pytest.approx(interval.value, abs=1e-6) if interval.value is not None else None
         assert line[f"held_out/{name}"] == expected, name

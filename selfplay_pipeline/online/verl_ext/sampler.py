@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import transfer_queue as tq
@@ -21,24 +23,39 @@ class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
         super().__init__(*args, poll_interval=0.1, **kwargs)
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, Any]]:
-        """verl's batch, and figures of its plays as `selfplay/…`.
+        """verl's batch, and figures of its plays as `selfplay/…`; those of held-out plays go to `held_out_path`.
+
+        verl drops what a validation's sampling reports, and its own means fall apart where plays were lost.
 
         Raises:
             RuntimeError: more than `max_failures` plays of the batch were lost.
         """
         batch, metrics = super().sample(global_steps, partition_id, batch_size)
         options = self.sampler_kwargs
+        plays = options["plays_per_state" if partition_id == "train" else "held_out_plays"]
         data = tq.kv_batch_get(keys=batch.keys, partition_id=partition_id, select_fields=["extra_fields", "rm_scores"])
         scores = [float(row.sum()) for row in data["rm_scores"].unbind()]
         figures = play_figures_of(batch.keys, scores, list(data["extra_fields"]))
-        lost = batch_size * options["plays_per_state" if partition_id == "train" else "held_out_plays"]
-        lost -= int(figures["plays"])
+        whole = plays * batch_size
+        lost = whole - int(figures["plays"]) - silent_plays(batch.keys, plays, self.failure_keys[partition_id])
         if lost > options["max_failures"]:
-            raise RuntimeError(
-                f"{lost} of {lost + int(figures['plays'])} plays of step {global_steps} were lost; errors stand above"
-            )
+            raise RuntimeError(f"{lost} of {whole} plays of step {global_steps} were lost; errors stand above")
         figures |= {"plays_lost": float(lost), "groups_lost": float(batch_size - figures["groups"])}
-        return batch, metrics | {f"selfplay/{name}": value for name, value in figures.items()}
+        if partition_id == "train":
+            return batch, metrics | {f"selfplay/{name}": value for name, value in figures.items()}
+        if options.get("held_out_path"):
+            with Path(options["held_out_path"]).open("a") as file:
+                file.write(json.dumps({"step": global_steps, "figures": figures}) + "\n")
+        return batch, metrics
+
+
+def silent_plays(keys: list[str], plays: int, failed: set[str]) -> int:
+    """Plays without a row in groups that lost none: the player whose side was wanted never spoke."""
+    sessions: dict[str, set[str]] = defaultdict(set)
+    for key in keys:
+        uid, session, _ = key.rsplit("_", 2)
+        sessions[uid].add(session)
+    return sum(plays - len(played) for uid, played in sessions.items() if uid not in failed)
 
 
 def play_figures_of(keys: list[str], scores: list[float], extra_fields: list[dict[str, Any]]) -> dict[str, float]:
