@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from factories import BOARD, ByteTokenizer, make_play
+from factories import BOARD, POLICY, ByteTokenizer, make_play
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.states import held_out_states
@@ -19,8 +19,10 @@ from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, best_
 from selfplay_pipeline.games.scripted import SCRIPTED, player_view
 from selfplay_pipeline.games.text import format_proposal
 from selfplay_pipeline.games.types import Outcome, Status, Step, state_rng
-from selfplay_pipeline.generate.players import Scripted
-from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
+from selfplay_pipeline.generate.play import Reply
+from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
+from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.online.figures import to_line
 from selfplay_pipeline.online.games import write_games
 from selfplay_pipeline.online.interaction import ChatPlayer, MultiPlayerInteraction
@@ -312,15 +314,14 @@ def random_words(rng, state) -> str:
 
 
 def read_by(player, chat, game, state, words) -> list[int]:
-    session = game.start(state)
-    openings = [session.opening(seat) for seat in (0, 1)]
-    streams = [Stream(chat, seat, opening.system, [opening.observation]) for seat, opening in enumerate(openings)]
+    """The player's prompt after these words, in the seats that offline and online play sit in."""
+    policy = PolicyPlayer(engine=None, chat=chat, policy=POLICY, context_length=1_000_000)
+    play = Sitting(game, state, [policy, policy], "game", (0, 0, 0)).play
     for text in words:
-        if session.status is not None:
+        if play.session.status is not None:
             break
-        for stream, observation in zip(streams, session.step(text).observations, strict=True):
-            stream.observe(observation)
-    return streams[player].prompt()
+        play.take_turn(play.session.player, Reply(text, False, "stop"))
+    return play.seats[player].stream.prompt()
 
 
 class TestFigures:
