@@ -234,12 +234,14 @@ document.addEventListener("keydown", event => {
 });
 
 function go(play) {
-  if (location.hash !== `#play-${play.number}`) location.hash = `#play-${play.number}`;
+  show(play);  // at once: the event that follows comes later than a second key
+  location.hash = `#play-${play.number}`;
 }
 
 function follow() {
   const match = /^#play-(\d+)$/.exec(location.hash);
-  if (match && plays[Number(match[1])]) show(plays[Number(match[1])]);
+  const play = match && plays[Number(match[1])];
+  if (play && play !== current) show(play);
 }
 
 window.addEventListener("hashchange", () => { follow(); if (/^#play-/.test(location.hash)) article.scrollIntoView({block: "nearest"}); });
