@@ -90,6 +90,30 @@ def play_figures(record: PlayRecord, state: MatchingState, seats: Sequence[int])
 
 
 @dataclass
+class Sums:
+    """Figures of plays, summed by figure and game state."""
+
+    _sums: dict[str, dict[int, np.ndarray[tuple[int], np.dtype[np.float64]]]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self._sums)
+
+    def add(self, state: int, figures: Figures) -> None:
+        """Add one play of the state of this number."""
+        for name, pair in figures.items():
+            by_state = self._sums.setdefault(name, {})
+            by_state[state] = by_state.get(state, np.zeros(2)) + pair
+
+    def totals(self, states: Iterable[int]) -> Totals:
+        """The sums for these states; one without a play counts nothing."""
+        numbers, none = list(states), np.zeros(2)
+        columns = {
+            name: np.array([by_state.get(state, none) for state in numbers]).T for name, by_state in self._sums.items()
+        }
+        return Totals.of({name: (column[0], column[1]) for name, column in columns.items()})
+
+
+@dataclass
 class Tally:
     """Figures of many plays, summed by game state. Plays lost to the engine are counted but are in no figure."""
 
@@ -97,7 +121,7 @@ class Tally:
     num_states: int
     self_play: bool
     statuses: Counter[str] = field(default_factory=Counter)
-    _sums: dict[str, np.ndarray[tuple[int, int], np.dtype[np.float64]]] = field(default_factory=dict)
+    _sums: Sums = field(default_factory=Sums)
 
     def add(self, records: Iterable[PlayRecord]) -> Tally:
         for record in records:
@@ -105,10 +129,7 @@ class Tally:
             if record.outcome.status is Status.ENGINE_FAILURE:
                 continue
             state = self.game.load_state(record.state)
-            for name, pair in play_figures(record, state, seats_of(record.play, self.self_play)).items():
-                if name not in self._sums:
-                    self._sums[name] = np.zeros((self.num_states, 2))
-                self._sums[name][record.group_index] += pair
+            self._sums.add(record.group_index, play_figures(record, state, seats_of(record.play, self.self_play)))
         return self
 
     def totals(self) -> Totals:
@@ -119,4 +140,4 @@ class Tally:
         """
         if not self._sums:
             raise EngineError("every play was lost to the engine; see the server's log")
-        return Totals.of({name: (sums[:, 0], sums[:, 1]) for name, sums in self._sums.items()})
+        return self._sums.totals(range(self.num_states))

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
 from pydantic import ValidationError
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.evaluate.bootstrap import Interval, Totals
-from selfplay_pipeline.evaluate.figures import play_figures
+from selfplay_pipeline.evaluate.bootstrap import Interval
+from selfplay_pipeline.evaluate.figures import Sums, play_figures
 from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.games.matching import MatchingGame, MatchingState
 from selfplay_pipeline.games.types import Status
@@ -83,7 +82,7 @@ def scan(file: GamesFile, on_bytes: Callable[[int], None] = lambda count: None) 
     """
     game, summary = MatchingGame(), Summary()
     states: dict[int, MatchingState] = {}
-    sums: dict[str, dict[int, np.ndarray[tuple[int], np.dtype[np.float64]]]] = {}
+    sums = Sums()
     result = Scan(file, [], summary, {}, [], {})
 
     for offset, size, record in plays(file.path):
@@ -108,11 +107,9 @@ def scan(file: GamesFile, on_bytes: Callable[[int], None] = lambda count: None) 
         if len(states) < REFERENCE_STATES:
             states.setdefault(record.group_index, state)
         seats = [seat for seat, name in enumerate(record.players) if name == file.player] or [0, 1]
-        for name, pair in play_figures(record, state, seats).items():
-            by_group = sums.setdefault(name, {})
-            by_group[record.group_index] = by_group.get(record.group_index, np.zeros(2)) + pair
+        sums.add(record.group_index, play_figures(record, state, seats))
     if sums:
-        result.figures = _intervals(sums)
+        result.figures = sums.totals(sorted(summary.rewards)).intervals()
         config = file.game_config()
         if config is not None:
             result.references = references(StateSet(file.label, tuple(states.values())), config)
@@ -163,11 +160,3 @@ def _check(record: PlayRecord) -> None:
     numbers = [record.outcome.score, record.outcome.best]
     if not all(math.isfinite(n) for n in itertools.chain(numbers, *(t.response_logprobs for t in record.trajectories))):
         raise ValueError("a score or log-prob is not a finite number")
-
-
-def _intervals(sums: dict[str, dict[int, np.ndarray[tuple[int], np.dtype[np.float64]]]]) -> dict[str, Interval]:
-    groups = sorted({group for by_group in sums.values() for group in by_group})
-    columns = {
-        name: np.array([by_group.get(group, np.zeros(2)) for group in groups]).T for name, by_group in sums.items()
-    }
-    return Totals.of({name: (column[0], column[1]) for name, column in columns.items()}).intervals()
