@@ -7,11 +7,14 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
+from pydantic import BaseModel, ValidationError
 
 from selfplay_pipeline.errors import UserError
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -63,6 +66,25 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: not JSON: not even text") from None
     except json.JSONDecodeError as error:
         raise UserError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
+
+
+def read_model(path: Path, kind: type[Model], writer: str) -> Model:
+    """Read JSON as a pydantic model.
+
+    Raises:
+        UserError: the file is missing, not JSON or not of this kind; names `writer`, the command that writes it.
+    """
+    try:
+        return kind.model_validate(read_json(path))
+    except ValidationError as error:
+        raise UserError(f"{path}: {explain(error)}; `{writer}` writes this file") from None
+
+
+def explain(error: ValidationError) -> str:
+    """The first thing that is wrong, and in which field."""
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"])
+    return f"field '{field}': {first['msg']}" if field else str(first["msg"])
 
 
 def check_checkpoint(name: str) -> None:

@@ -17,9 +17,9 @@ from pydantic import ValidationError
 
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, play_to_rows
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import write_text
+from selfplay_pipeline.files import explain, write_text
 from selfplay_pipeline.games.types import Status
-from selfplay_pipeline.generate.records import SCHEMA_VERSION, PlayRecord, explain, read_lines
+from selfplay_pipeline.generate.records import SCHEMA_VERSION, PlayRecord, read_lines
 
 PLAYS_PER_WRITE = 256
 

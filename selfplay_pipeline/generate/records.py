@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.files import explain
 from selfplay_pipeline.games.types import ActionKind, ErrorKind, Status
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -141,13 +142,6 @@ def read_games(path: Path) -> Iterator[PlayRecord]:
             yield PlayRecord.model_validate_json(line)
         except ValidationError as error:
             raise UserError(f"{path}:{number}: {explain(error)}") from None
-
-
-def explain(error: ValidationError) -> str:
-    """The first thing that is wrong with a line, and in which field."""
-    first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"])
-    return f"field '{field}': {first['msg']}" if field else str(first["msg"])
 
 
 def read_lines(path: Path, hint: str = "`selfplay generate` writes this file") -> Iterator[tuple[int, bytes]]:

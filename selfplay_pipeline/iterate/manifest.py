@@ -14,8 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import read_json, write_json, write_text
-from selfplay_pipeline.generate.records import explain
+from selfplay_pipeline.files import read_json, read_model, write_json, write_text
 
 Stage = Literal["generate", "convert", "train", "evaluate"]
 
@@ -109,10 +108,7 @@ class RunDirectory:
         """
         path = self.path / "state.json"
         if path.exists():
-            try:
-                self.state = RunState.model_validate(read_json(path))
-            except ValidationError as error:
-                raise UserError(f"{path}: {explain(error)}; `selfplay iterate` writes this file") from None
+            self.state = read_model(path, RunState, "selfplay iterate")
         return self.state
 
     def finish(self, iteration: int, stage: Stage, record: StageRecord) -> None:

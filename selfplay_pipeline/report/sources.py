@@ -14,11 +14,11 @@ from pydantic import ValidationError
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.bootstrap import Interval
 from selfplay_pipeline.evaluate.run import Evaluation
-from selfplay_pipeline.files import read_json
+from selfplay_pipeline.files import read_json, read_model
 from selfplay_pipeline.games.matching import MatchingConfig
 from selfplay_pipeline.games.scripted import SCRIPTED
 from selfplay_pipeline.generate.players import POLICY
-from selfplay_pipeline.generate.records import explain, read_lines
+from selfplay_pipeline.generate.records import read_lines
 from selfplay_pipeline.iterate.manifest import Manifest, RunDirectory, RunState
 
 Mode = Literal["training", "sampled", "greedy", "scripted", "other"]
@@ -158,22 +158,12 @@ def _arguments(games: Path) -> dict[str, Any]:
 
 
 def _manifest(path: Path) -> Manifest | None:
-    if not path.exists():
-        return None
-    try:
-        return Manifest.model_validate(read_json(path))
-    except ValidationError as error:
-        raise UserError(f"{path}: {explain(error)}; `selfplay iterate` writes this file") from None
+    return read_model(path, Manifest, "selfplay iterate") if path.exists() else None
 
 
 def _evaluation(folder: Path) -> Evaluation | None:
     path = folder / "evaluation.json"
-    if not path.exists():
-        return None
-    try:
-        return Evaluation.model_validate(read_json(path))
-    except ValidationError as error:
-        raise UserError(f"{path}: {explain(error)}; `selfplay evaluate` writes it anew") from None
+    return read_model(path, Evaluation, "selfplay evaluate") if path.exists() else None
 
 
 def _iterations(path: Path) -> list[int]:
