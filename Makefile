@@ -10,29 +10,10 @@ export OMP_NUM_THREADS ?= 1
 
 NUM_ITERATIONS  ?= 3
 SEEDS           ?= 3
-ITERATE_OPTIONS := --num-iterations $(NUM_ITERATIONS)
-ifdef INITIAL_MODEL
-ITERATE_OPTIONS += --model $(INITIAL_MODEL)
-endif
-ifdef GAMES_PER_ITER
-ITERATE_OPTIONS += --num-games $(GAMES_PER_ITER)
-endif
-ifdef EPOCHS_PER_ITER
-ITERATE_OPTIONS += --epochs $(EPOCHS_PER_ITER)
-endif
-ifdef OUT
-ITERATE_OPTIONS += --output $(OUT)
-endif
-
-ifdef STEPS
-ONLINE_OPTIONS += --steps $(STEPS)
-endif
-ifdef INITIAL_MODEL
-ONLINE_OPTIONS += --model $(INITIAL_MODEL)
-endif
-ifdef OUT
-ONLINE_OPTIONS += --output $(OUT)
-endif
+COMMON_OPTIONS  := $(if $(INITIAL_MODEL),--model $(INITIAL_MODEL)) $(if $(OUT),--output $(OUT))
+ITERATE_OPTIONS := --num-iterations $(NUM_ITERATIONS) $(if $(GAMES_PER_ITER),--num-games $(GAMES_PER_ITER)) \
+                   $(if $(EPOCHS_PER_ITER),--epochs $(EPOCHS_PER_ITER)) $(COMMON_OPTIONS)
+ONLINE_OPTIONS  := $(if $(STEPS),--steps $(STEPS)) $(COMMON_OPTIONS)
 
 .PHONY: help setup browser iterate online generate convert train evaluate crossplay report show test test-fast lint bench learn ablate smoke-smollm2 clean
 .DEFAULT_GOAL := help
