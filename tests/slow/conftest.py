@@ -76,7 +76,7 @@ def run(_session_server, tmp_path_factory) -> Run:
                 "generate.plays_per_state": 4,
                 "convert.val_fraction": 0.2,
                 "train.train_batch_size": 16,
-                "train.learning_rate": 1e-3,
+                "train.learning_rate": 3e-4,
                 "train.keep_zero_signal": True,
                 "engine.server_url": [proxy.url],
             },

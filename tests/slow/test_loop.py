@@ -1,6 +1,7 @@
 """The whole loop, two iterations, with the real server behind a recording proxy and the real verl."""
 
 import json
+from collections import defaultdict
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -238,7 +239,11 @@ def test_metrics_hold_a_line_for_each_iteration_and_the_best_is_named(run):
         assert 0 < interval["low"] <= interval["value"] <= interval["high"] <= 1
     for line in lines[1:]:
         assert 0 < line["token_entropy"] < 1
-        assert 0 <= line["groups_without_signal"] < 1
+        rewards = defaultdict(set)
+        for game in run.games(line["iteration"]):
+            rewards[game.group_index].add(game.outcome.normalized_reward)
+        flat = sum(len(values) == 1 for values in rewards.values())
+        assert line["groups_without_signal"] == pytest.approx(flat / len(rewards))
         assert 0 <= line["proposed_without_message"] < 0.5
         assert line["log_prob_gap"] < 1e-4
         assert line["distinct_messages"] > 5

@@ -80,6 +80,10 @@ class Open:
     def count(self) -> str:
         return self.page.locator("#count").inner_text()
 
+    def show(self, number: int, game_id: str) -> None:
+        self.page.evaluate(f"location.hash = '#play-{number}'")
+        expect(self.page.locator("#game h3")).to_have_text(game_id)
+
     def filter(self, **values: str) -> None:
         for name, value in values.items():
             control = self.page.locator(f"#filters [name={name}]")
@@ -243,7 +247,7 @@ def test_the_list_follows_to_games_that_it_did_not_show_at_first(opened, games):
     plays = plays_of(games)
     number = next(n for n, play in enumerate(plays) if play.game_id == f"more-{MORE - 1}")
     assert opened.page.locator("#list a").count() == 200 <= number
-    opened.page.evaluate(f"location.hash = '#play-{number}'")
+    opened.show(number, plays[number].game_id)
     expect(opened.page.locator("#list a[aria-current=true]")).to_contain_text(f"more-{MORE - 1}")
     expect(opened.page.locator("#list a[aria-current=true]")).to_be_in_viewport()
 
@@ -253,8 +257,7 @@ def test_a_game_shows_what_its_record_holds(opened, games):
     number = next(n for n, play in enumerate(plays) if play.outcome.proposal and play.policy.iteration == 2)
     record = plays[number]
     board, play = read_board(record), read_play(record)
-    opened.page.evaluate(f"location.hash = '#play-{number}'")
-    expect(opened.page.locator("#game h3")).to_have_text(record.game_id)
+    opened.show(number, record.game_id)
     turns = opened.page.locator(".dialogue li")
     assert [turn.locator(".text").text_content() for turn in turns.all()] == [turn.text for turn in record.turns]
     first, second, together, gained = opened.page.locator(".board table").all()
@@ -275,7 +278,7 @@ def test_a_game_shows_what_its_record_holds(opened, games):
 def test_all_plays_of_a_state_can_be_compared(opened, games):
     plays = plays_of(games)
     number = next(n for n, play in enumerate(plays) if play.policy.iteration == 1)
-    opened.page.evaluate(f"location.hash = '#play-{number}'")
+    opened.show(number, plays[number].game_id)
     mates = [play for play in plays if play.policy.iteration == 1 and play.group_index == plays[number].group_index]
     table = opened.page.get_by_role("region", name="Plays of this state")
     assert [row.locator("td").first.inner_text() for row in table.locator("tbody tr").all()] == [
@@ -290,11 +293,12 @@ def test_all_plays_of_a_state_can_be_compared(opened, games):
 def test_trained_tokens_are_highlighted_and_tell_their_log_probs(opened, games):
     plays = plays_of(games)
     number = next(n for n, play in enumerate(plays) if play.policy.iteration == 1)
-    opened.page.evaluate(f"location.hash = '#play-{number}'")
+    opened.show(number, plays[number].game_id)
     for details, trajectory in zip(opened.page.locator("#game details").all(), plays[number].trajectories, strict=True):
         details.locator("summary").click()
         own = details.locator(".own")
         stored = [p for p, mine in zip(trajectory.response_logprobs, trajectory.response_mask, strict=True) if mine]
+        expect(own).to_have_count(len(stored))
         shown = [float(span.get_attribute("data-log-prob")) for span in own.all()]
         assert shown == pytest.approx(stored, abs=1e-4)
         own.last.hover()
@@ -325,6 +329,7 @@ def test_axe_finds_nothing_serious(open_page, theme, width):
     opened.page.locator("figure details").first.locator("summary").click()
     for details in opened.page.locator("#game details").all():
         details.locator("summary").click()
+        expect(details.locator(".tokens")).to_be_visible()
     found = Axe().run(opened.page).response
     assert len(found["passes"]) > 20
     serious = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
