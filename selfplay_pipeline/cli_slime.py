@@ -34,7 +34,7 @@ def analyze(
     from selfplay_pipeline.asking.sources import read
     from selfplay_pipeline.ui import waiting
 
-    with waiting(f"reading {log_dir}"):
-        analysis = analyse(read(log_dir))
-        files = write(analysis, formats, out)
-    show_analysis(analysis, files)
+    found = read(log_dir)
+    with waiting(f"analysing {len(found.records):,} dialogues"):
+        analysis = analyse(found)
+    show_analysis(analysis, write(analysis, formats, out))

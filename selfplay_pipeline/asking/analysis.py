@@ -20,11 +20,11 @@ TRENDS = {
 }
 """What is tested for a trend over the steps, as it stands in a sentence."""
 METHOD = (
-    "Brackets are 95 % intervals; game states are resampled, never single dialogues. A trend is the slope of the "
-    "least-squares line of the dialogues' figures over the steps, tested by the wild cluster bootstrap (Cameron, "
-    "Gelbach and Miller 2008), two-sided at 5 % for each figure: it speaks about this run, not about another seed, and "
-    "sees no rise that is followed by a fall. Correlations are Pearson's, of single dialogues, after the mean of the "
-    "step, or of the game state within its step, is removed from both figures."
+    "Brackets are 95 % intervals that take game states, never single dialogues, as independent. A trend is the slope "
+    "of the least-squares line of the dialogues' figures over the steps, tested by the wild cluster bootstrap "
+    "(Cameron, Gelbach and Miller 2008), two-sided at 5 % for each figure: it speaks about this run, not about another "
+    "seed, and sees no rise that is followed by a fall. Correlations are Pearson's, of single dialogues, after the "
+    "mean of the step, or of the game state within its step, is removed from both figures."
 )
 
 

@@ -9,7 +9,8 @@ from selfplay_pipeline.asking.statistics import LABELS, Bin, Step
 from selfplay_pipeline.evaluate.bootstrap import Interval
 from selfplay_pipeline.report.charts import Chart, Series
 
-HUMANS = "humans, 8×8"
+HUMANS = "humans (8×8)"
+WITH_INTERVALS = "means, 95 % intervals"
 SHORT = {"specific": "name a pair", "repeated": "repeat earlier ones", "leaks": "share of partner's messages"}
 
 
@@ -24,8 +25,9 @@ def charts_of(analysis: Analysis) -> list[Chart]:
         _over_steps(analysis, "learned", "What questions bring", ["learned"]),
         _over_steps(analysis, "leaks", "Leak meter", ["leaks"], share=True),
         _over_steps(analysis, "turns", "Length of dialogues", ["turns"]),
-        _reward_by_questions(analysis.reward_by_questions),
     ]
+    if len(analysis.reward_by_questions) > 1:
+        charts.append(_reward_by_questions(analysis.reward_by_questions))
     return [chart for chart in charts if any(len(series.x) for series in chart.series)]
 
 
@@ -41,7 +43,7 @@ def _over_steps(
     reference = human[figures[0]].value if figures[0] in human else None
     humans = {} if reference is None else {HUMANS: reference}
     return Chart(
-        key, title, "Means with 95 % intervals.", analysis.unit, y_label, series, humans | dict(lines), share=share,
+        key, f"{title}: {WITH_INTERVALS}", "", analysis.unit, y_label, series, humans | dict(lines), share=share,
         style="points" if alone else "curve", names=names if alone else (),
     )  # fmt: skip
 
@@ -68,7 +70,7 @@ def _with_ends(label: str, x: Sequence[float], found: Sequence[Interval]) -> Ser
 def _reward_by_questions(bins: Sequence[Bin]) -> Chart:
     names = [str(found.low) if found.low == found.high else f"{found.low}–{found.high}" for found in bins]
     return Chart(
-        "reward_by_questions", "Reward by questions", "Means with 95 % intervals; the mean of each step is removed.",
+        "reward_by_questions", f"Reward by questions: {WITH_INTERVALS}", "",
         "questions in a dialogue", "reward above its step's mean",
         [_with_ends("dialogues", range(len(bins)), [found.reward for found in bins])], {"mean": 0.0}, "points", names,
     )  # fmt: skip
