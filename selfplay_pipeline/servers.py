@@ -67,6 +67,10 @@ class Servers:
         return self
 
     async def __aexit__(self, *error: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """End the engines that were started; they are started again when needed."""
         try:
             await self.opponent.stop()
         finally:

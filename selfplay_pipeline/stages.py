@@ -11,11 +11,11 @@ from selfplay_pipeline.convert.run import ConvertReport, run_convert
 from selfplay_pipeline.engines.open import model_context_length
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import check_checkpoint
+from selfplay_pipeline.games.partners import SCRIPTED
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.games.scripted import SCRIPTED
 from selfplay_pipeline.games.types import TRAIN, Game, State, state_rng
-from selfplay_pipeline.generate.players import POLICY, Player, PolicyPlayer, Scripted
-from selfplay_pipeline.generate.records import PolicyRecord
+from selfplay_pipeline.generate.players import Player, PolicyPlayer, Scripted
+from selfplay_pipeline.generate.records import POLICY, PolicyRecord
 from selfplay_pipeline.generate.run import GenerateJob, run_generate
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.generate.trajectory import ChatTokenizer

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
-from selfplay_pipeline.evaluate.figures import Tally, play_figures, seats_of
+from selfplay_pipeline.evaluate.figures import Seating, Tally, play_figures
 from selfplay_pipeline.evaluate.run import EvaluationJob, compare_with, default_folder, run_evaluate
 from selfplay_pipeline.evaluate.states import (
     count_shared,
@@ -180,7 +180,7 @@ def test_figures_of_any_play_fit_together(group, number):
 
 def test_plays_lost_to_the_engine_are_counted_but_in_no_figure():
     records = [make_play(0, 0), make_play(0, 1, ends_after=1)]
-    tally = Tally(game(), 1, self_play=True).add(records)
+    tally = Tally(game(), 1, Seating.BOTH).add(records)
     assert tally.statuses["engine_failure"] == 1
     assert tally.totals().intervals()["reward"].value == records[0].outcome.normalized_reward
 
@@ -203,7 +203,7 @@ def test_both_seatings_are_played_and_only_the_evaluated_players_words_count(tmp
     records = list(read_games(job.file("scripted")))
     assert len(records) == 20 * 3 * 2
     for record in records:
-        (seat,) = seats_of(record.play, self_play=False)
+        (seat,) = Seating.EITHER.seats(record.play)
         assert record.players[seat] == "own-view"
         assert record.players[1 - seat] == "random"
         assert record.trajectories == []
