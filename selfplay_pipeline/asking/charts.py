@@ -11,7 +11,7 @@ from selfplay_pipeline.report.charts import Chart, Series
 
 HUMANS = "humans (8×8)"
 WITH_INTERVALS = "means, 95 % intervals"
-SHORT = {"specific": "name a pair", "repeated": "repeat earlier ones", "leaks": "share of partner's messages"}
+SHORT = {"specific": "name a pair", "repeated": "of these, only ask again", "leaks": "share of partner's messages"}
 
 
 def charts_of(analysis: Analysis) -> list[Chart]:

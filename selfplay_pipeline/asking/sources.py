@@ -12,8 +12,7 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.matching import MatchingGame
 from selfplay_pipeline.games.questions import asking
 from selfplay_pipeline.games.types import Status
-from selfplay_pipeline.generate.players import POLICY
-from selfplay_pipeline.generate.records import PlayRecord
+from selfplay_pipeline.generate.records import POLICY, PlayRecord
 from selfplay_pipeline.iterate.manifest import RunDirectory
 from selfplay_pipeline.report.scan import plays
 

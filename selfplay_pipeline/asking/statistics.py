@@ -18,7 +18,9 @@ from selfplay_pipeline.asking.records import DialogueRecord
 from selfplay_pipeline.evaluate.bootstrap import CHUNK, RESAMPLES, Interval, Totals
 
 ALPHA = 0.05
+"""Of every test and interval."""
 MOST_BINS = 7
+"""Of numbers of questions."""
 MIN_STATES = 6
 """Fewer signs than this have no pattern that is rarer than `ALPHA`."""
 
@@ -27,7 +29,7 @@ FIGURES: dict[str, tuple[str, str | None]] = {
     "questions": ("questions", None),
     "asking": ("questions", "messages"),
     "specific": ("specific", "questions"),
-    "repeated": ("repeated", "questions"),
+    "repeated": ("repeated", "specific"),
     "learned": ("learned", "questions"),
     "messages": ("messages", None),
     "turns": ("turns", None),
@@ -40,7 +42,7 @@ LABELS = {
     "questions": "questions per dialogue",
     "asking": "share of messages that ask",
     "specific": "share of questions for a specific pair",
-    "repeated": "share of questions that repeat earlier ones",
+    "repeated": "share of these that only ask again",
     "learned": "cells learned per question",
     "messages": "messages per dialogue",
     "turns": "turns per dialogue",
@@ -82,17 +84,17 @@ class Bin(BaseModel):
     reward: Interval
 
 
+def parts_of(records: Sequence[DialogueRecord], name: str) -> tuple[Values, Values]:
+    """A figure's numerator and denominator in each dialogue, shapes (dialogues,)."""
+    above, below = FIGURES[name]
+    whole = [1.0 if below is None else getattr(record, below) for record in records]
+    return np.array([getattr(record, above) for record in records], np.float64), np.array(whole, np.float64)
+
+
 def values_of(records: Sequence[DialogueRecord], name: str) -> Values:
     """A figure of each dialogue, NaN where its denominator is 0."""
-    above, below = FIGURES[name]
-    return np.array(
-        [
-            float(getattr(record, above)) / whole
-            if (whole := 1 if below is None else getattr(record, below))
-            else np.nan
-            for record in records
-        ]
-    )
+    above, below = parts_of(records, name)
+    return np.divide(above, below, out=np.full_like(above, np.nan), where=below > 0)
 
 
 def by_step(records: Sequence[DialogueRecord]) -> list[Step]:
@@ -108,10 +110,7 @@ def by_step(records: Sequence[DialogueRecord]) -> list[Step]:
 
 def figures_of(records: Sequence[DialogueRecord]) -> dict[str, Interval]:
     """Ratios of sums over dialogues, with intervals where two states or more have something to say."""
-    columns = {}
-    for name, (above, below) in FIGURES.items():
-        whole = [1 if below is None else getattr(record, below) for record in records]
-        columns[name] = (np.array([getattr(record, above) for record in records], float), np.array(whole, float))
+    columns = {name: parts_of(records, name) for name in FIGURES}
     return clustered(columns, np.array([record.group for record in records]))
 
 
