@@ -16,9 +16,6 @@ from selfplay_pipeline.generate.records import POLICY, PlayRecord
 from selfplay_pipeline.iterate.manifest import RunDirectory
 from selfplay_pipeline.report.scan import plays
 
-LOST = {Status.ENGINE_FAILURE.value, "partner_failure", "aborted", "failed"}
-"""Dialogues that ended so, by our words or by slime's, say nothing about who played them."""
-
 
 @dataclass(frozen=True)
 class Dialogues:
@@ -47,7 +44,7 @@ def read(path: Path) -> Dialogues:
         unit, records = "training step", list(read_dialogues(path / FILE_NAME))
     else:
         unit, records = "iteration", list(_run(path))
-    kept = [record for record in records if record.status not in LOST]
+    kept = [record for record in records if record.status != Status.ENGINE_FAILURE]
     if not kept:
         raise UserError(
             f"{path}: no dialogue in it (yet); expected {FILE_NAME} of slime's log hook, or "

@@ -210,7 +210,8 @@ def _slope(x: Values, y: Values, stratum: Numbers, states: Numbers, resamples: i
         return Interval(value=value, low=None, high=None), None
     drawn = np.concatenate([_t(*slope_and_error(signs)) for signs in _signs(clusters, resamples)])
     p = (1 + int((drawn >= _t(slope, error)).sum())) / (1 + resamples)
-    margin = float(np.sort(drawn)[-math.ceil(ALPHA * (1 + resamples) - 1)] * error[0])
+    critical = np.sort(drawn)[-math.ceil(ALPHA * (1 + resamples) - 1)] * (1 + 1e-8)  # ties do not reject
+    margin = float(critical * error[0])
     if not math.isfinite(margin):
         return Interval(value=value, low=None, high=None), p
     return Interval(value=value, low=value - margin, high=value + margin), p
