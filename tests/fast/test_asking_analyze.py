@@ -157,6 +157,7 @@ def test_the_human_reference_counts_dialops_games_by_our_rules(log_dir):
     assert human.with_question_mark == pytest.approx(439 / 1610)
     assert round(human.with_question_mark_mean_of_games, 2) == 0.29
     assert human.figures["asking"].value > human.with_question_mark, "not every question has its mark"
+    assert human.figures["messages"].value == pytest.approx(1610 / (2 * 134)), "each game counts from both seats"
     assert human.figures["reward"].value == pytest.approx(0.921, abs=5e-4)
     line = next(chart for chart in charts_of(analyse(read(log_dir))) if chart.key == "asking").lines
     assert line == {HUMANS: human.figures["asking"].value}
@@ -169,9 +170,22 @@ def test_without_the_human_games_there_is_no_human_line(log_dir, tmp_path, monke
     assert "humans" not in in_markdown(analysis)
 
 
+def test_a_single_step_has_points_with_error_bars_since_a_band_would_have_no_width(tmp_path):
+    charts = charts_of(analyse(read(training(tmp_path, steps=1))))
+    assert {chart.style for chart in charts} == {"points"}
+    assert next(chart.names for chart in charts if chart.key == "questions") == ["0"]
+
+
 def test_no_evidence_is_said_where_there_is_none(tmp_path):
-    found = Dialogues(tmp_path, "training step", read(training(tmp_path, rise=0)).records, 0)
-    assert analyse(found).verdicts[0].startswith("No evidence that questions per dialogue rose or fell: ")
+    rng = np.random.default_rng(1)
+    found = read(training(tmp_path, rise=0))
+    records = [
+        record.model_copy(update={"reward": reward})
+        for record, reward in zip(found.records, rng.random(128), strict=True)
+    ]
+    verdicts = analyse(Dialogues(tmp_path, found.unit, records, 0)).verdicts
+    assert verdicts[0].startswith("No evidence that questions per dialogue rose or fell: ")
+    assert verdicts[3].startswith("No evidence that within a step dialogues with more questions end better or worse: ")
 
 
 @pytest.mark.parametrize(
