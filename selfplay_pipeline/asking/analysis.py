@@ -78,8 +78,8 @@ def _trend_in_words(name: str, found: Trend, steps: Sequence[Step], unit: str) -
         return f"Whether {what} rose or fell cannot be told: no dialogue has any to count."
     if found.verdict == "cannot be told":
         return (
-            f"Whether {what} rose or fell cannot be told: {count(found.steps, unit)} and "
-            f"{count(found.states, 'game state')}, of which the test needs at least 2 and {MIN_STATES}."
+            f"Whether {what} rose or fell cannot be told: it is known at {count(found.steps, unit)} and on "
+            f"{count(found.states, 'game state')}, and the test needs at least 2 and {MIN_STATES}."
         )
     ends = [f"{step.figures[name]} at {unit} {step.step}" for step in (steps[0], steps[-1])]
     chance = "p < 0.001" if found.p is not None and found.p < 0.001 else f"p = {found.p:.3f}"

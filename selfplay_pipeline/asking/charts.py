@@ -35,16 +35,16 @@ def _over_steps(
     analysis: Analysis, key: str, title: str, figures: Sequence[str], human: Mapping[str, Interval] = {},
     lines: Mapping[str, float] = {}, *, share: bool = False,
 ) -> Chart:  # fmt: skip
-    """Figures over the steps; a single step is drawn as points with error bars."""
-    names = [str(step.step) for step in analysis.steps]
-    alone = len(names) == 1
-    series = [_series(name, analysis.steps, alone) for name in figures]
+    """Figures over the steps; where only one step has any they are points with error bars."""
+    known = [step for step in analysis.steps if any(step.figures[name].value is not None for name in figures)]
+    alone = len(known) == 1
+    series = [_series(name, known, alone) for name in figures]
     y_label = _label(figures[0]) if len(figures) == 1 else "share of questions"
     reference = human[figures[0]].value if figures[0] in human else None
     humans = {} if reference is None else {HUMANS: reference}
     return Chart(
         key, f"{title}: {WITH_INTERVALS}", "", analysis.unit, y_label, series, humans | dict(lines), share=share,
-        style="points" if alone else "curve", names=names if alone else (),
+        style="points" if alone else "curve", names=[str(step.step) for step in known] if alone else (),
     )  # fmt: skip
 
 

@@ -145,7 +145,7 @@ def test_one_step_and_silent_dialogues_are_drawn_as_far_as_they_go(tmp_path):
     append_dialogues(tmp_path / "logs", [dialogue(5, group, **silent) for group in range(3)])
     done = selfplay("slime", "analyze", "--log-dir", str(tmp_path / "logs"), "--out", str(tmp_path / "out"))
     assert done.returncode == 0
-    assert "Whether questions per dialogue rose or fell cannot be told: 1 training step" in " ".join(
+    assert "Whether questions per dialogue rose or fell cannot be told: it is known at 1 training step" in " ".join(
         done.stdout.split()
     )
     assert {path.stem for path in (tmp_path / "out").glob("*.png")} == {"questions", "reward", "leaks", "turns"}
@@ -171,9 +171,11 @@ def test_without_the_human_games_there_is_no_human_line(log_dir, tmp_path, monke
 
 
 def test_a_single_step_has_points_with_error_bars_since_a_band_would_have_no_width(tmp_path):
-    charts = charts_of(analyse(read(training(tmp_path, steps=1))))
-    assert {chart.style for chart in charts} == {"points"}
-    assert next(chart.names for chart in charts if chart.key == "questions") == ["0"]
+    silent = {"messages": 0, "questions": 0, "specific": 0, "repeated": 0}
+    append_dialogues(training(tmp_path, steps=1), [dialogue(9, group, **silent) for group in range(3)])
+    charts = {chart.key: chart for chart in charts_of(analyse(read(tmp_path)))}
+    assert (charts["questions"].style, charts["questions"].series[0].x) == ("curve", [0, 9])
+    assert (charts["asking"].style, charts["asking"].names) == ("points", ["0"])
 
 
 def test_no_evidence_is_said_where_there_is_none(tmp_path):
