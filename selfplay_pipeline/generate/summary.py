@@ -41,7 +41,7 @@ class Summary:
     own_tokens: int = 0
     """… and how many these are, of plays that the engine did not fail."""
     asked: Counter[str] = field(default_factory=Counter)
-    """The policy's questions and what came of them: sums of `games/questions.py: Asking`."""
+    """Questions of the policy (without one: of player 0) and what came of them: sums of `Asking`."""
     sampled_tokens: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -74,9 +74,8 @@ class Summary:
         opened = next((turn.action for turn in record.turns if turn.action in _OPENERS), None)
         self.proposed_untold += opened is ActionKind.PROPOSE
         state = MatchingGame().load_state(record.state)
-        for seat, name in enumerate(record.players):
-            if name == POLICY:
-                self.asked.update(asdict(asking(record.turns, state, seat)))
+        for seat in [seat for seat, name in enumerate(record.players) if name == POLICY] or [0]:
+            self.asked.update(asdict(asking(record.turns, state, seat)))
 
     @property
     def plays(self) -> int:

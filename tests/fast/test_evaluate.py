@@ -162,7 +162,7 @@ def test_figures_of_a_play_are_those_counted_by_hand():
     assert first["reward_second"] == (0, 0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 5), st.integers(0, 40))
 def test_figures_of_any_play_fit_together(group, number):
     record, state = make_play(group, number), board_state(0, group)
@@ -280,3 +280,13 @@ def test_each_evaluation_has_a_folder_of_its_own():
     }
     assert len(names) == 5
     assert all(folder.parent == Path("data/evaluations") for folder in names)
+
+
+def test_a_player_can_hold_the_first_seat_in_all_plays(tmp_path):
+    evaluation, job = evaluate("asker", tmp_path, "shy", 20, first_only=True, plays=1)
+    played = list(read_games(job.file("scripted")))
+    assert [play.players for play in played] == [["asker", "shy"]] * 20
+    assert value(evaluation, "reward") > 0.95
+    assert value(evaluation, "questions") == value(evaluation, "specific") == 1
+    assert (value(evaluation, "unasked"), value(evaluation, "repeated")) == (0, 0)
+    assert value(evaluation, "learned") > 1

@@ -63,7 +63,7 @@ def scan_of(path: Path, records, mode="training", iteration=None) -> Scan:
 # --- one play
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(play_records())
 def test_gains_add_up_to_what_the_proposal_lacks(record):
     board, play = read_board(record), read_play(record)
@@ -78,7 +78,7 @@ def test_gains_add_up_to_what_the_proposal_lacks(record):
         assert sum(cell.gain for cell in cells) == record.outcome.score - board.best
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(play_records())
 def test_of_several_optima_the_one_most_like_the_proposal_is_shown(record):
     board, play = read_board(record), read_play(record)
@@ -93,7 +93,7 @@ def test_of_several_optima_the_one_most_like_the_proposal_is_shown(record):
         assert sum(a == b for a, b in zip(play.optimum, play.proposal, strict=True)) == max(alike)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(play_records())
 def test_a_trajectory_reads_as_its_tokens_with_own_ones_apart(record):
     for trajectory in record.trajectories:
