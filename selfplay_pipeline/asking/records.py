@@ -1,0 +1,92 @@
+"""One dialogue of the policy with a partner as one JSON line: what was asked, told and scored, without the texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from filelock import FileLock
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
+
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.files import explain
+from selfplay_pipeline.generate.records import read_lines
+from selfplay_pipeline.generate.store import repair
+
+FILE_NAME = "dialogues.jsonl"
+"""In a log directory."""
+
+
+class DialogueRecord(BaseModel):
+    """Counts of one dialogue, from the policy's seat.
+
+    The fields from `messages` on are those of `games.questions.Asking`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    step: NonNegativeInt
+    """Of training: how often the policy had been updated, or the iteration that played."""
+    game_id: str
+    group: NonNegativeInt
+    """The game state's number: dialogues on one state are one group."""
+    reward: float = Field(ge=0, le=1, allow_inf_nan=False)
+    """Normalised; 0 unless agreed."""
+    status: str
+    """How it ended, as `games.types.Status` has it."""
+    turns: NonNegativeInt
+    """Of both players."""
+    messages: NonNegativeInt
+    """The policy's."""
+    questions: NonNegativeInt
+    """Messages that ask."""
+    specific: NonNegativeInt
+    """Questions that name a reviewer–paper pair."""
+    pairs: NonNegativeInt
+    """Different pairs asked for."""
+    repeated: NonNegativeInt
+    """Specific questions that ask only for pairs asked before."""
+    learned: NonNegativeInt
+    """Cells unseen by the policy that the partner told after being asked."""
+    partner_messages: NonNegativeInt
+    leaks: NonNegativeInt
+    """Messages of the partner that told a score nobody had asked for."""
+
+    @model_validator(mode="after")
+    def _parts_of_a_whole(self) -> DialogueRecord:
+        for part, whole in (
+            ("questions", "messages"),
+            ("specific", "questions"),
+            ("repeated", "specific"),
+            ("leaks", "partner_messages"),
+        ):
+            if getattr(self, part) > getattr(self, whole):
+                raise ValueError(f"'{part}' is {getattr(self, part)}, above '{whole}' {getattr(self, whole)}")
+        return self
+
+
+def append_dialogues(log_dir: Path, records: Iterable[DialogueRecord]) -> None:
+    """Add dialogues to the log directory's file, all in one write; a line torn by an earlier kill is cut off first."""
+    lines = "".join(record.model_dump_json() + "\n" for record in records)
+    log_dir.mkdir(parents=True, exist_ok=True)
+    path = log_dir / FILE_NAME
+    with FileLock(path.with_name(path.name + ".lock")):
+        repair(path)
+        with path.open("ab") as file:
+            file.write(lines.encode())
+
+
+def read_dialogues(path: Path) -> Iterator[DialogueRecord]:
+    """Read a file of dialogues; a torn last line, which is still being written or was left by a kill, is left out.
+
+    Raises:
+        UserError: the file is missing, or a line is bad; names file, line and field.
+    """
+    for number, line in read_lines(path, "the log hook of slime writes this file"):
+        if not line.strip():
+            continue
+        try:
+            yield DialogueRecord.model_validate_json(line)
+        except ValidationError as error:
+            if line.endswith(b"\n"):
+                raise UserError(f"{path}:{number}: {explain(error)}; the log hook of slime writes this file") from None

@@ -1,0 +1,66 @@
+"""Dialogues are appended whole, survive a kill, and a bad line is named."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfplay_pipeline.asking.records import FILE_NAME, DialogueRecord, append_dialogues, read_dialogues
+from selfplay_pipeline.errors import UserError
+
+
+def dialogue(step: int = 0, group: int = 0, **fields) -> DialogueRecord:
+    counts = {"turns": 9, "messages": 4, "questions": 3, "specific": 2, "pairs": 2, "repeated": 1, "learned": 1}
+    counts |= {"partner_messages": 4, "leaks": 0}
+    given = {"game_id": f"g{group}", "reward": 0.5, "status": "agreed"} | counts | fields
+    return DialogueRecord(step=step, group=group, **given)
+
+
+def test_what_is_appended_is_read_in_the_same_order(tmp_path):
+    first, then = [dialogue(0, 1), dialogue(0, 2)], [dialogue(1, 1, reward=0.1)]
+    append_dialogues(tmp_path / "new" / "logs", first)
+    append_dialogues(tmp_path / "new" / "logs", then)
+    assert list(read_dialogues(tmp_path / "new" / "logs" / FILE_NAME)) == first + then
+
+
+@given(st.integers(1, 400))
+def test_a_file_cut_anywhere_keeps_every_whole_line_and_can_be_continued(tmp_path_factory, cut):
+    folder = tmp_path_factory.mktemp("logs")
+    path = folder / FILE_NAME
+    whole = [dialogue(0, group) for group in range(3)]
+    append_dialogues(folder, whole)
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[: size - cut])
+    kept = path.read_bytes().count(b"\n")
+    assert kept < 3
+    assert list(read_dialogues(path))[:kept] == whole[:kept]
+    append_dialogues(folder, [dialogue(5)])
+    assert list(read_dialogues(path)) == [*whole[:kept], dialogue(5)]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"reward": 1.5}, "field 'reward'"),
+        ({"step": "soon"}, "field 'step'"),
+        ({"surprise": 1}, "field 'surprise'"),
+        ({"questions": 5}, "'questions' is 5, above 'messages' 4"),
+    ],
+)
+def test_a_bad_line_is_named_with_its_file_and_field(tmp_path, change, field):
+    append_dialogues(tmp_path, [dialogue()])
+    path = tmp_path / FILE_NAME
+    with path.open("a") as file:
+        file.write(json.dumps(json.loads(dialogue().model_dump_json()) | change) + "\n")
+    with pytest.raises(UserError) as error:
+        list(read_dialogues(path))
+    assert f"{path}:2: " in str(error.value) and field in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_torn_line_is_tolerated_only_at_the_end(tmp_path):
+    append_dialogues(tmp_path, [dialogue()])
+    path = tmp_path / FILE_NAME
+    path.write_bytes(b'{"step": 1, "game\n' + path.read_bytes())
+    with pytest.raises(UserError, match=rf"{FILE_NAME}:1: "):
+        list(read_dialogues(path))
