@@ -49,9 +49,6 @@ class ChatClient:
         Raises:
             UserError: the key is missing, or the address or the cache cannot be used.
         """
-        # These log headers of answers, and a server may send back what it was sent.
-        for name in ("openai", "httpx", "httpcore"):
-            logging.getLogger(name).setLevel(logging.WARNING)
         self.config = config
         self.endpoint = config.endpoint
         self.total = PartnerUsage()
@@ -112,6 +109,10 @@ class ChatClient:
         if self._openai is None:
             from openai import AsyncOpenAI
 
+            # These log headers of answers, and a server may send back what it was sent. Once imported, the package
+            # has read OPENAI_LOG and no more turns its log on.
+            for name in ("openai", "httpx", "httpcore"):
+                logging.getLogger(name).setLevel(logging.WARNING)
             # The package's own retries are off: they could be neither counted nor capped, nor see a useless answer.
             # Its timeout is too, since that one starts anew with every byte.
             self._openai = AsyncOpenAI(api_key=self._key or "none", base_url=self.endpoint, max_retries=0, timeout=None)
