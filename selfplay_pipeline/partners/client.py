@@ -109,8 +109,8 @@ class ChatClient:
         if self._openai is None:
             from openai import AsyncOpenAI
 
-            # These log headers of answers, and a server may send back what it was sent. Once imported, the package
-            # has read OPENAI_LOG and no more turns its log on.
+            # These log headers of answers, and a server may send back what it was sent. The import comes first: it
+            # turns logs on if OPENAI_LOG says so.
             for name in ("openai", "httpx", "httpcore"):
                 logging.getLogger(name).setLevel(logging.WARNING)
             # The package's own retries are off: they could be neither counted nor capped, nor see a useless answer.
