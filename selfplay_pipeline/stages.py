@@ -83,12 +83,11 @@ def plan_generate(config: Config, output: Path, seats: Sequence[str] = SELF_PLAY
     groups = num_groups(config)
     plays = groups * config.generate.plays_per_state
     who = f"{config.model} plays" if tuple(seats) == SELF_PLAY else f"{config.model}: {seats[0]} and {seats[1]} play"
-    if CHAT in seats:
-        who = f"{who} ({CHAT} is {config.partner.model} at {config.partner.endpoint})"
+    partner = f"; {CHAT} is {config.partner.model} at {config.partner.endpoint}" if CHAT in seats else ""
     return (
         f"{who} {plays} games ({groups} states × {config.generate.plays_per_state} plays, board "
         f"{config.game.size}×{config.game.size}) with {config.engine.kind} to {output}: "
-        f"{seats.count(POLICY) * plays} rows at most"
+        f"{seats.count(POLICY) * plays} rows at most{partner}"
     )
 
 

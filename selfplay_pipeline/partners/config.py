@@ -37,7 +37,8 @@ class PartnerConfig(BaseModel):
     max_concurrency: Annotated[int, Field(ge=1)] = 16
     """Requests under way at a time."""
     max_requests: Annotated[int, Field(ge=1)] | None = None
-    """Requests that one command may send, retries included; then it stops. None is no limit."""
+    """Requests that one command may send, retries included; then it stops. None is no limit. Plays that are cut so
+    are played again by the next command, for nothing as far as `cache` has their answers."""
     cache: Path | None = None
     """File, or folder for one, that keeps all answers, so that the same questions of a repeated run cost nothing."""
     prompt_price: Annotated[float, Field(ge=0)] = 2.0
