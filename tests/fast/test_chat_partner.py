@@ -25,6 +25,7 @@ from selfplay_pipeline.generate.play import Reply
 from selfplay_pipeline.generate.players import Scripted
 from selfplay_pipeline.generate.records import PartnerUsage, read_games
 from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.iterate.manifest import RunDirectory
 from selfplay_pipeline.partners.cache import AnswerCache
 from selfplay_pipeline.partners.client import ChatClient, PartnerError, RequestCapError
 from selfplay_pipeline.partners.config import PartnerConfig
@@ -468,6 +469,13 @@ class TestGenerate:
         prompt.write_text("{{ rules }} two")
         with pytest.raises(UserError, match=r"partner\.prompt"):
             generate(settings(endpoint, prompt=str(prompt)), tmp_path / "games.jsonl")
+
+    def test_a_run_of_the_loop_may_ask_in_another_way_but_not_someone_else(self, endpoint, tmp_path):
+        run = RunDirectory(tmp_path)
+        run.open(settings(endpoint, max_requests=5))
+        run.open(settings(endpoint, max_requests=9, max_concurrency=2, timeout=9, cache="cache", completion_price=1))
+        with pytest.raises(UserError, match=r"partner\.model"):
+            run.open(settings(endpoint, model="other"))
 
     def test_the_key_is_nowhere(self, endpoint, tmp_path):
         """The whole command with all logs on and a server that sends the key back in every way that it can."""
