@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from bench import command
 from selfplay_pipeline.asking.analysis import analyse
 from selfplay_pipeline.asking.output import write
 from selfplay_pipeline.asking.sources import read
-
-from bench import command
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.evaluate.bootstrap import contrast
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate, totals_of
@@ -26,7 +26,6 @@ from selfplay_pipeline.evaluate.states import StateSet, held_out_states, referen
 from selfplay_pipeline.files import write_json
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.iterate.run import run_iterate
-from selfplay_pipeline.models.tiny import build_tiny_model
 from selfplay_pipeline.servers import Servers
 
 STATE_SEED = 1
@@ -35,18 +34,15 @@ SHOWN = ("reward", "optimal", "questions", "specific", "repeated", "learned", "u
 
 def main(
     seeds: Annotated[int, typer.Option(min=1, help="Training seeds 1, 2, …")] = 1,
-    iterations: Annotated[int, typer.Option(min=2)] = 8,
+    iterations: Annotated[int, typer.Option(min=2)] = 10,
     states: Annotated[int, typer.Option(min=2, help="Held-out states.")] = 500,
-    work: Annotated[Path, typer.Option(help="Gets the warm start, the runs and the plays.")] = Path("data/shy"),
+    work: Annotated[Path, typer.Option(help="Gets the runs and the plays.")] = Path("data/shy"),
     out: Annotated[Path, typer.Option(help="Gets results.json, and the analysis of each seed.")] = Path(
         "docs/results/shy"
     ),
 ) -> None:
     """Train opposite the shy partner and say whether the policy came to ask more."""
-    warm_start = work / "warm_start"
-    config = load_config("tiny_shy", {"model": str(warm_start), "iterate.num_iterations": iterations})
-    if not (warm_start / "warm_start.json").exists():
-        build_tiny_model(warm_start, config.game, "shy")
+    config = load_config("tiny_shy", {"iterate.num_iterations": iterations})
     held_out = held_out_states(make_game(config.game), states, STATE_SEED)
     results: dict[str, Any] = {
         "command": shlex.join(["python", "-m", "bench.shy", *sys.argv[1:]]),

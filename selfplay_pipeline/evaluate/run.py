@@ -16,7 +16,6 @@ from selfplay_pipeline.evaluate.figures import Seating, Tally
 from selfplay_pipeline.evaluate.pairing import Pairing, check_names, comparable, play_pairing
 from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.files import read_json, write_text
-from selfplay_pipeline.games.partners import SCRIPTED
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_games
 from selfplay_pipeline.servers import Servers
@@ -48,7 +47,7 @@ class EvaluationJob:
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        if self.player in SCRIPTED:
+        if not is_checkpoint(self.player):
             return ("scripted",)
         return ("sampled", "greedy") if self.greedy else ("sampled",)
 

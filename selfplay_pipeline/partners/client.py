@@ -181,7 +181,7 @@ class ChatClient:
             return UserError(f"{where}: {said}; everything played is kept, and the same command continues")
         if status not in (408, 409, 429) and status < 500:
             return PartnerError(f"{where} answered {status}: {said}")
-        pause = _retry_after(error.response.headers)
+        pause = retry_after(error.response.headers)
         if pause > LONGEST_PAUSE:
             return PartnerError(f"{where} answered {status} and asks to wait {pause:.0f} s: {said}")
         return _Retriable(f"answered {status}: {said}", pause)
@@ -243,7 +243,7 @@ class _Completion(BaseModel):
     usage: _Usage | None = None
 
 
-def _retry_after(headers: Any) -> float:
+def retry_after(headers: Any) -> float:
     """Seconds that a server asks to wait: a number or a date (RFC 9110, section 10.2.3); 0 if it does not say."""
     value = headers.get("retry-after", "")
     try:
