@@ -29,7 +29,7 @@ from selfplay_pipeline.iterate.run import run_iterate
 from selfplay_pipeline.servers import Servers
 
 STATE_SEED = 1
-SHOWN = ("reward", "optimal", "questions", "specific", "repeated", "learned", "unasked", "turns", "illegal")
+SHOWN = ("reward", "optimal", "questions", "specific", "repeated", "learned", "leaks", "turns", "illegal")
 
 
 def main(

@@ -206,10 +206,11 @@ def generate(
         engine__device=device,
         engine__server_url=server_url or None,
     )
-    from selfplay_pipeline.stages import generate_games, plan_generate
+    from selfplay_pipeline.stages import check_players, generate_games, plan_generate
     from selfplay_pipeline.ui import show_summary
 
     if dry_run:
+        check_players((player0, player1))
         print(plan_generate(settings, output, (player0, player1)))
         return
     summary = _run(generate_games(settings, output, first_state=first_state, seats=(player0, player1)))
@@ -430,9 +431,10 @@ def iterate(
         engine__server_url=server_url or None,
     )
     if dry_run:
-        from selfplay_pipeline.iterate.run import seats_of
+        from selfplay_pipeline.iterate.run import check_opponent, seats_of
         from selfplay_pipeline.stages import plan_generate
 
+        check_opponent(settings)
         plan = plan_generate(settings, output / "iter_N", seats_of(settings))
         print(f"{settings.iterate.num_iterations} times: {plan}, then train")
         return
@@ -444,9 +446,13 @@ def iterate(
 
 @app.command()
 def evaluate(
-    checkpoint: Annotated[str, typer.Argument(help="A folder, a hub name, or a scripted partner.")],
+    checkpoint: Annotated[str, typer.Argument(help="A folder, a hub name, a scripted partner, or chat.")],
     config: ConfigFile = None,
     opponent: Annotated[str, typer.Option(help=f"Who sits opposite: self, {OTHERS}.")] = "self",
+    first_only: Annotated[
+        bool,
+        typer.Option("--first-only", help="Opposite another player always hold player 0's seat."),
+    ] = False,
     states: StatesFile = None,
     num_states: NumStates = None,
     plays: Annotated[int | None, typer.Option(min=1, help="Sampled plays of each state (and seating).")] = None,
@@ -490,7 +496,8 @@ def evaluate(
         opponent=opponent,
         states=_states(settings, states),
         plays=settings.evaluate.plays,
-        output=output or default_folder(checkpoint, opponent, states, settings),
+        output=output or default_folder(checkpoint, opponent, states, settings, first_only=first_only),
+        first_only=first_only,
     )
     if compare is not None:
         check_comparable(settings, job, compare)

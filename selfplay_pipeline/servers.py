@@ -89,11 +89,11 @@ class Servers:
     async def stop(self) -> None:
         """End the engines that were started; they are started again when needed."""
         try:
-            if self._chat is not None:
-                await self._chat.close()
             await self.opponent.stop()
         finally:
             await self.policy.stop()
+        if self._chat is not None:
+            await self._chat.close()
 
 
 _SHAPE = ("architectures", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",

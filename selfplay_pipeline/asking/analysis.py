@@ -15,6 +15,7 @@ from selfplay_pipeline.evaluate.bootstrap import Interval
 
 TRENDS = {
     "questions": "questions per dialogue",
+    "pairs": "the number of pairs asked for",
     "asking": "the share of messages that ask",
     "reward": "the normalised reward",
 }

@@ -19,6 +19,7 @@ def charts_of(analysis: Analysis) -> list[Chart]:
     human = analysis.human.figures if analysis.human else {}
     charts = [
         _over_steps(analysis, "questions", "Questions", ["questions"], human),
+        _over_steps(analysis, "pairs", "Pairs asked for", ["pairs"], human),
         _over_steps(analysis, "asking", "Messages that ask", ["asking"], human, share=True),
         _over_steps(analysis, "reward", "Reward", ["reward"], human, {"optimum": 1.0}),
         _over_steps(analysis, "kinds", "Kinds of questions", ["specific", "repeated"], share=True),

@@ -54,11 +54,14 @@ def read(path: Path) -> Dialogues:
 
 
 def _run(path: Path) -> Iterator[DialogueRecord]:
-    """All games of a run, the step being the iteration that trained on them."""
+    """All games of a run, the step being the iteration that trained on them.
+
+    An iteration that is still playing is left out: plays with few questions end first.
+    """
     run = RunDirectory(path)
     found = (re.fullmatch(r"iter_(\d+)", folder.name) for folder in path.iterdir())
     for number in sorted(int(match.group(1)) for match in found if match):
-        if run.games(number).exists():
+        if run.games(number).with_suffix(".summary.json").exists():
             for _, _, record in plays(run.games(number)):
                 yield from dialogues_of(record, number)
 

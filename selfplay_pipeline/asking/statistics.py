@@ -27,6 +27,7 @@ MIN_STATES = 6
 FIGURES: dict[str, tuple[str, str | None]] = {
     "reward": ("reward", None),
     "questions": ("questions", None),
+    "pairs": ("pairs", None),
     "asking": ("questions", "messages"),
     "specific": ("specific", "questions"),
     "repeated": ("repeated", "specific"),
@@ -40,6 +41,7 @@ FIGURES: dict[str, tuple[str, str | None]] = {
 LABELS = {
     "reward": "normalised reward",
     "questions": "questions per dialogue",
+    "pairs": "pairs asked for per dialogue",
     "asking": "share of messages that ask",
     "specific": "share of questions for a specific pair",
     "repeated": "share of these that only ask again",

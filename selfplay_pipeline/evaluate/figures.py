@@ -16,9 +16,9 @@ import numpy as np
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.evaluate.bootstrap import Totals
 from selfplay_pipeline.games.matching import MatchingGame, MatchingState
+from selfplay_pipeline.games.mentions import told_cells
 from selfplay_pipeline.games.questions import asking
-from selfplay_pipeline.games.scripted import told_cells
-from selfplay_pipeline.games.text import TAG
+from selfplay_pipeline.games.text import untagged
 from selfplay_pipeline.games.types import ActionKind, ErrorKind, Status
 from selfplay_pipeline.generate.records import PlayRecord
 
@@ -44,7 +44,7 @@ LABELS = {
     "specific": "questions for a score",
     "repeated": "of these, asked again",
     "learned": "cells learned a question",
-    "unasked": "partner's messages with scores that nobody asked for",
+    "leaks": "partner's messages with scores that nobody asked for",
     "turns": "turns a game",
     "told": "visible cells told",
 }
@@ -75,7 +75,7 @@ def play_figures(record: PlayRecord, state: MatchingState, seats: Sequence[int])
     reward, agreed = record.outcome.normalized_reward, record.outcome.status is Status.AGREED
     mine = [turn for turn in record.turns if turn.player in seats]
     messages = [turn.text for turn in mine if turn.action is ActionKind.MESSAGE]
-    words = sum(len(TAG.sub("", text, count=1).split()) for text in messages)
+    words = sum(len(untagged(text).split()) for text in messages)
     errors = Counter(turn.error_kind for turn in mine if turn.error_kind)
     visible = told = 0
     asked: Counter[str] = Counter()
@@ -100,7 +100,7 @@ def play_figures(record: PlayRecord, state: MatchingState, seats: Sequence[int])
         "specific": (asked["specific"], asked["questions"]),
         "repeated": (asked["repeated"], asked["specific"]),
         "learned": (asked["learned"], asked["questions"]),
-        "unasked": (asked["leaks"], asked["partner_messages"]),
+        "leaks": (asked["leaks"], asked["partner_messages"]),
         "turns": (len(mine), 1),
         "told": (told, visible),
         **{f"illegal_{kind.value}": (errors[kind], 1) for kind in ErrorKind},

@@ -77,7 +77,7 @@ def comparable(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Whether each names a checkpoint or a scripted partner.
+    """Whether each names a checkpoint, a scripted partner or `chat`.
 
     Raises:
         UserError: one does not.

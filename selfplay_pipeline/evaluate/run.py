@@ -30,7 +30,7 @@ class EvaluationJob:
     """What to evaluate.
 
     Attributes:
-        player: a checkpoint, or the name of a scripted partner.
+        player: a checkpoint, the name of a scripted partner, or `chat`.
         opponent: who sits opposite: `self`, another checkpoint or a scripted partner.
         first_only: opposite another player it holds player 0's seat in all plays, instead of both seats in turns.
         plays: sampled plays of each state (and of each seating).
@@ -57,9 +57,9 @@ class EvaluationJob:
 
     @property
     def seating(self) -> Seating:
-        if self.self_play:
-            return Seating.BOTH
-        return Seating.FIRST if self.first_only else Seating.EITHER
+        if self.first_only and self.opponent != SELF:
+            return Seating.FIRST
+        return Seating.BOTH if self.self_play else Seating.EITHER
 
     @property
     def players(self) -> set[str]:
@@ -72,6 +72,7 @@ class EvaluationJob:
         plays = {mode: len(self.states) * seatings * (1 if mode == "greedy" else self.plays) for mode in self.modes}
         counts = ", ".join(f"{count} {mode} plays" for mode, count in plays.items())
         with_whom = "itself" if self.self_play else self.opponent
+        with_whom += " in the second seat" if self.seating is Seating.FIRST else ""
         return f"{self.player} with {with_whom} on {self.states.name}: {counts} to {self.output}"
 
     def file(self, mode: Mode) -> Path:
@@ -107,6 +108,7 @@ class Evaluation(BaseModel):
 
     player: str
     opponent: str
+    seating: Seating = Seating.BOTH
     states: str
     num_states: int
     temperature: float
@@ -138,6 +140,7 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
     evaluation = Evaluation(
         player=job.player,
         opponent=job.opponent,
+        seating=job.seating,
         states=job.states.name,
         num_states=len(job.states),
         temperature=config.generate.temperature,
@@ -149,9 +152,13 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
     return evaluation
 
 
-def default_folder(player: str, opponent: str, states: Path | None, config: Config) -> Path:
+def default_folder(
+    player: str, opponent: str, states: Path | None, config: Config, *, first_only: bool = False
+) -> Path:
     """`data/evaluations/` and what tells this evaluation from others."""
     parts = [player, *([f"with {opponent}"] if opponent != SELF else []), *([str(states)] if states else [])]
+    if first_only:
+        parts.append("first")
     if config.game.mute:
         parts.append("mute")
     return Path("data/evaluations") / "_".join(re.sub(r"[^A-Za-z0-9.]+", "-", part).strip("-") for part in parts)

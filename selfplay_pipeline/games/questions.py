@@ -7,34 +7,32 @@ are right about human messages is measured in `tests/fast/test_questions.py`.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Protocol
 
 from selfplay_pipeline.games.matching import MatchingState
-from selfplay_pipeline.games.scripted import told_cells
-from selfplay_pipeline.games.text import TAG
+from selfplay_pipeline.games.mentions import Cell, mentions, told_cells
+from selfplay_pipeline.games.text import untagged
 from selfplay_pipeline.games.types import ActionKind
 
-Cell = tuple[int, int]
-"""(reviewer, paper) indices."""
-
-SENTENCE = re.compile(r"(?<=[?!])|(?<=[.;])\s|\n| / |<br\s*/?>")
+SENTENCE = re.compile(r"(?<=[?!])|(?<=[.;])\s|\n| / |<br\s*/?>", re.IGNORECASE)
+LIST_ITEM = re.compile(r"(?:^|\n|<br ?/?>)[ \t]*(?:[-*•·]+|\d{1,2}[.)])\s+", re.IGNORECASE)
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 OPENERS = re.compile(
     r"^\W*(?:(?:ok(?:ay)?|so|and|but|also|then|well|hmm+|yes|yeah|no|hi|hey|hello|cool|great|sure|alright|first|or)\b"
-    r"\W*)*(?:what|who|whom|which|where|why|when|how(?!ever)|any(?:one|body|thing)?\b(?! of)|thoughts|do (?:you|we|u)\b"
-    r"|does|did you|have you|is there|are (?:you|there|we|they)\b"
-    r"|(?:can|could|would|will|should) (?:you|we|u)\b|you (?:have|got) any|got any)",
+    r"\W*)*(?:(?:what(?:'?s)?|who(?:'?s)?|whom|which|where|why|when|how(?:'?s)?|any(?:one|body)|thoughts|does|did you"
+    r"|have you|do (?:you|we|u)|is there|are (?:you|there|we|they)|(?:can|could|would|will|should) (?:you|we|u)"
+    r"|you (?:have|got) any|got any)\b(?!'))",
     re.IGNORECASE,
 )
 """A sentence that opens like a question is one, with or without its mark."""
 REQUESTS = re.compile(
     r"\b(?:let me know|tell me|lmk|wondering (?:if|what|who|how|whether)|curious (?:if|what|who|how|about)"
     r"|what (?:do|did|are|is) (?:you|your|u)\b|(?:what|how) about\b|do you (?:have|see|know|think|want|agree|mind)"
-    r"|(?:can|could|would) you (?:tell|share|send|give|confirm|list|check)|what do we\b)",
+    r"|(?:can|could|would) you (?:tell|share|send|give|confirm|list|check)|what do we\b"
+    r"|(?:share|give|send|provide|list|tell|show|need|want|like to know|your)\b[^.?!\n]{0,40}?"
+    r"\b(?:scores?|ratings?|values?|numbers?|affinit(?:y|ies))\b[^.?!\n]{0,20}?\b(?:for|of|on)\b)",
     re.IGNORECASE,
 )
 """Words that ask wherever they stand in a sentence."""
@@ -42,14 +40,17 @@ EXCEPT = re.compile(r"\b(?:besides|beside|except|other than|apart from)\b.*", re
 """Names behind these words are those that a question is not about."""
 
 
-def sentences(text: str) -> list[str]:
-    """The parts of a message, each with its own end mark. The tag is left out."""
-    return [part.strip() for part in SENTENCE.split(TAG.sub("", text, count=1)) if part and part.strip()]
-
-
 def questions_in(text: str) -> list[str]:
-    """The sentences of a message that ask for something."""
-    return [part for part in sentences(text) if part.endswith("?") or OPENERS.search(part) or REQUESTS.search(part)]
+    """The sentences of a message that ask for something; items of a list that follows one ask too."""
+    asking, found = False, []
+    for part in SENTENCE.split(LIST_ITEM.sub("\n- ", untagged(text))):
+        if not (sentence := (part or "").strip()):
+            continue
+        asks = bool(sentence.endswith("?") or OPENERS.search(sentence) or REQUESTS.search(sentence))
+        asking = asks or (asking and sentence.startswith("- "))
+        if asking:
+            found.append(sentence)
+    return found
 
 
 def is_question(text: str) -> bool:
@@ -61,46 +62,15 @@ def asked_pairs(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> s
     """The reviewer–paper pairs whose score a message asks for.
 
     Names may be full or short. Neighbouring names belong together: `Ava or Noah for BLEU` are two pairs. A pair that
-    is followed by a number was told, not asked for; a question about a reviewer alone, or a paper, names no pair.
+    has a number beside it was told, not asked for; a question about a reviewer alone, or a paper, names no pair.
     """
     return {
-        pair
+        cell
         for question in questions_in(text)
-        for pair in _pairs(question, papers, reviewers) - told_cells(question, papers, reviewers).keys()
+        for mention in mentions(EXCEPT.sub("", question), papers, reviewers)
+        if not mention.scored
+        for cell in mention.cells
     }
-
-
-def _pairs(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> set[Cell]:
-    """Each run of reviewers with the run of papers beside it, from left to right."""
-    runs: list[tuple[bool, list[int]]] = []
-    for is_reviewer, index in _mentions(EXCEPT.sub("", text), papers, reviewers):
-        if runs and runs[-1][0] == is_reviewer:
-            runs[-1][1].append(index)
-        else:
-            runs.append((is_reviewer, [index]))
-    pairs: set[Cell] = set()
-    for (first_is_reviewer, first), (_, second) in zip(runs[::2], runs[1::2], strict=False):
-        rows, columns = (first, second) if first_is_reviewer else (second, first)
-        pairs |= {(row, column) for row in rows for column in columns}
-    return pairs
-
-
-def _mentions(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> Iterator[tuple[bool, int]]:
-    """The names in a text, in order, as (is a reviewer, index)."""
-    names, pattern = _names(tuple(papers), tuple(reviewers))
-    for match in pattern.finditer(text):
-        yield names[match.group().casefold()]
-
-
-@lru_cache
-def _names(papers: tuple[str, ...], reviewers: tuple[str, ...]) -> tuple[dict[str, tuple[bool, int]], re.Pattern[str]]:
-    """What each spelling that only one has stands for, and the pattern that finds them."""
-    spelled = [((True, index), {name, *name.split()}) for index, name in enumerate(reviewers)]
-    spelled += [((False, index), {title, title.split(":")[0]}) for index, title in enumerate(papers)]
-    count = Counter(part.casefold() for _, parts in spelled for part in parts)
-    names = {part.casefold(): who for who, parts in spelled for part in parts if count[part.casefold()] == 1}
-    alternatives = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
-    return names, re.compile(rf"\b(?:{alternatives})\b", re.IGNORECASE)
 
 
 class Turn(Protocol):
@@ -131,7 +101,7 @@ class Asking:
     """Cells hidden from the player that the partner told after having been asked for them."""
     partner_messages: int = 0
     leaks: int = 0
-    """The partner's messages that told a score nobody had asked for."""
+    """The partner's messages that told a score nobody had asked for, as a number; hints in words are not seen."""
 
 
 def asking(turns: Sequence[Turn], state: MatchingState, player: int) -> Asking:
@@ -164,14 +134,15 @@ def _told(text: str, view: dict[Cell, str], state: MatchingState, asked: set[Cel
     """The cells whose score a message of their owner gives away.
 
     Where the names stand beside the number the cell is certain. Any other number tells an asked cell of that score,
-    else some cell that was not asked for, unless the hearer had said the number itself.
+    else some cell that was not asked for, unless the hearer had said the number itself or it may count reviewers.
     """
     named = told_cells(text, state.papers, state.reviewers)
     told = {cell for cell, score in named.items() if view.get(cell) == str(score)}
-    loose = set(NUMBER.findall(TAG.sub("", text, count=1))) - {str(score) for score in named.values()}
+    loose = set(NUMBER.findall(untagged(text))) - {str(score) for score in named.values()}
     for number in loose:
         cells = {cell for cell, score in view.items() if score == number}
-        told |= cells & asked or (cells if number not in known else set())
+        counts = float(number) <= state.size
+        told |= cells & asked or (cells if not counts and number not in known else set())
     return told
 
 

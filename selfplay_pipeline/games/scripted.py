@@ -1,13 +1,12 @@
 """Scripted partners: pure functions of what one player knows, its own view and the dialogue so far.
 
-They speak one small dialect, which `heard_cells` reads back: a message lists cells as `Reviewer Paper score`
+They speak one small dialect, which `mentions.told_cells` reads back: a message lists cells as `Reviewer Paper score`
 (`[message] Ava BLEU 5 Daniel GloVe 3`), or says `none`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,9 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfplay_pipeline.games.matching import Matching, MatchingSession, best_matching
-
-Cells = dict[tuple[int, int], int]
-"""(reviewer, paper) → score as its teller displays it, on the teller's own scale."""
+from selfplay_pipeline.games.mentions import Cells, told_cells
 
 
 @dataclass(frozen=True)
@@ -75,20 +72,6 @@ def own_cells(view: PlayerView) -> Cells:
         for reviewer, row in enumerate(view.table)
         for paper, score in enumerate(row)
         if score is not None
-    }
-
-
-def told_cells(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> Cells:
-    """The cells that a message names as `Reviewer Paper score`.
-
-    Names may be full or short, and punctuation may stand between them. The last mention of a cell counts.
-    """
-    by_reviewer = {**_keys(reviewers, lambda name: name.split()[0]), **_keys(reviewers, str)}
-    by_paper = {**_keys(papers, _title), **_keys(papers, str)}
-    pattern = rf"\b({_any(by_reviewer)})\b\W+({_any(by_paper)})\b\W+(\d+)"
-    return {
-        (by_reviewer[reviewer.casefold()], by_paper[paper.casefold()]): int(score)
-        for reviewer, paper, score in re.findall(pattern, text, re.IGNORECASE)
     }
 
 
@@ -225,12 +208,3 @@ def _first_name(view: PlayerView, reviewer: int) -> str:
     first = view.reviewers[reviewer].split()[0]
     unique = sum(first in name.split() for name in view.reviewers) == 1
     return first if unique else view.reviewers[reviewer]
-
-
-def _keys(names: Sequence[str], key: Callable[[str], str]) -> dict[str, int]:
-    keys = [key(name).casefold() for name in names]
-    return {text: index for index, text in enumerate(keys) if keys.count(text) == 1}
-
-
-def _any(names: Mapping[str, int]) -> str:
-    return "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))

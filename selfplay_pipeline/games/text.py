@@ -21,6 +21,12 @@ class ParseError(Exception):
         self.kind = kind
 
 
+def untagged(text: str) -> str:
+    """What stands behind the tag; all of a text without one."""
+    tag = TAG.match(text)
+    return text[tag.end() :] if tag else text
+
+
 def parse_action(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> Action:
     """Read the tag that opens the text, and a proposal's lines.
 

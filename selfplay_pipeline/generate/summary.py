@@ -21,7 +21,7 @@ class Summary:
 
     `token_entropy` is the mean of -log-prob over the sampled tokens, in nats: an unbiased estimate of the entropy
     of the distributions that they were sampled from. `specific_questions` is the share of questions that ask for the
-    score of a reviewer–paper pair, `told_unasked` that of the messages to the policy with scores nobody asked for.
+    score of a reviewer–paper pair, `leaks_per_message` that of the messages to the policy with scores nobody asked for.
     """
 
     rewards: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -137,7 +137,7 @@ class Summary:
             "questions_per_game": self.asked["questions"] / played,
             "specific_questions": self.asked["specific"] / max(1, self.asked["questions"]),
             "learned_per_question": self.asked["learned"] / max(1, self.asked["questions"]),
-            "told_unasked": self.asked["leaks"] / max(1, self.asked["partner_messages"]),
+            "leaks_per_message": self.asked["leaks"] / max(1, self.asked["partner_messages"]),
             "groups_without_signal": self.zero_signal_groups,
             "seconds": self.seconds,
             "plays_per_second": self._rate(self.plays - self.plays_before),

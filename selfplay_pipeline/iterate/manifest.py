@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import read_json, read_model, write_json, write_text
+from selfplay_pipeline.partners.seat import partner_arguments
 
 Stage = Literal["generate", "convert", "train", "evaluate"]
 
@@ -33,6 +34,8 @@ class Manifest(BaseModel):
 
     created: datetime
     config: dict[str, Any]
+    partner: dict[str, Any] = {}
+    """What decides the words of `chat`, where it sits opposite."""
     packages: dict[str, str | None]
     python: str
     git_revision: str | None
@@ -83,11 +86,14 @@ class RunDirectory:
         """
         manifest = self.path / "manifest.json"
         settings = json.loads(config.model_dump_json())
+        # A prompt's text and the address in the environment stand in no configuration.
+        partner = partner_arguments(config.partner, [config.iterate.opponent])
         if not manifest.exists():
-            write_json(manifest, describe(settings))
+            write_json(manifest, describe(settings) | {"partner": partner})
             return
-        before = flatten(_with_defaults(read_json(manifest)["config"]))
-        now = flatten(settings)
+        recorded = read_json(manifest)
+        before = flatten(_with_defaults(recorded["config"])) | recorded.get("partner", {})
+        now = flatten(settings) | partner
         differ = [
             key
             for key in sorted({*before, *now})

@@ -12,6 +12,7 @@ from typing import Any
 
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.engines.open import resolve_device
+from selfplay_pipeline.evaluate.pairing import check_names
 from selfplay_pipeline.evaluate.run import SELF, EvaluationJob, run_evaluate
 from selfplay_pipeline.evaluate.states import count_shared, held_out_states, states_in
 from selfplay_pipeline.files import locked, write_json, write_lines
@@ -24,7 +25,6 @@ from selfplay_pipeline.iterate.metrics import CollapseError, best_iteration, col
 from selfplay_pipeline.servers import Servers
 from selfplay_pipeline.stages import (
     SELF_PLAY,
-    check_players,
     convert_games,
     generate_games,
     is_checkpoint,
@@ -48,7 +48,7 @@ def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = No
         UserError: the directory is in use or holds a run with another configuration; or bad input to a stage.
         CollapseError: the run collapsed and was told to stop then.
     """
-    check_players(seats_of(config))
+    check_opponent(config)
     with locked(run_dir / ".lock", f"run directory {run_dir}"):
         run = RunDirectory(run_dir)
         run.open(config)
@@ -226,6 +226,16 @@ class Loop:
 def seats_of(config: Config) -> tuple[str, str]:
     """Who holds which seat in the games that are trained on."""
     return SELF_PLAY if config.iterate.opponent == SELF else (POLICY, config.iterate.opponent)
+
+
+def check_opponent(config: Config) -> None:
+    """Whether somebody can sit opposite who is not trained.
+
+    Raises:
+        UserError: nobody of that name.
+    """
+    if config.iterate.opponent != SELF:
+        check_names([config.iterate.opponent])
 
 
 def keep_server(config: Config) -> bool:

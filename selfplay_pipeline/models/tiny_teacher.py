@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.games.matching import Matching, MatchingGame, MatchingState
-from selfplay_pipeline.games.questions import Cell, asked_pairs
 from selfplay_pipeline.games.scripted import (
     PlayerView,
     ScriptedPlayer,
@@ -23,6 +22,7 @@ from selfplay_pipeline.games.scripted import (
     propose,
     tell,
 )
+from selfplay_pipeline.games.shy import unasked_cells
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 
 
@@ -70,11 +70,9 @@ class AskingTeacher:
     """Points of score that make a matching e times as likely."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
-        asked = set[Cell]().union(*(asked_pairs(text, view.papers, view.reviewers) for text in view.said(view.player)))
-        known = own_cells(view).keys() | asked
-        hidden = [cell for cell in np.ndindex(len(view.reviewers), len(view.papers)) if cell not in known]
-        if hidden and rng.random() < self.ask:
-            return ask(view, [hidden[rng.integers(len(hidden))]])
+        wanted = unasked_cells(view)
+        if wanted and rng.random() < self.ask:
+            return ask(view, [wanted[rng.integers(len(wanted))]])
         return propose(view, draw_plan(estimate(view, heard_cells(view)), self.temperature, rng))
 
 

@@ -7,9 +7,9 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from email.utils import mktime_tz, parsedate_tz
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError, field_validator
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
 from selfplay_pipeline.engines.types import EngineError
@@ -232,8 +232,8 @@ class _Choice(BaseModel):
 
 
 class _Usage(BaseModel):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens: Annotated[int, Field(ge=0, lt=10**9)] = 0
+    completion_tokens: Annotated[int, Field(ge=0, lt=10**9)] = 0
 
 
 class _Completion(BaseModel):
@@ -242,12 +242,21 @@ class _Completion(BaseModel):
     choices: list[_Choice]
     usage: _Usage | None = None
 
+    @field_validator("usage", mode="wrap")
+    @classmethod
+    def _usable(cls, value: Any, read: Callable[[Any], _Usage | None]) -> _Usage | None:
+        """A good answer is not thrown away for a count that makes no sense."""
+        try:
+            return read(value)
+        except ValueError:
+            return None
+
 
 def retry_after(headers: Any) -> float:
     """Seconds that a server asks to wait: a number or a date (RFC 9110, section 10.2.3); 0 if it does not say."""
     value = headers.get("retry-after", "")
     try:
-        return max(0.0, float(value))
-    except ValueError:
         date = parsedate_tz(value)
-        return max(0.0, mktime_tz(date) - time.time()) if date else 0.0
+        return max(0.0, mktime_tz(date) - time.time() if date else float(value))
+    except (ValueError, OverflowError):
+        return 0.0

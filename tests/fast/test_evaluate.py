@@ -288,5 +288,5 @@ def test_a_player_can_hold_the_first_seat_in_all_plays(tmp_path):
     assert [play.players for play in played] == [["asker", "shy"]] * 20
     assert value(evaluation, "reward") > 0.95
     assert value(evaluation, "questions") == value(evaluation, "specific") == 1
-    assert (value(evaluation, "unasked"), value(evaluation, "repeated")) == (0, 0)
+    assert (value(evaluation, "leaks"), value(evaluation, "repeated")) == (0, 0)
     assert value(evaluation, "learned") > 1

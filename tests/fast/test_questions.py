@@ -53,7 +53,7 @@ class TestHumanMessages:
         precision, recall = precision_and_recall(found, [{True} & {line["asks"]} for line in lines])
         assert (precision >= least[0], recall >= least[1]) == (True, True), (precision, recall)
 
-    @pytest.mark.parametrize(("lines", "least"), [(LABELS, (0.81, 0.79)), (ODD, (0.88, 0.75))], ids=["all", "unseen"])
+    @pytest.mark.parametrize(("lines", "least"), [(LABELS, (0.93, 0.79)), (ODD, (0.88, 0.75))], ids=["all", "unseen"])
     def test_pairs_are_found(self, lines: list[dict], least: tuple[float, float]) -> None:
         labelled = [set(map(tuple, line["pairs"])) for line in lines]
         precision, recall = precision_and_recall([read(line["text"]) for line in lines], labelled)
@@ -70,6 +70,14 @@ class TestHumanMessages:
         ("BLEU: Ava? SWAG: Noah?", {("Ava", "BLEU"), ("Noah", "SWAG")}),
         ("[message] Ava BLEU 5 Daniel GloVe?", {("Daniel", "GloVe")}),
         ("Could you tell me how Sofia scores on Electra", {("Sofia", "Electra")}),
+        ("Please share your scores for Ava on BLEU.", {("Ava", "BLEU")}),
+        ("I need the score of Ava on BLEU", {("Ava", "BLEU")}),
+        ("Could you tell me your scores for:\n1. Ava Li - BLEU\n2. Noah - GLUE", {("Ava", "BLEU"), ("Noah", "GLUE")}),
+        ("Do you see Ava on BLEU<BR>Noah on GLUE is my best", {("Ava", "BLEU")}),
+        ("Is Ava above 50 on BLEU?", {("Ava", "BLEU")}),
+        ("I have 55 for Ava on BLEU and 40 for Noah on GLUE, what do you have?", set()),
+        ("Ava with BLEU has a score of 55, what are your scores?", set()),
+        ("Ava, Daniel and Noah on BLEU, GLUE and SWAG?", set()),
         ("What are your scores for Ava?", set()),
         ("Anyone good for SWAG besides Sofia?", set()),
         ("I have Ava on BLEU. What do you have?", set()),
@@ -79,6 +87,18 @@ class TestHumanMessages:
 def test_pairs_that_are_asked_for(text: str, pairs: set[tuple[str, str]]) -> None:
     assert read(text) == pairs
     assert is_question(text) == (text != "Ava is great on BLEU")
+
+
+@pytest.mark.parametrize(
+    "text", ["Whatever you like", "Whole row is bad", "Whereas I see", "Doesn't matter", "Any is fine"]
+)
+def test_words_that_only_begin_like_a_question(text: str) -> None:
+    assert not is_question(text)
+
+
+@pytest.mark.parametrize("text", ["?", " ", "\n", "<br ", "Ava ", "Ava BLEU ", "5", "ok ", "- ", "share your "])
+def test_long_hostile_messages_are_read_in_no_time(text: str) -> None:
+    asked_pairs("x" + text * (100_000 // len(text)) + "x", PAPERS[:8], REVIEWERS[:8])
 
 
 def test_a_first_name_that_two_reviewers_share_names_neither() -> None:
@@ -136,7 +156,7 @@ class TestAsking:
         assert (found.leaks, found.learned) == (0, 2)
 
     def test_numbers_that_are_no_score_or_that_the_player_said_are_no_leak(self) -> None:
-        assert self.count((0, "I have 88 for you"), (1, "you say 88, I see 3 cells")).leaks == 0
+        assert self.count((0, "I have 88 for you"), (1, "you say 88, I cannot see 2 of them")).leaks == 0
 
     def test_only_messages_count(self) -> None:
         turns = [Said(0, "[propose] Proposal: BLEU: Ava?", ActionKind.PROPOSE), Said(1, "66?", ActionKind.INVALID)]

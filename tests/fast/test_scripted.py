@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, MatchingState
+from selfplay_pipeline.games.mentions import told_cells
 from selfplay_pipeline.games.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.partners import SCRIPTED
 from selfplay_pipeline.games.scripted import (
@@ -17,7 +18,6 @@ from selfplay_pipeline.games.scripted import (
     own_cells,
     player_view,
     tell,
-    told_cells,
 )
 from selfplay_pipeline.games.types import HELD_OUT, Outcome, Status, state_rng
 

@@ -8,16 +8,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, best_matching
+from selfplay_pipeline.games.mentions import told_cells
 from selfplay_pipeline.games.partners import SCRIPTED
 from selfplay_pipeline.games.questions import Asking, asked_pairs, asking
-from selfplay_pipeline.games.scripted import PlayerView, ask, player_view, random_matching, told_cells
+from selfplay_pipeline.games.scripted import PlayerView, ask, player_view, random_matching
 from selfplay_pipeline.games.shy import Shy
 from selfplay_pipeline.games.types import HELD_OUT, ActionKind, Outcome, Status, state_rng
 from selfplay_pipeline.generate.records import TurnRecord
 from selfplay_pipeline.models.tiny_teacher import AskingTeacher
 
 BOARD = MatchingConfig(size=3, max_score=9, scale_min=1, scale_max=1, max_length=20)
+DIALOP = MatchingConfig()
 GAME = MatchingGame(BOARD)
+AGENTS = ("asker", "quiet")
+PIECES = (
+    "Ava",
+    "Sofıa",
+    "İ",
+    "Daniel",
+    "BLEU",
+    "GloVe?",
+    "?",
+    "5",
+    "9" * 400,
+    "9" * 5000,
+    "what",
+    "[propose]",
+    "<br/>",
+)
 RNG = np.random.default_rng(0)
 SHY = Shy()
 
@@ -80,11 +98,11 @@ def test_what_it_was_told_changes_its_judgement() -> None:
 
 
 @cache
-def dialogues(agent: str, plays: int) -> list[tuple[Outcome, Asking]]:
-    played = []
+def dialogues(agent: str, plays: int, board: MatchingConfig = BOARD) -> list[tuple[Outcome, Asking]]:
+    played, game = [], MatchingGame(board)
     for index in range(plays):
-        state, rng = GAME.sample_state(state_rng(7, index, HELD_OUT)), np.random.default_rng(index)
-        session, turns = GAME.start(state), []
+        state, rng = game.sample_state(state_rng(7, index, HELD_OUT)), np.random.default_rng(index)
+        session, turns = game.start(state), []
         while session.status is None:
             player = session.player
             text = SCRIPTED["shy" if player else agent].act(player_view(session, player), rng)
@@ -103,6 +121,22 @@ def test_over_1000_dialogues_who_asks_does_clearly_better_and_nothing_leaks() ->
     assert all(counts.learned for _, counts in asker)
     assert not any(counts.questions or counts.learned for _, counts in quiet)
     assert {outcome.status for outcome, _ in asker} == {Status.AGREED}
+
+
+def test_asking_pays_on_dialops_boards_too() -> None:
+    rewards = [np.mean([outcome.normalized_reward for outcome, _ in dialogues(agent, 40, DIALOP)]) for agent in AGENTS]
+    assert rewards[0] > 0.99
+    assert rewards[1] < 0.82
+
+
+@given(st.text(max_size=60) | st.lists(st.sampled_from(PIECES), max_size=12).map(" ".join))
+def test_whatever_is_said_is_answered(text: str) -> None:
+    answer = SHY.act(view_of(0, (0, f"[message] {text}")), RNG)
+    view = view_of(0)
+    told = told_cells(answer, view.papers, view.reviewers)
+    assert told.keys() <= asked_pairs(text, view.papers, view.reviewers)
+    plan = SHY.act(view_of(0, (0, f"[message] {text}"), pending=((0, 0), (1, 1), (2, 2))), RNG)
+    assert plan in ("[accept]", "[reject]")
 
 
 def test_the_leak_meter_notices_a_partner_that_spoon_feeds() -> None:

@@ -1,0 +1,123 @@
+"""Where a text names reviewers, papers and scores. Pure; any text is read without an error."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+Cell = tuple[int, int]
+"""(reviewer, paper) indices."""
+Cells = dict[Cell, int]
+"""Cell → score as its teller displays it, on the teller's own scale."""
+
+SCORE = r"\d{1,9}(?!\d)"
+"""Longer numbers are no scores."""
+
+
+@dataclass(frozen=True)
+class Names:
+    """How the reviewers and papers of a board may be spelled, in folded case.
+
+    Attributes:
+        reviewers, papers: index by spelling: whole, or a part that only one name has.
+        any: finds one of either.
+        told: finds reviewer, paper and score, with nothing but punctuation between.
+    """
+
+    reviewers: dict[str, int]
+    papers: dict[str, int]
+    any: re.Pattern[str]
+    told: re.Pattern[str]
+
+
+@lru_cache
+def names_of(papers: tuple[str, ...], reviewers: tuple[str, ...]) -> Names:
+    """The spellings of a board's names."""
+    rows = _index([{name, *name.split()} for name in reviewers])
+    columns = _index([{title, title.split(":")[0]} for title in papers])
+    return Names(
+        rows,
+        columns,
+        re.compile(rf"\b(?:{_either([*rows, *columns])})\b"),
+        re.compile(rf"\b({_either(rows)})\b\W+({_either(columns)})\b\W+({SCORE})"),
+    )
+
+
+def told_cells(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> Cells:
+    """The cells that a message names as `Reviewer Paper score`.
+
+    Names may be full or short, and punctuation may stand between them. The last mention of a cell counts.
+    """
+    names = names_of(tuple(papers), tuple(reviewers))
+    return {
+        (names.reviewers[reviewer], names.papers[paper]): int(score)
+        for reviewer, paper, score in names.told.findall(text.casefold())
+    }
+
+
+@dataclass(frozen=True)
+class Mention:
+    """Neighbouring names of reviewers and papers: `Ava or Noah for BLEU`.
+
+    Attributes:
+        cells: each reviewer with each paper; none where several of both stand together, since nothing says who
+            belongs to what.
+        scored: whether a score stands beside the names, so that they are told rather than asked about.
+    """
+
+    cells: frozenset[Cell]
+    scored: bool
+
+
+def mentions(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> list[Mention]:
+    """The reviewer–paper pairs that a sentence names, from left to right."""
+    text, names = text.casefold(), names_of(tuple(papers), tuple(reviewers))
+    runs: list[_Run] = []
+    for match in names.any.finditer(text):
+        is_reviewer = match.group() in names.reviewers
+        if not runs or runs[-1].is_reviewer != is_reviewer:
+            runs.append(_Run(is_reviewer, match.start()))
+        runs[-1].indices.add((names.reviewers if is_reviewer else names.papers)[match.group()])
+        runs[-1].end = match.end()
+    pairs = list(zip(runs[::2], runs[1::2], strict=False))
+    # Scores stand before all the names that they belong to, or behind them: the first one shows which.
+    first = re.search(SCORE, text)
+    before = bool(pairs and first and first.start() < pairs[0][0].start)
+    ends = [0, *(second.end for _, second in pairs), len(text)]
+    starts = [*(one.start for one, _ in pairs), len(text)]
+    found = []
+    for number, (one, other) in enumerate(pairs):
+        beside = text[ends[number] : one.start] if before else text[other.end : starts[number + 1]]
+        near = re.search(rf"{SCORE}[^,;?]{{0,25}}$" if before else rf"^[^,;?]{{0,25}}?\b{SCORE}", beside)
+        found.append(Mention(_cells(one, other), near is not None))
+    return found
+
+
+@dataclass
+class _Run:
+    """Names of one kind that follow each other."""
+
+    is_reviewer: bool
+    start: int
+    end: int = 0
+    indices: set[int] = field(default_factory=set)
+
+
+def _cells(one: _Run, other: _Run) -> frozenset[Cell]:
+    rows, columns = (one, other) if one.is_reviewer else (other, one)
+    if len(rows.indices) > 1 and len(columns.indices) > 1:
+        return frozenset()
+    return frozenset((row, column) for row in rows.indices for column in columns.indices)
+
+
+def _index(spellings: Sequence[set[str]]) -> dict[str, int]:
+    folded = [{text.casefold() for text in of_one} for of_one in spellings]
+    count = Counter(text for of_one in folded for text in of_one)
+    return {text: index for index, of_one in enumerate(folded) for text in of_one if count[text] == 1}
+
+
+def _either(names: Sequence[str] | dict[str, int]) -> str:
+    return "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
