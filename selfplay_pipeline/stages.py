@@ -11,8 +11,8 @@ from selfplay_pipeline.convert.run import ConvertReport, run_convert
 from selfplay_pipeline.engines.open import model_context_length
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import check_checkpoint
+from selfplay_pipeline.games.partners import SCRIPTED
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.games.scripted import SCRIPTED
 from selfplay_pipeline.games.types import TRAIN, Game, State, state_rng
 from selfplay_pipeline.generate.players import POLICY, Player, PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import PolicyRecord

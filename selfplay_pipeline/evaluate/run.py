@@ -16,8 +16,8 @@ from selfplay_pipeline.evaluate.figures import Tally
 from selfplay_pipeline.evaluate.pairing import Pairing, check_names, comparable, play_pairing
 from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.files import read_json, write_text
+from selfplay_pipeline.games.partners import SCRIPTED
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.games.scripted import SCRIPTED
 from selfplay_pipeline.generate.records import read_games
 from selfplay_pipeline.servers import Servers
 from selfplay_pipeline.stages import is_checkpoint

@@ -14,7 +14,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.matching import Matching, MatchingSession, best_matching
 
 Cells = dict[tuple[int, int], int]
@@ -129,13 +128,19 @@ def estimate(view: PlayerView, heard: Mapping[tuple[int, int], int]) -> NDArray[
     return table
 
 
-def tell(view: PlayerView, cells: Mapping[tuple[int, int], int]) -> str:
-    """The message that lists cells."""
+def tell(view: PlayerView, cells: Mapping[tuple[int, int], int | None]) -> str:
+    """The message that lists cells; one without a score is said to be unknown."""
     words = [
-        f"{_first_name(view, reviewer)} {_title(view.papers[paper])} {score}"
+        f"{_first_name(view, reviewer)} {_title(view.papers[paper])} {'none' if score is None else score}"
         for (reviewer, paper), score in cells.items()
     ]
     return "[message] " + (" ".join(words) or "none")
+
+
+def ask(view: PlayerView, cells: Sequence[tuple[int, int]]) -> str:
+    """The message that asks for cells."""
+    words = [f"{_first_name(view, reviewer)} {_title(view.papers[paper])}?" for reviewer, paper in cells]
+    return "[message] " + " ".join(words)
 
 
 def propose(view: PlayerView, matching: Matching) -> str:
@@ -204,26 +209,6 @@ class Sharing:
         if not told and not heard:
             return tell(view, own_cells(view))
         return propose(view, plan)
-
-
-SCRIPTED: Mapping[str, ScriptedPlayer] = {
-    "random": Random(),
-    "own-view": OwnView(),
-    "sharing": Sharing(),
-    "silent": Silent(),
-}
-"""The scripted partners by the name that options take."""
-
-
-def make_scripted(name: str) -> ScriptedPlayer:
-    """The scripted partner of that name.
-
-    Raises:
-        UserError: there is none.
-    """
-    if name not in SCRIPTED:
-        raise UserError(f"no scripted partner {name!r}; there are {', '.join(SCRIPTED)}")
-    return SCRIPTED[name]
 
 
 def random_matching(view: PlayerView, rng: np.random.Generator) -> Matching:

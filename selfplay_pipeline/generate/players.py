@@ -10,7 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from selfplay_pipeline.engines.types import Engine, EngineError, FinishReason, SamplingParams
-from selfplay_pipeline.games.scripted import SCRIPTED, PlayerView, ScriptedPlayer, player_view
+from selfplay_pipeline.games.partners import SCRIPTED
+from selfplay_pipeline.games.scripted import PlayerView, ScriptedPlayer, player_view
 from selfplay_pipeline.games.types import SEATS, Opening
 from selfplay_pipeline.generate.play import ContextFull, Reply, Seat
 from selfplay_pipeline.generate.records import ChatMessage, PolicyRecord, Trajectory

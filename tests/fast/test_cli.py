@@ -72,15 +72,15 @@ def test_every_command_explains_its_options(command):
         (("iterate", "--no-such-option"), "--no-such-option"),
         (("evaluate", "/nowhere/checkpoint"), "/nowhere/checkpoint: no Hugging Face model there"),
         (
-            ("evaluate", "random", "--opponent", "shy"),
-            "no scripted partner or checkpoint 'shy'; scripted partners: random",
+            ("evaluate", "random", "--opponent", "nobody"),
+            "no scripted partner or checkpoint 'nobody'; scripted partners: random",
         ),
         (("evaluate", "random", "--states", "/nowhere.jsonl"), "/nowhere.jsonl: No such file"),
         (("evaluate", "data/tiny_modle"), "data/tiny_modle: no Hugging Face model there"),
         (("evaluate", "policy"), "'policy' is no player here"),
         (("evaluate", "random", "--compare", "/nowhere"), "/nowhere: no finished evaluation"),
         (("crossplay", "random"), "name two or more different players"),
-        (("generate", "--player1", "shy"), "no scripted partner or checkpoint 'shy'"),
+        (("generate", "--player1", "nobody"), "no scripted partner or checkpoint 'nobody'"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_exit_code_2(tmp_path, arguments, words):

@@ -16,7 +16,8 @@ from factories import BOARD, POLICY, ByteTokenizer, make_play
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, best_matching
-from selfplay_pipeline.games.scripted import SCRIPTED, player_view
+from selfplay_pipeline.games.partners import SCRIPTED
+from selfplay_pipeline.games.scripted import player_view
 from selfplay_pipeline.games.text import format_proposal
 from selfplay_pipeline.games.types import Outcome, Status, Step, state_rng
 from selfplay_pipeline.generate.play import Reply

@@ -6,16 +6,14 @@ from itertools import product
 import numpy as np
 import pytest
 
-from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, MatchingState
 from selfplay_pipeline.games.names import PAPERS, REVIEWERS
+from selfplay_pipeline.games.partners import SCRIPTED
 from selfplay_pipeline.games.scripted import (
-    SCRIPTED,
     PlayerView,
     estimate,
     heard_cells,
     likely_scale,
-    make_scripted,
     own_cells,
     player_view,
     tell,
@@ -35,7 +33,7 @@ BOARDS = {
 def play(game: MatchingGame, state: MatchingState, names: tuple[str, str], rng: np.random.Generator) -> Outcome:
     session = game.start(state)
     while session.status is None:
-        text = make_scripted(names[session.player]).act(player_view(session, session.player), rng)
+        text = SCRIPTED[names[session.player]].act(player_view(session, session.player), rng)
         step = session.step(text)
         assert step.error is None, (names, text, step.error)
     return session.outcome()
@@ -64,7 +62,8 @@ def test_any_two_partners_agree_on_any_board_without_an_illegal_action(
     game, rng = MatchingGame(config), np.random.default_rng(1)
     for index in range(3):
         outcome = play(game, game.sample_state(state_rng(0, index)), names, rng)
-        assert outcome.status is Status.AGREED
+        # `shy` answers a plan that it finds bad with a rejection, however often it is proposed.
+        assert outcome.status is Status.AGREED or "shy" in names
         assert 0 <= outcome.normalized_reward <= 1
 
 
@@ -134,7 +133,7 @@ def test_estimates_join_both_views_and_take_the_mean_elsewhere() -> None:
 
 
 def test_sharing_rejects_what_it_cannot_judge_once_then_tells() -> None:
-    sharing, rng = make_scripted("sharing"), np.random.default_rng(0)
+    sharing, rng = SCRIPTED["sharing"], np.random.default_rng(0)
     proposal, diagonal = (1, "[propose] Proposal: BLEU: Ava\nElectra: Daniel"), ((0, 0), (1, 1))
     view = view_of([[0, 9], [None, None]], history=(proposal,), pending=diagonal)
     assert sharing.act(view, rng) == "[reject]"
@@ -143,13 +142,8 @@ def test_sharing_rejects_what_it_cannot_judge_once_then_tells() -> None:
 
 
 def test_sharing_judges_a_proposal_by_all_that_it_was_told() -> None:
-    sharing, rng = make_scripted("sharing"), np.random.default_rng(0)
+    sharing, rng = SCRIPTED["sharing"], np.random.default_rng(0)
     heard = ((1, "[message] Daniel BLEU 9"),)
     known = {"max_score": 9, "scales": (1.0, 1.0), "history": heard}
     assert sharing.act(view_of([[0, 9], [None, None]], pending=((0, 0), (1, 1)), **known), rng) == "[reject]"
     assert sharing.act(view_of([[0, 9], [None, None]], pending=((0, 1), (1, 0)), **known), rng) == "[accept]"
-
-
-def test_an_unknown_partner_is_refused_by_name() -> None:
-    with pytest.raises(UserError, match=r"'shy'.*random, own-view, sharing, silent"):
-        make_scripted("shy")

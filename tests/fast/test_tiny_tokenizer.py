@@ -9,7 +9,7 @@ import pytest
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
 from selfplay_pipeline.games.names import PAPERS, REVIEWERS
-from selfplay_pipeline.games.scripted import make_scripted
+from selfplay_pipeline.games.partners import SCRIPTED
 from selfplay_pipeline.games.types import state_rng
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.models.tiny_teacher import imitated_play
@@ -105,7 +105,7 @@ def test_the_chat_template_is_chatml_without_a_default_system_prompt(tokenizer: 
 def test_imitated_plays_have_the_tokens_of_the_whole_conversation(tokenizer: Any) -> None:
     game, chat = MatchingGame(TINY), ChatTokenizer(tokenizer)
     for index in range(20):
-        for stream in imitated_play(game, chat, make_scripted("sharing"), state_rng(0, index)):
+        for stream in imitated_play(game, chat, SCRIPTED["sharing"], state_rng(0, index)):
             ids = stream.prompt_ids + stream.response_ids
             dicts = [message.model_dump() for message in stream.messages]
             whole = tokenizer.apply_chat_template(dicts, tokenize=False).removesuffix("\n")

@@ -1,0 +1,146 @@
+"""What counts as a question, which pairs it asks for, and what an answer gives away."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, MatchingState
+from selfplay_pipeline.games.names import PAPERS, REVIEWERS
+from selfplay_pipeline.games.questions import Asking, asked_pairs, asking, is_question
+from selfplay_pipeline.games.scripted import ask, player_view, tell
+from selfplay_pipeline.games.types import ActionKind
+
+LABELS = [json.loads(line) for line in Path("data/dialop/question_labels.jsonl").read_text().splitlines()]
+NAMES, TITLES = [name.split()[0] for name in REVIEWERS[:8]], [title.split(":")[0] for title in PAPERS[:8]]
+
+
+@dataclass(frozen=True)
+class Said:
+    player: int
+    text: str
+    action: ActionKind = ActionKind.MESSAGE
+
+
+def read(text: str) -> set[tuple[str, str]]:
+    return {(NAMES[row], TITLES[column]) for row, column in asked_pairs(text, PAPERS[:8], REVIEWERS[:8])}
+
+
+def precision_and_recall(found: list[set], labelled: list[set]) -> tuple[float, float]:
+    hits = sum(len(one & other) for one, other in zip(found, labelled, strict=True))
+    return hits / sum(map(len, found)), hits / sum(map(len, labelled))
+
+
+class TestHumanMessages:
+    """240 labelled messages; the rules were written with those of even games in sight."""
+
+    ODD = [line for line in LABELS if line["game"] % 2]
+
+    def test_at_least_150_messages_are_labelled_and_are_those_of_the_games(self) -> None:
+        games = [json.loads(line) for line in Path("data/dialop/optimization_human.jsonl").read_text().splitlines()]
+        assert len({(line["game"], line["turn"]) for line in LABELS}) == 240
+        for line in LABELS:
+            assert games[line["game"]]["action_log"][line["turn"]]["message"]["data"] == line["text"]
+            assert line["asks"] or not (line["pairs"] or line["about_scores"])
+
+    @pytest.mark.parametrize(("lines", "least"), [(LABELS, (0.96, 0.95)), (ODD, (0.94, 0.91))], ids=["all", "unseen"])
+    def test_questions_are_found(self, lines: list[dict], least: tuple[float, float]) -> None:
+        found = [{True} & {is_question(line["text"])} for line in lines]
+        precision, recall = precision_and_recall(found, [{True} & {line["asks"]} for line in lines])
+        assert (precision >= least[0], recall >= least[1]) == (True, True), (precision, recall)
+
+    @pytest.mark.parametrize(("lines", "least"), [(LABELS, (0.81, 0.79)), (ODD, (0.88, 0.75))], ids=["all", "unseen"])
+    def test_pairs_are_found(self, lines: list[dict], least: tuple[float, float]) -> None:
+        labelled = [set(map(tuple, line["pairs"])) for line in lines]
+        precision, recall = precision_and_recall([read(line["text"]) for line in lines], labelled)
+        assert (precision >= least[0], recall >= least[1]) == (True, True), (precision, recall)
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("[message] How is Ethan for QuAC?", {("Ethan", "QuAC")}),
+        ("what is your score for ava li on bleu", {("Ava", "BLEU")}),
+        ("Noah or Ava for GLUE?", {("Noah", "GLUE"), ("Ava", "GLUE")}),
+        ("Ava on BLEU or GLUE?", {("Ava", "BLEU"), ("Ava", "GLUE")}),
+        ("BLEU: Ava? SWAG: Noah?", {("Ava", "BLEU"), ("Noah", "SWAG")}),
+        ("[message] Ava BLEU 5 Daniel GloVe?", {("Daniel", "GloVe")}),
+        ("Could you tell me how Sofia scores on Electra", {("Sofia", "Electra")}),
+        ("What are your scores for Ava?", set()),
+        ("Anyone good for SWAG besides Sofia?", set()),
+        ("I have Ava on BLEU. What do you have?", set()),
+        ("Ava is great on BLEU", set()),
+    ],
+)  # fmt: skip
+def test_pairs_that_are_asked_for(text: str, pairs: set[tuple[str, str]]) -> None:
+    assert read(text) == pairs
+    assert is_question(text) == (text != "Ava is great on BLEU")
+
+
+@given(st.sets(st.tuples(st.integers(0, 7), st.integers(0, 7)), min_size=1))
+def test_what_scripted_players_ask_for_is_read_back_and_what_they_tell_asks_for_nothing(
+    cells: set[tuple[int, int]],
+) -> None:
+    game = MatchingGame(MatchingConfig(hard_factor=0))
+    view = player_view(game.start(game.sample_state(np.random.default_rng(0))), 0)
+    assert asked_pairs(ask(view, sorted(cells)), view.papers, view.reviewers) == cells
+    told = tell(view, dict.fromkeys(cells, 7))
+    assert not is_question(told)
+
+
+class TestAsking:
+    """A board of two: player 0 sees Ava's row, player 1 Daniel's and Ava's first."""
+
+    STATE = MatchingState(
+        table=np.array([[11, 22], [33, 44]]),
+        masks=(np.array([[1, 1], [0, 0]], dtype=bool), np.array([[1, 0], [1, 1]], dtype=bool)),
+        scales=(1.0, 2.0),
+        best=55,
+        papers=PAPERS[:2],
+        reviewers=REVIEWERS[:2],
+    )  # fmt: skip
+
+    def count(self, *turns: tuple[int, str]) -> Asking:
+        return asking([Said(player, f"[message] {text}") for player, text in turns], self.STATE, 0)
+
+    def test_a_question_and_its_answer(self) -> None:
+        found = self.count((0, "How is Daniel on BLEU?"), (1, "66 on my scale"))
+        assert found == Asking(messages=1, questions=1, specific=1, pairs=1, learned=1, partner_messages=1)
+
+    def test_what_the_player_sees_itself_is_not_learned(self) -> None:
+        assert self.count((0, "Ava BLEU?"), (1, "Ava BLEU 22")).learned == 0
+
+    def test_a_question_asked_again_is_repeated(self) -> None:
+        found = self.count((0, "Daniel BLEU?"), (1, "Daniel BLEU 66"), (0, "Daniel BLEU?"), (1, "Daniel BLEU 66"))
+        assert (found.specific, found.repeated, found.pairs, found.learned) == (2, 1, 1, 1)
+
+    def test_a_general_question_is_none_for_a_pair(self) -> None:
+        assert self.count((0, "What do you have?"), (1, "some")) == Asking(1, 1, partner_messages=1)
+
+    @pytest.mark.parametrize(
+        "answer", ["Daniel BLEU 66 Daniel Electra 88", "It is 66, and my best is an 88", "Daniel is 88 on Electra"]
+    )
+    def test_a_score_that_nobody_asked_for_is_a_leak(self, answer: str) -> None:
+        assert self.count((0, "Daniel on BLEU?"), (1, answer)).leaks == 1
+
+    def test_what_was_asked_for_before_may_be_told_later(self) -> None:
+        found = self.count((0, "Daniel on BLEU, Daniel on Electra?"), (1, "66"), (0, "and?"), (1, "88 for Electra"))
+        assert (found.leaks, found.learned) == (0, 2)
+
+    def test_numbers_that_are_no_score_or_that_the_player_said_are_no_leak(self) -> None:
+        assert self.count((0, "I have 88 for you"), (1, "you say 88, I see 3 cells")).leaks == 0
+
+    def test_only_messages_count(self) -> None:
+        turns = [Said(0, "[propose] Proposal: BLEU: Ava?", ActionKind.PROPOSE), Said(1, "66?", ActionKind.INVALID)]
+        assert asking(turns, self.STATE, 0) == Asking()
+
+
+def test_a_share_of_human_messages_asks() -> None:
+    games = [json.loads(line) for line in Path("data/dialop/optimization_human.jsonl").read_text().splitlines()]
+    said = [turn["message"]["data"] for game in games for turn in game["action_log"] if turn["type"] == "message"]
+    assert np.mean(["?" in text for text in said]) == pytest.approx(0.27, abs=0.005)
+    assert np.mean([is_question(text) for text in said]) == pytest.approx(0.33, abs=0.005)

@@ -1,0 +1,117 @@
+"""The shy partner keeps its four rules, and those who ask it do better than those who do not."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, best_matching
+from selfplay_pipeline.games.partners import SCRIPTED
+from selfplay_pipeline.games.questions import Asking, asking
+from selfplay_pipeline.games.scripted import PlayerView, ask, player_view, random_matching, told_cells
+from selfplay_pipeline.games.shy import Shy
+from selfplay_pipeline.games.types import HELD_OUT, ActionKind, Outcome, Status, state_rng
+from selfplay_pipeline.generate.records import TurnRecord
+
+BOARD = MatchingConfig(size=3, max_score=9, scale_min=1, scale_max=1, max_length=20)
+GAME = MatchingGame(BOARD)
+RNG = np.random.default_rng(0)
+SHY = Shy()
+
+
+def view_of(index: int, *history: tuple[int, str], **known: object) -> PlayerView:
+    """What player 1 knows of state number `index`."""
+    view = player_view(GAME.start(GAME.sample_state(state_rng(1, index, HELD_OUT))), 1)
+    return PlayerView(**{**view.__dict__, "history": history, **known})
+
+
+@given(st.integers(0, 50), st.sets(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1))
+def test_it_tells_exactly_the_scores_that_it_was_asked_for_and_sees(index: int, cells: set[tuple[int, int]]) -> None:
+    view = view_of(index)
+    answer = SHY.act(view_of(index, (0, ask(view, sorted(cells)))), RNG)
+    visible = {cell: view.table[cell[0]][cell[1]] for cell in cells if view.table[cell[0]][cell[1]] is not None}
+    assert told_cells(answer, view.papers, view.reviewers) == visible
+    assert answer.count("none") == len(cells) - len(visible)
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        ("[message] What are your scores for Ava?", Shy.VAGUE),
+        ("[message] Which reviewer is best for BLEU?", Shy.VAGUE),
+        ("[message] Tell me everything, please", Shy.VAGUE),
+        ("[message] Ava BLEU 5", Shy.HEARD),
+        ("[message] I like Ava on BLEU", Shy.HEARD),
+    ],
+)
+def test_it_answers_other_questions_vaguely_and_volunteers_nothing(said: str, answer: str) -> None:
+    assert SHY.act(view_of(0, (0, said)), RNG) == answer
+    assert not any(character.isdigit() for character in answer)
+
+
+def test_it_opens_with_nothing_and_leaves_the_next_plan_to_the_partner() -> None:
+    assert SHY.act(view_of(0), RNG) == Shy.HELLO
+    assert SHY.act(view_of(0, (0, "[propose] …"), (1, "[reject]")), RNG) == Shy.REJECTED
+
+
+def test_it_answers_the_newest_question_only() -> None:
+    earlier = ((0, ask(view_of(0), [(0, 0)])), (1, "[message] ok"), (0, "[message] thanks"))
+    assert SHY.act(view_of(0, *earlier), RNG) == Shy.HEARD
+
+
+@given(st.integers(0, 50), st.integers(0, 10))
+def test_it_judges_by_what_it_sees_and_was_told(index: int, seed: int) -> None:
+    view = view_of(index)
+    known = np.array([[5 if score is None else score for score in row] for row in view.table])
+    plan = random_matching(view, np.random.default_rng(seed))
+    good = sum(known[pair] for pair in plan) >= Shy.GOOD_ENOUGH * best_matching(known)[1]
+    assert SHY.act(view_of(index, pending=plan), RNG) == ("[accept]" if good else "[reject]")
+
+
+def test_what_it_was_told_changes_its_judgement() -> None:
+    plan, table = ((0, 0), (1, 1)), ((None, 9), (None, None))
+    view = PlayerView(1, table, ("A", "B"), ("Ava", "Daniel"), pending=plan, max_score=9, scales=(1.0, 1.0))
+    assert SHY.act(view, RNG) == "[accept]"
+    told = ((0, "[message] Ava A 0 Daniel B 0 Daniel A 9"),)
+    assert SHY.act(PlayerView(**{**view.__dict__, "history": told}), RNG) == "[reject]"
+
+
+@cache
+def dialogues(agent: str, plays: int) -> list[tuple[Outcome, Asking]]:
+    played = []
+    for index in range(plays):
+        state, rng = GAME.sample_state(state_rng(7, index, HELD_OUT)), np.random.default_rng(index)
+        session, turns = GAME.start(state), []
+        while session.status is None:
+            player = session.player
+            text = SCRIPTED["shy" if player else agent].act(player_view(session, player), rng)
+            action = session.step(text).action.kind
+            turns.append(TurnRecord(player=player, text=text, action=action, finish_reason="scripted"))
+        played.append((session.outcome(), asking(turns, state, 0)))
+    return played
+
+
+def test_over_1000_dialogues_who_asks_does_clearly_better_and_nothing_leaks() -> None:
+    asker, quiet = dialogues("asker", 500), dialogues("quiet", 500)
+    rewards = [np.mean([outcome.normalized_reward for outcome, _ in played]) for played in (asker, quiet)]
+    assert rewards[0] > 0.99
+    assert rewards[1] < 0.82
+    assert sum(counts.leaks for _, counts in asker + quiet) == 0
+    assert all(counts.learned for _, counts in asker)
+    assert not any(counts.questions or counts.learned for _, counts in quiet)
+    assert {outcome.status for outcome, _ in asker} == {Status.AGREED}
+
+
+def test_the_leak_meter_notices_a_partner_that_spoon_feeds() -> None:
+    state = GAME.sample_state(state_rng(7, 0, HELD_OUT))
+    told = SCRIPTED["sharing"].act(player_view(GAME.start(state), 1), RNG)
+    said = [TurnRecord(player=1, text=told, action=ActionKind.MESSAGE, finish_reason="scripted")]
+    assert asking(said, state, 0).leaks == 1
+
+
+def test_a_plan_that_was_rejected_is_followed_by_another() -> None:
+    first = SCRIPTED["quiet"].act(view_of(0, player=0), RNG)
+    history = ((0, first), (1, "[reject]")) * 12
+    assert SCRIPTED["quiet"].act(view_of(0, *history, player=0), RNG) != first
