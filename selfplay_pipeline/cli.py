@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 import typer.core
 
+from selfplay_pipeline.cli_slime import slime_app
 from selfplay_pipeline.errors import UserError
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ app = typer.Typer(
 )
 model_app = typer.Typer(help="Build models for machines without a hub.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(model_app, name="model")
+app.add_typer(slime_app, name="slime")
 
 DATA = Path("data/matching_game_selfplay")
 RUNS = Path("data/matching_game_selfplay_iterations")

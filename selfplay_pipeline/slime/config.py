@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import explain
-from selfplay_pipeline.games.scripted import SCRIPTED
+from selfplay_pipeline.games.partners import SCRIPTED
 from selfplay_pipeline.generate.players import Player, Scripted
 
 CHAT = "chat"

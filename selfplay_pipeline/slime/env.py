@@ -51,8 +51,10 @@ class MatchingEnv:
         self.sample = sample
         self.args = args
         self.game, self.state = game_of(sample.metadata or {})
-        self.partner = _Guarded(_partner(RolloutConfig.of(args).model_dump_json()))
+        self.config = RolloutConfig.of(args)
         self.interaction = MultiPlayerInteraction(self.game)
+        self.partner_seconds = 0.0
+        """How long the partner has thought."""
         self.failure: str | None = None
         """Why the partner gave no answer."""
         self._id = ""
@@ -78,7 +80,8 @@ class MatchingEnv:
         # Two samples of one group differ in their index, so a partner that draws lots does not repeat itself.
         numbers = (getattr(self.args, "rollout_seed", 0), self.sample.group_index, self.sample.index)
         place = tuple(abs(int(number or 0)) for number in numbers)
-        players: list[Player] = [ChatPlayer(), self.partner]
+        partner = _partner(self.config.model_dump_json(), asyncio.get_running_loop())
+        players: list[Player] = [ChatPlayer(), _Guarded(partner, self)]
         self._id = await self.interaction.start_interaction(
             game_state=self.state.to_dict(), players=players, place=(place[0], place[1], place[2])
         )
@@ -95,7 +98,7 @@ class MatchingEnv:
             What the policy hears ("" at the end), whether the play is over, and `status`, `reward`, `action`, `error`
             of the policy's turn, `failure` of the partner.
         """
-        before, waited = len(self.play.turns), self.partner.seconds
+        before, waited = len(self.play.turns), self.partner_seconds
         try:
             await self.interaction.generate_response(self._id, text, cut=cut)
         except EngineError as error:
@@ -103,7 +106,7 @@ class MatchingEnv:
             self.sample.remove_sample = True
             self.end(Status.ENGINE_FAILURE)
             logger.warning("game %s is lost to the partner: %s", self.sample.metadata.get("game_id"), self.failure)
-        self.sample.non_generation_time += self.partner.seconds - waited
+        self.sample.non_generation_time += self.partner_seconds - waited
         self._report()
         turn, over = self.play.turns[before], self.status is not None
         about = {"status": self.status, "reward": self.reward, "action": turn.action, "error": turn.error}
@@ -141,26 +144,27 @@ class MatchingEnv:
         self.sample.metadata = {**self.sample.metadata, DIALOGUE: {"status": status, "turns": turns}}
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Guarded:
-    """A partner whose time is taken and whose failures, whatever they are, cost one play."""
+    """A partner whose time is taken, and whose failures, whatever they are, cost one play."""
 
     player: Player
-    seconds: float = 0.0
+    env: MatchingEnv
 
     @property
     def name(self) -> str:
         return self.player.name
 
-    def sit(self, place: Place) -> Seat:
-        return _GuardedSeat(self.player.sit(place), self)
+    def sit(self, place: Place) -> _GuardedSeat:
+        return _GuardedSeat(self.player.sit(place), self.env)
 
 
+@dataclass
 class _GuardedSeat:
-    prompt_tokens = cached_tokens = 0
-
-    def __init__(self, seat: Seat, partner: _Guarded) -> None:
-        self.seat, self.partner = seat, partner
+    seat: Seat
+    env: MatchingEnv
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
 
     def observe(self, text: str) -> None:
         self.seat.observe(text)
@@ -175,15 +179,16 @@ class _GuardedSeat:
             # Not its text: a client's message may hold what was sent, headers included.
             raise EngineError(f"the partner raised {type(error).__name__}") from error
         finally:
-            self.partner.seconds += time.monotonic() - began
+            self.env.partner_seconds += time.monotonic() - began
 
     def finish(self) -> None:
         return None
 
 
 @lru_cache(maxsize=8)
-def _partner(config: str) -> Player:
-    """One partner for all samples of a process, so that what it shares (connections, a cap, a cache) is shared."""
+def _partner(config: str, loop: asyncio.AbstractEventLoop) -> Player:
+    """One partner for all samples of a process, so that they share its connections, cap and cache; these belong to one
+    event loop."""
     return RolloutConfig.model_validate_json(config).player()
 
 

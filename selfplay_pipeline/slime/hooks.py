@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from selfplay_pipeline.asking.records import FILE_NAME, DialogueRecord, append_dialogues, read_dialogues
 from selfplay_pipeline.files import write_text
@@ -51,15 +52,19 @@ def post_process_rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float]
     return raw.tolist(), normalised.tolist()
 
 
-def _within_group(args: Any, rewards: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    centred = rewards - rewards.mean()
+def _within_group(args: Any, rewards: NDArray[np.float64]) -> NDArray[np.float64]:
+    centred: NDArray[np.float64] = rewards - rewards.mean()
     if args.advantage_estimator in STD_NORMALISED and args.grpo_std_normalization and len(rewards) > 1:
         centred /= rewards.std(ddof=1) + 1e-6
     return centred
 
 
 def log_rollout(
-    rollout_id: int, args: Any, samples: Sequence[Any], rollout_extra_metrics: dict[str, Any] | None, rollout_time: float
+    rollout_id: int,
+    args: Any,
+    samples: Sequence[Any],
+    rollout_extra_metrics: dict[str, Any] | None,
+    rollout_time: float,
 ) -> bool:
     """slime's `--custom-rollout-log-function-path`: one line a dialogue, mean figures into slime's own metrics.
 
@@ -107,7 +112,7 @@ def dialogues_of(samples: Iterable[Any], step: int) -> list[DialogueRecord]:
 
 def record_of(sample: Any, step: int) -> DialogueRecord:
     """What a sample's dialogue was like."""
-    game, state = game_of(sample.metadata)
+    _, state = game_of(sample.metadata)
     dialogue = sample.metadata[DIALOGUE]
     turns = [_Turn(turn["player"], turn["text"], ActionKind(turn["action"])) for turn in dialogue["turns"]]
     return DialogueRecord(

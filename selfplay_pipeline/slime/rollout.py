@@ -7,9 +7,8 @@ heard, masked. Nothing is tokenised twice, and every prompt begins with the one 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from collections.abc import AsyncIterator
 from dataclasses import MISSING, fields
 from functools import lru_cache
 from typing import Any
@@ -23,11 +22,11 @@ from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.slime.config import RolloutConfig
 from selfplay_pipeline.slime.env import MatchingEnv, build_env, chat_of
 
-PRODUCED = frozenset(
-    "tokens response response_length reward loss_mask weight_versions rollout_log_probs rollout_top_p_token_ids "
-    "rollout_top_p_token_offsets rollout_routed_experts remove_sample status non_generation_time spec_info "
-    "prefix_cache_info".split()
-)
+PRODUCED = (
+    "tokens", "response", "response_length", "reward", "loss_mask", "weight_versions", "rollout_log_probs",
+    "rollout_top_p_token_ids", "rollout_top_p_token_offsets", "rollout_routed_experts", "remove_sample", "status",
+    "non_generation_time", "spec_info", "prefix_cache_info",
+)  # fmt: skip
 """Fields of a sample that a rollout fills."""
 
 
