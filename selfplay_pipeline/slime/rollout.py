@@ -54,6 +54,7 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
     env = build_env(sample, args)
     await env.start()
     sample.tokens = first_prompt(chat, sample.prompt)
+    sample.loss_mask, sample.rollout_log_probs = [], []
     async with _router(args, sample) as router:
         ended = await _play(args, sample, sampling_params, evaluation, env=env, chat=chat, router=router, config=config)
     env.close()
