@@ -91,7 +91,7 @@ MaxLength = Annotated[int | None, typer.Option(min=1, help="Turns of a play befo
 Temperature = Annotated[float | None, typer.Option(min=0, help="Sampling temperature; 0 is greedy.")]
 MaxNewTokens = Annotated[int | None, typer.Option(min=1, help="Token limit of one turn.")]
 Concurrency = Annotated[int | None, typer.Option("--max-concurrency", min=1, help="Live plays at a time.")]
-PLAYERS = "policy, a scripted partner (random, own-view, sharing, silent), or another checkpoint"
+PLAYERS = "policy, a scripted partner (random, own-view, sharing, silent), chat (a model behind an API), a checkpoint"
 NumStates = Annotated[int | None, typer.Option(min=2, help="Held-out game states.")]
 StateSeed = Annotated[int | None, typer.Option(min=0, help="Seeds the held-out states.")]
 StatesFile = Annotated[

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.registry import GameConfig
 from selfplay_pipeline.online.config import OnlineOptions
+from selfplay_pipeline.partners.config import PartnerConfig
 from selfplay_pipeline.train.config import TrainOptions
 
 TINY_MODEL = "data/tiny_model"
@@ -118,6 +119,7 @@ class Config(Section):
     evaluate: EvaluateConfig = EvaluateConfig()
     iterate: IterateConfig = IterateConfig()
     online: OnlineOptions = OnlineOptions()
+    partner: PartnerConfig = PartnerConfig()
 
 
 def gpu_visible() -> bool:

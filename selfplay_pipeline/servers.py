@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from selfplay_pipeline.config import EngineConfig
 from selfplay_pipeline.engines.open import open_engine
 from selfplay_pipeline.engines.types import Engine
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.ui import waiting
+
+if TYPE_CHECKING:
+    from selfplay_pipeline.partners.client import ChatClient
+    from selfplay_pipeline.partners.config import PartnerConfig
 
 
 class PolicyServer:
@@ -44,7 +48,7 @@ class PolicyServer:
 
 
 class Servers:
-    """A server for the policy, and a second one for when another checkpoint sits opposite."""
+    """A server for the policy, a second one for when another checkpoint sits opposite, and a chat model's endpoint."""
 
     def __init__(self, config: EngineConfig, folder: Path, *, two: bool = False) -> None:
         """Args:
@@ -62,12 +66,27 @@ class Servers:
             config = config.model_copy(update={"memory_fraction": config.memory_fraction / 2})
         self.policy = PolicyServer(config, folder / "server.log")
         self.opponent = PolicyServer(config, folder / "opponent_server.log")
+        self._chat: ChatClient | None = None
+
+    def chat(self, config: PartnerConfig) -> ChatClient:
+        """The chat model's endpoint; one for the whole command, so that its cap counts all that is sent.
+
+        Raises:
+            UserError: the key is missing, or the address or the cache cannot be used.
+        """
+        if self._chat is None:
+            from selfplay_pipeline.partners.client import ChatClient
+
+            self._chat = ChatClient(config)
+        return self._chat
 
     async def __aenter__(self) -> Servers:
         return self
 
     async def __aexit__(self, *error: object) -> None:
         try:
+            if self._chat is not None:
+                await self._chat.close()
             await self.opponent.stop()
         finally:
             await self.policy.stop()

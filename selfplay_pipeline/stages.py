@@ -14,7 +14,7 @@ from selfplay_pipeline.files import check_checkpoint
 from selfplay_pipeline.games.partners import SCRIPTED
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.games.types import TRAIN, Game, State, state_rng
-from selfplay_pipeline.generate.players import POLICY, Player, PolicyPlayer, Scripted
+from selfplay_pipeline.generate.players import CHAT, POLICY, Player, PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import PolicyRecord
 from selfplay_pipeline.generate.run import GenerateJob, run_generate
 from selfplay_pipeline.generate.summary import Summary
@@ -22,6 +22,7 @@ from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.online.config import OnlineConfig
 from selfplay_pipeline.online.games import write_games
 from selfplay_pipeline.online.run import OnlineResult, run_online
+from selfplay_pipeline.partners.seat import ChatPartner, partner_arguments
 from selfplay_pipeline.servers import PolicyServer, Servers
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import Progress, TrainResult, run_train
@@ -41,7 +42,7 @@ def make_job(
         "num_groups": num_groups(config),
         "plays_per_state": config.generate.plays_per_state,
         **{f"player{seat}": name for seat, name in enumerate(seats)},
-        **rules_and_sampling(config, policy),
+        **rules_and_sampling(config, policy, seats),
     }
     return GenerateJob(
         output=output,
@@ -56,12 +57,13 @@ def make_job(
     )
 
 
-def rules_and_sampling(config: Config, policy: PolicyRecord) -> dict[str, Any]:
-    """What decides any job's plays beside its states and players, by dotted keys."""
+def rules_and_sampling(config: Config, policy: PolicyRecord, players: Iterable[str]) -> dict[str, Any]:
+    """What decides any job's plays beside its states and who plays, by dotted keys."""
     return {
         "context_length": config.engine.context_length,
         **{f"policy.{key}": value for key, value in policy.model_dump().items()},
         **{f"game.{key}": value for key, value in config.game.model_dump().items()},
+        **partner_arguments(config.partner, players),
     }
 
 
@@ -81,6 +83,8 @@ def plan_generate(config: Config, output: Path, seats: Sequence[str] = SELF_PLAY
     groups = num_groups(config)
     plays = groups * config.generate.plays_per_state
     who = f"{config.model} plays" if tuple(seats) == SELF_PLAY else f"{config.model}: {seats[0]} and {seats[1]} play"
+    if CHAT in seats:
+        who = f"{who} ({CHAT} is {config.partner.model} at {config.partner.endpoint})"
     return (
         f"{who} {plays} games ({groups} states × {config.generate.plays_per_state} plays, board "
         f"{config.game.size}×{config.game.size}) with {config.engine.kind} to {output}: "
@@ -89,21 +93,24 @@ def plan_generate(config: Config, output: Path, seats: Sequence[str] = SELF_PLAY
 
 
 def is_checkpoint(name: str) -> bool:
-    """Whether a player's name is neither `policy` nor a scripted partner's."""
-    return name != POLICY and name not in SCRIPTED
+    """Whether a player's name is neither `policy`, nor `chat`, nor a scripted partner's."""
+    return name not in (POLICY, CHAT, *SCRIPTED)
 
 
 def check_players(names: Iterable[str]) -> None:
     """Whether each name is one of a player.
 
     Raises:
-        UserError: it names neither a scripted partner nor what could be a checkpoint.
+        UserError: it names neither a partner nor what could be a checkpoint.
     """
     for name in names:
         if not is_checkpoint(name):
             continue
         if "/" not in name and not Path(name).exists():
-            raise UserError(f"no scripted partner or checkpoint {name!r}; scripted partners: {', '.join(SCRIPTED)}")
+            raise UserError(
+                f"no scripted partner or checkpoint {name!r}; scripted partners: {', '.join(SCRIPTED)}; "
+                f"{CHAT!r} is the chat model of the section `partner`"
+            )
         check_checkpoint(name)
 
 
@@ -113,12 +120,14 @@ async def seat_players(
     """The players of these names, with their engines running and serving them.
 
     Args:
-        names: `policy`, a scripted partner, or another checkpoint; there are servers for two checkpoints.
+        names: `policy`, a scripted partner, `chat`, or another checkpoint; there are servers for two checkpoints.
         policy: the checkpoint of `policy`; another checkpoint samples in the same way.
     """
-    players: dict[str, Player] = {}
+    names, players = set(names), dict[str, Player]()
+    if CHAT in names:  # before a server is started, which takes long, a missing key can be noticed
+        players[CHAT] = ChatPartner.of(servers.chat(config.partner))
     free = [servers.policy, servers.opponent]
-    for name in sorted(set(names), key=lambda name: name != POLICY):
+    for name in sorted(names - {CHAT}, key=lambda name: name != POLICY):
         if name in SCRIPTED:
             players[name] = Scripted(name)
             continue
@@ -147,14 +156,15 @@ async def generate_games(
     """Play what is missing from `output`.
 
     Args:
-        seats: who holds each seat: `policy`, a scripted partner, or another checkpoint.
+        seats: who holds each seat: `policy`, a scripted partner, `chat`, or another checkpoint.
         servers: running ones; without them they are opened and closed.
     """
     checkpoint = checkpoint or str(config.model)
     if servers is None:
         check_checkpoint(checkpoint)
         check_players(seats)
-        async with Servers(config.engine, output.parent, two=len(set(seats) - SCRIPTED.keys()) == 2) as own:
+        two = len({name for name in seats if name == POLICY or is_checkpoint(name)}) == 2
+        async with Servers(config.engine, output.parent, two=two) as own:
             return await generate_games(
                 config, output, checkpoint=checkpoint, iteration=iteration, first_state=first_state, seats=seats,
                 servers=own,

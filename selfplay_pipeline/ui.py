@@ -117,6 +117,14 @@ def show_summary(summary: Summary, output: Path) -> None:
     table.add_row("tokens sampled, in prompts", f"{data['sampled_tokens']:,}, {data['prompt_tokens']:,}")
     table.add_row("prefix-cache hit share", f"{data['prefix_cache_hit_share']:.1%}")
     table.add_row("groups without signal", f"{data['groups_without_signal']} of {data['groups']}")
+    if summary.partner is not None:
+        used = summary.partner
+        table.add_row(
+            "partner", f"{used.requests:,} requests ({used.retries:,} retries), {used.cache_hits:,} answers from cache"
+        )
+        table.add_row(
+            "partner's tokens", f"{used.prompt_tokens:,} in, {used.completion_tokens:,} out, ${used.dollars:.2f}"
+        )
     table.add_row("time", f"{data['seconds']:.1f} s, {data['plays_per_second']:.2f} plays/s")
     Console(markup=False).print(table)
 

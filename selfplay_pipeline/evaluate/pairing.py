@@ -49,7 +49,7 @@ class Pairing:
             "plays": self.plays,
             "both_seatings": self.both_seatings,
             "weights": [weights_of(name) for name in (self.first, self.second)],
-            **rules_and_sampling(config, policy),
+            **rules_and_sampling(config, policy, (self.first, self.second)),
         }
         return GenerateJob(
             output=self.file,

@@ -19,6 +19,8 @@ from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 
 POLICY = "policy"
 """Name of the player whose trajectories are recorded."""
+CHAT = "chat"
+"""Name of the chat model behind an API."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class TurnRecord(_Record):
     """Why the action was illegal."""
     error_kind: ErrorKind | None = None
     finish_reason: str
-    """The engine's: stop, or length when the turn was cut. `scripted` for a seat without engine."""
+    """The engine's or chat model's: stop, or length when the turn was cut. `scripted` for a seat without either."""
 
 
 class Trajectory(_Record):
@@ -104,6 +104,24 @@ class PolicyRecord(_Record):
     max_new_tokens: int
 
 
+class PartnerUsage(_Record):
+    """What a chat model behind an API was asked, and what that cost."""
+
+    requests: int = 0
+    """Sent, retries included."""
+    retries: int = 0
+    cache_hits: int = 0
+    """Answers that were taken from the cache; nothing was sent for these."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    dollars: float = 0.0
+    """US dollars at the configured prices, of the tokens that the endpoint reported."""
+
+    def __add__(self, other: PartnerUsage) -> PartnerUsage:
+        mine, theirs = self.model_dump(), other.model_dump()
+        return PartnerUsage(**{name: mine[name] + theirs[name] for name in mine})
+
+
 class PlayRecord(_Record):
     """One play of one game state."""
 
@@ -127,6 +145,8 @@ class PlayRecord(_Record):
     """Tokens of all prompts sent to the engine in this play."""
     cached_tokens: int = 0
     """Of those, how many the engine did not have to compute."""
+    partner: PartnerUsage | None = None
+    """Of a chat model in one of the seats."""
 
 
 def read_games(path: Path) -> Iterator[PlayRecord]:

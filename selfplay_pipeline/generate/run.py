@@ -14,9 +14,10 @@ from typing import Any
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.files import write_json
 from selfplay_pipeline.games.types import Game, State, Status
+from selfplay_pipeline.generate.chat import ChatSeat
 from selfplay_pipeline.generate.play import Play
 from selfplay_pipeline.generate.players import Place, Player
-from selfplay_pipeline.generate.records import OutcomeRecord, PlayRecord, PolicyRecord
+from selfplay_pipeline.generate.records import OutcomeRecord, PartnerUsage, PlayRecord, PolicyRecord
 from selfplay_pipeline.generate.store import GameStore
 from selfplay_pipeline.generate.summary import Summary
 
@@ -90,14 +91,18 @@ async def run_generate(
 
         async def worker() -> None:
             for group, number in missing:
-                record = await play_one(job, game, players(number), state_of(group), group, number)
+                place = (job.seed, group, number)
+                sitting = Sitting(game, state_of(group), players(number), job.game_id(group, number), place)
+                await sitting.play.run()
+                record = sitting.record(job.policy)
                 append(record)
                 summary.add(record)
                 summary.seconds = time.monotonic() - started
                 on_play(summary)
                 if summary.failures - failures_before > job.max_failures:
                     raise EngineError(
-                        f"{summary.failures - failures_before} plays were lost to engine failures; "
+                        f"{summary.failures - failures_before} plays were lost to engine failures, "
+                        f"the last to: {sitting.play.lost_to}; "
                         f"{summary.plays} plays are kept in {job.output}; the same command continues"
                     )
 
@@ -107,15 +112,6 @@ async def run_generate(
         summary.seconds = time.monotonic() - started
     write_json(job.summary_path, summary.to_dict())
     return summary
-
-
-async def play_one(
-    job: GenerateJob, game: Game, players: Sequence[Player], state: Any, group: int, number: int
-) -> PlayRecord:
-    """Play one state once."""
-    sitting = Sitting(game, state, players, job.game_id(group, number), (job.seed, group, number))
-    await sitting.play.run()
-    return sitting.record(job.policy)
 
 
 @dataclass
@@ -143,6 +139,7 @@ class Sitting:
         seed, group, number = self.place
         seats, outcome = self.play.seats, self.play.session.outcome()
         trajectories = [trajectory for seat in seats if (trajectory := seat.finish()) is not None]
+        usages = [seat.usage for seat in seats if isinstance(seat, ChatSeat) and seat.usage is not None]
         return PlayRecord(
             game_id=self.game_id,
             group_index=group,
@@ -167,6 +164,7 @@ class Sitting:
             policy=policy,
             prompt_tokens=sum(seat.prompt_tokens for seat in seats),
             cached_tokens=sum(seat.cached_tokens for seat in seats),
+            partner=sum(usages, PartnerUsage()) if usages else None,
         )
 
 

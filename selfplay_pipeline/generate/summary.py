@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from selfplay_pipeline.games.types import ActionKind, Status
-from selfplay_pipeline.generate.records import PlayRecord
+from selfplay_pipeline.generate.records import PartnerUsage, PlayRecord
 
 _OPENERS = (ActionKind.MESSAGE, ActionKind.PROPOSE)
 
@@ -40,6 +40,8 @@ class Summary:
     sampled_tokens: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    partner: PartnerUsage | None = None
+    """Of a chat model, in all plays of the file; not of plays that were cut with their process."""
     seconds: float = 0.0
     """Spent playing by this process."""
     plays_before: int = 0
@@ -54,6 +56,8 @@ class Summary:
         self.statuses[record.outcome.status.value] += 1
         self.prompt_tokens += record.prompt_tokens
         self.cached_tokens += record.cached_tokens
+        if record.partner is not None:
+            self.partner = (self.partner or PartnerUsage()) + record.partner
         self.sampled_tokens += sum(sum(t.response_mask) for t in record.trajectories)
         if record.outcome.status is Status.ENGINE_FAILURE:
             return
@@ -126,6 +130,7 @@ class Summary:
             "seconds": self.seconds,
             "plays_per_second": self._rate(self.plays - self.plays_before),
             "sampled_tokens_per_second": self._rate(self.sampled_tokens - self.tokens_before),
+            **({"partner": self.partner.model_dump()} if self.partner is not None else {}),
         }
 
     def _rate(self, count: int) -> float:

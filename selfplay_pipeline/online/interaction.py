@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.types import Game, Opening, Status
+from selfplay_pipeline.games.types import Game, Status
+from selfplay_pipeline.generate.chat import ChatPlayer, ChatSeat, Message, as_dicts
 from selfplay_pipeline.generate.play import Reply
-from selfplay_pipeline.generate.players import Place, Player
+from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import ChatMessage, Trajectory
 from selfplay_pipeline.generate.run import Sitting
-
-Message = dict[str, str]
-"""`role` and `content`, as chat models read them."""
 
 
 @runtime_checkable
@@ -28,58 +26,6 @@ class HistorySeat(Protocol):
     """A seat that can tell what its player has read and said."""
 
     def context(self) -> list[ChatMessage]: ...
-
-
-@dataclass
-class ChatSeat:
-    """A seat whose words come from outside, as text."""
-
-    opening: Opening
-    ask: Callable[[list[Message]], Awaitable[str]] | None = None
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    messages: list[ChatMessage] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.messages = [ChatMessage(role="system", content=self.opening.system)]
-        self.observe(self.opening.observation)
-
-    def observe(self, text: str) -> None:
-        """Chat models want roles to alternate, so what is heard between two own turns is one message."""
-        if not text:
-            return
-        if self.messages[-1].role == "user":
-            text = f"{self.messages.pop().content}\n{text}"
-        self.messages.append(ChatMessage(role="user", content=text))
-
-    def say(self, text: str) -> None:
-        """Keep the player's own words."""
-        self.messages.append(ChatMessage(role="assistant", content=text))
-
-    async def act(self) -> Reply:
-        """Ask whoever speaks for this seat."""
-        if self.ask is None:
-            raise RuntimeError("nobody was named who speaks for this seat; hand its words to generate_response")
-        text = await self.ask(as_dicts(self.messages))
-        self.say(text)
-        return Reply(text, False, "stop")
-
-    def context(self) -> list[ChatMessage]:
-        return list(self.messages)
-
-    def finish(self) -> None:
-        return None
-
-
-@dataclass(frozen=True)
-class ChatPlayer:
-    """Words from outside: from `ask`, called with the player's history, or handed to `generate_response`."""
-
-    name: str = "chat"
-    ask: Callable[[list[Message]], Awaitable[str]] | None = None
-
-    def sit(self, place: Place) -> ChatSeat:
-        return ChatSeat(place.opening, self.ask)
 
 
 @dataclass(frozen=True)
@@ -225,8 +171,3 @@ class MultiPlayerInteraction:
         ]
         del self._sittings[instance_id]
         return instances
-
-
-def as_dicts(messages: Sequence[ChatMessage]) -> list[Message]:
-    """Messages as chat models and verl read them."""
-    return [{"role": message.role, "content": message.content} for message in messages]

@@ -11,10 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import explain
 from selfplay_pipeline.games.partners import SCRIPTED
-from selfplay_pipeline.generate.players import Player, Scripted
+from selfplay_pipeline.generate.players import CHAT, Player, Scripted
+from selfplay_pipeline.partners.config import PartnerConfig
 
-CHAT = "chat"
-"""Name of the partner behind an OpenAI-compatible endpoint."""
 DEFAULT = Path(__file__).with_name("matching_config.yaml")
 
 
@@ -27,6 +26,8 @@ class SelfplaySection(BaseModel):
     """Who sits opposite: `shy`, `chat` or another scripted partner."""
     max_new_tokens: Annotated[int, Field(ge=1)] = 256
     """Token limit of one turn; a longer one is cut, and its author gets an error to read."""
+    chat: PartnerConfig = PartnerConfig()
+    """The chat model, where `partner` is `chat`."""
     log_dir: Path | None = None
     """Folder for `dialogues.jsonl`; by default `logs/` in slime's `--save` folder."""
 
@@ -76,6 +77,11 @@ class RolloutConfig(BaseModel):
             UserError: there is none of this name, or the chat partner cannot be reached as configured.
         """
         name = self.selfplay.partner
+        if name == CHAT:
+            from selfplay_pipeline.partners.client import ChatClient
+            from selfplay_pipeline.partners.seat import ChatPartner
+
+            return ChatPartner.of(ChatClient(self.selfplay.chat))
         if name not in SCRIPTED:
             raise UserError(f"selfplay.partner: there is no {name!r}; there are {CHAT}, {', '.join(SCRIPTED)}")
         return Scripted(name)

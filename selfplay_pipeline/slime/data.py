@@ -134,8 +134,10 @@ def _check_row(row: Any) -> tuple[GameConfig, str]:
     if not isinstance(metadata, dict):
         raise UserError("field 'metadata' is missing; `selfplay slime data` writes it")
     game, state = game_of(metadata)
+    if not metadata.get("game_id"):
+        raise UserError("field 'game_id' is missing; `selfplay slime data` writes it")
     told = {name: metadata.get(name) for name in ("ground_truth", "optimal_score")}
-    row_of_state = game_row(game, state, str(metadata.get("game_id", "")))
+    row_of_state = game_row(game, state, str(metadata["game_id"]))
     if row.get("prompt") != row_of_state["prompt"]:
         raise UserError("field 'prompt' is not what these rules tell player 0 of this state; write the file again")
     if told != {name: row_of_state["metadata"][name] for name in told}:

@@ -17,17 +17,19 @@ from typing import Any, TypeVar
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.generate.chat import ChatPlayer, ChatSeat
 from selfplay_pipeline.generate.play import Play, Reply, Seat
 from selfplay_pipeline.generate.players import Place, Player
+from selfplay_pipeline.generate.records import PartnerUsage
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from selfplay_pipeline.online.interaction import ChatPlayer, MultiPlayerInteraction
+from selfplay_pipeline.online.interaction import MultiPlayerInteraction
 from selfplay_pipeline.slime.config import RolloutConfig
 from selfplay_pipeline.slime.data import game_of
 
 T = TypeVar("T")
 POLICY_SEAT, PARTNER_SEAT = 0, 1
 DIALOGUE = "dialogue"
-"""Key of a sample's metadata under which its play is kept: {status, turns}. slime writes it into its own dumps."""
+"""Key of a sample's metadata under which its play is kept: {status, turns, usage}; slime's own dumps hold it too."""
 logger = logging.getLogger(__name__)
 
 
@@ -140,8 +142,10 @@ class MatchingEnv:
     def _report(self) -> None:
         turns = [{"player": t.player, "text": t.text, "action": str(t.action)} for t in self.play.turns]
         status = None if self.status is None else str(self.status)
+        seat = self.play.seats[PARTNER_SEAT]
+        usage = seat.usage.model_dump() if isinstance(seat, _GuardedSeat) and seat.usage is not None else None
         self.sample.reward = self.reward
-        self.sample.metadata = {**self.sample.metadata, DIALOGUE: {"status": status, "turns": turns}}
+        self.sample.metadata = {**self.sample.metadata, DIALOGUE: {"status": status, "turns": turns, "usage": usage}}
 
 
 @dataclass(frozen=True)
@@ -165,6 +169,11 @@ class _GuardedSeat:
     env: MatchingEnv
     prompt_tokens: int = 0
     cached_tokens: int = 0
+
+    @property
+    def usage(self) -> PartnerUsage | None:
+        """What a chat model's answers cost so far."""
+        return self.seat.usage if isinstance(self.seat, ChatSeat) else None
 
     def observe(self, text: str) -> None:
         self.seat.observe(text)

@@ -134,8 +134,11 @@ class _Turn:
 
 
 def figures_of(samples: Sequence[Any], records: Sequence[DialogueRecord]) -> dict[str, float]:
-    """Means over the dialogues, and the share of samples that were lost."""
+    """Means over the dialogues, the share of samples that were lost, and what the partner cost in all."""
     figures = {"lost": sum(bool(sample.remove_sample) for sample in samples) / max(len(samples), 1)}
+    usages = [usage for sample in samples if (usage := (sample.metadata.get(DIALOGUE) or {}).get("usage"))]
+    if usages:
+        figures |= {name: float(sum(usage[name] for usage in usages)) for name in ("requests", "dollars")}
     if records:
         figures |= {name: float(np.mean([getattr(record, name) for record in records])) for name in AVERAGED}
         figures["agreed"] = float(np.mean([record.status == "agreed" for record in records]))

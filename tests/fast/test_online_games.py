@@ -20,13 +20,14 @@ from selfplay_pipeline.games.partners import SCRIPTED
 from selfplay_pipeline.games.scripted import player_view
 from selfplay_pipeline.games.text import format_proposal
 from selfplay_pipeline.games.types import Outcome, Status, Step, state_rng
+from selfplay_pipeline.generate.chat import ChatPlayer
 from selfplay_pipeline.generate.play import Reply
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
 from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.online.figures import to_line
 from selfplay_pipeline.online.games import write_games
-from selfplay_pipeline.online.interaction import ChatPlayer, MultiPlayerInteraction
+from selfplay_pipeline.online.interaction import MultiPlayerInteraction
 
 SPOKEN = MatchingConfig(
     size=3, max_score=9, scale_min=1, scale_max=1, hard_factor=0, max_length=12, max_errors=3, prompts="default"

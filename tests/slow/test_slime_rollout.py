@@ -7,11 +7,13 @@ from typing import Any
 
 import aiohttp
 import pytest
+from chat_endpoint import ChatEndpoint, fails, page
 from recording_proxy import RecordingProxy
 from slime_contract import SAMPLES, arguments, sample_of
 from test_engines import chat, next_logprobs
 
 from selfplay_pipeline.config import load_config
+from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.generate.records import ChatMessage
 from selfplay_pipeline.slime.data import game_of
 from selfplay_pipeline.slime.rollout import generate
@@ -97,7 +99,6 @@ def test_a_finished_game_is_exact_in_every_token(router, kind, partner):
             sample.metadata["dialogue"]["status"],
         )
         assert not sample.remove_sample
-        assert 0 < sample.non_generation_time < 5
     assert any(sample.reward > 0 for sample in samples)
 
 
@@ -113,7 +114,7 @@ def test_logprobs_are_those_of_the_forward_pass(router, kind):
 
 def test_a_turn_over_its_limit_is_an_error_to_read_and_the_game_goes_on(router, kind):
     args = with_router(router, max_turns=3, selfplay={"partner": "shy", "max_new_tokens": 2})
-    (sample,) = play(args, sample_of(kind, TALKATIVE))
+    (sample,) = play(args, sample_of(kind, TALKATIVE), temperature=0.0)
     prompt_ids = sample.tokens[: -sample.response_length]
     check(sample, router, prompt_ids)
     assert sum(sample.loss_mask) == 6
@@ -165,7 +166,7 @@ def test_an_aborted_sample_comes_again_and_starts_afresh(router, kind):
         playing = asyncio.create_task(generate(args, sample, endless))
         async with aiohttp.ClientSession() as http:
             while not playing.done():
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(0.02)
                 await http.post(f"{router.url}/abort_request", json={"abort_all": True})
         await playing
 
@@ -180,6 +181,66 @@ def test_an_aborted_sample_comes_again_and_starts_afresh(router, kind):
     assert sample.metadata["start_rollout_id"] == 3
     check(sample, router, sample.tokens[: -sample.response_length])
     assert replayed(sample).outcome().normalized_reward == sample.reward
+
+
+def with_chat(proxy: RecordingProxy, endpoint: ChatEndpoint, **chat: Any) -> Any:
+    section = {"base_url": endpoint.url, "timeout": 0.5, "max_retries": 0, **chat}
+    return with_router(proxy, selfplay={"partner": "chat", "max_new_tokens": 64, "chat": section})
+
+
+def test_a_chat_model_can_sit_opposite(router, kind):
+    with ChatEndpoint(delay=0.01) as endpoint:
+        samples = play(with_chat(router, endpoint), *(sample_of(kind, BOARD, number) for number in range(4)))
+    for sample in samples:
+        check(sample, router, sample.tokens[: -sample.response_length])
+        assert sample.status is kind.Status.COMPLETED
+        assert replayed(sample).outcome().normalized_reward == sample.reward
+    waited = [sample.non_generation_time for sample in samples]
+    assert sum(waited) >= 0.01 * len(endpoint.requests)
+    assert len(endpoint.requests) == sum(turn["player"] for s in samples for turn in s.metadata["dialogue"]["turns"])
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    {
+        "rate-limited": fails(429, Retry_After="1000"),
+        "broken": fails(500),
+        "garbage": page("<html>"),
+        "refused": fails(400),
+    }.items(),
+    ids=lambda trouble: trouble[0],
+)
+def test_a_partner_that_fails_costs_one_sample(router, kind, trouble):
+    with ChatEndpoint([trouble[1]]) as endpoint:
+        args = with_chat(router, endpoint, max_concurrency=1)
+        samples = play(args, *(sample_of(kind, BOARD, number) for number in range(4)), temperature=0.0)
+    lost = [sample for sample in samples if sample.status is kind.Status.FAILED]
+    assert len(lost) == 1
+    assert lost[0].remove_sample
+    assert lost[0].reward == 0.0
+    assert lost[0].metadata["dialogue"]["status"] == "engine_failure"
+    check(lost[0], router, lost[0].tokens[: -lost[0].response_length])
+    kept = [sample for sample in samples if sample is not lost[0]]
+    assert all(sample.status is kind.Status.COMPLETED and not sample.remove_sample for sample in kept)
+
+
+def test_a_partner_that_is_too_slow_costs_one_sample(router, kind):
+    with ChatEndpoint(delay=5) as endpoint:
+        (sample,) = play(with_chat(router, endpoint, timeout=0.2), sample_of(kind, BOARD), temperature=0.0)
+    assert sample.status is kind.Status.FAILED
+    assert 0.2 <= sample.non_generation_time < 5
+
+
+def test_what_no_other_sample_would_mend_is_said_at_once(router, kind):
+    for args, words in (
+        (with_router(router, selfplay={"partner": "nobody"}), "there is no 'nobody'"),
+        (with_router(router, selfplay={"patner": "shy"}), "selfplay.patner"),
+        (with_router(router, max_turns=0), "max_turns"),
+    ):
+        with pytest.raises(UserError, match=words):
+            play(args, sample_of(kind, BOARD))
+    with pytest.raises(UserError, match=r"metadata\.game_state is missing"):
+        play(with_router(router), sample_of(kind, BOARD, metadata={}))
 
 
 def test_a_request_names_its_sample_to_a_hashing_router(router, kind):

@@ -1,0 +1,79 @@
+"""A seat whose words come from outside, as text: from a script, a person, or a chat model behind an API."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from selfplay_pipeline.games.types import Opening
+from selfplay_pipeline.generate.play import Reply
+from selfplay_pipeline.generate.players import CHAT, Place
+from selfplay_pipeline.generate.records import ChatMessage, PartnerUsage
+
+Message = dict[str, str]
+"""`role` and `content`, as chat models read them."""
+
+
+@dataclass
+class ChatSeat:
+    """A seat whose words come from outside.
+
+    Attributes:
+        ask: called with the player's history; a bare text counts as a whole turn.
+        usage: what the answers cost, where someone counts it. It is apart from `prompt_tokens` and `cached_tokens`,
+            which are those of the policy's engine.
+    """
+
+    opening: Opening
+    ask: Callable[[list[Message]], Awaitable[str | Reply]] | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    messages: list[ChatMessage] = field(default_factory=list)
+    usage: PartnerUsage | None = None
+
+    def __post_init__(self) -> None:
+        self.messages = [ChatMessage(role="system", content=self.opening.system)]
+        self.observe(self.opening.observation)
+
+    def observe(self, text: str) -> None:
+        """Chat models want roles to alternate, so what is heard between two own turns is one message."""
+        if not text:
+            return
+        if self.messages[-1].role == "user":
+            text = f"{self.messages.pop().content}\n{text}"
+        self.messages.append(ChatMessage(role="user", content=text))
+
+    def say(self, text: str) -> None:
+        """Keep the player's own words."""
+        self.messages.append(ChatMessage(role="assistant", content=text))
+
+    async def act(self) -> Reply:
+        """Ask whoever speaks for this seat."""
+        if self.ask is None:
+            raise RuntimeError("nobody was named who speaks for this seat; hand its words to generate_response")
+        answer = await self.ask(as_dicts(self.messages))
+        reply = Reply(answer, False, "stop") if isinstance(answer, str) else answer
+        self.say(reply.text)
+        return reply
+
+    def context(self) -> list[ChatMessage]:
+        return list(self.messages)
+
+    def finish(self) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class ChatPlayer:
+    """Words from outside: from `ask`, called with the player's history, or handed to `generate_response`."""
+
+    name: str = CHAT
+    ask: Callable[[list[Message]], Awaitable[str | Reply]] | None = None
+
+    def sit(self, place: Place) -> ChatSeat:
+        return ChatSeat(place.opening, self.ask)
+
+
+def as_dicts(messages: Sequence[ChatMessage]) -> list[Message]:
+    """Messages as chat models and verl read them."""
+    return [{"role": message.role, "content": message.content} for message in messages]

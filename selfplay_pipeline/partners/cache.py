@@ -1,0 +1,66 @@
+"""Answers on disk, for runs that are repeated. One SQLite file that any number of processes may share."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.generate.play import Reply
+
+FILE_NAME = "chat_answers.sqlite3"
+
+
+def cache_key(**decides: Any) -> str:
+    """A hash of all that decides an answer; it shows nothing of it."""
+    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+
+class AnswerCache:
+    """Keys to answers. An answer is there whole once `put` returns, and stays there if the process is killed.
+
+    Raises:
+        UserError: the file cannot be used; from every method.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Args:
+        path: the file; or, without an ending, the folder that it lies in.
+        """
+        self.path = path if path.suffix and not path.is_dir() else path / FILE_NAME
+        with self._explained():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._database = sqlite3.connect(self.path, timeout=60, isolation_level=None)
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = NORMAL")
+            self._database.execute(
+                "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, text TEXT NOT NULL, reason TEXT NOT NULL)"
+            )
+
+    def get(self, key: str) -> Reply | None:
+        """The answer of this key, if there is one."""
+        with self._explained():
+            row = self._database.execute("SELECT text, reason FROM answers WHERE key = ?", (key,)).fetchone()
+        return Reply(row[0], row[1] == "length", row[1]) if row else None
+
+    def put(self, key: str, answer: Reply) -> None:
+        """Keep an answer. The first one of a key stays, so that all who ask agree."""
+        with self._explained():
+            self._database.execute(
+                "INSERT OR IGNORE INTO answers VALUES (?, ?, ?)", (key, answer.text, answer.finish_reason)
+            )
+
+    def close(self) -> None:
+        self._database.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise UserError(f"partner.cache: {self.path}: {error}; remove it or name another file") from None

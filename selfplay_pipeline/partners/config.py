@@ -1,0 +1,84 @@
+"""The `partner:` section of the configuration: the chat model that holds the seat of player `chat`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from selfplay_pipeline.errors import UserError
+
+OPENAI_URL = "https://api.openai.com/v1"
+
+
+class PartnerConfig(BaseModel):
+    """The chat model and how it is asked. Its key comes from the environment variable OPENAI_API_KEY alone."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    base_url: str | None = None
+    """Address of an OpenAI-compatible endpoint, such as http://localhost:30000/v1. Default: the environment variable
+    OPENAI_BASE_URL, else OpenAI's own."""
+    model: str = "gpt-4.1"
+    """What the endpoint calls the model."""
+    temperature: Annotated[float, Field(ge=0)] = 0.7
+    """Of the partner's sampling."""
+    max_tokens: Annotated[int, Field(ge=1)] = 256
+    """Token limit of one reply; a longer one is cut and counts as an error, as for the policy."""
+    prompt: str = "shy"
+    """Name of a built-in system prompt (shy) or a template file, in which `rules` is the game's own system prompt."""
+    timeout: Annotated[float, Field(gt=0)] = 60
+    """Seconds for one request, from sending it to the last byte of its answer."""
+    max_retries: Annotated[int, Field(ge=0)] = 6
+    """How often one request is sent again after a failure that may pass; pauses double from about a second."""
+    max_concurrency: Annotated[int, Field(ge=1)] = 16
+    """Requests under way at a time."""
+    max_requests: Annotated[int, Field(ge=1)] | None = None
+    """Requests that one command may send, retries included; then it stops. None is no limit."""
+    cache: Path | None = None
+    """File, or folder for one, that keeps all answers, so that the same questions of a repeated run cost nothing."""
+    prompt_price: Annotated[float, Field(ge=0)] = 2.0
+    """US dollars for a million prompt tokens. Default: gpt-4.1's list price (openai.com/api/pricing, unchanged since
+    April 2025), without the discount for cached input."""
+    completion_price: Annotated[float, Field(ge=0)] = 8.0
+    """US dollars for a million tokens of answers; same source."""
+
+    @property
+    def endpoint(self) -> str:
+        """The address that requests go to.
+
+        Raises:
+            UserError: it is no address, or holds what may be a secret.
+        """
+        url = self.base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
+        try:
+            parts = urlsplit(url)
+            address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:
+            address = False
+        if not address:
+            raise UserError("partner.base_url is no address such as http://localhost:30000/v1")
+        if "@" in parts.netloc or parts.query:
+            raise UserError(
+                "partner.base_url: leave user, password and query out of it; the key is read from OPENAI_API_KEY"
+            )
+        return url.rstrip("/")
+
+    def key(self) -> str:
+        """The key for the endpoint; an empty one for an endpoint of one's own that needs none.
+
+        Raises:
+            UserError: there is none, or it cannot be one.
+        """
+        key = os.environ.get("OPENAI_API_KEY", "").strip()
+        if not key and self.endpoint == OPENAI_URL:
+            raise UserError(
+                "the partner `chat` needs a key: set the environment variable OPENAI_API_KEY, or partner.base_url to "
+                "a server of your own"
+            )
+        if not key.isascii() or not key.isprintable() or " " in key:
+            raise UserError("OPENAI_API_KEY: not a key: it holds spaces or characters that no key has; set it again")
+        return key

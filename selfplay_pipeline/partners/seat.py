@@ -1,0 +1,93 @@
+"""The player `chat`: a chat model with a system prompt of its own in one of the seats."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined, Template, TemplateError
+
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.generate.chat import ChatSeat, Message
+from selfplay_pipeline.generate.play import Reply
+from selfplay_pipeline.generate.players import CHAT, Place
+from selfplay_pipeline.generate.records import PartnerUsage
+from selfplay_pipeline.partners.client import ChatClient
+from selfplay_pipeline.partners.config import PartnerConfig
+
+PROMPTS = Path(__file__).parent / "prompts"
+
+
+@dataclass(frozen=True)
+class ChatPartner:
+    """A chat model as a player. It sees what any player sees, under its own system prompt.
+
+    A reply that does not come costs the play (status `engine_failure`), never the run.
+    """
+
+    client: ChatClient
+    prompt: Template
+    name: str = CHAT
+
+    @classmethod
+    def of(cls, client: ChatClient) -> ChatPartner:
+        """The partner that the client's configuration describes.
+
+        Raises:
+            UserError: there is no such prompt.
+        """
+        return cls(client, _template(client.config.prompt))
+
+    def sit(self, place: Place) -> ChatSeat:
+        try:
+            system = self.prompt.render(rules=place.opening.system).strip()
+        except TemplateError as error:
+            raise UserError(f"partner.prompt: {self.client.config.prompt}: {error}") from None
+        seat = ChatSeat(replace(place.opening, system=system))
+
+        def count(used: PartnerUsage) -> None:
+            seat.usage = (seat.usage or PartnerUsage()) + used
+
+        async def ask(messages: list[Message]) -> Reply:
+            return await self.client.reply(messages, place.seed, count)
+
+        seat.ask = ask
+        return seat
+
+
+def partner_arguments(config: PartnerConfig, players: Iterable[str]) -> dict[str, Any]:
+    """What decides the words of `chat`, if it is among the players, by dotted keys; how it is asked may change.
+
+    Raises:
+        UserError: there is no such prompt or address.
+    """
+    if CHAT not in players:
+        return {}
+    fingerprint = hashlib.sha256(_source(config.prompt).encode()).hexdigest()[:12]
+    return {
+        "partner.endpoint": config.endpoint,
+        "partner.model": config.model,
+        "partner.temperature": config.temperature,
+        "partner.max_tokens": config.max_tokens,
+        "partner.prompt": f"{config.prompt} ({fingerprint})",
+    }
+
+
+def _template(prompt: str) -> Template:
+    try:
+        return Environment(undefined=StrictUndefined, trim_blocks=True).from_string(_source(prompt))
+    except TemplateError as error:
+        raise UserError(f"partner.prompt: {prompt}: {error}") from None
+
+
+def _source(prompt: str) -> str:
+    builtin = PROMPTS / f"{prompt}.j2"
+    try:
+        return (builtin if builtin.is_file() else Path(prompt)).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        known = ", ".join(sorted(path.stem for path in PROMPTS.glob("*.j2")))
+        reason = error.strerror if isinstance(error, OSError) else "not text"
+        raise UserError(f"partner.prompt: {prompt!r}: {reason}; give a file or a built-in prompt ({known})") from None

@@ -1,0 +1,523 @@
+"""The partner behind an OpenAI-compatible endpoint, with the real `openai` package and a real, unreliable server."""
+
+import asyncio
+import json
+import logging
+import multiprocessing
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from email.utils import formatdate
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from chat_endpoint import ChatEndpoint, body, echoes_its_key, fails, page, says
+
+from selfplay_pipeline.config import load_config
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
+from selfplay_pipeline.games.types import Status, state_rng
+from selfplay_pipeline.generate.play import Reply
+from selfplay_pipeline.generate.players import Scripted
+from selfplay_pipeline.generate.records import PartnerUsage, read_games
+from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.partners.cache import AnswerCache
+from selfplay_pipeline.partners.client import ChatClient, PartnerError, RequestCapError
+from selfplay_pipeline.partners.config import PartnerConfig
+from selfplay_pipeline.partners.seat import ChatPartner
+from selfplay_pipeline.stages import check_players, generate_games, plan_generate
+
+KEY = "sk-test-0123456789abcdef"
+HELLO = [{"role": "system", "content": "rules"}, {"role": "user", "content": "hello"}]
+FINE = says("[message] fine")
+
+
+@pytest.fixture(autouse=True)
+def _a_key(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+
+
+@pytest.fixture
+def endpoint():
+    with ChatEndpoint() as server:
+        yield server
+
+
+def ask(endpoint, count=1, *, first_pause=0.001, messages=HELLO, **options):
+    """Ask one client `count` times at once; returns the answers or errors, and what was used."""
+
+    async def script():
+        client = ChatClient(PartnerConfig(base_url=endpoint.url, **options), first_pause=first_pause)
+        asked = [client.reply(messages, (number,)) for number in range(count)]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        await client.close()
+        return answers, client.total
+
+    return asyncio.run(script())
+
+
+class TestRetries:
+    @pytest.mark.parametrize("status", [408, 409, 429, 500, 503])
+    def test_what_may_pass_is_tried_again(self, endpoint, status):
+        endpoint.script = [fails(status), fails(status), FINE]
+        answers, total = ask(endpoint)
+        assert answers == [Reply("[message] fine", False, "stop")]
+        assert (total.requests, total.retries, len(endpoint.requests)) == (3, 2, 3)
+
+    @pytest.mark.parametrize(
+        "garbage",
+        [
+            page("<html>502 Bad Gateway</html>"),
+            page('{"choices": [', content_type="application/json"),
+            page("", content_type="application/json"),
+            body([]),
+            body(None),
+            body({}),
+            body({"choices": []}),
+            body({"choices": None}),
+            body({"choices": [{"message": None, "finish_reason": "stop"}]}),
+            body({"choices": [{"message": {"content": 7}, "finish_reason": "stop"}]}),
+            says(None),
+            says(""),
+            says(" \n"),
+            says("[message] I", reason="content_filter"),
+            says("[message] I", reason=None),
+        ],
+    )
+    def test_useless_answers_are_tried_again_and_then_fail(self, endpoint, garbage):
+        endpoint.script = [garbage, FINE, garbage, garbage]
+        assert ask(endpoint, max_retries=1)[0] == [Reply("[message] fine", False, "stop")]
+        (error,), total = ask(endpoint, max_retries=1)
+        assert isinstance(error, PartnerError)
+        assert "the answer" in str(error)
+        assert (total.requests, total.retries, len(endpoint.requests)) == (2, 1, 4)
+
+    def test_answers_that_take_too_long_are_tried_again(self, endpoint):
+        endpoint.delay = 60
+        (error,), total = ask(endpoint, max_retries=1, timeout=0.2)
+        assert isinstance(error, PartnerError) and "no answer within 0.2 s" in str(error)
+        assert total.requests == 2
+
+    def test_so_are_answers_that_trickle_in(self, endpoint):
+        """Every byte comes in time, the whole does not."""
+
+        async def trickle(request):
+            response = web.StreamResponse()
+            await response.prepare(request)
+            while True:
+                await response.write(b" ")
+                await asyncio.sleep(0.02)
+
+        endpoint.script = [trickle, FINE]
+        answers, total = ask(endpoint, timeout=0.5)
+        assert isinstance(answers[0], Reply) and total.retries > 0
+
+    def test_connections_that_break_are_tried_again(self, endpoint):
+        def hang_up(request):
+            request.transport.abort()
+            return web.Response()
+
+        endpoint.script = [hang_up, FINE]
+        assert ask(endpoint)[0] == [Reply("[message] fine", False, "stop")]
+
+    def test_nobody_there_is_a_failure_after_all_retries(self):
+        with ChatEndpoint() as gone:
+            pass
+        (error,), total = ask(gone, max_retries=2)
+        assert isinstance(error, PartnerError) and "no connection" in str(error)
+        assert total == PartnerUsage(requests=3, retries=2)
+
+    @pytest.mark.parametrize("wording", ["seconds", "date"])
+    def test_the_server_says_how_long_to_wait(self, endpoint, wording):
+        value = "1" if wording == "seconds" else formatdate(time.time() + 2, usegmt=True)
+        endpoint.script = [fails(429, Retry_After=value), FINE]
+        ask(endpoint)
+        assert endpoint.times[1] - endpoint.times[0] >= 0.95
+
+    def test_a_pause_of_an_hour_is_not_waited_for(self, endpoint):
+        endpoint.script = [fails(503, Retry_After="3600")]
+        (error,), total = ask(endpoint)
+        assert isinstance(error, PartnerError) and "asks to wait 3600 s" in str(error)
+        assert total.requests == 1
+
+    def test_pauses_grow(self, endpoint):
+        endpoint.script = [fails(500)] * 3
+        ask(endpoint, first_pause=0.1)
+        pauses = [later - earlier for earlier, later in zip(endpoint.times, endpoint.times[1:], strict=False)]
+        assert all(pause >= least for pause, least in zip(pauses, (0.1, 0.2, 0.4), strict=True))
+
+    @pytest.mark.parametrize(
+        ("refusal", "kind", "words"),
+        [
+            (fails(400, "context too long"), PartnerError, "answered 400: context too long"),
+            (fails(401), UserError, "refuses the key in OPENAI_API_KEY"),
+            (fails(404, "no such model"), UserError, "mend partner.model"),
+            (fails(429, "no money left", "insufficient_quota"), UserError, "no money left"),
+        ],
+    )
+    def test_what_will_not_pass_is_not_tried_again(self, endpoint, refusal, kind, words):
+        endpoint.script = [refusal]
+        (error,), total = ask(endpoint)
+        assert type(error) is kind and words in str(error)
+        assert total.requests == 1
+
+
+class TestBounds:
+    def test_no_more_requests_are_under_way_than_allowed(self, endpoint):
+        endpoint.delay = 0.2
+        answers, _ = ask(endpoint, 12, max_concurrency=3)
+        assert endpoint.most == 3
+        assert len(answers) == len(endpoint.requests) == 12
+
+    def test_the_cap_counts_all_that_is_sent_and_is_never_passed(self, endpoint):
+        endpoint.script = [fails(500), fails(429)]
+        answers, total = ask(endpoint, 10, max_requests=7)
+        assert len(endpoint.requests) == total.requests == 7
+        assert sum(isinstance(answer, Reply) for answer in answers) == 5
+        assert sum(isinstance(answer, RequestCapError) for answer in answers) == 5
+
+    def test_tokens_and_dollars_are_added_up_also_of_answers_that_were_no_use(self, endpoint):
+        endpoint.script = [says(None, tokens=(1000, 100)), says("[message] a", tokens=(3000, 50)), body({})]
+        used = []
+
+        async def script():
+            client = ChatClient(PartnerConfig(base_url=endpoint.url, prompt_price=2, completion_price=8), first_pause=0)
+            await client.reply(HELLO, (0,), used.append)
+            await client.close()
+            return client.total
+
+        total = asyncio.run(script())
+        assert total == sum(used, PartnerUsage())
+        assert (total.prompt_tokens, total.completion_tokens) == (4000, 150)
+        assert total.dollars == pytest.approx((4000 * 2 + 150 * 8) / 1e6)
+
+    def test_a_reply_cut_by_its_limit_says_so(self, endpoint):
+        endpoint.script = [says("[message] I was", reason="length")]
+        assert ask(endpoint, max_tokens=5)[0] == [Reply("[message] I was", True, "length")]
+        assert endpoint.requests[0]["max_tokens"] == 5
+
+
+class TestCache:
+    def test_the_same_question_is_sent_once_also_after_a_restart(self, endpoint, tmp_path):
+        first, _ = ask(endpoint, 3, cache=tmp_path)
+        again, total = ask(endpoint, 3, cache=tmp_path)
+        assert first == again
+        assert total == PartnerUsage(cache_hits=3)
+        assert len(endpoint.requests) == 3
+
+    def test_all_that_decides_an_answer_decides_the_entry(self, endpoint, tmp_path):
+        cache = tmp_path / "answers.db"
+        others = [{"model": "other"}, {"temperature": 0.0}, {"max_tokens": 9}, {"messages": [*HELLO, *HELLO]}]
+        for options in ({}, *others):
+            assert ask(endpoint, cache=cache, **options)[1].requests == 1
+        with ChatEndpoint() as elsewhere:
+            assert ask(elsewhere, cache=cache)[1].requests == 1
+        assert ask(endpoint, 2, cache=cache)[1] == PartnerUsage(
+            requests=1, cache_hits=1, prompt_tokens=100, completion_tokens=10, dollars=0.00028
+        )
+
+    def test_failures_are_not_kept(self, endpoint, tmp_path):
+        endpoint.script = [says(None)]
+        assert isinstance(ask(endpoint, cache=tmp_path, max_retries=0)[0][0], PartnerError)
+        assert isinstance(ask(endpoint, cache=tmp_path)[0][0], Reply)
+
+    def test_processes_share_it_and_a_kill_leaves_whole_entries(self, tmp_path):
+        path, context = tmp_path / "cache", multiprocessing.get_context("spawn")
+        writers = [context.Process(target=fill, args=(path, start)) for start in (0, 1_000_000)]
+        for writer in writers:
+            writer.start()
+        entries = 0
+        while entries < 400 or not all(count_entries(path, f"'{last}'") for last in (9, 1_000_009)):
+            assert all(writer.is_alive() for writer in writers)
+            entries = count_entries(path)
+        for writer in writers:
+            os.kill(writer.pid, signal.SIGKILL)
+            writer.join()
+        assert count_entries(path) >= entries
+        cache = AnswerCache(path)
+        for start in (0, 1_000_000):
+            found = [cache.get(str(start + number)) for number in range(10)]
+            assert found == [Reply(f"answer {start + number}", False, "stop") for number in range(10)]
+        cache.put("after", Reply("the kill", True, "length"))
+        assert cache.get("after") == Reply("the kill", True, "length")
+
+    def test_a_file_that_is_no_cache_is_named(self, endpoint, tmp_path):
+        (tmp_path / "notes.txt").write_text("these are my notes, and no database at all. " * 100)
+        with pytest.raises(UserError, match=r"partner\.cache: .*notes\.txt"):
+            ask(endpoint, cache=tmp_path / "notes.txt")
+        assert (tmp_path / "notes.txt").read_text().startswith("these are my notes")
+
+
+def fill(path: Path, start: int) -> None:
+    cache = AnswerCache(path)
+    for number in range(start, start + 1_000_000):
+        cache.put(str(number), Reply(f"answer {number}", False, "stop"))
+
+
+def count_entries(path: Path, key: str = "key") -> int:
+    file = path / "chat_answers.sqlite3"
+    if not file.exists():
+        return 0
+    try:
+        database = sqlite3.connect(file, timeout=60)
+        return database.execute(f"SELECT count(*) FROM answers WHERE key = {key}").fetchone()[0]
+    except sqlite3.OperationalError:  # the table is being made
+        return 0
+    finally:
+        database.close()
+
+
+class TestKeyAndAddress:
+    def test_openai_needs_a_key(self, monkeypatch):
+        monkeypatch.delenv("OPENAI_API_KEY")
+        with pytest.raises(UserError, match="set the environment variable OPENAI_API_KEY"):
+            ChatClient(PartnerConfig())
+
+    def test_a_server_of_ones_own_may_do_without(self, endpoint, monkeypatch):
+        monkeypatch.delenv("OPENAI_API_KEY")
+        assert isinstance(ask(endpoint)[0][0], Reply)
+        assert endpoint.keys == ["none"]
+
+    def test_the_address_may_come_from_the_environment_as_for_the_openai_package(self, endpoint, monkeypatch):
+        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url + "/")
+        assert PartnerConfig().endpoint == endpoint.url
+        assert PartnerConfig(base_url="https://elsewhere/v1").endpoint == "https://elsewhere/v1"
+
+    @pytest.mark.parametrize("url", ["https://me:secret@host/v1", "https://host/v1?key=secret"])
+    def test_an_address_holds_no_secret(self, url):
+        with pytest.raises(UserError, match="leave user, password and query out") as caught:
+            _ = PartnerConfig(base_url=url).endpoint
+        assert "secret" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        "url", ["localhost:30000", "ftp://host/v1", "http://", "http://host:port/v1", "http://[::1"]
+    )
+    def test_what_is_no_address_is_refused(self, url):
+        with pytest.raises(UserError, match="is no address"):
+            ChatClient(PartnerConfig(base_url=url))
+
+    @pytest.mark.parametrize("key", ["two words", "sk-test-№", "sk-\x01test"])
+    def test_what_cannot_be_a_key_is_refused_without_showing_it(self, key, monkeypatch):
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+        with pytest.raises(UserError, match="not a key") as caught:
+            ChatClient(PartnerConfig())
+        assert key not in str(caught.value)
+
+    def test_a_line_break_after_the_key_is_no_part_of_it(self, endpoint, monkeypatch):
+        monkeypatch.setenv("OPENAI_API_KEY", KEY + "\n")
+        ask(endpoint)
+        assert endpoint.keys == [KEY]
+
+    @pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500])
+    def test_a_server_that_sends_the_key_back_does_not_make_it_known(self, endpoint, status, caplog):
+        caplog.set_level(logging.DEBUG)
+        endpoint.script = [echoes_its_key(status)] * 2
+        (error,), _ = ask(endpoint, max_retries=1)
+        assert isinstance(error, PartnerError | UserError)
+        assert KEY not in f"{error} {error!r} {caplog.text}"
+
+
+SHORT = MatchingConfig(size=3, max_score=9, hard_factor=0, max_length=8)
+
+
+def play_one(endpoint, *, max_length=8, talker="sharing", **options):
+    """One game of a scripted player with the chat partner."""
+
+    async def script():
+        client = ChatClient(PartnerConfig(base_url=endpoint.url, **options), first_pause=0.001)
+        game = MatchingGame(SHORT.model_copy(update={"max_length": max_length}))
+        state = game.sample_state(state_rng(0, 0))
+        sitting = Sitting(game, state, [Scripted(talker), ChatPartner.of(client)], "game", (0, 0, 0))
+        await sitting.play.run()
+        await client.close()
+        return sitting
+
+    return asyncio.run(script())
+
+
+class TestSeat:
+    def test_it_reads_what_any_player_reads_under_the_shy_rules(self, endpoint):
+        sitting = play_one(endpoint)
+        opening = sitting.play.session.opening(1)
+        system, first = endpoint.requests[0]["messages"]
+        assert system["role"] == "system" and first["role"] == "user"
+        assert system["content"].startswith(opening.system)
+        for rule in ("Never volunteer", "only when your partner asks about exactly that pair", "vaguely", "honestly"):
+            assert rule in system["content"].removeprefix(opening.system)
+        assert first["content"].startswith(opening.observation)
+        assert sitting.play.session.opening(0).observation not in json.dumps(endpoint.requests)
+
+    def test_its_turns_are_recorded_with_their_finish_reason_and_a_cut_one_is_an_error(self, endpoint):
+        endpoint.script = [says("[message] I was about to", reason="length")]
+        sitting = play_one(endpoint)
+        turns = [turn for turn in sitting.play.turns if turn.player == 1]
+        assert (turns[0].finish_reason, turns[0].error_kind) == ("length", "cut")
+        assert {turn.finish_reason for turn in turns[1:]} == {"stop"}
+        assert "too long" in endpoint.requests[1]["messages"][-1]["content"]
+
+    def test_its_tokens_are_apart_from_those_of_the_policys_engine(self, endpoint):
+        sitting = play_one(endpoint)
+        seat = sitting.play.seats[1]
+        assert (seat.prompt_tokens, seat.cached_tokens) == (0, 0)
+        assert seat.usage.requests == len(endpoint.requests)
+        assert seat.usage.prompt_tokens == 100 * len(endpoint.requests)
+
+    def test_a_prompt_of_ones_own(self, endpoint, tmp_path):
+        (tmp_path / "loud.j2").write_text("{{ rules }}\nTell everything.")
+        play_one(endpoint, prompt=str(tmp_path / "loud.j2"))
+        assert endpoint.requests[0]["messages"][0]["content"].endswith("Tell everything.")
+
+    @pytest.mark.parametrize("text", ["{{ rulez }}", "{% if %}"])
+    def test_a_broken_prompt_is_named(self, endpoint, tmp_path, text):
+        (tmp_path / "bad.j2").write_text(text)
+        with pytest.raises(UserError, match=r"partner\.prompt: .*bad\.j2"):
+            play_one(endpoint, prompt=str(tmp_path / "bad.j2"))
+        with pytest.raises(UserError, match=r"partner\.prompt: 'proud'.*built-in prompt \(shy\)"):
+            play_one(endpoint, prompt="proud")
+
+
+def settings(endpoint, **partner):
+    """A run without a policy, so that nothing but the partner needs a server."""
+    options = {"base_url": endpoint.url, "max_retries": 0, **partner}
+    return load_config(
+        "tiny",
+        {
+            "generate.num_games": 6,
+            "generate.plays_per_state": 3,
+            "game.prompts": "default",
+            **{f"partner.{key}": value for key, value in options.items()},
+        },
+    )
+
+
+def generate(config, output):
+    return asyncio.run(generate_games(config, output, seats=("sharing", "chat")))
+
+
+class TestGenerate:
+    def test_plays_of_one_state_do_not_share_answers_but_a_repeated_run_does(self, endpoint, tmp_path):
+        cache = {"cache": tmp_path / "cache"}
+        generate(settings(endpoint, **cache), tmp_path / "first.jsonl")
+        sent = len(endpoint.requests)
+        again = generate(settings(endpoint, **cache), tmp_path / "again.jsonl")
+        assert len({json.dumps(request) for request in endpoint.requests}) < sent, "equal questions of different plays"
+        assert len(endpoint.requests) == sent
+        assert again.partner == PartnerUsage(cache_hits=sent)
+        played = [sorted(path.read_text().splitlines()) for path in sorted(tmp_path.glob("*.jsonl"))]
+        turns = [[json.loads(line)["turns"] for line in lines] for lines in played]
+        assert turns[0] == turns[1]
+
+    def test_one_failed_partner_costs_one_play_and_the_cost_of_all_is_added_up(self, endpoint, tmp_path):
+        endpoint.script = [fails(500)]
+        summary = generate(settings(endpoint), tmp_path / "games.jsonl")
+        records = list(read_games(tmp_path / "games.jsonl"))
+        statuses = sorted(record.outcome.status for record in records)
+        assert statuses == [Status.AGREED] * 5 + [Status.ENGINE_FAILURE]
+        assert all(record.trajectories == [] and record.prompt_tokens == 0 for record in records)
+        written = json.loads((tmp_path / "games.summary.json").read_text())["partner"]
+        assert written == summary.partner.model_dump() == sum((r.partner for r in records), PartnerUsage()).model_dump()
+        assert written["requests"] == len(endpoint.requests)
+        assert written["prompt_tokens"] == 100 * (len(endpoint.requests) - 1)
+
+    def test_too_many_failures_stop_the_run_with_the_last_reason(self, endpoint, tmp_path):
+        endpoint.script = [fails(500, "out of order")] * 100
+        config = settings(endpoint)
+        config.generate.max_failures = 2
+        with pytest.raises(BaseExceptionGroup) as caught:
+            generate(config, tmp_path / "games.jsonl")
+        assert "the last to: partner at" in str(caught.value.exceptions[0])
+        assert "answered 500: out of order" in str(caught.value.exceptions[0])
+
+    def test_the_cap_stops_the_run_and_a_higher_one_continues_it(self, endpoint, tmp_path):
+        config = settings(endpoint, max_requests=4)
+        config.generate.max_concurrency = 1
+        with pytest.raises(BaseExceptionGroup) as caught:
+            generate(config, tmp_path / "games.jsonl")
+        assert isinstance(caught.value.exceptions[0], RequestCapError)
+        assert len(endpoint.requests) == 4
+        kept = (tmp_path / "games.jsonl").read_text()
+        assert 0 < kept.count("\n") < 6
+        generate(
+            settings(endpoint, max_requests=100, max_concurrency=2, timeout=9, cache=tmp_path), tmp_path / "games.jsonl"
+        )
+        assert (tmp_path / "games.jsonl").read_text().startswith(kept)
+        assert len(list(read_games(tmp_path / "games.jsonl"))) == 6
+
+    @pytest.mark.parametrize(
+        "change", [{"model": "other"}, {"temperature": 0.1}, {"max_tokens": 9}, {"base_url": "http://elsewhere/v1"}]
+    )
+    def test_another_partner_into_the_same_file_is_refused(self, endpoint, tmp_path, change):
+        generate(settings(endpoint), tmp_path / "games.jsonl")
+        with pytest.raises(UserError, match=r"made with other arguments: partner\."):
+            generate(settings(endpoint, **change), tmp_path / "games.jsonl")
+
+    def test_so_is_another_prompt_also_under_the_same_name(self, endpoint, tmp_path):
+        prompt = tmp_path / "mine.j2"
+        prompt.write_text("{{ rules }} one")
+        generate(settings(endpoint, prompt=str(prompt)), tmp_path / "games.jsonl")
+        prompt.write_text("{{ rules }} two")
+        with pytest.raises(UserError, match=r"partner\.prompt"):
+            generate(settings(endpoint, prompt=str(prompt)), tmp_path / "games.jsonl")
+
+    def test_the_key_is_nowhere(self, endpoint, tmp_path):
+        """The whole command with all logs on and a server that sends the key back in every way that it can."""
+        endpoint.script = [
+            echoes_its_key(500),
+            echoes_its_key(429),
+            says(f"[message] my key is {KEY}"),
+            says("[message] I", reason=KEY),
+            body({"choices": KEY}),
+            page(KEY),
+        ]
+        config = tmp_path / "run.yaml"
+        config.write_text(
+            "game: {size: 3, prompts: default}\ngenerate: {num_games: 6, max_concurrency: 1}\n"
+            f"partner: {{base_url: '{endpoint.url}', max_retries: 0, cache: {tmp_path / 'cache'}}}\n"
+        )
+        command = (
+            "import logging, sys; logging.basicConfig(level=logging.DEBUG); from selfplay_pipeline.cli import main; "
+        )
+        command += "sys.argv[0] = 'selfplay'; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", command, "generate", "--player0", "sharing", "--player1", "chat", "--config",
+             str(config), "--output", str(tmp_path / "games.jsonl")],
+            capture_output=True, text=True, env={**os.environ, "OPENAI_LOG": "debug", "SELFPLAY_DEBUG": "1"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert set(endpoint.keys) == {KEY}
+        assert "my key is [key]" in (tmp_path / "games.jsonl").read_text()
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert {"games.jsonl", "games.summary.json", "games.args.json", "chat_answers.sqlite3"} <= {
+            f.name for f in files
+        }
+        written = [path.read_bytes() for path in files]
+        assert not any(KEY.encode() in data for data in [*written, done.stdout.encode(), done.stderr.encode()])
+        assert "requests" in done.stdout
+
+
+def test_chat_is_a_player_and_no_checkpoint(endpoint):
+    check_players(["chat"])
+    with pytest.raises(UserError, match="'chat' is the chat model of the section `partner`"):
+        check_players(["chatty"])
+    line = plan_generate(settings(endpoint), Path("games.jsonl"), ("policy", "chat"))
+    assert f"chat is gpt-4.1 at {endpoint.url}" in line
+    assert "6 rows at most" in line
+
+
+def test_a_missing_key_is_noticed_before_anything_starts(tmp_path, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with pytest.raises(UserError, match="OPENAI_API_KEY"):
+        asyncio.run(generate_games(load_config("tiny", {}), tmp_path / "games.jsonl", seats=("policy", "chat")))
+    assert not (tmp_path / "server.log").exists()
+    assert not (tmp_path / "games.jsonl").exists()
+
+
+def test_the_openai_package_is_imported_only_when_asked():
+    probe = "import sys, selfplay_pipeline.stages; print('openai' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
