@@ -24,7 +24,7 @@ from selfplay_pipeline.slime.env import DIALOGUE, POLICY_SEAT
 GROUP_NORMALISED = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
 STD_NORMALISED = ("grpo", "gspo", "cispo")
 """As in `_post_process_rewards` of slime 0.3.1."""
-AVERAGED = ("turns", "messages", "questions", "specific", "pairs", "repeated", "learned", "leaks")
+AVERAGED = ("reward", "turns", "messages", "questions", "specific", "pairs", "repeated", "learned", "leaks")
 
 
 def post_process_rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:

@@ -6,6 +6,7 @@ heard, masked. Nothing is tokenised twice, and every prompt begins with the one 
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -81,6 +82,9 @@ async def _play(
         if room <= 0:
             env.end(Status.CONTEXT_LENGTH)
             return "TRUNCATED"
+        if _stopping():
+            sample.remove_sample = True
+            return "ABORTED"
         append(sample, args, chat, heard)
         limit = min(config.selfplay.max_new_tokens, room)
         answer = await router.ask(_request(args, sample, sampling_params, limit, chat.end_of_turn), sample.session_id)
@@ -100,6 +104,16 @@ async def _play(
         heard = what_is_heard(chat, observation, completion)
     env.end(Status.TURN_LIMIT)
     return "TRUNCATED"
+
+
+def _stopping() -> bool:
+    """Whether slime has all the samples of its step and waits for the rest to end.
+
+    It aborts requests at the engine, where a dialogue has none while its partner thinks.
+    """
+    loop = sys.modules.get("slime.rollout.sglang_rollout")
+    states = getattr(getattr(loop, "GenerateState", None), "_instances", {})
+    return any(getattr(state, "aborted", False) for state in states.values())
 
 
 def first_prompt(chat: ChatTokenizer, prompt: str | Sequence[dict[str, str]]) -> list[int]:

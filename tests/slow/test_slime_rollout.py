@@ -57,13 +57,18 @@ def check(sample: Any, proxy: RecordingProxy, prompt_ids: list[int]) -> None:
     assert sample.tokens[: -sample.response_length or None] == prompt_ids
     assert sample.response == chat().tokenizer.decode(sample.tokens[len(prompt_ids) :], skip_special_tokens=False)
     assert not sample.loss_mask or sample.loss_mask[-1] == 1
-    asked = [e for e in proxy.exchanges if sample.tokens[: len(e["request"]["input_ids"])] == e["request"]["input_ids"]]
-    asked.sort(key=lambda exchange: len(exchange["request"]["input_ids"]))
+    # Samples of one prompt are told apart by their keys, and an aborted attempt from the next by being the earlier one.
+    answered = {
+        len(exchange["request"]["input_ids"]): exchange
+        for exchange in proxy.exchanges
+        if exchange["headers"].get("X-SMG-Routing-Key", sample.session_id) == sample.session_id
+        and is_start(exchange["request"]["input_ids"] + exchange["response"]["output_ids"], sample.tokens)
+    }
+    asked = [answered[length] for length in sorted(answered)]
     mask, logprobs = [0] * sample.response_length, [0.0] * sample.response_length
     for exchange in asked:
         sent, got = exchange["request"]["input_ids"], exchange["response"]
         assert exchange["request"]["return_logprob"] is True
-        assert sample.tokens[len(sent) : len(sent) + len(got["output_ids"])] == got["output_ids"]
         for offset, (logprob, token, _) in enumerate(got["meta_info"]["output_token_logprobs"]):
             at = len(sent) - len(prompt_ids) + offset
             assert sample.tokens[len(prompt_ids) + at] == token
@@ -71,6 +76,10 @@ def check(sample: Any, proxy: RecordingProxy, prompt_ids: list[int]) -> None:
     assert sample.loss_mask == mask
     assert sample.rollout_log_probs == logprobs
     assert sample.weight_versions == [e["response"]["meta_info"]["weight_version"] for e in asked]
+
+
+def is_start(tokens: list[int], of: list[int]) -> bool:
+    return of[: len(tokens)] == tokens
 
 
 def replayed(sample: Any) -> Any:
