@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from slime_contract import NewSample, RealSample, arguments, sample_of
 
 from selfplay_pipeline.asking.records import read_dialogues
+from selfplay_pipeline.games.types import Status
 from selfplay_pipeline.slime.env import build_env
 from selfplay_pipeline.slime.hooks import log_eval_rollout, log_rollout, post_process_rewards
 
@@ -98,6 +99,8 @@ def played(number: int, *words: str, lost: bool = False, **fields) -> NewSample:
     env.reset()
     for text in words:
         env.step(text)
+    if lost:
+        env.end(Status.ENGINE_FAILURE)
     sample.remove_sample = lost
     return sample
 
@@ -138,7 +141,8 @@ def test_a_step_that_is_played_again_takes_the_place_of_its_former_lines(tmp_pat
     with (tmp_path / "dialogues.jsonl").open("a") as file:
         file.write('{"step": 3, "torn')
     log_rollout(2, args, [played(9, *WRONG)], None, 1.0)
-    log_rollout(3, args, [played(9, *WRONG)], None, 1.0)
+    for number in (8, 9):
+        log_rollout(3, args, [played(number, *WRONG)], None, 1.0)
     records = list(read_dialogues(tmp_path / "dialogues.jsonl"))
     assert [(record.step, int(record.game_id[-6:])) for record in records] == [(0, 0), (1, 1), (2, 9), (3, 9)]
 
