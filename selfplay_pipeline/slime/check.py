@@ -232,6 +232,8 @@ def _attempt(what: str, find: Callable[[], str]) -> Item:
         return Item(True, what, find())
     except UserError as error:
         return Item(False, what, str(error), "mend what it says")
+    except ModuleNotFoundError as error:
+        return Item(False, what, f"needs the module {error.name}", f"pip install {error.name}")
 
 
 def _all_there(what: str, needed: Sequence[str], names: set[str], remedy: str) -> Item:

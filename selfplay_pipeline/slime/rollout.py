@@ -10,7 +10,7 @@ import sys
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache
 from typing import Any
 
@@ -50,60 +50,108 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
     """
     status = type(sample).Status
     start_afresh(sample)
-    config = RolloutConfig.of(args)
-    chat = chat_of(args.hf_checkpoint)
     env = build_env(sample, args)
     await env.start()
-    sample.tokens = first_prompt(chat, sample.prompt)
-    sample.loss_mask, sample.rollout_log_probs = [], []
     async with _router(args, sample) as router:
-        ended = await _play(args, sample, sampling_params, evaluation, env=env, chat=chat, router=router, config=config)
+        dialogue = Dialogue(args, sample, dict(sampling_params), context_length(args, evaluation), env, router)
+        ended = await dialogue.play()
     env.close()
     sample.status = getattr(status, ended)
     return sample
 
 
-async def _play(
-    args: Any,
-    sample: Any,
-    sampling_params: dict[str, Any],
-    evaluation: bool,
-    *,
-    env: MatchingEnv,
-    chat: ChatTokenizer,
-    router: SGLangEngine,
-    config: RolloutConfig,
-) -> str:
-    """Play until the end and return the name of the sample's status."""
-    longest, context = sampling_params["max_new_tokens"], context_length(args, evaluation)
-    heard: list[int] = []
-    for _ in range(config.max_turns):
-        room = min(longest - sample.response_length, context - len(sample.tokens)) - len(heard)
-        if room <= 0:
-            env.end(Status.CONTEXT_LENGTH)
-            return "TRUNCATED"
-        if _stopping():
-            sample.remove_sample = True
-            return "ABORTED"
-        append(sample, args, chat, heard)
-        limit = min(config.selfplay.max_new_tokens, room)
-        answer = await router.ask(_request(args, sample, sampling_params, limit, chat.end_of_turn), sample.session_id)
-        meta = answer["meta_info"]
-        if (meta["finish_reason"] or {}).get("type", "abort") == FinishReason.ABORT:
-            sample.remove_sample = True
-            return "ABORTED"
-        completion = completion_of(answer)
-        append(sample, args, chat, completion.token_ids, logprobs=completion.logprobs, meta=meta)
-        cut = completion.finish_reason is FinishReason.LENGTH
-        if cut and limit == room:
-            env.end(Status.CONTEXT_LENGTH)
-            return "TRUNCATED"
-        observation, over, _ = await env.answer(chat.decode_reply(completion.token_ids), cut=cut)
-        if over:
-            return "COMPLETED" if env.failure is None else "FAILED"
-        heard = what_is_heard(chat, observation, completion)
-    env.end(Status.TURN_LIMIT)
-    return "TRUNCATED"
+@dataclass
+class Dialogue:
+    """A sample's play in progress.
+
+    Attributes:
+        sampling: slime's parameters; `max_new_tokens` is for the whole response.
+        context: longest sequence in tokens.
+    """
+
+    args: Any
+    sample: Any
+    sampling: dict[str, Any]
+    context: int
+    env: MatchingEnv
+    router: SGLangEngine
+
+    def __post_init__(self) -> None:
+        self.config = RolloutConfig.of(self.args)
+        self.chat = chat_of(self.args.hf_checkpoint)
+        self.sample.tokens = first_prompt(self.chat, self.sample.prompt)
+        self.sample.loss_mask, self.sample.rollout_log_probs = [], []
+
+    async def play(self) -> str:
+        """Play until the end and return the name of the sample's status."""
+        heard: list[int] = []
+        for _ in range(self.config.max_turns):
+            room = self.room() - len(heard)
+            if room <= 0:
+                return self.truncated(Status.CONTEXT_LENGTH)
+            if _stopping():
+                return self.aborted()
+            self.append(heard)
+            limit = min(self.config.selfplay.max_new_tokens, room)
+            answer = await self.router.ask(self.request(limit), self.sample.session_id)
+            if (answer["meta_info"]["finish_reason"] or {}).get("type", "abort") == FinishReason.ABORT:
+                return self.aborted()
+            said = completion_of(answer)
+            self.append(said.token_ids, logprobs=said.logprobs, meta=answer["meta_info"])
+            cut = said.finish_reason is FinishReason.LENGTH
+            if cut and limit == room:
+                return self.truncated(Status.CONTEXT_LENGTH)
+            observation, over, _ = await self.env.answer(self.chat.decode_reply(said.token_ids), cut=cut)
+            if over:
+                return "COMPLETED" if self.env.failure is None else "FAILED"
+            heard = what_is_heard(self.chat, observation, said)
+        return self.truncated(Status.TURN_LIMIT)
+
+    def room(self) -> int:
+        """Tokens that the sample may still grow by."""
+        in_response = self.sampling["max_new_tokens"] - self.sample.response_length
+        return int(min(in_response, self.context - len(self.sample.tokens)))
+
+    def truncated(self, status: Status) -> str:
+        self.env.end(status)
+        return "TRUNCATED"
+
+    def aborted(self) -> str:
+        self.sample.remove_sample = True
+        return "ABORTED"
+
+    def request(self, max_new_tokens: int) -> dict[str, Any]:
+        """What the router is asked: the sample so far, to be continued by one turn."""
+        stops = self.sampling.get("stop_token_ids") or []
+        turn = {"max_new_tokens": max_new_tokens, "stop_token_ids": sorted({*stops, self.chat.end_of_turn})}
+        request = {"input_ids": self.sample.tokens, "sampling_params": self.sampling | turn, "return_logprob": True}
+        if getattr(self.args, "use_rollout_routing_replay", False):
+            request["return_routed_experts"] = True
+        return request
+
+    def append(
+        self, tokens: Sequence[int], *, logprobs: Sequence[float] | None = None, meta: dict[str, Any] | None = None
+    ) -> None:
+        """Add tokens to the response: sampled ones with their log-probs, heard ones without.
+
+        `append_response_tokens` is slime's own, of versions that have it; it also reads the server's weight version,
+        cache figures and whatever else training replays.
+        """
+        if not tokens:
+            return
+        sample, own = self.sample, logprobs is not None
+        text = str(self.chat.tokenizer.decode(list(tokens), skip_special_tokens=False))
+        if hasattr(sample, "append_response_tokens"):
+            given = {"meta_info": meta, "text": text, "update_terminal_info": own}
+            sample.append_response_tokens(self.args, tokens=tokens, log_probs=logprobs, trainable=own, **given)
+            return
+        sample.tokens = [*sample.tokens, *tokens]
+        sample.response += text
+        sample.response_length += len(tokens)
+        sample.loss_mask = [*sample.loss_mask, *[int(own)] * len(tokens)]
+        sample.rollout_log_probs = [*sample.rollout_log_probs, *(logprobs or [0.0] * len(tokens))]
+        if meta and "weight_version" in meta:
+            sample.weight_versions.append(meta["weight_version"])
 
 
 def _stopping() -> bool:
@@ -137,38 +185,6 @@ def start_afresh(sample: Any) -> None:
     sample.session_id = getattr(sample, "session_id", None) or str(uuid.uuid4())
 
 
-def append(
-    sample: Any,
-    args: Any,
-    chat: ChatTokenizer,
-    tokens: Sequence[int],
-    *,
-    logprobs: Sequence[float] | None = None,
-    meta: dict[str, Any] | None = None,
-) -> None:
-    """Add tokens to the response: sampled ones with their log-probs, heard ones without.
-
-    `append_response_tokens` is slime's own, of versions that have it; it also reads the server's weight version,
-    cache figures and whatever else training replays.
-    """
-    if not tokens:
-        return
-    own = logprobs is not None
-    text = str(chat.tokenizer.decode(list(tokens), skip_special_tokens=False))
-    if hasattr(sample, "append_response_tokens"):
-        sample.append_response_tokens(
-            args, tokens=tokens, log_probs=logprobs, trainable=own, meta_info=meta, text=text, update_terminal_info=own
-        )
-        return
-    sample.tokens = [*sample.tokens, *tokens]
-    sample.response += text
-    sample.response_length += len(tokens)
-    sample.loss_mask = [*(sample.loss_mask or []), *[int(own)] * len(tokens)]
-    sample.rollout_log_probs = [*(sample.rollout_log_probs or []), *(logprobs or [0.0] * len(tokens))]
-    if meta and "weight_version" in meta:
-        sample.weight_versions.append(meta["weight_version"])
-
-
 def context_length(args: Any, evaluation: bool) -> int:
     """Longest sequence in tokens: slime's limit for the kind of rollout, at most what the model was made for."""
     limit = getattr(args, "eval_max_context_len" if evaluation else "rollout_max_context_len", None)
@@ -193,18 +209,3 @@ async def _router(args: Any, sample: Any) -> AsyncIterator[SGLangEngine]:
 
 ATTEMPTS = 12
 """How often a turn is requested: for about a minute, in which slime's health monitor restarts a dead server."""
-
-
-def _request(
-    args: Any, sample: Any, sampling_params: dict[str, Any], max_new_tokens: int, end_of_turn: int
-) -> dict[str, Any]:
-    stops = sampling_params.get("stop_token_ids") or []
-    sampling = {
-        **sampling_params,
-        "max_new_tokens": max_new_tokens,
-        "stop_token_ids": [*stops, *([] if end_of_turn in stops else [end_of_turn])],
-    }
-    request = {"input_ids": sample.tokens, "sampling_params": sampling, "return_logprob": True}
-    if getattr(args, "use_rollout_routing_replay", False):
-        request["return_routed_experts"] = True
-    return request
