@@ -91,7 +91,9 @@ MaxLength = Annotated[int | None, typer.Option(min=1, help="Turns of a play befo
 Temperature = Annotated[float | None, typer.Option(min=0, help="Sampling temperature; 0 is greedy.")]
 MaxNewTokens = Annotated[int | None, typer.Option(min=1, help="Token limit of one turn.")]
 Concurrency = Annotated[int | None, typer.Option("--max-concurrency", min=1, help="Live plays at a time.")]
-PLAYERS = "policy, a scripted partner (random, own-view, sharing, silent), chat (a model behind an API), a checkpoint"
+OTHERS = "a scripted partner (random, own-view, sharing, silent, shy, asker, quiet), chat (a model behind an API), or "
+OTHERS += "another checkpoint"
+PLAYERS = f"policy, {OTHERS}"
 NumStates = Annotated[int | None, typer.Option(min=2, help="Held-out game states.")]
 StateSeed = Annotated[int | None, typer.Option(min=0, help="Seeds the held-out states.")]
 StatesFile = Annotated[
@@ -366,6 +368,10 @@ def iterate(
     config: ConfigFile = None,
     model: Model = None,
     num_iterations: Annotated[int | None, typer.Option(min=1, help="Rounds of play, convert, train.")] = None,
+    opponent: Annotated[
+        str | None,
+        typer.Option(help=f"Who sits opposite: self, or one who is not trained: {OTHERS} [default: self]."),
+    ] = None,
     num_games: NumGames = None,
     plays_per_state: Plays = None,
     max_length: MaxLength = None,
@@ -394,6 +400,7 @@ def iterate(
 ) -> None:
     """Loop: the policy plays itself, its games become data, verl trains it, the new policy plays.
 
+    With --opponent it holds player 0's seat opposite another player, in training and in evaluation.
     Killed anywhere, the same command continues at the stage that was cut.
     """
     settings = _config(
@@ -401,6 +408,7 @@ def iterate(
         model=model,
         seed=seed,
         iterate__num_iterations=num_iterations,
+        iterate__opponent=opponent,
         iterate__evaluate_every=evaluate_every,
         iterate__stop_on_collapse=stop_on_collapse,
         train__loggers=logger or None,
@@ -422,9 +430,11 @@ def iterate(
         engine__server_url=server_url or None,
     )
     if dry_run:
+        from selfplay_pipeline.iterate.run import seats_of
         from selfplay_pipeline.stages import plan_generate
 
-        print(f"{settings.iterate.num_iterations} times: {plan_generate(settings, output / 'iter_N')}, then train")
+        plan = plan_generate(settings, output / "iter_N", seats_of(settings))
+        print(f"{settings.iterate.num_iterations} times: {plan}, then train")
         return
     from selfplay_pipeline.iterate.run import run_iterate
     from selfplay_pipeline.ui import show_run
@@ -436,9 +446,7 @@ def iterate(
 def evaluate(
     checkpoint: Annotated[str, typer.Argument(help="A folder, a hub name, or a scripted partner.")],
     config: ConfigFile = None,
-    opponent: Annotated[
-        str, typer.Option(help="Who sits opposite: self, another checkpoint, random, own-view, sharing or silent.")
-    ] = "self",
+    opponent: Annotated[str, typer.Option(help=f"Who sits opposite: self, {OTHERS}.")] = "self",
     states: StatesFile = None,
     num_states: NumStates = None,
     plays: Annotated[int | None, typer.Option(min=1, help="Sampled plays of each state (and seating).")] = None,
@@ -666,12 +674,15 @@ def show_config(config: ConfigFile = None, model: Model = None) -> None:
 def tiny(
     out: Annotated[Path, typer.Option(help="Folder for the checkpoint.")] = Path("data/tiny_model"),
     config: Annotated[str, typer.Option(help="YAML file or built-in whose board it learns: tiny, tiny4x4.")] = "tiny",
+    lesson: Annotated[
+        str, typer.Option(help="self-play, or shy: to hold player 0's seat opposite the shy partner, asking a little.")
+    ] = "self-play",
     seed: Annotated[int, typer.Option(min=0, help="Of weights, games and batches.")] = 0,
 ) -> None:
     """Build the tiny model: tokenizer, a Qwen2 checkpoint of about 1M parameters, warm start on scripted games."""
     from selfplay_pipeline.models.tiny import build_tiny_model
 
-    build_tiny_model(out, _config(config).game, seed=seed)
+    build_tiny_model(out, _config(config).game, lesson, seed=seed)
 
 
 @model_app.command()

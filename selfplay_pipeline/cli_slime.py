@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from selfplay_pipeline.errors import UserError
 
 slime_app = typer.Typer(
     help="The shy partner's experiment: prompt data for slime, a check of slime, and what its runs show.",
@@ -86,3 +88,31 @@ def check(
     Console(markup=False, highlight=False).print(table)
     if not all(item.ok for item in found):
         raise typer.Exit(2)
+
+
+@slime_app.command()
+def analyze(
+    log_dir: Annotated[
+        Path,
+        typer.Option(help="Where slime's log hook wrote dialogues.jsonl, or a run directory of `selfplay iterate`."),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for plots, analysis.json and analysis.md.")] = Path("plots"),
+    form: Annotated[str, typer.Option("--format", help="Of plots: png, svg, pdf, joined by commas.")] = "png,svg",
+) -> None:
+    """Say whether the policy came to ask more, and whether asking pays: plots, a table, and a verdict by a test.
+
+    Every figure has a 95 % interval over game states. The run may still be going.
+    """
+    formats: list[Any] = list(dict.fromkeys(part.strip().lower() for part in form.split(",")))
+    if not set(formats) <= {"png", "svg", "pdf"}:
+        raise UserError(f"--format {form}: give any of png, svg, pdf joined by commas")
+    from selfplay_pipeline.asking.analysis import analyse
+    from selfplay_pipeline.asking.output import write
+    from selfplay_pipeline.asking.show import show_analysis
+    from selfplay_pipeline.asking.sources import read
+    from selfplay_pipeline.ui import waiting
+
+    found = read(log_dir)
+    with waiting(f"analysing {len(found.records):,} dialogues"):
+        analysis = analyse(found)
+    show_analysis(analysis, write(analysis, formats, out))

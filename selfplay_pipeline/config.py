@@ -92,6 +92,8 @@ class IterateConfig(Section):
 
     num_iterations: Annotated[int, Field(ge=1)] = 3
     """Rounds of generate, convert, train."""
+    opponent: str = "self"
+    """Who sits opposite: `self`, or a player that is not trained; the policy then holds player 0's seat alone."""
     keep_server: bool | None = None
     """Keep the server up while training; by default only on CPU, where memory allows."""
     evaluate_every: Annotated[int, Field(ge=0)] = 1

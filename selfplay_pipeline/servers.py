@@ -84,6 +84,10 @@ class Servers:
         return self
 
     async def __aexit__(self, *error: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """End the engines that were started; they are started again when needed."""
         try:
             if self._chat is not None:
                 await self._chat.close()

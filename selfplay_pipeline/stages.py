@@ -14,8 +14,8 @@ from selfplay_pipeline.files import check_checkpoint
 from selfplay_pipeline.games.partners import SCRIPTED
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.games.types import TRAIN, Game, State, state_rng
-from selfplay_pipeline.generate.players import CHAT, POLICY, Player, PolicyPlayer, Scripted
-from selfplay_pipeline.generate.records import PolicyRecord
+from selfplay_pipeline.generate.players import Player, PolicyPlayer, Scripted
+from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord
 from selfplay_pipeline.generate.run import GenerateJob, run_generate
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
@@ -83,12 +83,11 @@ def plan_generate(config: Config, output: Path, seats: Sequence[str] = SELF_PLAY
     groups = num_groups(config)
     plays = groups * config.generate.plays_per_state
     who = f"{config.model} plays" if tuple(seats) == SELF_PLAY else f"{config.model}: {seats[0]} and {seats[1]} play"
-    if CHAT in seats:
-        who = f"{who} ({CHAT} is {config.partner.model} at {config.partner.endpoint})"
+    partner = f"; {CHAT} is {config.partner.model} at {config.partner.endpoint}" if CHAT in seats else ""
     return (
         f"{who} {plays} games ({groups} states × {config.generate.plays_per_state} plays, board "
         f"{config.game.size}×{config.game.size}) with {config.engine.kind} to {output}: "
-        f"{seats.count(POLICY) * plays} rows at most"
+        f"{seats.count(POLICY) * plays} rows at most{partner}"
     )
 
 

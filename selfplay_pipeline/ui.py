@@ -114,6 +114,9 @@ def show_summary(summary: Summary, output: Path) -> None:
     table.add_row("statuses", ", ".join(f"{name} {count}" for name, count in sorted(data["statuses"].items())))
     table.add_row("illegal actions a game", f"{data['illegal_per_game']:.3f}")
     table.add_row("messages, turns a game", f"{data['messages_per_game']:.2f}, {data['turns_per_game']:.2f}")
+    table.add_row(
+        "questions a game", f"{data['questions_per_game']:.2f}, {data['specific_questions']:.0%} of them for a score"
+    )
     table.add_row("tokens sampled, in prompts", f"{data['sampled_tokens']:,}, {data['prompt_tokens']:,}")
     table.add_row("prefix-cache hit share", f"{data['prefix_cache_hit_share']:.1%}")
     table.add_row("groups without signal", f"{data['groups_without_signal']} of {data['groups']}")

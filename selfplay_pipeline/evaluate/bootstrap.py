@@ -21,15 +21,17 @@ Column = Sequence[float] | NDArray[np.float64]
 
 
 class Interval(BaseModel):
-    """An estimate and its 95 % interval; all None where there is nothing to estimate from."""
+    """An estimate and its 95 % interval; None where there is too little to estimate it from."""
 
     value: float | None
     low: float | None
     high: float | None
 
     def __str__(self) -> str:
-        if self.value is None or self.low is None or self.high is None:
+        if self.value is None:
             return "–"
+        if self.low is None or self.high is None:
+            return f"{self.value:.3f}"
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.bootstrap import Interval
-from selfplay_pipeline.evaluate.figures import Tally
+from selfplay_pipeline.evaluate.figures import Seating, Tally
 from selfplay_pipeline.evaluate.pairing import Pairing, check_names, play_pairing
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.files import write_text
@@ -68,5 +68,5 @@ async def _cell(
     first, second = names[pair[0]], names[pair[1]]
     file = output / f"{pair[0]}-{pair[1]}.jsonl"
     await play_pairing(config, Pairing(first, second, states, file, plays, config.generate.temperature), servers)
-    tally = Tally(make_game(config.game), len(states), self_play=True).add(read_games(file))
+    tally = Tally(make_game(config.game), len(states), Seating.BOTH).add(read_games(file))
     return tally.totals().intervals()["reward"]

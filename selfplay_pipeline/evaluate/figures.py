@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 
 import numpy as np
 
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.evaluate.bootstrap import Totals
 from selfplay_pipeline.games.matching import MatchingGame, MatchingState
+from selfplay_pipeline.games.questions import asking
 from selfplay_pipeline.games.scripted import told_cells
 from selfplay_pipeline.games.text import TAG
 from selfplay_pipeline.games.types import ActionKind, ErrorKind, Status
@@ -39,22 +41,36 @@ LABELS = {
     "words_per_message": "words a message",
     "proposals": "proposals a game",
     "questions": "questions a game",
+    "specific": "questions for a score",
+    "repeated": "of these, asked again",
+    "learned": "cells learned a question",
+    "unasked": "partner's messages with scores that nobody asked for",
     "turns": "turns a game",
     "told": "visible cells told",
 }
 """What people read; `illegal_…` figures are shown only where there are any."""
 
 
-def seats_of(play: int, self_play: bool) -> tuple[int, ...]:
-    """The seats that the evaluated player holds: both, or player 0 and player 1 in turns from play to play."""
-    return (0, 1) if self_play else (play % 2,)
+class Seating(StrEnum):
+    """Which seats the evaluated player holds."""
+
+    BOTH = "both"
+    """Self-play."""
+    EITHER = "either"
+    """One, in turns from play to play."""
+    FIRST = "first"
+    """Player 0's, as in a training opposite a partner."""
+
+    def seats(self, play: int) -> tuple[int, ...]:
+        """Those of the play of this number."""
+        return {Seating.BOTH: (0, 1), Seating.EITHER: (play % 2,), Seating.FIRST: (0,)}[self]
 
 
 def play_figures(record: PlayRecord, state: MatchingState, seats: Sequence[int]) -> Figures:
     """All figures of one play.
 
     `told` is the share of the cells visible in these seats that a message named with the number shown there.
-    A question is a message with a question mark.
+    Questions, and what came of them, are counted by `games/questions.py`.
     """
     reward, agreed = record.outcome.normalized_reward, record.outcome.status is Status.AGREED
     mine = [turn for turn in record.turns if turn.player in seats]
@@ -62,7 +78,9 @@ def play_figures(record: PlayRecord, state: MatchingState, seats: Sequence[int])
     words = sum(len(TAG.sub("", text, count=1).split()) for text in messages)
     errors = Counter(turn.error_kind for turn in mine if turn.error_kind)
     visible = told = 0
+    asked: Counter[str] = Counter()
     for seat in seats:
+        asked.update(asdict(asking(record.turns, state, seat)))
         view = state.view(seat)
         said = [turn.text for turn in mine if turn.player == seat and turn.action is ActionKind.MESSAGE]
         named = {pair for text in said for pair in told_cells(text, state.papers, state.reviewers).items()}
@@ -78,7 +96,11 @@ def play_figures(record: PlayRecord, state: MatchingState, seats: Sequence[int])
         "words": (words, 1),
         "words_per_message": (words, len(messages)),
         "proposals": (sum(turn.action is ActionKind.PROPOSE for turn in mine), 1),
-        "questions": (sum("?" in text for text in messages), 1),
+        "questions": (asked["questions"], 1),
+        "specific": (asked["specific"], asked["questions"]),
+        "repeated": (asked["repeated"], asked["specific"]),
+        "learned": (asked["learned"], asked["questions"]),
+        "unasked": (asked["leaks"], asked["partner_messages"]),
         "turns": (len(mine), 1),
         "told": (told, visible),
         **{f"illegal_{kind.value}": (errors[kind], 1) for kind in ErrorKind},
@@ -119,7 +141,7 @@ class Tally:
 
     game: MatchingGame
     num_states: int
-    self_play: bool
+    seating: Seating
     statuses: Counter[str] = field(default_factory=Counter)
     _sums: Sums = field(default_factory=Sums)
 
@@ -129,7 +151,7 @@ class Tally:
             if record.outcome.status is Status.ENGINE_FAILURE:
                 continue
             state = self.game.load_state(record.state)
-            self._sums.add(record.group_index, play_figures(record, state, seats_of(record.play, self.self_play)))
+            self._sums.add(record.group_index, play_figures(record, state, self.seating.seats(record.play)))
         return self
 
     def totals(self) -> Totals:

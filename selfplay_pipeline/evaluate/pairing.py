@@ -12,7 +12,8 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.files import read_json
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.players import POLICY, Player
+from selfplay_pipeline.generate.players import Player
+from selfplay_pipeline.generate.records import POLICY
 from selfplay_pipeline.generate.run import GenerateJob
 from selfplay_pipeline.servers import Servers
 from selfplay_pipeline.stages import check_players, is_checkpoint, play, policy_record, rules_and_sampling, seat_players

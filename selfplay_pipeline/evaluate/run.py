@@ -12,11 +12,10 @@ from pydantic import BaseModel, ConfigDict
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.bootstrap import Interval, Totals, contrast
-from selfplay_pipeline.evaluate.figures import Tally
+from selfplay_pipeline.evaluate.figures import Seating, Tally
 from selfplay_pipeline.evaluate.pairing import Pairing, check_names, comparable, play_pairing
 from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.files import read_json, write_text
-from selfplay_pipeline.games.partners import SCRIPTED
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_games
 from selfplay_pipeline.servers import Servers
@@ -32,7 +31,8 @@ class EvaluationJob:
 
     Attributes:
         player: a checkpoint, or the name of a scripted partner.
-        opponent: who sits opposite: `self`, another checkpoint or a scripted partner; both seatings are played.
+        opponent: who sits opposite: `self`, another checkpoint or a scripted partner.
+        first_only: opposite another player it holds player 0's seat in all plays, instead of both seats in turns.
         plays: sampled plays of each state (and of each seating).
         output: gets `sampled.jsonl`, `greedy.jsonl` and `evaluation.json`.
     """
@@ -43,10 +43,11 @@ class EvaluationJob:
     opponent: str = SELF
     plays: int = 2
     greedy: bool = True
+    first_only: bool = False
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        if self.player in SCRIPTED:
+        if not is_checkpoint(self.player):
             return ("scripted",)
         return ("sampled", "greedy") if self.greedy else ("sampled",)
 
@@ -55,13 +56,19 @@ class EvaluationJob:
         return self.opponent in (SELF, self.player)
 
     @property
+    def seating(self) -> Seating:
+        if self.self_play:
+            return Seating.BOTH
+        return Seating.FIRST if self.first_only else Seating.EITHER
+
+    @property
     def players(self) -> set[str]:
         """Who plays: one name in self-play, else two."""
         return {self.player} if self.self_play else {self.player, self.opponent}
 
     def plan(self) -> str:
         """What would be done, in one line."""
-        seatings = 1 if self.self_play else 2
+        seatings = 2 if self.seating is Seating.EITHER else 1
         plays = {mode: len(self.states) * seatings * (1 if mode == "greedy" else self.plays) for mode in self.modes}
         counts = ", ".join(f"{count} {mode} plays" for mode, count in plays.items())
         with_whom = "itself" if self.self_play else self.opponent
@@ -79,7 +86,7 @@ class EvaluationJob:
             file=self.file(mode),
             plays=1 if mode == "greedy" else self.plays,
             temperature=0.0 if mode == "greedy" else config.generate.temperature,
-            both_seatings=not self.self_play,
+            both_seatings=self.seating is Seating.EITHER,
         )
 
 
@@ -185,7 +192,7 @@ def check_comparable(config: Config, job: EvaluationJob, earlier: Path) -> None:
 
 def tally_of(config: Config, job: EvaluationJob, mode: Mode) -> Tally:
     """The figures of the plays in the folder, by state."""
-    return Tally(make_game(config.game), len(job.states), job.self_play).add(read_games(job.file(mode)))
+    return Tally(make_game(config.game), len(job.states), job.seating).add(read_games(job.file(mode)))
 
 
 def totals_of(config: Config, job: EvaluationJob, mode: Mode) -> Totals:

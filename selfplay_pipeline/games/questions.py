@@ -7,8 +7,10 @@ are right about human messages is measured in `tests/fast/test_questions.py`.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from selfplay_pipeline.games.matching import MatchingState
@@ -85,14 +87,20 @@ def _pairs(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> set[Ce
 
 def _mentions(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> Iterator[tuple[bool, int]]:
     """The names in a text, in order, as (is a reviewer, index)."""
-    names: dict[str, tuple[bool, int]] = {}
-    for index, reviewer in enumerate(reviewers):
-        names |= {part.casefold(): (True, index) for part in (reviewer, *reviewer.split())}
-    for index, paper in enumerate(papers):
-        names |= {part.casefold(): (False, index) for part in (paper, paper.split(":")[0])}
-    alternatives = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
-    for match in re.finditer(rf"\b(?:{alternatives})\b", text, re.IGNORECASE):
+    names, pattern = _names(tuple(papers), tuple(reviewers))
+    for match in pattern.finditer(text):
         yield names[match.group().casefold()]
+
+
+@lru_cache
+def _names(papers: tuple[str, ...], reviewers: tuple[str, ...]) -> tuple[dict[str, tuple[bool, int]], re.Pattern[str]]:
+    """What each spelling that only one has stands for, and the pattern that finds them."""
+    spelled = [((True, index), {name, *name.split()}) for index, name in enumerate(reviewers)]
+    spelled += [((False, index), {title, title.split(":")[0]}) for index, title in enumerate(papers)]
+    count = Counter(part.casefold() for _, parts in spelled for part in parts)
+    names = {part.casefold(): who for who, parts in spelled for part in parts if count[part.casefold()] == 1}
+    alternatives = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+    return names, re.compile(rf"\b(?:{alternatives})\b", re.IGNORECASE)
 
 
 class Turn(Protocol):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from selfplay_pipeline.games.types import Opening
 from selfplay_pipeline.generate.play import Reply
-from selfplay_pipeline.generate.players import CHAT, Place
-from selfplay_pipeline.generate.records import ChatMessage, PartnerUsage
+from selfplay_pipeline.generate.players import Place
+from selfplay_pipeline.generate.records import CHAT, ChatMessage, PartnerUsage
 
 Message = dict[str, str]
 """`role` and `content`, as chat models read them."""

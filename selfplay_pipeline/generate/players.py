@@ -14,13 +14,8 @@ from selfplay_pipeline.games.partners import SCRIPTED
 from selfplay_pipeline.games.scripted import PlayerView, ScriptedPlayer, player_view
 from selfplay_pipeline.games.types import SEATS, Opening
 from selfplay_pipeline.generate.play import ContextFull, Reply, Seat
-from selfplay_pipeline.generate.records import ChatMessage, PolicyRecord, Trajectory
+from selfplay_pipeline.generate.records import POLICY, ChatMessage, PolicyRecord, Trajectory
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
-
-POLICY = "policy"
-"""Name of the player whose trajectories are recorded."""
-CHAT = "chat"
-"""Name of the chat model behind an API."""
 
 
 @dataclass(frozen=True)

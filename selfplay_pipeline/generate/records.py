@@ -13,6 +13,10 @@ from selfplay_pipeline.files import explain
 from selfplay_pipeline.games.types import ActionKind, ErrorKind, Status
 
 SCHEMA_VERSION: Literal[1] = 1
+POLICY = "policy"
+"""Name of the player whose trajectories are recorded."""
+CHAT = "chat"
+"""Name of the chat model behind an API."""
 
 
 class _Record(BaseModel):
@@ -134,7 +138,7 @@ class PlayRecord(_Record):
     game: str
     """Name of the game whose rules `state` belongs to."""
     state: dict[str, Any]
-    players: list[str] = ["policy", "policy"]
+    players: list[str] = [POLICY, POLICY]
     """Who held each seat: the policy, another checkpoint or a scripted partner."""
     turns: list[TurnRecord]
     trajectories: list[Trajectory]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from selfplay_pipeline.games.matching import MatchingGame
+from selfplay_pipeline.games.questions import asking
 from selfplay_pipeline.games.types import ActionKind, Status
-from selfplay_pipeline.generate.records import PartnerUsage, PlayRecord
+from selfplay_pipeline.generate.records import POLICY, PartnerUsage, PlayRecord
 
 _OPENERS = (ActionKind.MESSAGE, ActionKind.PROPOSE)
 
@@ -18,7 +20,8 @@ class Summary:
     """Add plays, then read `to_dict`. Engine failures are counted but are in no mean.
 
     `token_entropy` is the mean of -log-prob over the sampled tokens, in nats: an unbiased estimate of the entropy
-    of the distributions that they were sampled from.
+    of the distributions that they were sampled from. `specific_questions` is the share of questions that ask for the
+    score of a reviewer–paper pair, `told_unasked` that of the messages to the policy with scores nobody asked for.
     """
 
     rewards: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -37,6 +40,8 @@ class Summary:
     """Sum of -log-prob of the sampled tokens …"""
     own_tokens: int = 0
     """… and how many these are, of plays that the engine did not fail."""
+    asked: Counter[str] = field(default_factory=Counter)
+    """Questions of the policy (without one: of player 0) and what came of them: sums of `Asking`."""
     sampled_tokens: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -72,6 +77,9 @@ class Summary:
         self.distinct.update(map(hash, said))
         opened = next((turn.action for turn in record.turns if turn.action in _OPENERS), None)
         self.proposed_untold += opened is ActionKind.PROPOSE
+        state = MatchingGame().load_state(record.state)
+        for seat in [seat for seat, name in enumerate(record.players) if name == POLICY] or [0]:
+            self.asked.update(asdict(asking(record.turns, state, seat)))
 
     @property
     def plays(self) -> int:
@@ -126,6 +134,10 @@ class Summary:
             "proposed_without_message": self.proposed_untold / played,
             "repeated_messages": self.repeated / max(1, self.messages),
             "distinct_messages": len(self.distinct),
+            "questions_per_game": self.asked["questions"] / played,
+            "specific_questions": self.asked["specific"] / max(1, self.asked["questions"]),
+            "learned_per_question": self.asked["learned"] / max(1, self.asked["questions"]),
+            "told_unasked": self.asked["leaks"] / max(1, self.asked["partner_messages"]),
             "groups_without_signal": self.zero_signal_groups,
             "seconds": self.seconds,
             "plays_per_second": self._rate(self.plays - self.plays_before),

@@ -22,6 +22,8 @@ MAY_CHANGE = (
     "engine", "generate.max_concurrency", "generate.max_failures", "train.loggers", "evaluate.num_states",
     "evaluate.plays", "iterate.num_iterations", "iterate.keep_server", "iterate.evaluate_every",
     "iterate.stop_on_collapse", "iterate.keep_trainer_states",
+    "partner.timeout", "partner.max_retries", "partner.max_concurrency", "partner.max_requests", "partner.cache",
+    "partner.prompt_price", "partner.completion_price",
 )  # fmt: skip
 """What a continued run may set anew: it does not decide what is played, learned or compared."""
 

@@ -15,7 +15,8 @@ class CollapseError(RuntimeError):
 Line = dict[str, Any]
 
 PLAY_FIGURES = ("mean_reward", "reward_standard_error", "agreement_rate", "illegal_per_game", "messages_per_game",
-                "token_entropy", "proposed_without_message", "repeated_messages", "distinct_messages")  # fmt: skip
+                "token_entropy", "proposed_without_message", "repeated_messages", "distinct_messages",
+                "questions_per_game", "specific_questions", "learned_per_question", "told_unasked")  # fmt: skip
 
 MIN_ENTROPY = 1e-3
 """Nats per sampled token; below it the policy is as good as deterministic."""
@@ -74,6 +75,8 @@ def in_words(line: Line) -> str:
             f"illegal {line['illegal_per_game']:.3f}",
             f"{line['steps']} steps",
         ]
+        if line.get("questions_per_game"):
+            parts.append(f"{line['questions_per_game']:.2f} questions")
     for name, label in (("held_out_reward", "held out"), ("held_out_greedy_reward", "greedy")):
         if name in line:
             parts.append(f"{label} {line[name]['value']:.3f} [{line[name]['low']:.3f}, {line[name]['high']:.3f}]")

@@ -12,16 +12,25 @@ from typing import Any
 
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.engines.open import resolve_device
-from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate
+from selfplay_pipeline.evaluate.run import SELF, EvaluationJob, run_evaluate
 from selfplay_pipeline.evaluate.states import count_shared, held_out_states, states_in
 from selfplay_pipeline.files import locked, write_json, write_lines
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.games.types import MONITOR
+from selfplay_pipeline.generate.records import POLICY
 from selfplay_pipeline.iterate.loggers import PipelineLog
 from selfplay_pipeline.iterate.manifest import RunDirectory, Stage, StageRecord
 from selfplay_pipeline.iterate.metrics import CollapseError, best_iteration, collapse_reason, history_of, in_words
 from selfplay_pipeline.servers import Servers
-from selfplay_pipeline.stages import convert_games, generate_games, num_groups, train_policy
+from selfplay_pipeline.stages import (
+    SELF_PLAY,
+    check_players,
+    convert_games,
+    generate_games,
+    is_checkpoint,
+    num_groups,
+    train_policy,
+)
 from selfplay_pipeline.train.groups import NoSignalError
 from selfplay_pipeline.ui import console, short, watching
 
@@ -39,16 +48,18 @@ def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = No
         UserError: the directory is in use or holds a run with another configuration; or bad input to a stage.
         CollapseError: the run collapsed and was told to stop then.
     """
+    check_players(seats_of(config))
     with locked(run_dir / ".lock", f"run directory {run_dir}"):
         run = RunDirectory(run_dir)
         run.open(config)
         # The runner copies its context when it is opened, so the table must be there by then.
         with PipelineLog(config, run_dir) as log, watching(run) as tell, asyncio.Runner() as runner:
-            loop = (loop_type or Loop)(config, run, Servers(config.engine, run_dir), runner, log, tell)
+            servers = Servers(config.engine, run_dir, two=is_checkpoint(seats_of(config)[1]))
+            loop = (loop_type or Loop)(config, run, servers, runner, log, tell)
             try:
                 loop.run_all()
             finally:
-                runner.run(loop.servers.policy.stop())
+                runner.run(servers.stop())
         return run
 
 
@@ -106,6 +117,7 @@ class Loop:
             checkpoint=checkpoint,
             iteration=number,
             first_state=(number - 1) * num_groups(self.config),
+            seats=seats_of(self.config),
             servers=self.servers,
         )
         return self.runner.run(task).to_dict()
@@ -115,7 +127,7 @@ class Loop:
 
     def _train(self, number: int, checkpoint: str) -> dict[str, Any]:
         if not keep_server(self.config):
-            self.runner.run(self.servers.policy.stop())
+            self.runner.run(self.servers.stop())
         folder = self.run.iteration(number)
         reference = str(self.config.model) if self.config.train.kl_reference == "initial" else checkpoint
         try:
@@ -165,9 +177,17 @@ class Loop:
         shared = count_shared(states, set().union(*(states_in(self.run.games(earlier)) for earlier in since)))
         if shared:
             console.print(f"iteration {number}: {shared} held-out states were among those trained on", soft_wrap=True)
-        job = EvaluationJob(checkpoint, states, self.run.iteration(number) / "evaluation", plays=1)
+        job = EvaluationJob(
+            checkpoint,
+            states,
+            self.run.iteration(number) / "evaluation",
+            opponent=config.iterate.opponent,
+            plays=1,
+            first_only=True,
+        )
         evaluation = self.runner.run(run_evaluate(config, job, self.servers))
         figures = {mode: report.figures for mode, report in evaluation.modes.items()}
+        questions = {"held_out_questions": figures["sampled"]["questions"].model_dump()}
         return {
             "checkpoint": checkpoint,
             "held_out_reward": figures["sampled"]["reward"].model_dump(),
@@ -175,6 +195,7 @@ class Loop:
             "held_out_agreed": figures["sampled"]["agreed"].value,
             "held_out_illegal": figures["sampled"]["illegal"].value,
             "states_shared_with_training": shared,
+            **(questions if config.iterate.opponent != SELF else {}),
         }
 
     def _watch(self, number: int) -> None:
@@ -200,6 +221,11 @@ class Loop:
         if self.config.iterate.stop_on_collapse:
             raise CollapseError(f"iteration {number}: {reason}; the run stops, its iterations are kept")
         console.print(f"iteration {number}: collapse? {reason}", soft_wrap=True)
+
+
+def seats_of(config: Config) -> tuple[str, str]:
+    """Who holds which seat in the games that are trained on."""
+    return SELF_PLAY if config.iterate.opponent == SELF else (POLICY, config.iterate.opponent)
 
 
 def keep_server(config: Config) -> bool:

@@ -10,23 +10,51 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
+from selfplay_pipeline.games.scripted import ScriptedPlayer
+from selfplay_pipeline.games.shy import Shy
 from selfplay_pipeline.games.types import HELD_OUT, WARM_START, state_rng
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 from selfplay_pipeline.models.tiny_figures import Figures, measure
-from selfplay_pipeline.models.tiny_teacher import Teacher, imitated_play
+from selfplay_pipeline.models.tiny_teacher import AskingTeacher, Teacher, imitated_play
 from selfplay_pipeline.models.tiny_tokenizer import save_tokenizer
 
 CONTEXT_LENGTH = 1024
 
 
+@dataclass(frozen=True)
+class Lesson:
+    """Whose words a warm start imitates.
+
+    Attributes:
+        early: players of the two seats in the first 60 % of the steps; to plan is the hard part and is learned then.
+        late: players of the two seats afterwards.
+        seats: whose words are imitated.
+        partner: who sits opposite when the model is measured; the model itself by default.
+    """
+
+    early: tuple[ScriptedPlayer, ScriptedPlayer]
+    late: tuple[ScriptedPlayer, ScriptedPlayer]
+    seats: tuple[int, ...] = (0, 1)
+    partner: ScriptedPlayer | None = None
+
+
+LESSONS = {
+    "self-play": Lesson(early=(Teacher(own_view=0), Teacher(own_view=0)), late=(Teacher(), Teacher())),
+    "shy": Lesson(early=(AskingTeacher(), Shy()), late=(AskingTeacher(), Shy()), seats=(0,), partner=Shy()),
+}
+"""What the tiny model can be prepared for."""
+
+
 def build_tiny_model(
     out: Path,
     board: MatchingConfig,
+    lesson: str = "self-play",
     *,
     seed: int = 0,
     steps: int = 900,
@@ -38,6 +66,7 @@ def build_tiny_model(
     Args:
         out: the folder, made if missing. `warm_start.json` in it keeps the arguments and the figures.
         board: what it learns to play.
+        lesson: a name in `LESSONS`.
         seed: decides weights, games and figures; the same seed gives the same model on the same machine.
         steps: optimiser steps.
         games_per_step: imitated games per step; each gives two trajectories.
@@ -45,7 +74,13 @@ def build_tiny_model(
 
     Returns:
         Figures on 400 held-out states, sampled at temperatures 1.0 and 0.7, and greedy.
+
+    Raises:
+        UserError: there is no such lesson.
     """
+    if lesson not in LESSONS:
+        raise UserError(f"no lesson {lesson!r}; there are {', '.join(LESSONS)}")
+    taught = LESSONS[lesson]
     import torch
     from rich.progress import track
 
@@ -61,10 +96,9 @@ def build_tiny_model(
     )
     for step in track(range(steps), description="warm start"):
         rng = state_rng(seed, step, WARM_START)
-        # To plan from the pooled view is the hard part, so it is learned first and mostly given up afterwards.
-        teacher = Teacher(own_view=0) if step < 0.6 * steps else Teacher()
-        plays = [imitated_play(game, chat, teacher, rng) for _ in range(games_per_step)]
-        loss = own_token_loss(model, [stream for play in plays for stream in play])
+        players = taught.early if step < 0.6 * steps else taught.late
+        plays = [imitated_play(game, chat, players, rng) for _ in range(games_per_step)]
+        loss = own_token_loss(model, [play[seat] for play in plays for seat in taught.seats])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
@@ -75,7 +109,7 @@ def build_tiny_model(
     (out / "model.safetensors").chmod(0o644)
     seconds = time.monotonic() - started
     states = [game.sample_state(state_rng(seed, index, HELD_OUT)) for index in range(400)]
-    figures = [measure(model, chat, game, states, temperature, seed) for temperature in (1.0, 0.7, 0.0)]
+    figures = [measure(model, chat, game, states, temperature, seed, taught.partner) for temperature in (1.0, 0.7, 0.0)]
     report = {
         "seed": seed,
         "steps": steps,
@@ -83,7 +117,8 @@ def build_tiny_model(
         "learning_rate": learning_rate,
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "seconds": round(seconds),
-        "teacher": asdict(Teacher()),
+        "lesson": lesson,
+        "teacher": repr(taught.late[0]),
         "game": board.model_dump(),
         "figures": [asdict(figure) for figure in figures],
     }

@@ -10,6 +10,7 @@ import numpy as np
 
 from selfplay_pipeline.engines.types import FinishReason
 from selfplay_pipeline.games.matching import MatchingGame, MatchingState
+from selfplay_pipeline.games.scripted import ScriptedPlayer, player_view
 from selfplay_pipeline.games.types import Outcome, Status
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 from selfplay_pipeline.models.tiny_teacher import completion, open_streams
@@ -35,13 +36,19 @@ class Figures:
 
 
 def measure(
-    model: Any, chat: ChatTokenizer, game: MatchingGame, states: Sequence[MatchingState], temperature: float, seed: int
+    model: Any,
+    chat: ChatTokenizer,
+    game: MatchingGame,
+    states: Sequence[MatchingState],
+    temperature: float,
+    seed: int,
+    partner: ScriptedPlayer | None = None,
 ) -> Figures:
-    """Let the model play both seats of every state once."""
+    """Let the model play both seats of every state once, or player 0 opposite a scripted partner."""
     import torch
 
     torch.manual_seed(seed)
-    outcomes, streams = play_batch(model, chat, game, states, temperature)
+    outcomes, streams = play_batch(model, chat, game, states, temperature, partner)
     rewards = np.array([outcome.normalized_reward for outcome in outcomes])
     agreed = np.array([outcome.status is Status.AGREED for outcome in outcomes])
     turns = sum(outcome.num_turns for outcome in outcomes)
@@ -61,20 +68,34 @@ def measure(
 
 
 def play_batch(
-    model: Any, chat: ChatTokenizer, game: MatchingGame, states: Sequence[MatchingState], temperature: float
+    model: Any,
+    chat: ChatTokenizer,
+    game: MatchingGame,
+    states: Sequence[MatchingState],
+    temperature: float,
+    partner: ScriptedPlayer | None = None,
 ) -> tuple[list[Outcome], list[Stream]]:
-    """Self-play of one play per state, all plays turn by turn together."""
+    """One play per state, all plays turn by turn together: self-play, or player 0 opposite a scripted partner."""
     sessions = [game.start(state) for state in states]
     streams = [open_streams(game, chat, state) for state in states]
+    rng = np.random.default_rng(0)
+
+    def take_turn(index: int, text: str, cut: bool = False) -> None:
+        step = sessions[index].step(text, cut=cut)
+        for hearer, observation in zip(streams[index], step.observations, strict=True):
+            hearer.observe(observation)
+
     while live := [index for index, session in enumerate(sessions) if session.status is None]:
+        if partner is not None and (theirs := [index for index in live if sessions[index].player == 1]):
+            for index in theirs:
+                take_turn(index, partner.act(player_view(sessions[index], 1), rng))
+            continue
         acting = [streams[index][sessions[index].player] for index in live]
         replies = _sample(model, [stream.prompt() for stream in acting], temperature)
         for index, stream, reply in zip(live, acting, replies, strict=True):
             cut = reply[-1] != chat.end_of_turn
             text = stream.reply(completion(reply, FinishReason.LENGTH if cut else FinishReason.STOP))
-            step = sessions[index].step(text, cut=cut)
-            for hearer, observation in zip(streams[index], step.observations, strict=True):
-                hearer.observe(observation)
+            take_turn(index, text, cut)
     return [session.outcome() for session in sessions], [stream for pair in streams for stream in pair]
 
 

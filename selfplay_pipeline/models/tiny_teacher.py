@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from selfplay_pipeline.engines.types import Completion, FinishReason
-from selfplay_pipeline.games.matching import MatchingGame, MatchingState
+from selfplay_pipeline.games.matching import Matching, MatchingGame, MatchingState
+from selfplay_pipeline.games.questions import Cell, asked_pairs
 from selfplay_pipeline.games.scripted import (
     PlayerView,
     ScriptedPlayer,
+    ask,
     estimate,
     heard_cells,
     own_cells,
@@ -50,20 +54,46 @@ class Teacher:
             keep = 0.5 if rng.random() < self.partial else 1.0
             return tell(view, {cell: score for cell, score in own_cells(view).items() if rng.random() < keep})
         table = estimate(view, {} if rng.random() < self.own_view else heard_cells(view))
-        plans = [tuple(enumerate(papers)) for papers in permutations(range(len(table)))]
-        values = np.array([sum(table[pair] for pair in plan) for plan in plans])
-        odds = np.exp((values - values.max()) / self.temperature)
-        return propose(view, plans[rng.choice(len(plans), p=odds / odds.sum())])
+        return propose(view, draw_plan(table, self.temperature, rng))
+
+
+@dataclass(frozen=True)
+class AskingTeacher:
+    """Player 0 opposite a partner that tells nothing unasked: it asks for a few cells, one at a time, then plans.
+
+    It plans from all that it knows, and draws its plan as `Teacher` does.
+    """
+
+    ask: float = 0.5
+    """How often it asks once more before it proposes."""
+    temperature: float = 1.2
+    """Points of score that make a matching e times as likely."""
+
+    def act(self, view: PlayerView, rng: np.random.Generator) -> str:
+        asked = set[Cell]().union(*(asked_pairs(text, view.papers, view.reviewers) for text in view.said(view.player)))
+        known = own_cells(view).keys() | asked
+        hidden = [cell for cell in np.ndindex(len(view.reviewers), len(view.papers)) if cell not in known]
+        if hidden and rng.random() < self.ask:
+            return ask(view, [hidden[rng.integers(len(hidden))]])
+        return propose(view, draw_plan(estimate(view, heard_cells(view)), self.temperature, rng))
+
+
+def draw_plan(table: NDArray[np.float64], temperature: float, rng: np.random.Generator) -> Matching:
+    """A matching, drawn in proportion to exp(value / temperature)."""
+    plans = [tuple(enumerate(papers)) for papers in permutations(range(len(table)))]
+    values = np.array([sum(table[pair] for pair in plan) for plan in plans])
+    odds = np.exp((values - values.max()) / temperature)
+    return plans[rng.choice(len(plans), p=odds / odds.sum())]
 
 
 def imitated_play(
-    game: MatchingGame, chat: ChatTokenizer, player: ScriptedPlayer, rng: np.random.Generator
+    game: MatchingGame, chat: ChatTokenizer, players: Sequence[ScriptedPlayer], rng: np.random.Generator
 ) -> list[Stream]:
-    """A play of the scripted player with itself on a new state, as the two token streams that a policy would see."""
+    """A play of two scripted players on a new state, as the two token streams that a policy would see."""
     state = game.sample_state(rng)
     session, streams = game.start(state), open_streams(game, chat, state)
     while session.status is None:
-        text = player.act(player_view(session, session.player), rng)
+        text = players[session.player].act(player_view(session, session.player), rng)
         stream = streams[session.player]
         stream.prompt()
         stream.reply(completion([*chat.tokenizer.encode(text, add_special_tokens=False), chat.end_of_turn]))

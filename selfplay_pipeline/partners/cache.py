@@ -55,9 +55,6 @@ class AnswerCache:
                 "INSERT OR IGNORE INTO answers VALUES (?, ?, ?)", (key, answer.text, answer.finish_reason)
             )
 
-    def close(self) -> None:
-        self._database.close()
-
     @contextmanager
     def _explained(self) -> Iterator[None]:
         try:

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from email.utils import mktime_tz, parsedate_tz
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
@@ -21,6 +21,9 @@ from selfplay_pipeline.generate.records import PartnerUsage
 from selfplay_pipeline.harmless import harmless
 from selfplay_pipeline.partners.cache import AnswerCache, cache_key
 from selfplay_pipeline.partners.config import PartnerConfig
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
 
 LONGEST_PAUSE = 120.0
 """Seconds. A server that asks for a longer one loses the request, rather than keep everyone waiting."""
@@ -46,18 +49,12 @@ class ChatClient:
         Raises:
             UserError: the key is missing, or the address or the cache cannot be used.
         """
-        from openai import AsyncOpenAI
-
-        # These log headers of answers, and a server may send back what it was sent.
-        for name in ("openai", "httpx", "httpcore"):
-            logging.getLogger(name).setLevel(logging.WARNING)
         self.config = config
+        self.endpoint = config.endpoint
         self.total = PartnerUsage()
         """Of all requests so far."""
         self._key = config.key()
-        # The package's own retries are off: they could be neither counted nor capped, nor see a useless answer. Its
-        # timeout is too, since that one starts anew with every byte.
-        self._openai = AsyncOpenAI(api_key=self._key or "none", base_url=config.endpoint, max_retries=0, timeout=None)
+        self._openai: AsyncOpenAI | None = None
         self._cache = AnswerCache(config.cache) if config.cache is not None else None
         self._slots = asyncio.Semaphore(config.max_concurrency)
         self._backoff = wait_exponential_jitter(initial=first_pause, max=LONGEST_PAUSE, jitter=first_pause)
@@ -92,7 +89,7 @@ class ChatClient:
         }
         if self._cache is None:
             return await self._ask(request, used)
-        key = cache_key(endpoint=self.config.endpoint, seed=list(seed), **request)
+        key = cache_key(endpoint=self.endpoint, seed=list(seed), **request)
         answer = self._cache.get(key)
         if answer is not None:
             used(PartnerUsage(cache_hits=1))
@@ -102,9 +99,24 @@ class ChatClient:
         return answer
 
     async def close(self) -> None:
-        await self._openai.close()
-        if self._cache is not None:
-            self._cache.close()
+        """Close the connections; they are opened again when needed."""
+        if self._openai is not None:
+            await self._openai.close()
+            self._openai = None
+
+    @property
+    def _connected(self) -> AsyncOpenAI:
+        if self._openai is None:
+            from openai import AsyncOpenAI
+
+            # These log headers of answers, and a server may send back what it was sent. The import comes first: it
+            # turns logs on if OPENAI_LOG says so.
+            for name in ("openai", "httpx", "httpcore"):
+                logging.getLogger(name).setLevel(logging.WARNING)
+            # The package's own retries are off: they could be neither counted nor capped, nor see a useless answer.
+            # Its timeout is too, since that one starts anew with every byte.
+            self._openai = AsyncOpenAI(api_key=self._key or "none", base_url=self.endpoint, max_retries=0, timeout=None)
+        return self._openai
 
     async def _ask(self, request: dict[str, Any], used: Callable[[PartnerUsage], None]) -> Reply:
         retrying = AsyncRetrying(
@@ -119,7 +131,7 @@ class ChatClient:
                     async with self._slots:
                         return await self._send(request, used, again=attempt.retry_state.attempt_number > 1)
         except _Retriable as error:
-            raise PartnerError(f"partner at {self.config.endpoint}: {error}") from None
+            raise PartnerError(f"partner at {self.endpoint}: {error}") from None
         raise AssertionError("unreachable")
 
     def _pause(self, state: RetryCallState) -> float:
@@ -144,7 +156,7 @@ class ChatClient:
         used(PartnerUsage(requests=1, retries=int(again)))
         try:
             async with asyncio.timeout(self.config.timeout):
-                raw = await self._openai.chat.completions.with_raw_response.create(**request)
+                raw = await self._connected.chat.completions.with_raw_response.create(**request)
         except TimeoutError:
             raise _Retriable(f"no answer within {self.config.timeout:g} s") from None
         except APIConnectionError as error:
@@ -157,7 +169,7 @@ class ChatClient:
         """What a status other than 200 means for the run."""
         status = error.status_code
         said = self._said(str(error.body.get("message") if isinstance(error.body, dict) else error.message))
-        where = f"partner at {self.config.endpoint}"
+        where = f"partner at {self.endpoint}"
         if status == 401:  # OpenAI quotes parts of the key here
             return UserError(f"{where} refuses the key in OPENAI_API_KEY; set one that it takes")
         if status in (403, 404):
@@ -169,7 +181,7 @@ class ChatClient:
             return UserError(f"{where}: {said}; everything played is kept, and the same command continues")
         if status not in (408, 409, 429) and status < 500:
             return PartnerError(f"{where} answered {status}: {said}")
-        pause = _retry_after(error.response.headers)
+        pause = retry_after(error.response.headers)
         if pause > LONGEST_PAUSE:
             return PartnerError(f"{where} answered {status} and asks to wait {pause:.0f} s: {said}")
         return _Retriable(f"answered {status}: {said}", pause)
@@ -231,7 +243,7 @@ class _Completion(BaseModel):
     usage: _Usage | None = None
 
 
-def _retry_after(headers: Any) -> float:
+def retry_after(headers: Any) -> float:
     """Seconds that a server asks to wait: a number or a date (RFC 9110, section 10.2.3); 0 if it does not say."""
     value = headers.get("retry-after", "")
     try:

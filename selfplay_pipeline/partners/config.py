@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from selfplay_pipeline.errors import UserError
 
@@ -37,7 +37,8 @@ class PartnerConfig(BaseModel):
     max_concurrency: Annotated[int, Field(ge=1)] = 16
     """Requests under way at a time."""
     max_requests: Annotated[int, Field(ge=1)] | None = None
-    """Requests that one command may send, retries included; then it stops. None is no limit."""
+    """Requests that one command may send, retries included; then it stops. None is no limit. Plays that are cut so
+    are played again by the next command, for nothing as far as `cache` has their answers."""
     cache: Path | None = None
     """File, or folder for one, that keeps all answers, so that the same questions of a repeated run cost nothing."""
     prompt_price: Annotated[float, Field(ge=0)] = 2.0
@@ -46,26 +47,22 @@ class PartnerConfig(BaseModel):
     completion_price: Annotated[float, Field(ge=0)] = 8.0
     """US dollars for a million tokens of answers; same source."""
 
+    @field_validator("base_url")
+    @classmethod
+    def _address(cls, url: str | None) -> str | None:
+        return url if url is None else _checked(url)
+
     @property
     def endpoint(self) -> str:
         """The address that requests go to.
 
         Raises:
-            UserError: it is no address, or holds what may be a secret.
+            UserError: the one in OPENAI_BASE_URL is none.
         """
-        url = self.base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
         try:
-            parts = urlsplit(url)
-            address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        except ValueError:
-            address = False
-        if not address:
-            raise UserError("partner.base_url is no address such as http://localhost:30000/v1")
-        if "@" in parts.netloc or parts.query:
-            raise UserError(
-                "partner.base_url: leave user, password and query out of it; the key is read from OPENAI_API_KEY"
-            )
-        return url.rstrip("/")
+            return self.base_url or _checked(os.environ.get("OPENAI_BASE_URL") or OPENAI_URL)
+        except ValueError as error:
+            raise UserError(f"OPENAI_BASE_URL: {error}") from None
 
     def key(self) -> str:
         """The key for the endpoint; an empty one for an endpoint of one's own that needs none.
@@ -82,3 +79,16 @@ class PartnerConfig(BaseModel):
         if not key.isascii() or not key.isprintable() or " " in key:
             raise UserError("OPENAI_API_KEY: not a key: it holds spaces or characters that no key has; set it again")
         return key
+
+
+def _checked(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise ValueError("not an address such as http://localhost:30000/v1")
+    if "@" in parts.netloc or parts.query:
+        raise ValueError("leave user, password and query out of the address; the key is read from OPENAI_API_KEY")
+    return url.rstrip("/")

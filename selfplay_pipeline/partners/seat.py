@@ -13,8 +13,8 @@ from jinja2 import Environment, StrictUndefined, Template, TemplateError
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.generate.chat import ChatSeat, Message
 from selfplay_pipeline.generate.play import Reply
-from selfplay_pipeline.generate.players import CHAT, Place
-from selfplay_pipeline.generate.records import PartnerUsage
+from selfplay_pipeline.generate.players import Place
+from selfplay_pipeline.generate.records import CHAT, PartnerUsage
 from selfplay_pipeline.partners.client import ChatClient
 from selfplay_pipeline.partners.config import PartnerConfig
 

@@ -71,7 +71,7 @@ def charts_of(source: Source, scans: Sequence[Scan]) -> list[Chart]:
             _curves(scans, "optimal", "Best matchings", "share of games with the best", INTERVALS, share=True),
             _curves(scans, "illegal", "Illegal actions", "illegal actions a game", INTERVALS),
             _curves(scans, "messages", "Messages", "messages a game", INTERVALS),
-            _curves(scans, "questions", "Questions", "questions a game", "Messages with a question mark. " + INTERVALS),
+            _curves(scans, "questions", "Questions", "questions a game", "Messages that ask. " + INTERVALS),
             _curves(scans, "words_per_message", "Message length", "words a message", INTERVALS),
             _entropy(scans),
             _flat_groups(scans),

@@ -22,6 +22,8 @@ DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (1, 2)))
 HATCHES = ("", "////", "....", "xxxx", "----", "++++")
 CROWDED = 8
 """Names on an axis from which on they stand upright."""
+SHORT_NAMES = 30
+"""Letters of all names up to which these stand side by side."""
 MARKED = 12
 """Points up to which each gets a marker."""
 
@@ -93,11 +95,11 @@ def _frame(chart: Chart, axes: Any, theme: Theme, title: bool) -> None:
     if chart.share:
         axes.set_ylim(-0.03, 1.03)
     elif not any(y for series in chart.series for y in series.y):
-        axes.set_ylim(-0.03, 1)
+        axes.set_ylim(-0.03, 1.05 * max([1.0, *chart.lines.values()]))
     if chart.style == "points":
         turned: dict[str, Any] = {"rotation": 90 if len(chart.names) >= CROWDED else 20, "ha": "right"}
         names = [harmless(name) for name in chart.names]
-        axes.set_xticks(range(len(names)), names, **(turned if len(names) > 2 else {}))
+        axes.set_xticks(range(len(names)), names, **(turned if sum(map(len, names)) > SHORT_NAMES else {}))
         axes.set_xlim(-0.6, len(chart.names) - 0.4)
     elif chart.style != "steps":
         axes.xaxis.get_major_locator().set_params(integer=True)

@@ -17,8 +17,7 @@ from selfplay_pipeline.evaluate.run import Evaluation
 from selfplay_pipeline.files import read_json, read_model
 from selfplay_pipeline.games.matching import MatchingConfig
 from selfplay_pipeline.games.partners import SCRIPTED
-from selfplay_pipeline.generate.players import POLICY
-from selfplay_pipeline.generate.records import read_lines
+from selfplay_pipeline.generate.records import POLICY, read_lines
 from selfplay_pipeline.iterate.manifest import Manifest, RunDirectory, RunState
 
 Mode = Literal["training", "sampled", "greedy", "scripted", "other"]

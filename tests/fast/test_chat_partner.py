@@ -25,8 +25,9 @@ from selfplay_pipeline.generate.play import Reply
 from selfplay_pipeline.generate.players import Scripted
 from selfplay_pipeline.generate.records import PartnerUsage, read_games
 from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.iterate.manifest import RunDirectory
 from selfplay_pipeline.partners.cache import AnswerCache
-from selfplay_pipeline.partners.client import ChatClient, PartnerError, RequestCapError
+from selfplay_pipeline.partners.client import ChatClient, PartnerError, RequestCapError, retry_after
 from selfplay_pipeline.partners.config import PartnerConfig
 from selfplay_pipeline.partners.seat import ChatPartner
 from selfplay_pipeline.stages import check_players, generate_games, plan_generate
@@ -132,12 +133,15 @@ class TestRetries:
         assert isinstance(error, PartnerError) and "no connection" in str(error)
         assert total == PartnerUsage(requests=3, retries=2)
 
-    @pytest.mark.parametrize("wording", ["seconds", "date"])
-    def test_the_server_says_how_long_to_wait(self, endpoint, wording):
-        value = "1" if wording == "seconds" else formatdate(time.time() + 2, usegmt=True)
-        endpoint.script = [fails(429, Retry_After=value), FINE]
+    def test_the_server_says_how_long_to_wait(self, endpoint):
+        endpoint.script = [fails(429, Retry_After="1"), FINE]
         ask(endpoint)
         assert endpoint.times[1] - endpoint.times[0] >= 0.95
+
+    def test_the_server_may_give_a_date_instead(self):
+        headers = {"retry-after": formatdate(time.time() + 3600, usegmt=True)}
+        assert retry_after(headers) == pytest.approx(3600, abs=60)
+        assert retry_after({"retry-after": "soon"}) == retry_after({}) == 0
 
     def test_a_pause_of_an_hour_is_not_waited_for(self, endpoint):
         endpoint.script = [fails(503, Retry_After="3600")]
@@ -289,17 +293,22 @@ class TestKeyAndAddress:
         assert PartnerConfig(base_url="https://elsewhere/v1").endpoint == "https://elsewhere/v1"
 
     @pytest.mark.parametrize("url", ["https://me:secret@host/v1", "https://host/v1?key=secret"])
-    def test_an_address_holds_no_secret(self, url):
-        with pytest.raises(UserError, match="leave user, password and query out") as caught:
-            _ = PartnerConfig(base_url=url).endpoint
-        assert "secret" not in str(caught.value)
+    def test_an_address_holds_no_secret(self, url, monkeypatch):
+        self.refused(url, "leave user, password and query out", monkeypatch)
 
     @pytest.mark.parametrize(
         "url", ["localhost:30000", "ftp://host/v1", "http://", "http://host:port/v1", "http://[::1"]
     )
-    def test_what_is_no_address_is_refused(self, url):
-        with pytest.raises(UserError, match="is no address"):
-            ChatClient(PartnerConfig(base_url=url))
+    def test_what_is_no_address_is_refused(self, url, monkeypatch):
+        self.refused(url, "not an address", monkeypatch)
+
+    def refused(self, url, words, monkeypatch):
+        with pytest.raises(UserError, match=f"option for partner.base_url: .*{words}") as one:
+            load_config("tiny", {"partner.base_url": url})
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        with pytest.raises(UserError, match=f"OPENAI_BASE_URL: {words}") as other:
+            ChatClient(PartnerConfig())
+        assert "secret" not in f"{one.value} {other.value}"
 
     @pytest.mark.parametrize("key", ["two words", "sk-test-№", "sk-\x01test"])
     def test_what_cannot_be_a_key_is_refused_without_showing_it(self, key, monkeypatch):
@@ -463,6 +472,13 @@ class TestGenerate:
         prompt.write_text("{{ rules }} two")
         with pytest.raises(UserError, match=r"partner\.prompt"):
             generate(settings(endpoint, prompt=str(prompt)), tmp_path / "games.jsonl")
+
+    def test_a_run_of_the_loop_may_ask_in_another_way_but_not_someone_else(self, endpoint, tmp_path):
+        run = RunDirectory(tmp_path)
+        run.open(settings(endpoint, max_requests=5))
+        run.open(settings(endpoint, max_requests=9, max_concurrency=2, timeout=9, cache="cache", completion_price=1))
+        with pytest.raises(UserError, match=r"partner\.model"):
+            run.open(settings(endpoint, model="other"))
 
     def test_the_key_is_nowhere(self, endpoint, tmp_path):
         """The whole command with all logs on and a server that sends the key back in every way that it can."""

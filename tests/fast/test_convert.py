@@ -55,7 +55,7 @@ def test_the_order_of_the_lines_does_not_matter(games, tmp_path):
     assert rows_of(tmp_path) == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(play_records())
 def test_a_row_is_the_trajectory_of_a_seat_that_spoke_and_nothing_of_a_lost_play(record):
     rows = play_to_rows(record, plays_per_state=8)

@@ -81,6 +81,10 @@ def test_pairs_that_are_asked_for(text: str, pairs: set[tuple[str, str]]) -> Non
     assert is_question(text) == (text != "Ava is great on BLEU")
 
 
+def test_a_first_name_that_two_reviewers_share_names_neither() -> None:
+    assert asked_pairs("Ava on BLEU? Ava Li on GLUE?", ("BLEU", "GLUE"), ("Ava Li", "Ava Reed")) == {(0, 1)}
+
+
 @given(st.sets(st.tuples(st.integers(0, 7), st.integers(0, 7)), min_size=1))
 def test_what_scripted_players_ask_for_is_read_back_and_what_they_tell_asks_for_nothing(
     cells: set[tuple[int, int]],

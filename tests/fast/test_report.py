@@ -19,7 +19,7 @@ from test_cli import selfplay
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
-from selfplay_pipeline.evaluate.figures import Tally
+from selfplay_pipeline.evaluate.figures import Seating, Tally
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.files import write_json
@@ -63,7 +63,7 @@ def scan_of(path: Path, records, mode="training", iteration=None) -> Scan:
 # --- one play
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(play_records())
 def test_gains_add_up_to_what_the_proposal_lacks(record):
     board, play = read_board(record), read_play(record)
@@ -78,7 +78,7 @@ def test_gains_add_up_to_what_the_proposal_lacks(record):
         assert sum(cell.gain for cell in cells) == record.outcome.score - board.best
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(play_records())
 def test_of_several_optima_the_one_most_like_the_proposal_is_shown(record):
     board, play = read_board(record), read_play(record)
@@ -93,7 +93,7 @@ def test_of_several_optima_the_one_most_like_the_proposal_is_shown(record):
         assert sum(a == b for a, b in zip(play.optimum, play.proposal, strict=True)) == max(alike)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(play_records())
 def test_a_trajectory_reads_as_its_tokens_with_own_ones_apart(record):
     for trajectory in record.trajectories:
@@ -130,7 +130,7 @@ def test_very_long_texts_and_trajectories_are_cut_with_a_count(monkeypatch):
 def test_a_file_is_scanned_to_the_figures_that_evaluate_computes(tmp_path):
     records = list(make_plays(6, 3))
     found = scan_of(tmp_path / "games.jsonl", records)
-    assert found.figures == Tally(MatchingGame(BOARD), 6, self_play=True).add(records).totals().intervals()
+    assert found.figures == Tally(MatchingGame(BOARD), 6, Seating.BOTH).add(records).totals().intervals()
     assert [place.reward for place in found.places] == [record.outcome.normalized_reward for record in records]
     assert found.summary.to_dict()["token_entropy"] > 0
 

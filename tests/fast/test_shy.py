@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, best_matching
 from selfplay_pipeline.games.partners import SCRIPTED
-from selfplay_pipeline.games.questions import Asking, asking
+from selfplay_pipeline.games.questions import Asking, asked_pairs, asking
 from selfplay_pipeline.games.scripted import PlayerView, ask, player_view, random_matching, told_cells
 from selfplay_pipeline.games.shy import Shy
 from selfplay_pipeline.games.types import HELD_OUT, ActionKind, Outcome, Status, state_rng
 from selfplay_pipeline.generate.records import TurnRecord
+from selfplay_pipeline.models.tiny_teacher import AskingTeacher
 
 BOARD = MatchingConfig(size=3, max_score=9, scale_min=1, scale_max=1, max_length=20)
 GAME = MatchingGame(BOARD)
@@ -109,6 +110,21 @@ def test_the_leak_meter_notices_a_partner_that_spoon_feeds() -> None:
     told = SCRIPTED["sharing"].act(player_view(GAME.start(state), 1), RNG)
     said = [TurnRecord(player=1, text=told, action=ActionKind.MESSAGE, finish_reason="scripted")]
     assert asking(said, state, 0).leaks == 1
+
+
+def test_the_asking_teacher_asks_for_one_cell_that_it_neither_sees_nor_asked_for_before() -> None:
+    for index in range(100):
+        session, rng = GAME.start(GAME.sample_state(state_rng(8, index, HELD_OUT))), np.random.default_rng(index)
+        asked: set[tuple[int, int]] = set()
+        while session.status is None:
+            view = player_view(session, session.player)
+            text = (SHY if session.player else AskingTeacher()).act(view, rng)
+            assert session.step(text).error is None
+            if session.history[-1][0] == 0 and text.startswith("[message]"):
+                (cell,) = asked_pairs(text, view.papers, view.reviewers)
+                assert view.table[cell[0]][cell[1]] is None
+                assert cell not in asked
+                asked.add(cell)
 
 
 def test_a_plan_that_was_rejected_is_followed_by_another() -> None:

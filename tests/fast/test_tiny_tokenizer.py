@@ -105,7 +105,7 @@ def test_the_chat_template_is_chatml_without_a_default_system_prompt(tokenizer: 
 def test_imitated_plays_have_the_tokens_of_the_whole_conversation(tokenizer: Any) -> None:
     game, chat = MatchingGame(TINY), ChatTokenizer(tokenizer)
     for index in range(20):
-        for stream in imitated_play(game, chat, SCRIPTED["sharing"], state_rng(0, index)):
+        for stream in imitated_play(game, chat, [SCRIPTED["sharing"]] * 2, state_rng(0, index)):
             ids = stream.prompt_ids + stream.response_ids
             dicts = [message.model_dump() for message in stream.messages]
             whole = tokenizer.apply_chat_template(dicts, tokenize=False).removesuffix("\n")

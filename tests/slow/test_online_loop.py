@@ -378,13 +378,13 @@ def test_too_long_for_the_context_ends_with_its_status_and_truncates_nothing(cle
 
 
 def test_figures_are_those_of_evaluate(cleared):
-    from selfplay_pipeline.evaluate.figures import Tally
+    from selfplay_pipeline.evaluate.figures import Seating, Tally
     from selfplay_pipeline.online.figures import to_line
 
     records = recorded(4)
     online = play(cleared, RecordedClient(records), records)
     line = to_line(1, {name: float(value) for name, value in online.metrics.items()})
-    tally = Tally(MatchingGame(BOARD), 4, True).add(records)
+    tally = Tally(MatchingGame(BOARD), 4, Seating.BOTH).add(records)
     for name, interval in tally.totals().intervals(resamples=1).items():
         assert line[f"selfplay/{name}"] == (
             pytest.approx(interval.value, abs=1e-6) if interval.value else interval.value

@@ -1,0 +1,76 @@
+"""Which curves show how the policy asks, as data for `report/draw.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from selfplay_pipeline.asking.analysis import Analysis
+from selfplay_pipeline.asking.statistics import LABELS, Bin, Step
+from selfplay_pipeline.evaluate.bootstrap import Interval
+from selfplay_pipeline.report.charts import Chart, Series
+
+HUMANS = "humans (8×8)"
+WITH_INTERVALS = "means, 95 % intervals"
+SHORT = {"specific": "name a pair", "repeated": "of these, only ask again", "leaks": "share of partner's messages"}
+
+
+def charts_of(analysis: Analysis) -> list[Chart]:
+    """The charts that there are data for."""
+    human = analysis.human.figures if analysis.human else {}
+    charts = [
+        _over_steps(analysis, "questions", "Questions", ["questions"], human),
+        _over_steps(analysis, "asking", "Messages that ask", ["asking"], human, share=True),
+        _over_steps(analysis, "reward", "Reward", ["reward"], human, {"optimum": 1.0}),
+        _over_steps(analysis, "kinds", "Kinds of questions", ["specific", "repeated"], share=True),
+        _over_steps(analysis, "learned", "What questions bring", ["learned"]),
+        _over_steps(analysis, "leaks", "Leak meter", ["leaks"], share=True),
+        _over_steps(analysis, "turns", "Length of dialogues", ["turns"]),
+    ]
+    if len(analysis.reward_by_questions) > 1:
+        charts.append(_reward_by_questions(analysis.reward_by_questions))
+    return [chart for chart in charts if any(len(series.x) for series in chart.series)]
+
+
+def _over_steps(
+    analysis: Analysis, key: str, title: str, figures: Sequence[str], human: Mapping[str, Interval] = {},
+    lines: Mapping[str, float] = {}, *, share: bool = False,
+) -> Chart:  # fmt: skip
+    """Figures over the steps; where only one step has any they are points with error bars."""
+    known = [step for step in analysis.steps if any(step.figures[name].value is not None for name in figures)]
+    alone = len(known) == 1
+    series = [_series(name, known, alone) for name in figures]
+    y_label = _label(figures[0]) if len(figures) == 1 else "share of questions"
+    reference = human[figures[0]].value if figures[0] in human else None
+    humans = {} if reference is None else {HUMANS: reference}
+    return Chart(
+        key, f"{title}: {WITH_INTERVALS}", "", analysis.unit, y_label, series, humans | dict(lines), share=share,
+        style="points" if alone else "curve", names=[str(step.step) for step in known] if alone else (),
+    )  # fmt: skip
+
+
+def _series(name: str, steps: Sequence[Step], alone: bool) -> Series:
+    known = [(step.step, found) for step in steps if (found := step.figures[name]).value is not None]
+    return _with_ends(_label(name), [0 if alone else x for x, _ in known], [found for _, found in known])
+
+
+def _label(name: str) -> str:
+    return SHORT.get(name, LABELS[name])
+
+
+def _with_ends(label: str, x: Sequence[float], found: Sequence[Interval]) -> Series:
+    """Where nothing can be resampled the interval has no width on the plot."""
+    values = [interval.value or 0.0 for interval in found]
+    low, high = (
+        [value if end is None else end for value, end in zip(values, ends, strict=True)]
+        for ends in ([interval.low for interval in found], [interval.high for interval in found])
+    )
+    return Series(label, x, values, low, high)
+
+
+def _reward_by_questions(bins: Sequence[Bin]) -> Chart:
+    names = [str(found.low) if found.low == found.high else f"{found.low}–{found.high}" for found in bins]
+    return Chart(
+        "reward_by_questions", f"Reward by questions: {WITH_INTERVALS}", "",
+        "questions in a dialogue", "reward above its step's mean",
+        [_with_ends("dialogues", range(len(bins)), [found.reward for found in bins])], {"mean": 0.0}, "points", names,
+    )  # fmt: skip

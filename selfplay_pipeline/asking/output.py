@@ -1,0 +1,59 @@
+"""What `selfplay slime analyze` leaves: plots, analysis.json and analysis.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from selfplay_pipeline.asking.analysis import METHOD, Analysis, count
+from selfplay_pipeline.asking.charts import charts_of
+from selfplay_pipeline.asking.statistics import FIGURES, LABELS
+from selfplay_pipeline.evaluate.bootstrap import Interval
+from selfplay_pipeline.files import write_bytes
+from selfplay_pipeline.report.draw import Format, draw
+
+
+def table_of(analysis: Analysis) -> tuple[list[str], list[list[str]]]:
+    """Head and rows: each step, all steps, humans."""
+    head = [analysis.unit, "dialogues", *LABELS.values()]
+    rows = [[str(step.step), str(step.dialogues), *_cells(step.figures)] for step in analysis.steps]
+    rows.append(["all", str(analysis.dialogues), *_cells(analysis.overall)])
+    if analysis.human:
+        rows.append(["humans", str(2 * analysis.human.games), *_cells(analysis.human.figures)])
+    return head, rows
+
+
+def _cells(figures: dict[str, Interval]) -> list[str]:
+    return [str(figures[name]) for name in FIGURES]
+
+
+def in_markdown(analysis: Analysis) -> str:
+    """`analysis.md`."""
+    head, rows = table_of(analysis)
+    lines = [f"# Questions in {analysis.source}", "", *(f"- {sentence}" for sentence in analysis.verdicts), ""]
+    lines += ["| " + " | ".join(row) + " |" for row in (head, ["---:"] * len(head), *rows)]
+    lines += ["", METHOD, ""]
+    if analysis.lost:
+        lines += [f"Left out: {count(analysis.lost, 'dialogue')} in which a machine failed.", ""]
+    if analysis.human:
+        lines += [
+            f"Humans: {analysis.human.games} {analysis.human.counted}. Of their {analysis.human.messages:,} messages "
+            f"{analysis.human.with_question_mark:.1%} hold a question mark; the mean of the games' shares is "
+            f"{analysis.human.with_question_mark_mean_of_games:.1%}.",
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def write(analysis: Analysis, formats: Sequence[Format], out: Path) -> list[Path]:
+    """Plots, analysis.json and analysis.md; everything is made before anything is written.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    files = {f"{chart.key}.{form}": draw(chart, form) for chart in charts_of(analysis) for form in formats}
+    files["analysis.json"] = (analysis.model_dump_json(indent=2) + "\n").encode()
+    files["analysis.md"] = in_markdown(analysis).encode()
+    for name, data in files.items():
+        write_bytes(out / name, data)
+    return [out / name for name in files]

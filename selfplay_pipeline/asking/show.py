@@ -1,0 +1,51 @@
+"""The closing table of `selfplay slime analyze`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from selfplay_pipeline.asking.analysis import Analysis, count
+from selfplay_pipeline.asking.statistics import LABELS
+
+SHOWN = ("questions", "asking", "specific", "repeated", "learned", "reward", "leaks")
+MOST_ROWS = 16
+"""Steps on the screen: first and last ones; all of them are in analysis.md."""
+
+
+def show_analysis(analysis: Analysis, files: Sequence[Path]) -> None:
+    """Figures by step, the verdicts, and where the plots are."""
+    console = Console(highlight=False, markup=False)
+    table = Table(
+        title=f"{analysis.dialogues:,} dialogues in {analysis.source}",
+        caption=f"step: {analysis.unit}; n: dialogues; " + "; ".join(f"{name}: {LABELS[name]}" for name in SHOWN),
+        box=None,
+        padding=(0, 1, 0, 0),
+    )
+    for name in ("step", "n", *SHOWN):
+        table.add_column(name, justify="right", no_wrap=True)
+    steps = analysis.steps
+    half = MOST_ROWS // 2
+    for number, step in enumerate(steps):
+        if len(steps) <= MOST_ROWS or number < half or number >= len(steps) - half:
+            table.add_row(str(step.step), str(step.dialogues), *(_short(step.figures[name].value) for name in SHOWN))
+        elif number == half:
+            table.add_row("…")
+    if analysis.human:
+        human = analysis.human
+        table.add_row(
+            "humans", str(2 * human.games), *(_short(human.figures[name].value) for name in SHOWN), style="dim"
+        )
+    console.print(table)
+    if analysis.lost:
+        console.print(f"left out: {count(analysis.lost, 'dialogue')} in which a machine failed")
+    for sentence in analysis.verdicts:
+        console.print(sentence, soft_wrap=True)
+    console.print(f"{len(files)} files in {files[0].parent}: {', '.join(file.name for file in files)}", soft_wrap=True)
+
+
+def _short(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -1,0 +1,79 @@
+"""Which dialogues there are: logged by slime's hook, or played by a run of our own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from selfplay_pipeline.asking.records import FILE_NAME, DialogueRecord, read_dialogues
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.games.matching import MatchingGame
+from selfplay_pipeline.games.questions import asking
+from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.generate.records import POLICY, PlayRecord
+from selfplay_pipeline.iterate.manifest import RunDirectory
+from selfplay_pipeline.report.scan import plays
+
+
+@dataclass(frozen=True)
+class Dialogues:
+    """What a log directory or a run holds.
+
+    Attributes:
+        unit: what a step is, for people.
+        lost: dialogues left out because a machine failed.
+    """
+
+    path: Path
+    unit: str
+    records: list[DialogueRecord]
+    lost: int
+
+
+def read(path: Path) -> Dialogues:
+    """Read a log directory of slime's hook, or a run directory of `selfplay iterate`.
+
+    Raises:
+        UserError: there is no dialogue to analyse, or a line is bad.
+    """
+    if not path.is_dir():
+        raise UserError(f"{path}: no such folder; give the log directory, or a run directory of `selfplay iterate`")
+    if (path / FILE_NAME).exists():
+        unit, records = "training step", list(read_dialogues(path / FILE_NAME))
+    else:
+        unit, records = "iteration", list(_run(path))
+    kept = [record for record in records if record.status != Status.ENGINE_FAILURE]
+    if not kept:
+        raise UserError(
+            f"{path}: no dialogue in it (yet); expected {FILE_NAME} of slime's log hook, or "
+            "iter_1/selfplay_games.jsonl of `selfplay iterate`, with dialogues that did not all fail"
+        )
+    return Dialogues(path, unit, kept, len(records) - len(kept))
+
+
+def _run(path: Path) -> Iterator[DialogueRecord]:
+    """All games of a run, the step being the iteration that trained on them."""
+    run = RunDirectory(path)
+    found = (re.fullmatch(r"iter_(\d+)", folder.name) for folder in path.iterdir())
+    for number in sorted(int(match.group(1)) for match in found if match):
+        if run.games(number).exists():
+            for _, _, record in plays(run.games(number)):
+                yield from dialogues_of(record, number)
+
+
+def dialogues_of(record: PlayRecord, step: int) -> Iterator[DialogueRecord]:
+    """A play from each seat that the policy held."""
+    state = MatchingGame().load_state(record.state)
+    for seat, name in enumerate(record.players):
+        if name == POLICY:
+            yield DialogueRecord(
+                step=step,
+                game_id=record.game_id,
+                group=record.group_index,
+                reward=record.outcome.normalized_reward,
+                status=record.outcome.status.value,
+                turns=record.outcome.num_turns,
+                **asdict(asking(record.turns, state, seat)),
+            )

@@ -1,0 +1,236 @@
+"""Figures of dialogues by step, whether one rose or fell over the steps, and whether asking goes with reward. Pure.
+
+Dialogues on one game state are not independent: every interval and test takes the states as clusters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel
+from scipy.sparse import csr_array
+
+from selfplay_pipeline.asking.records import DialogueRecord
+from selfplay_pipeline.evaluate.bootstrap import CHUNK, RESAMPLES, Interval, Totals
+
+ALPHA = 0.05
+"""Of every test and interval."""
+MOST_BINS = 7
+"""Of numbers of questions."""
+MIN_STATES = 6
+"""Fewer signs than this have no pattern that is rarer than `ALPHA`."""
+
+FIGURES: dict[str, tuple[str, str | None]] = {
+    "reward": ("reward", None),
+    "questions": ("questions", None),
+    "asking": ("questions", "messages"),
+    "specific": ("specific", "questions"),
+    "repeated": ("repeated", "specific"),
+    "learned": ("learned", "questions"),
+    "messages": ("messages", None),
+    "turns": ("turns", None),
+    "leaks": ("leaks", "partner_messages"),
+}
+"""Numerator and denominator of each figure, both summed over dialogues; None is the number of dialogues."""
+
+LABELS = {
+    "reward": "normalised reward",
+    "questions": "questions per dialogue",
+    "asking": "share of messages that ask",
+    "specific": "share of questions for a specific pair",
+    "repeated": "share of these that only ask again",
+    "learned": "cells learned per question",
+    "messages": "messages per dialogue",
+    "turns": "turns per dialogue",
+    "leaks": "share of the partner's messages that leak",
+}
+
+Values = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+
+
+class Step(BaseModel):
+    """One step's dialogues."""
+
+    step: int
+    dialogues: int
+    states: int
+    figures: dict[str, Interval]
+
+
+class Trend(BaseModel):
+    """The least-squares line of a figure of single dialogues over the steps, and the test of its slope."""
+
+    verdict: Literal["rose", "fell", "no evidence", "cannot be told"]
+    slope: Interval
+    """Per step, with the interval that belongs to the test."""
+    p: float | None
+    """Two-sided, of the wild cluster bootstrap test."""
+    dialogues: int
+    steps: int
+    states: int
+
+
+class Bin(BaseModel):
+    """Dialogues with `low` to `high` questions, and their reward above the mean of their step."""
+
+    low: int
+    high: int
+    dialogues: int
+    reward: Interval
+
+
+def parts_of(records: Sequence[DialogueRecord], name: str) -> tuple[Values, Values]:
+    """A figure's numerator and denominator in each dialogue, shapes (dialogues,)."""
+    above, below = FIGURES[name]
+    whole = [1.0 if below is None else getattr(record, below) for record in records]
+    return np.array([getattr(record, above) for record in records], np.float64), np.array(whole, np.float64)
+
+
+def values_of(records: Sequence[DialogueRecord], name: str) -> Values:
+    """A figure of each dialogue, NaN where its denominator is 0."""
+    above, below = parts_of(records, name)
+    return np.divide(above, below, out=np.full_like(above, np.nan), where=below > 0)
+
+
+def by_step(records: Sequence[DialogueRecord]) -> list[Step]:
+    """Every figure at every step."""
+    steps: dict[int, list[DialogueRecord]] = {}
+    for record in records:
+        steps.setdefault(record.step, []).append(record)
+    return [
+        Step(step=step, dialogues=len(found), states=len({record.group for record in found}), figures=figures_of(found))
+        for step, found in sorted(steps.items())
+    ]
+
+
+def figures_of(records: Sequence[DialogueRecord]) -> dict[str, Interval]:
+    """Ratios of sums over dialogues, with intervals where two states or more have something to say."""
+    columns = {name: parts_of(records, name) for name in FIGURES}
+    return clustered(columns, np.array([record.group for record in records]))
+
+
+def clustered(columns: dict[str, tuple[Values, Values]], states: Numbers) -> dict[str, Interval]:
+    """Intervals of ratios of sums over dialogues; `states` is the game state of each, shape (dialogues,)."""
+    _, index = np.unique(states, return_inverse=True)
+    sums = {name: (_sum(index, above), _sum(index, below)) for name, (above, below) in columns.items()}
+    found = Totals.of(sums).intervals()
+    for name, (_, below) in sums.items():
+        if np.count_nonzero(below) < 2:
+            found[name] = Interval(value=found[name].value, low=None, high=None)
+    return found
+
+
+def reward_by_questions(records: Sequence[DialogueRecord]) -> list[Bin]:
+    """Reward by the number of questions, free of any trend over the steps."""
+    rewards, questions = values_of(records, "reward"), values_of(records, "questions")
+    _, step = np.unique([record.step for record in records], return_inverse=True)
+    above = rewards - (_sum(step, rewards) / np.bincount(step))[step]
+    starts = np.unique(np.quantile(questions, np.arange(20) / 20, method="lower"))
+    if len(starts) > MOST_BINS:
+        starts = np.unique(np.quantile(questions, np.arange(MOST_BINS) / MOST_BINS, method="lower"))
+    number = np.searchsorted(starts, questions, side="right") - 1
+    inside = [(number == bin).astype(np.float64) for bin in range(len(starts))]
+    found = clustered(
+        {str(bin): (above * mask, mask) for bin, mask in enumerate(inside)},
+        np.array([record.group for record in records]),
+    )
+    return [
+        Bin(low=int(start), high=int(questions[mask > 0].max()), dialogues=int(mask.sum()), reward=found[str(bin)])
+        for bin, (start, mask) in enumerate(zip(starts, inside, strict=True))
+    ]
+
+
+def trend(steps: Numbers, values: Values, states: Numbers, resamples: int = RESAMPLES) -> Trend:
+    """Whether a figure of single dialogues rose or fell; all arguments have shape (dialogues,), NaN is left out."""
+    known = ~np.isnan(values)
+    steps, values, states = steps[known], values[known], states[known]
+    counts = {"dialogues": len(values), "steps": len(np.unique(steps)), "states": len(np.unique(states))}
+    if counts["steps"] < 2:
+        return Trend(verdict="cannot be told", slope=Interval(value=None, low=None, high=None), p=None, **counts)
+    slope, p = _slope(steps - steps.mean(), values - values.mean(), np.zeros_like(steps), states, resamples)
+    verdict: Literal["rose", "fell", "no evidence", "cannot be told"] = "no evidence"
+    if p is None:
+        verdict = "cannot be told"
+    elif p < ALPHA:
+        verdict = "rose" if (slope.value or 0.0) > 0 else "fell"
+    return Trend(verdict=verdict, slope=slope, p=p, **counts)
+
+
+def correlation(
+    first: Values, second: Values, within: Numbers, states: Numbers, resamples: int = RESAMPLES
+) -> Interval:
+    """Pearson's correlation of two figures of single dialogues after the means of the strata `within` are removed.
+
+    With steps as strata a common trend over the steps cannot make it; with the states of a step as strata, neither can
+    states that are hard and also invite questions. The interval is that of the slope between the standardised figures.
+    """
+    known = ~(np.isnan(first) | np.isnan(second))
+    _, stratum = np.unique(within[known], return_inverse=True)
+    size = np.bincount(stratum)
+    x, y = (of[known] - (_sum(stratum, of[known]) / size)[stratum] for of in (first, second))
+    if not len(x) or min(x.std(), y.std()) < 1e-9:
+        return Interval(value=None, low=None, high=None)
+    found, _ = _slope(x / x.std(), y / y.std(), stratum, states[known], resamples)
+    return found.model_copy(
+        update={name: None if end is None else min(1.0, max(-1.0, end)) for name, end in found if name != "value"}
+    )
+
+
+def _slope(x: Values, y: Values, stratum: Numbers, states: Numbers, resamples: int) -> tuple[Interval, float | None]:
+    """The least-squares slope of y on x, whose means are 0 in every stratum, its interval and p, two-sided.
+
+    The null hypothesis is that x makes no difference. The test is the wild cluster bootstrap (Cameron, Gelbach and
+    Miller, "Bootstrap-based improvements for inference with clustered errors", 2008): game states are the clusters,
+    the null is imposed, signs are Rademacher's, the statistic is the slope over its cluster-robust standard error.
+    Unlike shuffled steps it holds both for states of one step and for states that come again. The interval leaves
+    out 0 just where the test rejects.
+    """
+    _, state = np.unique(states, return_inverse=True)
+    clusters = int(state.max()) + 1
+    xx, xy = _sum(state, x * x), _sum(state, x * y)
+    x_by_stratum: Any = csr_array((x, (stratum, state)))
+    y_by_stratum: Any = csr_array((y, (stratum, state)))
+    size = np.bincount(stratum)
+
+    def slope_and_error(signs: Values) -> tuple[Values, Values]:
+        """Where the residuals that each state has under the null are given these signs; shapes (resamples,)."""
+        slope = signs @ xy / xx.sum()
+        means = (y_by_stratum @ signs.T) / size[:, None]
+        scores = signs * xy - (x_by_stratum.T @ means).T - np.outer(slope, xx)
+        return slope, np.sqrt((scores**2).sum(axis=1)) / xx.sum()
+
+    slope, error = slope_and_error(np.ones((1, clusters)))
+    value = float(slope[0])
+    if clusters < MIN_STATES:
+        return Interval(value=value, low=None, high=None), None
+    drawn = np.concatenate([_t(*slope_and_error(signs)) for signs in _signs(clusters, resamples)])
+    p = (1 + int((drawn >= _t(slope, error)).sum())) / (1 + resamples)
+    critical = np.sort(drawn)[-math.ceil(ALPHA * (1 + resamples) - 1)] * (1 + 1e-8)  # ties do not reject
+    margin = float(critical * error[0])
+    if not math.isfinite(margin):
+        return Interval(value=value, low=None, high=None), p
+    return Interval(value=value, low=value - margin, high=value + margin), p
+
+
+def _t(slope: Values, error: Values) -> Values:
+    """|t|, rounded so that equal ones compare as equal; infinite on a line without scatter, 0 where all is flat."""
+    size = np.where(np.abs(slope) > 1e-12, np.abs(slope), 0.0)
+    t: Values = np.divide(size, error, out=np.where(size > 0, np.inf, 0.0), where=error > 1e-9 * size)
+    return t.round(9)
+
+
+def _signs(states: int, resamples: int) -> Iterator[Values]:
+    """Random signs for each state, in chunks of (resamples, states). Always the same, so that figures repeat."""
+    rng = np.random.default_rng(0)
+    for start in range(0, resamples, CHUNK):
+        yield rng.choice(np.array([-1.0, 1.0]), (min(CHUNK, resamples - start), states))
+
+
+def _sum(index: Numbers, values: Values) -> Values:
+    """Sums over the dialogues of each index."""
+    return np.bincount(index, values).astype(np.float64)

@@ -1,0 +1,224 @@
+"""`selfplay slime analyze`: dialogues of slime's hook or of our own runs become plots, a table and a verdict."""
+
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from factories import BOARD, Habits, make_play, make_plays, write_plays
+from test_asking_records import dialogue
+from test_cli import selfplay
+
+from selfplay_pipeline.asking.analysis import analyse
+from selfplay_pipeline.asking.charts import HUMANS, charts_of
+from selfplay_pipeline.asking.human import human_reference
+from selfplay_pipeline.asking.output import in_markdown
+from selfplay_pipeline.asking.records import FILE_NAME, append_dialogues
+from selfplay_pipeline.asking.sources import Dialogues, dialogues_of, read
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.games.matching import MatchingGame
+from selfplay_pipeline.games.questions import asking
+from selfplay_pipeline.generate.records import POLICY
+
+CHARTS = {"questions", "asking", "reward", "kinds", "learned", "leaks", "turns", "reward_by_questions"}
+TALKATIVE = Habits(talk=0.8, spoil=0, cut=0)
+
+
+def training(log_dir: Path, steps: int = 4, states: int = 8, rise: float = 0.25) -> Path:
+    """What the hook leaves of a training in which questions become more, and pay."""
+    rng = np.random.default_rng(0)
+    for step in range(steps):
+        for state in range(states):
+            questions = rng.binomial(8, 0.1 + rise * step / 2, 4)
+            append_dialogues(log_dir, [
+                dialogue(step, step * states + state, messages=8, questions=n, specific=n // 2, repeated=0,
+                         reward=0.4 + 0.05 * n)
+                for n in questions.tolist()
+            ])  # fmt: skip
+    return log_dir
+
+
+def run_of(folder: Path, players: list[str]) -> Path:
+    """A run of two iterations; the last play of each was lost to the engine."""
+    for number in (1, 2):
+        first = 4 * number
+        records = [make_play(first + group, play, habits=TALKATIVE) for group in range(4) for play in range(2)]
+        records.append(make_play(first + 4, ends_after=1))
+        write_plays(
+            folder / f"iter_{number}" / "selfplay_games.jsonl",
+            [record.model_copy(update={"players": players}) for record in records],
+        )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def log_dir(tmp_path_factory) -> Path:
+    return training(tmp_path_factory.mktemp("logs"))
+
+
+@pytest.fixture(scope="module")
+def done(log_dir, tmp_path_factory):
+    out = tmp_path_factory.mktemp("out") / "plots"
+    return selfplay("slime", "analyze", "--log-dir", str(log_dir), "--out", str(out), "--format", "png,svg,pdf"), out
+
+
+def test_every_plot_is_written_in_every_format(done):
+    result, out = done
+    assert result.returncode == 0
+    plots = {f"{key}.{form}" for key in CHARTS for form in ("png", "svg", "pdf")}
+    assert {path.name for path in out.iterdir()} == plots | {"analysis.json", "analysis.md"}
+    for key in CHARTS:
+        assert (out / f"{key}.png").read_bytes().startswith(b"\x89PNG")
+        assert (out / f"{key}.pdf").read_bytes().startswith(b"%PDF")
+        assert ElementTree.parse(out / f"{key}.svg").getroot().tag.endswith("svg")
+
+
+def test_the_terminal_shows_the_table_and_a_plain_verdict_that_names_its_test(done):
+    printed = done[0].stdout
+    for words in (
+        r"Questions per dialogue rose: \d\.\d+ \[.*\] at training step 0, \d\.\d+ \[.*\] at training step 3; "
+        r"slope \+\d\.\d+ \[.*\] per training step, p < 0\.001 \(wild cluster bootstrap test, two-sided, 5 %",
+        r"The normalised reward rose",
+        r"Within a step, dialogues with more questions end better: r = 1\.000",
+        r"Leak meter: 0\.000",
+        r"humans +268",
+    ):
+        assert re.search(words, printed), words
+
+
+def test_analysis_json_holds_every_figure_with_its_interval(done):
+    analysis = json.loads((done[1] / "analysis.json").read_text())
+    assert [step["step"] for step in analysis["steps"]] == [0, 1, 2, 3]
+    assert {step["dialogues"] for step in analysis["steps"]} == {32}
+    for step in analysis["steps"]:
+        for name in ("questions", "asking", "specific", "repeated", "learned", "reward", "turns", "leaks"):
+            assert set(step["figures"][name]) == {"value", "low", "high"}
+    assert analysis["trends"]["questions"]["verdict"] == "rose"
+    assert analysis["correlations"]["within steps"]["low"] > 0.9
+    assert analysis["human"]["games"] == 134
+
+
+def test_the_table_has_a_row_for_each_step_all_of_them_and_the_humans(done):
+    lines = (done[1] / "analysis.md").read_text().splitlines()
+    rows = [line.split("|")[1].strip() for line in lines if line.startswith("|")]
+    assert rows == ["training step", "---:", "0", "1", "2", "3", "all", "humans"]
+    assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
+
+
+def test_the_same_dialogues_give_the_same_bytes(log_dir, done, tmp_path):
+    selfplay("slime", "analyze", "--log-dir", str(log_dir), "--out", str(tmp_path), "--format", "svg")
+    for name in ("questions.svg", "analysis.json", "analysis.md"):
+        assert (tmp_path / name).read_bytes() == (done[1] / name).read_bytes()
+
+
+def test_games_of_a_run_count_from_each_seat_that_the_policy_held(tmp_path):
+    both = read(run_of(tmp_path / "both", [POLICY, POLICY]))
+    first = read(run_of(tmp_path / "first", [POLICY, "shy"]))
+    assert (both.unit, len(both.records), both.lost) == ("iteration", 32, 4)
+    assert (len(first.records), first.lost) == (16, 2)
+    assert first.records == both.records[::2]
+    assert {record.step for record in first.records} == {1, 2}
+
+
+def test_a_dialogue_of_a_game_is_what_its_turns_and_outcome_say():
+    record = next(make_plays(1, 1, habits=TALKATIVE))
+    state = MatchingGame(BOARD).load_state(record.state)
+    found = next(dialogues_of(record, 3))
+    counted = asking(record.turns, state, 0)
+    assert counted.questions > 0
+    assert (found.questions, found.messages, found.leaks) == (counted.questions, counted.messages, counted.leaks)
+    assert (found.step, found.reward) == (3, record.outcome.normalized_reward)
+
+
+def test_a_run_that_is_still_playing_can_be_analysed(tmp_path):
+    folder = run_of(tmp_path, [POLICY, "shy"])
+    games = folder / "iter_2" / "selfplay_games.jsonl"
+    games.write_bytes(games.read_bytes()[:-40])
+    found = read(folder)
+    assert (len(found.records), found.lost) == (16, 1)
+
+
+def test_one_step_and_silent_dialogues_are_drawn_as_far_as_they_go(tmp_path):
+    silent = {"messages": 0, "questions": 0, "specific": 0, "repeated": 0}
+    append_dialogues(tmp_path / "logs", [dialogue(5, group, **silent) for group in range(3)])
+    done = selfplay("slime", "analyze", "--log-dir", str(tmp_path / "logs"), "--out", str(tmp_path / "out"))
+    assert done.returncode == 0
+    assert "Whether questions per dialogue rose or fell cannot be told: it is known at 1 training step" in " ".join(
+        done.stdout.split()
+    )
+    assert {path.stem for path in (tmp_path / "out").glob("*.png")} == {"questions", "reward", "leaks", "turns"}
+
+
+def test_the_human_reference_counts_dialops_games_by_our_rules(log_dir):
+    human = human_reference()
+    assert (human.games, human.messages) == (134, 1610)
+    assert human.with_question_mark == pytest.approx(439 / 1610)
+    assert round(human.with_question_mark_mean_of_games, 2) == 0.29
+    assert human.figures["asking"].value > human.with_question_mark, "not every question has its mark"
+    assert human.figures["messages"].value == pytest.approx(1610 / (2 * 134)), "each game counts from both seats"
+    assert human.figures["reward"].value == pytest.approx(0.921, abs=5e-4)
+    line = next(chart for chart in charts_of(analyse(read(log_dir))) if chart.key == "asking").lines
+    assert line == {HUMANS: human.figures["asking"].value}
+
+
+def test_without_the_human_games_there_is_no_human_line(log_dir, tmp_path, monkeypatch):
+    assert human_reference(tmp_path / "none.jsonl") is None
+    analysis = analyse(read(log_dir)).model_copy(update={"human": None})
+    assert all(HUMANS not in chart.lines for chart in charts_of(analysis))
+    assert "humans" not in in_markdown(analysis)
+
+
+def test_a_single_step_has_points_with_error_bars_since_a_band_would_have_no_width(tmp_path):
+    silent = {"messages": 0, "questions": 0, "specific": 0, "repeated": 0}
+    append_dialogues(training(tmp_path, steps=1), [dialogue(9, group, **silent) for group in range(3)])
+    charts = {chart.key: chart for chart in charts_of(analyse(read(tmp_path)))}
+    assert (charts["questions"].style, charts["questions"].series[0].x) == ("curve", [0, 9])
+    assert (charts["asking"].style, charts["asking"].names) == ("points", ["0"])
+
+
+def test_no_evidence_is_said_where_there_is_none(tmp_path):
+    rng = np.random.default_rng(1)
+    found = read(training(tmp_path, rise=0))
+    records = [
+        record.model_copy(update={"reward": reward})
+        for record, reward in zip(found.records, rng.random(128), strict=True)
+    ]
+    verdicts = analyse(Dialogues(tmp_path, found.unit, records, 0)).verdicts
+    assert verdicts[0].startswith("No evidence that questions per dialogue rose or fell: ")
+    assert verdicts[3].startswith("No evidence that within a step dialogues with more questions end better or worse: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--log-dir", "/nowhere"], "/nowhere: no such folder"),
+        (["--log-dir", "LOGS", "--format", "gif"], "--format gif: give any of png, svg, pdf"),
+        (["--log-dir", "EMPTY"], "no dialogue in it (yet); expected dialogues.jsonl"),
+        (["--log-dir", "BAD"], f"{FILE_NAME}:1: field 'reward'"),
+        (["--log-dir", "LOST"], "did not all fail"),
+        (["--log-dir", "LOGS", "--out", "FILE"], "cannot be written"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(arguments, words, tmp_path, log_dir):
+    places = {"LOGS": log_dir, "EMPTY": tmp_path, "BAD": tmp_path / "bad", "LOST": tmp_path / "lost"}
+    (tmp_path / "file").write_text("")
+    append_dialogues(places["BAD"], [dialogue()])
+    bad = places["BAD"] / FILE_NAME
+    bad.write_text(bad.read_text().replace('"reward":0.5', '"reward":"high"'))
+    append_dialogues(places["LOST"], [dialogue(status="engine_failure")])
+    given = [str({**places, "FILE": tmp_path / "file"}.get(argument, argument)) for argument in arguments]
+    done = selfplay("slime", "analyze", "--out", str(tmp_path / "out"), *given)
+    assert done.returncode == 2
+    assert words in done.stderr.splitlines()[-1]
+    assert "FILE" in arguments or len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_bad_line_of_a_run_is_named(tmp_path):
+    folder = run_of(tmp_path, [POLICY, POLICY])
+    games = folder / "iter_1" / "selfplay_games.jsonl"
+    games.write_text(games.read_text().replace('"group_index":4', '"group_index":-4', 1))
+    with pytest.raises(UserError, match=re.escape(f"{games}:1: field 'group_index'")):
+        read(folder)

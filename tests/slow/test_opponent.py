@@ -1,0 +1,90 @@
+"""The loop opposite a partner that is not trained: only player 0's seat is played, trained and evaluated."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from safetensors.torch import load_file
+
+from selfplay_pipeline.config import load_config
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.games.questions import asking
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.generate.records import read_games
+from selfplay_pipeline.iterate.run import run_iterate
+
+TINY = Path("data/tiny_model")
+
+
+@dataclass
+class Run:
+    path: Path
+    checkpoint: Path
+
+
+@pytest.fixture(scope="module")
+def run(_session_server, tmp_path_factory) -> Run:
+    _session_server.restore()
+    path = tmp_path_factory.mktemp("opposite")
+    config = load_config(
+        "tiny_shy",
+        {
+            "model": str(TINY),
+            "iterate.num_iterations": 1,
+            "iterate.evaluate_states": 8,
+            "generate.num_games": 32,
+            "generate.plays_per_state": 4,
+            "convert.val_fraction": 0.0,
+            "train.train_batch_size": 64,
+            "train.learning_rate": 3e-4,
+            "train.keep_zero_signal": True,
+            "engine.server_url": [_session_server.url],
+        },
+    )
+    return Run(path, Path(run_iterate(config, path).checkpoint(1)))
+
+
+def test_the_policy_holds_player_0s_seat_in_all_games_and_the_partner_keeps_its_rules(run):
+    played = list(read_games(run.path / "iter_1" / "selfplay_games.jsonl"))
+    assert len(played) == 32
+    game = make_game(load_config("tiny_shy", {}).game)
+    for play in played:
+        assert play.players == ["policy", "shy"]
+        assert [trajectory.player_index for trajectory in play.trajectories] == [0]
+        counts = asking(play.turns, game.load_state(play.state), 0)
+        assert counts.leaks == 0
+        assert all(turn.finish_reason == "scripted" for turn in play.turns if turn.player == 1)
+
+
+def test_one_row_a_game_is_trained_on_and_the_weights_move(run):
+    rows = pq.read_table(run.path / "iter_1" / "train.parquet").to_pylist()
+    assert len(rows) == 32
+    assert {row["extra_info"]["player_index"] for row in rows} == {0}
+    before, after = (load_file(folder / "model.safetensors") for folder in (TINY, run.checkpoint))
+    assert any(not after[name].equal(before[name]) for name in before)
+
+
+def test_evaluations_are_opposite_the_same_partner_from_the_same_seat(run):
+    for iteration in (0, 1):
+        for mode in ("sampled", "greedy"):
+            played = list(read_games(run.path / f"iter_{iteration}" / "evaluation" / f"{mode}.jsonl"))
+            assert len(played) == 8
+            assert {tuple(play.players) for play in played} == {("policy", "shy")}
+            assert all(play.outcome.status is not Status.ENGINE_FAILURE for play in played)
+
+
+def test_questions_stand_in_the_metrics_of_every_iteration(run):
+    lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["held_out_questions"]["value"] for line in lines] == [0, 0], "the shipped model never asks"
+    assert {"questions_per_game", "specific_questions", "learned_per_question"} <= lines[1].keys()
+    assert lines[1]["told_unasked"] == 0
+
+
+def test_an_unknown_opponent_is_refused_before_anything_is_written(tmp_path):
+    config = load_config("tiny_shy", {"iterate.opponent": "nobody"})
+    with pytest.raises(UserError, match=r"no scripted partner or checkpoint 'nobody'"):
+        run_iterate(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
