@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import explain
 from selfplay_pipeline.games.partners import SCRIPTED
-from selfplay_pipeline.generate.players import CHAT, Player, Scripted
+from selfplay_pipeline.generate.players import Player, Scripted
+from selfplay_pipeline.generate.records import CHAT
 from selfplay_pipeline.partners.config import PartnerConfig
 
 DEFAULT = Path(__file__).with_name("matching_config.yaml")

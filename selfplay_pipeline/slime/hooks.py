@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -114,11 +115,13 @@ def record_of(sample: Any, step: int) -> DialogueRecord:
     """What a sample's dialogue was like."""
     _, state = game_of(sample.metadata)
     dialogue = sample.metadata[DIALOGUE]
+    game_id = str(sample.metadata.get("game_id", sample.group_index))
     turns = [_Turn(turn["player"], turn["text"], ActionKind(turn["action"])) for turn in dialogue["turns"]]
     return DialogueRecord(
         step=step,
-        game_id=str(sample.metadata.get("game_id", "")),
-        group=sample.group_index or 0,
+        game_id=game_id,
+        # slime counts a state that comes again in a later epoch as a new group; to statistics it is the same one.
+        group=zlib.crc32(game_id.encode()),
         reward=float(sample.reward),
         status=dialogue["status"],
         turns=len(turns),

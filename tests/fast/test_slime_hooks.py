@@ -15,7 +15,7 @@ from slime_contract import NewSample, RealSample, arguments, sample_of
 from selfplay_pipeline.asking.records import read_dialogues
 from selfplay_pipeline.games.types import Status
 from selfplay_pipeline.slime.env import build_env
-from selfplay_pipeline.slime.hooks import log_eval_rollout, log_rollout, post_process_rewards
+from selfplay_pipeline.slime.hooks import dialogues_of, log_eval_rollout, log_rollout, post_process_rewards
 
 rewards = st.floats(0, 1)
 sixteenths = st.integers(0, 16).map(lambda number: number / 16)
@@ -124,9 +124,9 @@ def test_a_line_a_dialogue_and_means_beside_slimes_own_figures(tmp_path):
     args, metrics = arguments(selfplay={"log_dir": str(tmp_path)}), {"rollout/dynamic_filter/drop": 1}
     assert log_rollout(7, args, samples, metrics, 1.0) is False
     records = list(read_dialogues(tmp_path / "dialogues.jsonl"))
-    assert [(r.step, r.group, r.status, r.questions, r.repeated) for r in records] == [
-        (7, 5, "error_limit", 2, 1),
-        (7, 0, "error_limit", 0, 0),
+    assert [(r.step, r.status, r.questions, r.repeated) for r in records] == [
+        (7, "error_limit", 2, 1),
+        (7, "error_limit", 0, 0),
     ]
     assert [record.game_id for record in records] == [sample.metadata["game_id"] for sample in samples[:2]]
     figures = {name.removeprefix("rollout/dialogue/"): value for name, value in metrics.items()}
@@ -145,6 +145,12 @@ def test_a_step_that_is_played_again_takes_the_place_of_its_former_lines(tmp_pat
         log_rollout(3, args, [played(number, *WRONG)], None, 1.0)
     records = list(read_dialogues(tmp_path / "dialogues.jsonl"))
     assert [(record.step, int(record.game_id[-6:])) for record in records] == [(0, 0), (1, 1), (2, 9), (3, 9)]
+
+
+def test_dialogues_on_one_state_are_one_group_whenever_slime_comes_to_it():
+    samples = [played(number, *WRONG, group_index=group) for number, group in ((0, 0), (1, 1), (0, 1000))]
+    groups = [record.group for record in dialogues_of(samples, 0)]
+    assert groups[0] == groups[2] != groups[1]
 
 
 def test_evaluations_have_a_folder_each(tmp_path):
