@@ -193,7 +193,7 @@ def test_an_aborted_sample_comes_again_and_starts_afresh(router, kind):
 
 
 def with_chat(proxy: RecordingProxy, endpoint: ChatEndpoint, **chat: Any) -> Any:
-    section = {"base_url": endpoint.url, "timeout": 0.5, "max_retries": 0, **chat}
+    section = {"base_url": endpoint.url, "timeout": 60, "max_retries": 0, **chat}
     return with_router(proxy, selfplay={"partner": "chat", "max_new_tokens": 64, "chat": section})
 
 
@@ -234,10 +234,10 @@ def test_a_partner_that_fails_costs_one_sample(router, kind, trouble):
 
 
 def test_a_partner_that_is_too_slow_costs_one_sample(router, kind):
-    with ChatEndpoint(delay=5) as endpoint:
+    with ChatEndpoint(delay=60) as endpoint:
         (sample,) = play(with_chat(router, endpoint, timeout=0.2), sample_of(kind, BOARD), temperature=0.0)
     assert sample.status is kind.Status.FAILED
-    assert 0.2 <= sample.non_generation_time < 5
+    assert 0.2 <= sample.non_generation_time < 60
 
 
 def test_what_no_other_sample_would_mend_is_said_at_once(router, kind):
