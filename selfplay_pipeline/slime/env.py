@@ -134,7 +134,7 @@ class MatchingEnv:
         return {"role": "user", "content": observation}
 
     def close(self) -> None:
-        """Leave the table."""
+        """Nothing to release: the play goes with this object."""
 
     def _observation(self) -> str:
         return self.interaction.get_player_context(self._id, POLICY_SEAT)[-1]["content"]
