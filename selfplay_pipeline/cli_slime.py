@@ -1,4 +1,4 @@
-"""`selfplay slime …`: the same game on slime."""
+"""The commands of `selfplay slime`: the shy partner's experiment on slime."""
 
 from __future__ import annotations
 
@@ -9,7 +9,85 @@ import typer
 
 from selfplay_pipeline.errors import UserError
 
-slime_app = typer.Typer(help="A shy partner and training on slime.", no_args_is_help=True, rich_markup_mode=None)
+slime_app = typer.Typer(
+    help="The shy partner's experiment: prompt data for slime, a check of slime, and what its runs show.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@slime_app.command()
+def data(
+    num_games: Annotated[int, typer.Option(min=1, help="Game states, one row each.")] = 1000,
+    out: Annotated[Path, typer.Option(help="JSONL file, for slime's --prompt-data or --eval-prompt-data.")] = Path(
+        "data/games.jsonl"
+    ),
+    config: Annotated[
+        str, typer.Option(help="YAML file, or built-in: default (DialOp's board), tiny, tiny4x4.")
+    ] = "default",
+    seed: Annotated[int | None, typer.Option(min=0, help="Seeds the game states.")] = None,
+    first_state: Annotated[int, typer.Option(min=0, help="Number of the first game state.")] = 0,
+    max_length: Annotated[
+        int, typer.Option(min=1, help="Turns of both players; twice max_turns of matching_config.yaml.")
+    ] = 40,
+    held_out: Annotated[
+        bool,
+        typer.Option("--held-out", help="States of `selfplay evaluate`, none of them for training."),
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and stop.")] = False,
+) -> None:
+    """Write game states as prompt data for slime: nothing is played yet.
+
+    For evaluation during training write a second file: selfplay slime data --held-out --num-games 100 --out
+    data/games_eval.jsonl
+    """
+    from selfplay_pipeline.config import load_config
+    from selfplay_pipeline.slime.data import DataJob, write_data
+    from selfplay_pipeline.ui import progress
+
+    overrides = {"evaluate.state_seed" if held_out else "seed": seed, "game.max_length": max_length}
+    settings = load_config(config, overrides)
+    job = DataJob(
+        game=settings.game,
+        num_games=num_games,
+        seed=settings.evaluate.state_seed if held_out else settings.seed,
+        first_state=first_state,
+        held_out=held_out,
+    )
+    if dry_run:
+        print(job.plan(out))
+        return
+    with progress("game states") as on_progress:
+        write_data(out, job, lambda count: on_progress(count, num_games, str))
+    print(f"{out}: {num_games} rows; slime reads it with --input-key prompt --metadata-key metadata")
+
+
+@slime_app.command()
+def check(
+    data: Annotated[Path | None, typer.Option(help="Prompt data of `selfplay slime data` to read as well.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="File for slime's --custom-config-path [default: the package's own].")
+    ] = None,
+    slime: Annotated[Path | None, typer.Option(help="slime's folder [default: where Python finds it].")] = None,
+) -> None:
+    """Look whether slime can run the experiment here; exit 2 when something needed is missing.
+
+    Reads slime's source without importing it, which would need Megatron and a GPU.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from selfplay_pipeline.slime.check import check_all
+
+    found = check_all(slime, config, data)
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for item in found:
+        table.add_row("ok" if item.ok else "missing", item.what, item.found)
+        if not item.ok:
+            table.add_row("", "", f"→ {item.remedy}")
+    Console(markup=False, highlight=False).print(table)
+    if not all(item.ok for item in found):
+        raise typer.Exit(2)
 
 
 @slime_app.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,31 +29,43 @@ class SGLangEngine:
         request_timeout: float = 600,
         attempts: int = 6,
         alive: Callable[[], bool] = lambda: True,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         """Args:
         urls: the servers' addresses.
         request_timeout: seconds for one completion.
         attempts: how often a request is sent before it fails; waits double from 0.5 s to 8 s.
         alive: whether a server that we launched still runs; when it does not, waiting is pointless.
+        headers: sent with every request, for routers.
         """
         self.urls = [url.rstrip("/") for url in urls]
         self.request_timeout = request_timeout
         self.attempts = attempts
         self.alive = alive
+        self.headers = headers
         self._session: aiohttp.ClientSession | None = None
 
     @property
     def _http(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(total=self.request_timeout), connector=aiohttp.TCPConnector(limit=0)
+                timeout=aiohttp.ClientTimeout(total=self.request_timeout),
+                connector=aiohttp.TCPConnector(limit=0),
+                headers=self.headers,
             )
         return self._session
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str = "") -> Completion:
+        return completion_of(await self.ask(_request(prompt_ids, params), session))
+
+    async def ask(self, request: dict[str, Any], session: str = "") -> dict[str, Any]:
+        """Send a whole request of `/generate` and return the whole answer.
+
+        Raises:
+            EngineError: no answer after all retries.
+        """
         url = self.urls[zlib.crc32(session.encode()) % len(self.urls)]
-        answer = await self._post(url, "/generate", _request(prompt_ids, params))
-        return _completion(answer)
+        return await self._post(url, "/generate", request)
 
     async def served_models(self) -> list[str]:
         """What each server says it serves.
@@ -144,7 +156,12 @@ def _request(prompt_ids: Sequence[int], params: SamplingParams) -> dict[str, Any
     return {"input_ids": list(prompt_ids), "sampling_params": sampling, "return_logprob": True}
 
 
-def _completion(answer: dict[str, Any]) -> Completion:
+def completion_of(answer: dict[str, Any]) -> Completion:
+    """The sampled tokens of an answer of `/generate`.
+
+    Raises:
+        EngineError: the log-probs are of other tokens.
+    """
     meta = answer["meta_info"]
     token_ids, logprobs = list(answer["output_ids"]), meta["output_token_logprobs"]
     if [entry[1] for entry in logprobs] != token_ids:

@@ -54,5 +54,6 @@ class RecordingProxy:
             data = await answer.read()
             self.paths.append(request.path)
             if request.path == "/generate" and answer.status == 200:
-                self.exchanges.append({"request": await request.json(), "response": await answer.json()})
+                exchange = {"request": await request.json(), "response": await answer.json()}
+                self.exchanges.append(exchange | {"headers": dict(request.headers)})
             return web.Response(body=data, status=answer.status, content_type=answer.content_type)

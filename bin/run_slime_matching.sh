@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# Train Qwen2.5-7B-Instruct with slime's GRPO as player 0 against a fixed shy partner. Run it in slime's image, with this
+# project installed there (pip install --no-deps -e .).
+#   SLIME, MEGATRON  folders of slime and Megatron-LM (/root/slime, /root/Megatron-LM)
+#   HF_CHECKPOINT    Hugging Face folder of the policy (/root/Qwen2.5-7B-Instruct)
+#   REF_LOAD         the same, converted by slime's tools/convert_hf_to_torch_dist.py (HF_CHECKPOINT + _torch_dist)
+#   CONFIG           partner and limits (selfplay_pipeline/slime/matching_config.yaml)
+#   NUM_GPUS         GPUs of this machine (8)      EXP_NAME  folder below data/ for checkpoints and logs (slime_matching)
+# OPENAI_API_KEY, for the partner `chat`, is inherited by Ray's workers and never put into a job's description.
+# Further arguments go to slime's train.py.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+SLIME=${SLIME:-/root/slime}
+MEGATRON=${MEGATRON:-/root/Megatron-LM}
+HF_CHECKPOINT=${HF_CHECKPOINT:-/root/Qwen2.5-7B-Instruct}
+REF_LOAD=${REF_LOAD:-${HF_CHECKPOINT}_torch_dist}
+CONFIG=$(realpath "${CONFIG:-selfplay_pipeline/slime/matching_config.yaml}")
+NUM_GPUS=${NUM_GPUS:-8}
+OUT=$PWD/data/${EXP_NAME:-slime_matching}
+export PYTHONPATH=$PWD:$SLIME:$MEGATRON${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 CUDA_DEVICE_MAX_CONNECTIONS=1
+
+selfplay() { python3 -m selfplay_pipeline.cli "$@"; }
+[ -f "$OUT/games.jsonl" ] || selfplay slime data --num-games 1000 --out "$OUT/games.jsonl"
+[ -f "$OUT/games_eval.jsonl" ] || selfplay slime data --held-out --num-games 100 --out "$OUT/games_eval.jsonl"
+selfplay slime check --slime "$SLIME" --config "$CONFIG" --data "$OUT/games.jsonl"
+
+# shellcheck source=/dev/null
+source "$SLIME/scripts/models/qwen2.5-7B.sh" # MODEL_ARGS
+
+CKPT_ARGS=(
+  --hf-checkpoint "$HF_CHECKPOINT"
+  --ref-load "$REF_LOAD"
+  --load "$OUT/checkpoints"
+  --save "$OUT/checkpoints"
+  --save-interval 20
+  --save-hf "$OUT/hf/{rollout_id}"
+)
+CUSTOM_ARGS=(
+  --custom-generate-function-path selfplay_pipeline.slime.rollout.generate
+  --custom-reward-post-process-path selfplay_pipeline.slime.hooks.post_process_rewards
+  --custom-rollout-log-function-path selfplay_pipeline.slime.hooks.log_rollout
+  --custom-eval-rollout-log-function-path selfplay_pipeline.slime.hooks.log_eval_rollout
+  --custom-config-path "$CONFIG"
+)
+ROLLOUT_ARGS=(
+  --prompt-data "$OUT/games.jsonl"
+  --input-key prompt
+  --metadata-key metadata
+  --apply-chat-template
+  --rollout-shuffle
+  --num-rollout 200
+  --rollout-batch-size 32
+  --n-samples-per-prompt 8
+  --rollout-max-response-len 4096 # of a whole dialogue, the partner's words included
+  --rollout-max-context-len 8192
+  --rollout-temperature 1 # and no top-p or top-k, so that log-probs are those of the policy
+  --global-batch-size 256
+  --balance-data
+)
+EVAL_ARGS=(
+  --eval-interval 20
+  --eval-prompt-data held_out "$OUT/games_eval.jsonl"
+  --n-samples-per-eval-prompt 1
+  --eval-max-response-len 4096
+  --eval-temperature 1
+)
+GRPO_ARGS=(
+  --advantage-estimator grpo
+  --use-kl-loss
+  --kl-loss-coef 0.001
+  --kl-loss-type low_var_kl
+  --entropy-coef 0.00
+  --eps-clip 0.2
+  --eps-clip-high 0.28
+)
+OPTIMIZER_ARGS=(
+  --optimizer adam
+  --lr 1e-6
+  --lr-decay-style constant
+  --weight-decay 0.1
+  --adam-beta1 0.9
+  --adam-beta2 0.98
+)
+PERF_ARGS=(
+  --tensor-model-parallel-size 2
+  --sequence-parallel
+  --pipeline-model-parallel-size 1
+  --context-parallel-size 1
+  --recompute-granularity full
+  --recompute-method uniform
+  --recompute-num-layers 1
+  --use-dynamic-batch-size
+  --max-tokens-per-gpu 9216
+  --attention-dropout 0.0
+  --hidden-dropout 0.0
+  --accumulate-allreduce-grads-in-fp32
+  --attention-softmax-in-fp32
+  --attention-backend flash
+)
+SGLANG_ARGS=(
+  --rollout-num-gpus-per-engine 2
+  --sglang-mem-fraction-static 0.7
+)
+CLUSTER_ARGS=(
+  --actor-num-nodes 1
+  --actor-num-gpus-per-node "$NUM_GPUS"
+  --num-gpus-per-node "$NUM_GPUS"
+  --colocate
+)
+
+# A cluster that runs already is used as it is; one that is started here ends with this script.
+if [ -z "${RAY_ADDRESS:-}" ]; then
+  trap 'ray stop' EXIT
+  ray start --head --node-ip-address 127.0.0.1 --num-gpus "$NUM_GPUS" --disable-usage-stats
+fi
+ray job submit --address "${RAY_ADDRESS:-http://127.0.0.1:8265}" \
+  --runtime-env-json "{\"env_vars\": {\"PYTHONPATH\": \"$PYTHONPATH\", \"CUDA_DEVICE_MAX_CONNECTIONS\": \"1\"}}" \
+  -- python3 "$SLIME/train.py" "${MODEL_ARGS[@]}" "${CKPT_ARGS[@]}" "${CUSTOM_ARGS[@]}" "${ROLLOUT_ARGS[@]}" \
+  "${EVAL_ARGS[@]}" "${GRPO_ARGS[@]}" "${OPTIMIZER_ARGS[@]}" "${PERF_ARGS[@]}" "${SGLANG_ARGS[@]}" "${CLUSTER_ARGS[@]}" "$@"

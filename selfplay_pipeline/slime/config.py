@@ -1,0 +1,99 @@
+"""What slime's `--custom-config-path` file says about our rollout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.files import explain
+from selfplay_pipeline.games.partners import SCRIPTED
+from selfplay_pipeline.generate.players import Player, Scripted
+from selfplay_pipeline.generate.records import CHAT
+from selfplay_pipeline.partners.config import PartnerConfig
+
+DEFAULT = Path(__file__).with_name("matching_config.yaml")
+
+
+class SelfplaySection(BaseModel):
+    """What slime has no arguments for."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    partner: str = "shy"
+    """Who sits opposite: `shy`, `chat` or another scripted partner."""
+    max_new_tokens: Annotated[int, Field(ge=1)] = 256
+    """Token limit of one turn; a longer one is cut, and its author gets an error to read."""
+    chat: PartnerConfig = PartnerConfig()
+    """The chat model, where `partner` is `chat`."""
+    log_dir: Path | None = None
+    """Folder for `dialogues.jsonl`; by default `logs/` in slime's `--save` folder."""
+
+
+class RolloutConfig(BaseModel):
+    """The whole file. slime itself puts its keys into the arguments that hooks are called with."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_turns: Annotated[int, Field(ge=1)] = 20
+    """Turns of the policy in one dialogue; a dialogue that needs more is truncated."""
+    rollout_interaction_env_path: str = "selfplay_pipeline.slime.env"
+    """For rollout functions of slime's that play any environment."""
+    selfplay: SelfplaySection = SelfplaySection()
+
+    @classmethod
+    def of(cls, args: Any) -> RolloutConfig:
+        """Find it among slime's arguments.
+
+        Raises:
+            UserError: a value is wrong, or `selfplay` has an unknown key.
+        """
+        given = {name: getattr(args, name) for name in cls.model_fields if getattr(args, name, None) is not None}
+        return _validated(given, "--custom-config-path")
+
+    @classmethod
+    def read(cls, path: Path) -> RolloutConfig:
+        """Read the file, as slime will.
+
+        Raises:
+            UserError: it is missing, no YAML, or has an unknown key or a wrong value.
+        """
+        try:
+            data = yaml.safe_load(path.read_text()) or {}
+        except OSError as error:
+            raise UserError(f"{path}: {error.strerror}; selfplay_pipeline/slime/matching_config.yaml is one") from None
+        except yaml.YAMLError as error:
+            raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+        if not isinstance(data, dict):
+            raise UserError(f"{path}: expected keys and values, found {type(data).__name__}")
+        return _validated(data, str(path))
+
+    def player(self) -> Player:
+        """The partner.
+
+        Raises:
+            UserError: there is none of this name, or the chat partner cannot be reached as configured.
+        """
+        name = self.selfplay.partner
+        if name == CHAT:
+            from selfplay_pipeline.partners.client import ChatClient
+            from selfplay_pipeline.partners.seat import ChatPartner
+
+            return ChatPartner.of(ChatClient(self.selfplay.chat))
+        if name not in SCRIPTED:
+            raise UserError(f"selfplay.partner: there is no {name!r}; there are {CHAT}, {', '.join(SCRIPTED)}")
+        return Scripted(name)
+
+    def log_dir(self, args: Any) -> Path:
+        """Where dialogues are logged."""
+        return self.selfplay.log_dir or Path(getattr(args, "save", None) or "data/slime") / "logs"
+
+
+def _validated(data: dict[str, Any], where: str) -> RolloutConfig:
+    try:
+        return RolloutConfig.model_validate(data)
+    except ValidationError as error:
+        raise UserError(f"{where}: {explain(error)}; compare it with {DEFAULT.name} of the package") from None

@@ -1,0 +1,145 @@
+"""Game states as slime's prompt data: one JSON line a state, nothing is played yet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.files import explain, write_lines
+from selfplay_pipeline.games.matching import MatchingGame, MatchingState, best_matching
+from selfplay_pipeline.games.registry import GameConfig, make_game
+from selfplay_pipeline.games.types import HELD_OUT, TRAIN, state_rng
+from selfplay_pipeline.generate.records import read_lines
+
+
+@dataclass(frozen=True)
+class DataJob:
+    """Which states: numbers `first_state` … `first_state + num_games - 1` of a seed.
+
+    Attributes:
+        held_out: of the seed space of `selfplay evaluate`, from which no training state is drawn.
+    """
+
+    game: GameConfig
+    num_games: int
+    seed: int
+    first_state: int = 0
+    held_out: bool = False
+
+    def plan(self, out: Path) -> str:
+        """What would be written, in one line."""
+        last = self.first_state + self.num_games - 1
+        return (
+            f"{'held-out ' if self.held_out else ''}states {self.first_state}…{last} of seed {self.seed}, board "
+            f"{self.game.size}×{self.game.size}, at most {self.game.max_length} turns, to {out}"
+        )
+
+
+def write_data(out: Path, job: DataJob, on_row: Callable[[int], None] = lambda count: None) -> None:
+    """Write the job's rows; the file is whole or not there.
+
+    Args:
+        on_row: told how many rows there are.
+
+    Raises:
+        UserError: the configuration admits no state, or the file cannot be written.
+    """
+    write_lines(out, _rows(job, on_row))
+
+
+def _rows(job: DataJob, on_row: Callable[[int], None]) -> Iterator[dict[str, Any]]:
+    game = make_game(job.game)
+    space, split = (HELD_OUT, "held-out") if job.held_out else (TRAIN, "train")
+    for count in range(job.num_games):
+        number = job.first_state + count
+        state = game.sample_state(state_rng(job.seed, number, space))
+        yield game_row(game, state, f"{split}-s{job.seed}-g{number:06d}")
+        on_row(count + 1)
+
+
+def game_row(game: MatchingGame, state: MatchingState, game_id: str) -> dict[str, Any]:
+    """One row: what the policy reads first, and all that its dialogue needs.
+
+    slime hands on only the prompt, label, metadata and tool keys. `rules` keeps the states and the rules together that
+    the prompt tells.
+    """
+    opening = game.start(state).opening(0)
+    return {
+        "prompt": [
+            {"role": "system", "content": opening.system},
+            {"role": "user", "content": opening.observation},
+        ],
+        "metadata": {
+            "game_id": game_id,
+            "game_state": state.to_dict(),
+            "ground_truth": {state.reviewers[r]: state.papers[p] for r, p in best_matching(state.table)[0]},
+            "optimal_score": state.best,
+            "rules": game.config.model_dump(),
+        },
+    }
+
+
+def game_of(metadata: dict[str, Any]) -> tuple[MatchingGame, MatchingState]:
+    """The rules and the state of a row; DialOp's rules where the row names none.
+
+    Raises:
+        UserError: the state is missing or unusable, or the rules are.
+    """
+    data = metadata.get("game_state")
+    if not isinstance(data, dict):
+        raise UserError("metadata.game_state is missing; `selfplay slime data` writes it, slime needs --metadata-key")
+    try:
+        rules = GameConfig.model_validate(metadata.get("rules") or {"size": len(data.get("table", ()))})
+    except ValidationError as error:
+        raise UserError(f"metadata.rules: {explain(error)}") from None
+    game = make_game(rules)
+    return game, game.load_state(data)
+
+
+def check_data(path: Path) -> list[GameConfig]:
+    """Whether every row can be played; returns the different rules that the rows have.
+
+    Raises:
+        UserError: the file is missing or empty, or a row is bad; names file, line and field.
+    """
+    seen: dict[str, int] = {}
+    rules: list[GameConfig] = []
+    for number, line in read_lines(path, "`selfplay slime data` writes this file"):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            config, game_id = _check_row(row)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{path}:{number}: not JSON: {error.msg}") from None
+        except UserError as error:
+            raise UserError(f"{path}:{number}: {error}") from None
+        if seen.setdefault(game_id, number) != number:
+            raise UserError(f"{path}:{number}: game_id {game_id!r} is that of line {seen[game_id]} too")
+        if config not in rules:
+            rules.append(config)
+    if not seen:
+        raise UserError(f"{path}: holds no row; `selfplay slime data` writes this file")
+    return rules
+
+
+def _check_row(row: Any) -> tuple[GameConfig, str]:
+    metadata = row.get("metadata") if isinstance(row, dict) else None
+    if not isinstance(metadata, dict):
+        raise UserError("field 'metadata' is missing; `selfplay slime data` writes it")
+    game, state = game_of(metadata)
+    if not metadata.get("game_id"):
+        raise UserError("field 'game_id' is missing; `selfplay slime data` writes it")
+    told = {name: metadata.get(name) for name in ("ground_truth", "optimal_score")}
+    row_of_state = game_row(game, state, str(metadata["game_id"]))
+    if row.get("prompt") != row_of_state["prompt"]:
+        raise UserError("field 'prompt' is not what these rules tell player 0 of this state; write the file again")
+    if told != {name: row_of_state["metadata"][name] for name in told}:
+        raise UserError("fields 'ground_truth' and 'optimal_score' are not those of 'game_state'")
+    return game.config, str(metadata["game_id"])

@@ -1,0 +1,218 @@
+"""The matching game as an environment of slime's: the policy's turn in, what it hears until its next turn out.
+
+`rollout_interaction_env_path` names this module. `rollout.py` plays through it too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any, TypeVar
+
+from selfplay_pipeline.engines.types import EngineError
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.generate.chat import ChatPlayer, ChatSeat
+from selfplay_pipeline.generate.play import Play, Reply, Seat
+from selfplay_pipeline.generate.players import Place, Player
+from selfplay_pipeline.generate.records import PartnerUsage
+from selfplay_pipeline.generate.trajectory import ChatTokenizer
+from selfplay_pipeline.online.interaction import MultiPlayerInteraction
+from selfplay_pipeline.slime.config import RolloutConfig
+from selfplay_pipeline.slime.data import game_of
+
+T = TypeVar("T")
+POLICY_SEAT, PARTNER_SEAT = 0, 1
+DIALOGUE = "dialogue"
+"""Key of a sample's metadata under which its play is kept: {status, turns, usage}; slime's own dumps hold it too."""
+logger = logging.getLogger(__name__)
+
+
+def build_env(sample: Any, args: Any) -> MatchingEnv:
+    """The environment of one sample, whose metadata holds the game state.
+
+    Raises:
+        UserError: the state or the configuration is unusable.
+    """
+    return MatchingEnv(sample, args)
+
+
+class MatchingEnv:
+    """One play against the configured partner.
+
+    It keeps the sample's reward, metadata and `non_generation_time` up to date, so that slime needs no reward model.
+    A partner that fails ends the play; the sample is then left out of training.
+    """
+
+    def __init__(self, sample: Any, args: Any) -> None:
+        self.sample = sample
+        self.args = args
+        self.game, self.state = game_of(sample.metadata or {})
+        self.config = RolloutConfig.of(args)
+        self.interaction = MultiPlayerInteraction(self.game)
+        self.partner_seconds = 0.0
+        """How long the partner has thought."""
+        self.failure: str | None = None
+        """Why the partner gave no answer."""
+        self._id = ""
+
+    @property
+    def play(self) -> Play:
+        """The play in progress, or ended."""
+        return self.interaction.sitting(self._id).play
+
+    @property
+    def status(self) -> Status | None:
+        """How the play ended, None before."""
+        return self.play.session.status
+
+    @property
+    def reward(self) -> float:
+        """The normalised reward: the agreed matching's score over the best; 0 unless agreed."""
+        return self.play.session.outcome().normalized_reward if self.status is not None else 0.0
+
+    async def start(self) -> tuple[str, dict[str, Any]]:
+        """Begin anew; returns what the policy reads first."""
+        self.failure = None
+        # Two samples of one group differ in their index, so a partner that draws lots does not repeat itself.
+        numbers = (getattr(self.args, "rollout_seed", 0), self.sample.group_index, self.sample.index)
+        place = tuple(abs(int(number or 0)) for number in numbers)
+        partner = _partner(self.config.model_dump_json(), asyncio.get_running_loop())
+        players: list[Player] = [ChatPlayer(), _Guarded(partner, self)]
+        self._id = await self.interaction.start_interaction(
+            game_state=self.state.to_dict(), players=players, place=(place[0], place[1], place[2])
+        )
+        self._report()
+        return self._observation(), {"status": None}
+
+    async def answer(self, text: str, *, cut: bool = False) -> tuple[str, bool, dict[str, Any]]:
+        """Take the policy's turn, then the partner's until the policy must speak again.
+
+        Args:
+            cut: a token limit ended the text.
+
+        Returns:
+            What the policy hears ("" at the end), whether the play is over, and `status`, `reward`, `action`, `error`
+            of the policy's turn, `failure` of the partner.
+        """
+        before, waited = len(self.play.turns), self.partner_seconds
+        try:
+            await self.interaction.generate_response(self._id, text, cut=cut)
+        except EngineError as error:
+            self.failure = str(error)
+            self.sample.remove_sample = True
+            self.end(Status.ENGINE_FAILURE)
+            logger.warning("game %s is lost to the partner: %s", self.sample.metadata.get("game_id"), self.failure)
+        self.sample.non_generation_time += self.partner_seconds - waited
+        self._report()
+        turn, over = self.play.turns[before], self.status is not None
+        about = {"status": self.status, "reward": self.reward, "action": turn.action, "error": turn.error}
+        return "" if over else self._observation(), over, about | {"failure": self.failure}
+
+    def end(self, status: Status) -> None:
+        """Break the play off for a cause outside the rules."""
+        self.play.session.abort(status)
+        self._report()
+
+    def reset(self) -> tuple[str, dict[str, Any]]:
+        """`start` for callers that cannot await."""
+        return _wait_for(self.start())
+
+    def step(self, text: str) -> tuple[str, bool, dict[str, Any]]:
+        """`answer` for callers that cannot await. It blocks their event loop while a remote partner thinks."""
+        checkpoint = getattr(self.args, "hf_checkpoint", None)
+        # The text that servers return holds the end-of-turn token, which is no part of what was said.
+        return _wait_for(self.answer(chat_of(checkpoint).neutralise(text) if checkpoint else text))
+
+    def format_observation(self, observation: str) -> dict[str, str]:
+        """What the policy hears, as a message."""
+        return {"role": "user", "content": observation}
+
+    def close(self) -> None:
+        """Nothing to release: the play goes with this object."""
+
+    def _observation(self) -> str:
+        return self.interaction.get_player_context(self._id, POLICY_SEAT)[-1]["content"]
+
+    def _report(self) -> None:
+        turns = [{"player": t.player, "text": t.text, "action": str(t.action)} for t in self.play.turns]
+        status = None if self.status is None else str(self.status)
+        seat = self.play.seats[PARTNER_SEAT]
+        usage = seat.usage.model_dump() if isinstance(seat, _GuardedSeat) and seat.usage is not None else None
+        self.sample.reward = self.reward
+        self.sample.metadata = {**self.sample.metadata, DIALOGUE: {"status": status, "turns": turns, "usage": usage}}
+
+
+@dataclass(frozen=True)
+class _Guarded:
+    """A partner whose time is taken, and whose failures, whatever they are, cost one play."""
+
+    player: Player
+    env: MatchingEnv
+
+    @property
+    def name(self) -> str:
+        return self.player.name
+
+    def sit(self, place: Place) -> _GuardedSeat:
+        return _GuardedSeat(self.player.sit(place), self.env)
+
+
+@dataclass
+class _GuardedSeat:
+    seat: Seat
+    env: MatchingEnv
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+
+    @property
+    def usage(self) -> PartnerUsage | None:
+        """What a chat model's answers cost so far."""
+        return self.seat.usage if isinstance(self.seat, ChatSeat) else None
+
+    def observe(self, text: str) -> None:
+        self.seat.observe(text)
+
+    async def act(self) -> Reply:
+        began = time.monotonic()
+        try:
+            return await self.seat.act()
+        except (EngineError, UserError):
+            raise
+        except Exception as error:
+            # Not its text: a client's message may hold what was sent, headers included.
+            raise EngineError(f"the partner raised {type(error).__name__}") from error
+        finally:
+            self.env.partner_seconds += time.monotonic() - began
+
+    def finish(self) -> None:
+        return None
+
+
+@lru_cache(maxsize=8)
+def _partner(config: str, loop: asyncio.AbstractEventLoop) -> Player:
+    """One partner for all samples of a process, so that they share its connections, cap and cache; these belong to one
+    event loop."""
+    return RolloutConfig.model_validate_json(config).player()
+
+
+@lru_cache(maxsize=2)
+def chat_of(checkpoint: str) -> ChatTokenizer:
+    """The policy's tokenizer; samples of a run share one."""
+    return ChatTokenizer.load(checkpoint)
+
+
+@cache
+def _background_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="selfplay-partner", daemon=True).start()
+    return loop
+
+
+def _wait_for(task: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run_coroutine_threadsafe(task, _background_loop()).result()

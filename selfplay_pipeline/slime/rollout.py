@@ -1,0 +1,211 @@
+"""slime's `--custom-generate-function-path`: one sample is one play of the policy with the partner.
+
+The sample itself is the token stream: sampled tokens as the server returned them, and between them what the policy
+heard, masked. Nothing is tokenised twice, and every prompt begins with the one before.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import MISSING, dataclass, fields
+from functools import lru_cache
+from typing import Any
+
+from selfplay_pipeline.engines.open import model_context_length
+from selfplay_pipeline.engines.sglang_engine import SGLangEngine, completion_of
+from selfplay_pipeline.engines.types import Completion, FinishReason
+from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.generate.records import ChatMessage
+from selfplay_pipeline.generate.trajectory import ChatTokenizer
+from selfplay_pipeline.slime.config import RolloutConfig
+from selfplay_pipeline.slime.env import MatchingEnv, build_env, chat_of
+
+PRODUCED = (
+    "tokens", "response", "response_length", "reward", "loss_mask", "weight_versions", "rollout_log_probs",
+    "rollout_top_p_token_ids", "rollout_top_p_token_offsets", "rollout_routed_experts", "remove_sample", "status",
+    "non_generation_time", "spec_info", "prefix_cache_info",
+)  # fmt: skip
+"""Fields of a sample that a rollout fills."""
+
+
+async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
+    """Play one game, and return the sample with its tokens, reward and status.
+
+    Statuses, the last thing that is set:
+
+    - COMPLETED: the game ended by its own rules, agreed or not; without agreement the reward is 0.
+    - TRUNCATED: a limit outside the rules ended it: `max_turns`, response or context length. The reward is 0, since
+      nothing was agreed, and the sample is trained on: such games are the policy's own doing.
+    - ABORTED: the engine gave up the request, as slime tells it to at the end of a step with partial rollouts. A game
+      cannot be taken up in its middle, because the partner's side is not stored: such a sample begins anew.
+    - FAILED: the partner gave no answer. `remove_sample` keeps it out of the loss, `hooks.post_process_rewards` out of
+      its group's mean.
+
+    Raises:
+        EngineError: the router does not answer, after all retries; without it no sample can be played.
+        UserError: the configuration or the data is wrong, which no other sample would mend.
+    """
+    status = type(sample).Status
+    start_afresh(sample)
+    env = build_env(sample, args)
+    await env.start()
+    async with _router(args, sample) as router:
+        dialogue = Dialogue(args, sample, dict(sampling_params), context_length(args, evaluation), env, router)
+        ended = await dialogue.play()
+    env.close()
+    sample.status = getattr(status, ended)
+    return sample
+
+
+@dataclass
+class Dialogue:
+    """A sample's play in progress.
+
+    Attributes:
+        sampling: slime's parameters; `max_new_tokens` is for the whole response.
+        context: longest sequence in tokens.
+    """
+
+    args: Any
+    sample: Any
+    sampling: dict[str, Any]
+    context: int
+    env: MatchingEnv
+    router: SGLangEngine
+
+    def __post_init__(self) -> None:
+        self.config = RolloutConfig.of(self.args)
+        self.chat = chat_of(self.args.hf_checkpoint)
+        self.sample.tokens = first_prompt(self.chat, self.sample.prompt)
+        self.sample.loss_mask, self.sample.rollout_log_probs = [], []
+
+    async def play(self) -> str:
+        """Play until the end and return the name of the sample's status."""
+        heard: list[int] = []
+        for _ in range(self.config.max_turns):
+            room = self.room() - len(heard)
+            if room <= 0:
+                return self.truncated(Status.CONTEXT_LENGTH)
+            if _stopping():
+                return self.aborted()
+            self.append(heard)
+            limit = min(self.config.selfplay.max_new_tokens, room)
+            answer = await self.router.ask(self.request(limit), self.sample.session_id)
+            if (answer["meta_info"]["finish_reason"] or {}).get("type", "abort") == FinishReason.ABORT:
+                return self.aborted()
+            said = completion_of(answer)
+            self.append(said.token_ids, logprobs=said.logprobs, meta=answer["meta_info"])
+            cut = said.finish_reason is FinishReason.LENGTH
+            if cut and limit == room:
+                return self.truncated(Status.CONTEXT_LENGTH)
+            observation, over, _ = await self.env.answer(self.chat.decode_reply(said.token_ids), cut=cut)
+            if over:
+                return "COMPLETED" if self.env.failure is None else "FAILED"
+            heard = what_is_heard(self.chat, observation, said)
+        return self.truncated(Status.TURN_LIMIT)
+
+    def room(self) -> int:
+        """Tokens that the sample may still grow by."""
+        in_response = self.sampling["max_new_tokens"] - self.sample.response_length
+        return int(min(in_response, self.context - len(self.sample.tokens)))
+
+    def truncated(self, status: Status) -> str:
+        self.env.end(status)
+        return "TRUNCATED"
+
+    def aborted(self) -> str:
+        self.sample.remove_sample = True
+        return "ABORTED"
+
+    def request(self, max_new_tokens: int) -> dict[str, Any]:
+        """What the router is asked: the sample so far, to be continued by one turn."""
+        stops = self.sampling.get("stop_token_ids") or []
+        turn = {"max_new_tokens": max_new_tokens, "stop_token_ids": sorted({*stops, self.chat.end_of_turn})}
+        request = {"input_ids": self.sample.tokens, "sampling_params": self.sampling | turn, "return_logprob": True}
+        if getattr(self.args, "use_rollout_routing_replay", False):
+            request["return_routed_experts"] = True
+        return request
+
+    def append(
+        self, tokens: Sequence[int], *, logprobs: Sequence[float] | None = None, meta: dict[str, Any] | None = None
+    ) -> None:
+        """Add tokens to the response: sampled ones with their log-probs, heard ones without.
+
+        `append_response_tokens` is slime's own, of versions that have it; it also reads the server's weight version,
+        cache figures and whatever else training replays.
+        """
+        if not tokens:
+            return
+        sample, own = self.sample, logprobs is not None
+        text = str(self.chat.tokenizer.decode(list(tokens), skip_special_tokens=False))
+        if hasattr(sample, "append_response_tokens"):
+            given = {"meta_info": meta, "text": text, "update_terminal_info": own}
+            sample.append_response_tokens(self.args, tokens=tokens, log_probs=logprobs, trainable=own, **given)
+            return
+        sample.tokens = [*sample.tokens, *tokens]
+        sample.response += text
+        sample.response_length += len(tokens)
+        sample.loss_mask = [*sample.loss_mask, *[int(own)] * len(tokens)]
+        sample.rollout_log_probs = [*sample.rollout_log_probs, *(logprobs or [0.0] * len(tokens))]
+        if meta and "weight_version" in meta:
+            sample.weight_versions.append(meta["weight_version"])
+
+
+def _stopping() -> bool:
+    """Whether slime has all the samples of its step and waits for the rest to end.
+
+    It aborts requests at the engine, where a dialogue has none while its partner thinks.
+    """
+    loop = sys.modules.get("slime.rollout.sglang_rollout")
+    states = getattr(getattr(loop, "GenerateState", None), "_instances", {})
+    return any(getattr(state, "aborted", False) for state in states.values())
+
+
+def first_prompt(chat: ChatTokenizer, prompt: str | Sequence[dict[str, str]]) -> list[int]:
+    """Token ids of what the policy reads first: messages, or their text where slime has rendered them already."""
+    if isinstance(prompt, str):
+        return list(chat.tokenizer.encode(prompt, add_special_tokens=False))
+    return chat.first_prompt([ChatMessage.model_validate(message) for message in prompt])
+
+
+def what_is_heard(chat: ChatTokenizer, observation: str, said: Completion) -> list[int]:
+    """Token ids between two of the policy's turns."""
+    return chat.next_prompt(chat.neutralise(observation), said.token_ids, said.finish_reason)
+
+
+def start_afresh(sample: Any) -> None:
+    """Empty what a rollout fills, since aborted samples come again; and name the sample for the router."""
+    for field in fields(sample):
+        if field.name in PRODUCED:
+            value = field.default_factory() if field.default_factory is not MISSING else field.default
+            setattr(sample, field.name, value)
+    sample.session_id = getattr(sample, "session_id", None) or str(uuid.uuid4())
+
+
+def context_length(args: Any, evaluation: bool) -> int:
+    """Longest sequence in tokens: slime's limit for the kind of rollout, at most what the model was made for."""
+    limit = getattr(args, "eval_max_context_len" if evaluation else "rollout_max_context_len", None)
+    return _context_of(args.hf_checkpoint, limit)
+
+
+_context_of = lru_cache(maxsize=4)(model_context_length)
+
+
+@asynccontextmanager
+async def _router(args: Any, sample: Any) -> AsyncIterator[SGLangEngine]:
+    routed = getattr(args, "router_policy", None) == "consistent_hashing"
+    # Each request of a play begins with the one before, which the server that answered that one has cached.
+    headers = {"X-SMG-Routing-Key": sample.session_id} if routed else {}
+    url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}"
+    engine = SGLangEngine([url], attempts=ATTEMPTS, headers=headers)
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+ATTEMPTS = 12
+"""How often a turn is requested: for about a minute, in which slime's health monitor restarts a dead server."""

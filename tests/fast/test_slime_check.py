@@ -1,0 +1,172 @@
+"""What `selfplay slime check` says of a slime that is there, changed, or missing; and the files that launch it."""
+
+import re
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+from factories import BOARD
+from pydantic import BaseModel
+from slime_contract import OldSample, arguments
+from test_cli import selfplay
+
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.slime.check import SAMPLE_FIELDS, SCRIPT, STATUSES, Source, check_all, check_flags, options_of
+from selfplay_pipeline.slime.config import DEFAULT, RolloutConfig
+from selfplay_pipeline.slime.data import DataJob, write_data
+
+TYPES = """
+class Sample:
+    class Status:
+        PENDING = COMPLETED = TRUNCATED = ABORTED = FAILED = "…"
+""" + "\n".join(f"    {name}: object = None" for name in SAMPLE_FIELDS)
+CALLS = """
+custom_generate_func(args, sample, sampling_params, evaluation=evaluation)
+self.custom_reward_post_process_func(self.args, samples)
+custom_log_func(rollout_id, args, samples, rollout_extra_metrics, rollout_time)
+custom_log_func(rollout_id, args, data, extra_metrics)
+"""
+
+
+@pytest.fixture
+def slime(tmp_path) -> Path:
+    """A folder of slime's, as far as the check reads it; its parser knows all options of the launch script."""
+    root = tmp_path / "slime_source"
+    (root / "slime" / "utils").mkdir(parents=True)
+    (root / "setup.py").write_text('setup(version="0.3.1")')
+    (root / "slime" / "utils" / "types.py").write_text(TYPES)
+    (root / "slime" / "calls.py").write_text(CALLS)
+    options = "\n".join(f'add_argument("{name}")' for name in sorted(options_of(SCRIPT.read_text())))
+    (root / "slime" / "utils" / "arguments.py").write_text(options)
+    return root
+
+
+def change(path: Path, old: str, new: str) -> None:
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+def verdicts(slime: Path) -> dict[str, bool]:
+    return {item.what: item.ok for item in check_all(slime, None, None)}
+
+
+HOOKS = {"generate hook", "reward hook", "log hook", "log hook of evaluations"}
+OF_SLIME = {"slime", "fields of Sample", "statuses of Sample", "Sample.append_response_tokens", SCRIPT.name} | HOOKS
+
+
+def test_a_slime_as_it_should_be_is_fine(slime):
+    found = verdicts(slime)
+    assert {what for what in OF_SLIME if found[what]} == OF_SLIME
+    assert found["configuration"] and found["partner"]
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "what"),
+    [
+        ("slime/calls.py", ", evaluation=evaluation", "", "generate hook"),
+        ("slime/calls.py", "self.args, samples", "samples", "reward hook"),
+        ("slime/calls.py", ", rollout_time", "", "log hook"),
+        ("slime/calls.py", "data, extra_metrics", "data", "log hook of evaluations"),
+        ("slime/utils/types.py", "remove_sample: object", "removed: object", "fields of Sample"),
+        ("slime/utils/types.py", "FAILED", "BROKEN", "statuses of Sample"),
+        ("slime/utils/arguments.py", "--custom-generate-function-path", "--generate-function", SCRIPT.name),
+    ],
+)  # fmt: skip
+def test_what_has_changed_in_slime_is_found(slime, file, old, new, what):
+    change(slime / file, old, new)
+    assert {name for name in OF_SLIME if not verdicts(slime)[name]} == {what}
+
+
+def test_a_method_that_appends_tokens_is_checked_where_there_is_one(slime):
+    types = slime / "slime" / "utils" / "types.py"
+    types.write_text(TYPES + "\n    def append_response_tokens(self, args, *, tokens, log_probs): ...\n")
+    assert not verdicts(slime)["Sample.append_response_tokens"]
+
+
+def test_a_missing_slime_is_one_of_the_things_to_mend(tmp_path):
+    done = selfplay("slime", "check", "--slime", str(tmp_path))
+    assert done.returncode == 2
+    assert re.search(r"missing\s+slime\s+not found\s+→ install slime 0.3.1", done.stdout)
+    assert "Traceback" not in done.stderr
+
+
+def test_data_configuration_and_key_are_checked_too(slime, tmp_path, monkeypatch):
+    data, config = tmp_path / "games.jsonl", tmp_path / "config.yaml"
+    config.write_text("max_turns: 10\nselfplay: {partner: chat}")
+    write_data(data, DataJob(BOARD, num_games=2, seed=0))
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    found = {item.what: item for item in check_all(slime, config, data)}
+    assert found["prompt data"].ok and "3×3" in found["prompt data"].found
+    assert not found["partner"].ok and "OPENAI_API_KEY" in found["partner"].found
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-not-to-be-shown")
+    data.write_text("{}")
+    found = {item.what: item for item in check_all(slime, config, data)}
+    assert found["partner"].ok
+    assert not found["prompt data"].ok and "games.jsonl:1" in found["prompt data"].found
+    assert "sk-not-to-be-shown" not in str(found)
+
+
+@pytest.mark.skipif(find_spec("slime") is None, reason="slime is not installed")
+def test_slimes_own_source_is_fine():
+    assert {what for what, ok in verdicts(None).items() if not ok} <= {"megatron", "GPU", "sglang", "ray"}
+    source = Source.find(None)
+    assert check_flags(source).ok
+    # Options of slime's own are in its parser, not only in scripts of an older day.
+    custom = {
+        name for name in options_of(SCRIPT.read_text()) if re.match(r"--(custom|rollout|eval|n-samples|save)-", name)
+    }
+    assert custom - {"--save-interval"} <= source.options()
+
+
+def test_the_stand_in_has_what_the_check_looks_for():
+    assert set(SAMPLE_FIELDS) == set(OldSample.__dataclass_fields__)
+    assert list(STATUSES) == [status.name for status in OldSample.Status]
+
+
+def test_the_launch_script_is_sound():
+    assert subprocess.run(["bash", "-n", str(SCRIPT)]).returncode == 0
+    text = SCRIPT.read_text()
+    for path in re.findall(r"selfplay_pipeline\.slime\.(\w+\.\w+)", text):
+        module, name = path.split(".")
+        assert callable(getattr(__import__(f"selfplay_pipeline.slime.{module}", fromlist=[name]), name))
+    arrays = re.findall(r"^(\w*ARGS)=\($", text, re.MULTILINE)
+    assert all(f'"${{{name}[@]}}"' in text for name in [*arrays, "MODEL_ARGS"])
+
+
+def test_the_shipped_configuration_says_what_the_defaults_are_and_explains_every_key():
+    assert RolloutConfig.read(DEFAULT).model_dump(exclude={"selfplay": {"chat": {"max_concurrency"}}}) == (
+        RolloutConfig().model_dump(exclude={"selfplay": {"chat": {"max_concurrency"}}})
+    )
+    lines = DEFAULT.read_text().splitlines()
+    assert yaml.safe_load(DEFAULT.read_text())["max_turns"] == 20
+    for number, line in enumerate(lines):
+        if re.match(r"\s*\w+:", line):
+            assert lines[number - 1].lstrip().startswith("#"), line
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("max_turn: 3", "field 'max_turn'"),
+        ("selfplay: {partners: shy}", "field 'selfplay.partners'"),
+        ("selfplay: {chat: {modle: x}}", "field 'selfplay.chat.modle'"),
+        ("max_turns: 0", "field 'max_turns'"),
+        ("[1]", "expected keys and values, found list"),
+        ("{", "not YAML"),
+    ],
+)
+def test_a_wrong_configuration_is_one_clear_line(tmp_path, text, words):
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=re.escape(f"{path}: {words}")):
+        RolloutConfig.read(path)
+
+
+def test_the_configuration_is_read_back_from_slimes_arguments():
+    """slime puts the file's top-level keys into its arguments, and nothing else of ours is there."""
+    args = arguments(**yaml.safe_load(DEFAULT.read_text()))
+    config = RolloutConfig.of(args)
+    assert isinstance(config, BaseModel) and config == RolloutConfig.read(DEFAULT)

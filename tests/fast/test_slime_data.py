@@ -1,0 +1,145 @@
+"""Prompt data: what slime is given, and what is said of a file that slime could not play."""
+
+import json
+from pathlib import Path
+
+import pytest
+from factories import BOARD
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from slime_contract import RealSample, sample_of
+from test_cli import selfplay
+
+from selfplay_pipeline.config import load_config
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.evaluate.states import held_out_states, key_of
+from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
+from selfplay_pipeline.games.types import state_rng
+from selfplay_pipeline.slime.data import DataJob, check_data, game_of, game_row, write_data
+
+
+def rows(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@given(st.integers(2, 6), st.integers(0, 10_000))
+@settings(max_examples=30)
+def test_a_row_says_what_player_0_sees_and_holds_the_whole_game(size, number):
+    board = MatchingConfig(size=size, hard_factor=0, max_length=7)
+    game = MatchingGame(board)
+    state = game.sample_state(state_rng(0, number))
+    row = json.loads(json.dumps(game_row(game, state, "g")))
+    assert [message["role"] for message in row["prompt"]] == ["system", "user"]
+    assert set(row["metadata"]) == {"game_id", "game_state", "ground_truth", "optimal_score", "rules"}
+    loaded_game, loaded = game_of(row["metadata"])
+    assert loaded_game.config == board
+    assert loaded.to_dict() == state.to_dict()
+    opening = loaded_game.start(loaded).opening(0)
+    assert [message["content"] for message in row["prompt"]] == [opening.system, opening.observation]
+    best = [(state.reviewers.index(r), state.papers.index(p)) for r, p in row["metadata"]["ground_truth"].items()]
+    assert state.score(tuple(best)) == row["metadata"]["optimal_score"] == state.best
+    assert len(best) == size
+
+
+def test_the_command_writes_the_states_that_it_was_asked_for(tmp_path):
+    out = tmp_path / "new" / "games.jsonl"
+    done = selfplay("slime", "data", "--config", "tiny", "--num-games", "5", "--first-state", "2", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    game = MatchingGame(load_config("tiny", {"game.max_length": 40}).game)
+    expected = [game.sample_state(state_rng(0, number)).to_dict() for number in range(2, 7)]
+    assert [row["metadata"]["game_state"] for row in rows(out)] == expected
+    assert check_data(out) == [game.config]
+    before = out.stat().st_mtime_ns
+    selfplay("slime", "data", "--config", "tiny", "--num-games", "5", "--first-state", "2", "--out", str(out))
+    assert out.stat().st_mtime_ns == before
+    assert [path.name for path in out.parent.iterdir()] == ["games.jsonl"]
+
+
+def test_held_out_rows_are_the_states_of_evaluate_and_none_to_train_on(tmp_path):
+    files = [tmp_path / "train.jsonl", tmp_path / "held.jsonl"]
+    for path, options in zip(files, [(), ("--held-out",)], strict=True):
+        selfplay("slime", "data", "--config", "tiny", "--num-games", "20", "--out", str(path), *options)
+    train, held = ([row["metadata"]["game_state"] for row in rows(path)] for path in files)
+    settings = load_config("tiny", {"game.max_length": 40})
+    assert held == [state.to_dict() for state in held_out_states(MatchingGame(settings.game), 20).states]
+    assert not {key_of(state) for state in train} & {key_of(state) for state in held}
+
+
+def test_a_dry_run_writes_nothing(tmp_path):
+    done = selfplay("slime", "data", "--dry-run", "--held-out", "--seed", "3", "--out", str(tmp_path / "games.jsonl"))
+    assert "held-out states 0…999 of seed 3, board 8×8, at most 40 turns" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_board_without_states_leaves_no_file(tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text("game: {size: 2, hard_factor: 50}")
+    done = selfplay("slime", "data", "--config", str(config), "--out", str(tmp_path / "games.jsonl"))
+    assert (done.returncode, "no state passed the hard filter" in done.stderr) == (2, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+
+
+def spoil(row: dict, *path: str, value: object) -> None:
+    for key in path[:-1]:
+        row = row[key]
+    row[path[-1]] = value
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("metadata",), None, "field 'metadata' is missing"),
+        (("metadata", "game_state"), None, "metadata.game_state is missing"),
+        (("metadata", "game_state", "best_assignment_reward"), 1, "the table's best matching gives"),
+        (("metadata", "rules"), {"size": 1}, "metadata.rules"),
+        (("metadata", "rules", "max_length"), 99, "field 'prompt' is not what these rules tell"),
+        (("metadata", "optimal_score"), 1, "'optimal_score' are not those"),
+        (("metadata", "game_id"), None, "'game_id' is missing"),
+        (("prompt",), "match", "field 'prompt'"),
+    ],
+)
+def test_a_bad_row_is_named_with_its_line(tmp_path, path, value, words):
+    data = tmp_path / "games.jsonl"
+    board = BOARD.model_copy(update={"prompts": "default"})
+    write_data(data, DataJob(board, num_games=3, seed=0))
+    lines = rows(data)
+    spoil(lines[1], *path, value=value)
+    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(UserError, match=r"games.jsonl:2: ") as error:
+        check_data(data)
+    assert words in str(error.value)
+
+
+def test_a_file_is_refused_that_is_empty_missing_no_json_or_repeats_a_game(tmp_path):
+    data = tmp_path / "games.jsonl"
+    with pytest.raises(UserError, match=r"`selfplay slime data` writes this file"):
+        check_data(data)
+    for text, words in (("\n", "holds no row"), ("{", "games.jsonl:1: not JSON")):
+        data.write_text(text)
+        with pytest.raises(UserError, match=words):
+            check_data(data)
+    write_data(data, DataJob(BOARD, num_games=1, seed=0))
+    data.write_text(data.read_text() * 2)
+    with pytest.raises(UserError, match=r"is that of line 1 too"):
+        check_data(data)
+
+
+@pytest.mark.skipif(RealSample is None, reason="slime is not installed")
+@pytest.mark.parametrize("rendered", [False, True])
+def test_slimes_own_dataset_reads_it(tmp_path, rendered):
+    from slime.utils.data import Dataset
+    from transformers import AutoTokenizer
+
+    data = tmp_path / "games.jsonl"
+    write_data(data, DataJob(BOARD, num_games=3, seed=0))
+    tokenizer = AutoTokenizer.from_pretrained("data/tiny_model")
+    options = {"prompt_key": "prompt", "metadata_key": "metadata", "tool_key": "tools"}
+    read = Dataset(str(data), tokenizer, None, 4096, apply_chat_template=rendered, **options)
+    assert len(read) == 3
+    for number, sample in enumerate(read.samples):
+        ours = sample_of(RealSample, BOARD, number)
+        assert sample.metadata == json.loads(json.dumps(ours.metadata))
+        prompt = ours.prompt
+        if rendered:
+            prompt = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
+        assert sample.prompt == prompt

@@ -1,0 +1,162 @@
+"""The environment: the game's own rewards and observations, and nothing of the partner's table."""
+
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from factories import BOARD, Habits, make_play
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from slime_contract import NewSample, arguments, sample_of
+
+from selfplay_pipeline.games.matching import MatchingConfig, MatchingState, best_matching
+from selfplay_pipeline.games.partners import SCRIPTED
+from selfplay_pipeline.games.scripted import told_cells
+from selfplay_pipeline.games.text import format_proposal
+from selfplay_pipeline.generate.play import Reply
+from selfplay_pipeline.slime import env as env_module
+from selfplay_pipeline.slime.data import game_of
+from selfplay_pipeline.slime.env import MatchingEnv, build_env
+
+LONG = BOARD.model_copy(update={"size": 4, "max_length": 30, "max_errors": 4, "prompts": "default"})
+
+
+def env_of(partner: str = "sharing", board: MatchingConfig = BOARD, number: int = 0) -> MatchingEnv:
+    arguments_ = arguments(hf_checkpoint=None, selfplay={"partner": partner})
+    return build_env(sample=sample_of(NewSample, board, number), args=arguments_)
+
+
+def words(number: int, share: float) -> list[str]:
+    """What a player may say, sense and nonsense, in no order."""
+    habits = Habits(spoil=share, cut=0, reject=0.5)
+    return [turn.text for play in range(6) for turn in make_play(number, play, config=LONG, habits=habits).turns]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(sorted(SCRIPTED)), st.integers(0, 30), st.floats(0, 1))
+def test_rewards_turns_and_ends_are_those_of_the_game(partner, number, share):
+    env = env_of(partner, LONG, number)
+    env.reset()
+    done, info = False, {}
+    for text in words(number, share):
+        observation, done, info = env.step(text)
+        assert done == (observation == "")
+        if done:
+            break
+        assert env.sample.reward == 0.0
+    game, state = game_of(env.sample.metadata)
+    session = game.start(state)
+    for turn in env.sample.metadata["dialogue"]["turns"]:
+        assert session.player == turn["player"]
+        session.step(turn["text"])
+    assert done == (session.status is not None)
+    if done:
+        assert info["status"] == session.status == env.sample.metadata["dialogue"]["status"]
+        assert info["reward"] == env.reward == env.sample.reward == session.outcome().normalized_reward
+
+
+def twin(state: MatchingState, seed: int) -> MatchingState:
+    """Another state that looks the same to player 0."""
+    rng = np.random.default_rng(seed)
+    table = np.where(state.masks[0], state.table, rng.integers(1, LONG.max_score + 1, state.table.shape))
+    masks = (state.masks[0], rng.random(table.shape) < 0.5)
+    return replace(state, table=table, masks=masks, scales=(state.scales[0], 5.0), best=int(best_matching(table)[1]))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 30), st.integers(0, 2**16), st.floats(0, 1))
+def test_the_policy_never_reads_what_only_its_partner_sees(number, seed, share):
+    """With a partner that knows nothing, games that look the same at first stay the same to the last word."""
+    envs = [env_of("random", LONG, number) for _ in range(2)]
+    metadata = envs[0].sample.metadata
+    other = metadata | {"game_state": twin(envs[0].state, seed).to_dict()}
+    envs[1] = build_env(sample_of(NewSample, LONG, number, metadata=other), envs[0].args)
+    assert envs[0].reset() == envs[1].reset()
+    for text in words(number, share):
+        heard = [env.step(text)[:2] for env in envs]
+        assert heard[0] == heard[1]
+        if heard[0][1]:
+            break
+
+
+def test_the_shy_partner_tells_only_what_it_is_asked_for():
+    env = env_of("shy", LONG)
+    env.reset()
+    only_partner = env.state.masks[1] & ~env.state.masks[0]
+    reviewer, paper = map(int, np.argwhere(only_partner)[0])
+    papers, reviewers = env.state.papers, env.state.reviewers
+    heard, _, _ = env.step("[message] hello there")
+    assert told_cells(heard, papers, reviewers) == {}
+    heard, _, _ = env.step(f"[message] {reviewers[reviewer]} {papers[paper].split(':')[0]}?")
+    assert told_cells(heard, papers, reviewers) == {(reviewer, paper): env.state.view(1)[reviewer][paper]}
+
+
+def test_the_best_matching_agreed_on_is_worth_1():
+    env = env_of("random")
+    env.reset()
+    proposal = format_proposal(best_matching(env.state.table)[0], env.state.papers, env.state.reviewers)
+    assert env.step(proposal)[1:] == (
+        True,
+        {"status": "agreed", "reward": 1.0, "action": "propose", "error": None, "failure": None},
+    )
+
+
+def test_a_reset_begins_anew():
+    env = env_of("sharing")
+    first = env.reset()
+    env.step("[message] hello")
+    assert env.reset() == first
+    assert env.sample.metadata["dialogue"] == {"status": None, "turns": [], "usage": None}
+
+
+def test_an_observation_is_a_message_of_the_user():
+    env = env_of()
+    assert env.format_observation(env.reset()[0])["role"] == "user"
+    assert env.sample.prompt[1] == env.format_observation(env.reset()[0])
+
+
+def test_end_of_turn_tokens_in_a_servers_text_are_no_part_of_what_was_said():
+    env = build_env(sample_of(NewSample, BOARD), arguments(selfplay={"partner": "random"}))
+    env.reset()
+    proposal = format_proposal(best_matching(env.state.table)[0], env.state.papers, env.state.reviewers)
+    assert env.step(proposal + "<|im_end|>")[2]["reward"] == 1.0
+
+
+class Broken:
+    """A partner whose client raises what nobody foresaw."""
+
+    name = "broken"
+    prompt_tokens = cached_tokens = 0
+
+    def sit(self, place):
+        return self
+
+    def observe(self, text: str) -> None: ...
+
+    async def act(self) -> Reply:
+        raise KeyError("Authorization: Bearer sk-secret")
+
+
+def test_whatever_a_partners_client_raises_ends_the_play_and_tells_no_secret(monkeypatch, caplog):
+    monkeypatch.setattr(env_module, "_partner", lambda config, loop: Broken())
+    env = env_of()
+    asyncio.run(env.start())
+    observation, done, info = asyncio.run(env.answer("[message] hello"))
+    assert (observation, done, info["status"], info["reward"]) == ("", True, "engine_failure", 0.0)
+    assert info["failure"] == "the partner raised KeyError"
+    assert env.sample.remove_sample
+    assert "sk-secret" not in caplog.text + str(env.sample)
+
+
+@pytest.mark.parametrize("blocked", [False, True])
+def test_steps_can_be_awaited_or_waited_for(blocked):
+    """The generic loops of slime call `step` inside a running event loop."""
+
+    async def play() -> float:
+        env = env_of("random")
+        await env.start()
+        proposal = format_proposal(best_matching(env.state.table)[0], env.state.papers, env.state.reviewers)
+        return (env.step(proposal) if blocked else await env.answer(proposal))[2]["reward"]
+
+    assert asyncio.run(play()) == 1.0
