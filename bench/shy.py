@@ -54,7 +54,7 @@ def main(
     for seed in range(1, seeds + 1):
         run = run_iterate(config.model_copy(update={"seed": seed}), work / f"seed_{seed}")
         analysis = analyse(read(run.path))
-        write(analysis, ["png", "svg"], out / f"seed_{seed}")
+        write(analysis, ["png"], out / f"seed_{seed}")
         figures = asyncio.run(_compare(config, held_out, work, seed, run.checkpoint(iterations)))
         results["seeds"][str(seed)] = {"verdicts": analysis.verdicts, **figures}
     write_json(out / "results.json", results)
