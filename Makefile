@@ -15,7 +15,7 @@ ITERATE_OPTIONS := --num-iterations $(NUM_ITERATIONS) $(if $(GAMES_PER_ITER),--n
                    $(if $(EPOCHS_PER_ITER),--epochs $(EPOCHS_PER_ITER)) $(COMMON_OPTIONS)
 ONLINE_OPTIONS  := $(if $(STEPS),--steps $(STEPS)) $(COMMON_OPTIONS)
 
-.PHONY: help setup browser iterate online generate convert train evaluate crossplay report show test test-fast lint bench learn ablate smoke-smollm2 clean
+.PHONY: help setup browser iterate online generate convert train evaluate crossplay report show test test-fast lint bench learn shy ablate smoke-smollm2 clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -80,6 +80,9 @@ bench: $(READY) ## measure throughput, waste and overhead; prints one line of JS
 learn: $(READY) ## does self-play make it better? SEEDS=3 trainings, evaluated on held-out states
 	$(BIN)/python -m bench.learn --seeds $(SEEDS) $(ARGS)
 
+shy: $(READY) ## does it come to ask a partner that tells nothing unasked? Trains, plots, gives a verdict
+	$(BIN)/python -m bench.shy $(ARGS)
+
 ablate: $(READY) ## what each choice contributes: half the budget, one seed, after `make learn`
 	$(BIN)/python -m bench.ablate $(ARGS)
 
@@ -89,4 +92,4 @@ smoke-smollm2: $(READY) ## a real language model on a CPU: SmolLM2-135M plays an
 
 clean: ## remove the environment and what runs wrote
 	rm -rf $(VENV) build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
-	rm -rf data/matching_game_selfplay data/matching_game_selfplay_iterations data/matching_game_online data/selfplay_online data/online data/evaluations data/crossplay data/learn data/ablate data/slime data/slime_matching data/games*.jsonl
+	rm -rf data/matching_game_selfplay data/matching_game_selfplay_iterations data/matching_game_online data/selfplay_online data/online data/evaluations data/crossplay data/learn data/ablate data/shy data/slime data/slime_matching data/games*.jsonl
