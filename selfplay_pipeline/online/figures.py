@@ -9,7 +9,7 @@ from selfplay_pipeline.evaluate.figures import play_figures
 from selfplay_pipeline.games.matching import MatchingGame
 from selfplay_pipeline.generate.records import PlayRecord
 
-RATIOS = ("reward_if_agreed", "words_per_message", "told")
+RATIOS = ("reward_if_agreed", "words_per_message", "specific", "repeated", "learned", "leaks", "told")
 """Figures that are not means over plays: each travels as a numerator and, named `per_…`, a denominator."""
 
 
