@@ -69,11 +69,13 @@ app.add_typer(slime_app, name="slime")
 DATA = Path("data/matching_game_selfplay")
 RUNS = Path("data/matching_game_selfplay_iterations")
 ONLINE = Path("data/matching_game_online")
+LESSONS_AT = {"self-play": Path("data/tiny_model"), "shy": Path("data/tiny_shy_model")}
 
 ConfigFile = Annotated[
     str | None,
     typer.Option(
-        "--config", help="YAML file, or built-in: tiny (default without a GPU), tiny4x4, default (DialOp's board)."
+        "--config",
+        help="YAML file, or built-in: tiny (default without a GPU), tiny4x4, tiny_shy, default (DialOp's board).",
     ),
 ]
 Model = Annotated[
@@ -491,6 +493,8 @@ def evaluate(
     )
     from selfplay_pipeline.ui_evaluate import show_differences, show_evaluation
 
+    if first_only and opponent == "self":
+        raise UserError("--first-only: opposite itself a player holds both seats; name an --opponent")
     job = EvaluationJob(
         player=checkpoint,
         opponent=opponent,
@@ -679,17 +683,22 @@ def show_config(config: ConfigFile = None, model: Model = None) -> None:
 
 @model_app.command()
 def tiny(
-    out: Annotated[Path, typer.Option(help="Folder for the checkpoint.")] = Path("data/tiny_model"),
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the checkpoint [default: where the lesson's shipped model lies].")
+    ] = None,
     config: Annotated[str, typer.Option(help="YAML file or built-in whose board it learns: tiny, tiny4x4.")] = "tiny",
     lesson: Annotated[
         str, typer.Option(help="self-play, or shy: to hold player 0's seat opposite the shy partner, asking a little.")
     ] = "self-play",
     seed: Annotated[int, typer.Option(min=0, help="Of weights, games and batches.")] = 0,
 ) -> None:
-    """Build the tiny model: tokenizer, a Qwen2 checkpoint of about 1M parameters, warm start on scripted games."""
+    """Build the tiny model: tokenizer, a Qwen2 checkpoint of about 1M parameters, warm start on scripted games.
+
+    Takes 10 to 20 minutes on a core; stopped, it begins anew.
+    """
     from selfplay_pipeline.models.tiny import build_tiny_model
 
-    build_tiny_model(out, _config(config).game, lesson, seed=seed)
+    build_tiny_model(out or LESSONS_AT.get(lesson, DATA.parent / lesson), _config(config).game, lesson, seed=seed)
 
 
 @model_app.command()

@@ -39,7 +39,7 @@ def write_bytes(path: Path, data: bytes) -> None:
         temporary.write_bytes(data)
         temporary.replace(path)
     except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror}); give another --output or mend it") from None
+        raise UserError(f"{path}: cannot be written ({error.strerror}); give another place or mend it") from None
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -11,6 +11,8 @@ from selfplay_pipeline.report.charts import Chart, Series
 
 HUMANS = "humans (8×8)"
 WITH_INTERVALS = "means, 95 % intervals"
+CHARTS = ("questions", "pairs", "asking", "reward", "kinds", "learned", "leaks", "turns", "reward_by_questions")
+"""Keys of all charts that there may be."""
 SHORT = {"specific": "name a pair", "repeated": "of these, only ask again", "leaks": "share of partner's messages"}
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 from selfplay_pipeline.asking.analysis import METHOD, Analysis, count
-from selfplay_pipeline.asking.charts import charts_of
+from selfplay_pipeline.asking.charts import CHARTS, charts_of
 from selfplay_pipeline.asking.statistics import FIGURES, LABELS
 from selfplay_pipeline.evaluate.bootstrap import Interval
 from selfplay_pipeline.files import write_bytes
@@ -19,7 +20,9 @@ def table_of(analysis: Analysis) -> tuple[list[str], list[list[str]]]:
     rows = [[str(step.step), str(step.dialogues), *_cells(step.figures)] for step in analysis.steps]
     rows.append(["all", str(analysis.dialogues), *_cells(analysis.overall)])
     if analysis.human:
-        rows.append(["humans", str(2 * analysis.human.games), *_cells(analysis.human.figures)])
+        # Humans answer in words more than in numbers, so what they told cannot be counted.
+        unseen = dict.fromkeys(("learned", "leaks"), Interval(value=None, low=None, high=None))
+        rows.append(["humans", str(2 * analysis.human.games), *_cells(analysis.human.figures | unseen)])
     return head, rows
 
 
@@ -56,4 +59,6 @@ def write(analysis: Analysis, formats: Sequence[Format], out: Path) -> list[Path
     files["analysis.md"] = in_markdown(analysis).encode()
     for name, data in files.items():
         write_bytes(out / name, data)
+    for stale in {f"{key}.{form}" for key in CHARTS for form in get_args(Format)} - files.keys():
+        (out / stale).unlink(missing_ok=True)  # of another run it would belie the rest
     return [out / name for name in files]

@@ -70,7 +70,8 @@ async def run_generate(
         on_play: called with the figures so far, after each play.
 
     Raises:
-        EngineError: more than `max_failures` plays were lost to the engine; the file keeps all finished plays.
+        EngineError: more than `max_failures` plays, or all, were lost to the engine or the partner; the file keeps
+            all plays.
         UserError: the file belongs to another process or to other arguments.
     """
     summary = Summary()
@@ -89,7 +90,10 @@ async def run_generate(
         def state_of(group: int) -> State:
             return states(group)
 
+        lost_to: EngineError | None = None
+
         async def worker() -> None:
+            nonlocal lost_to
             for group, number in missing:
                 place = (job.seed, group, number)
                 sitting = Sitting(game, state_of(group), players(number), job.game_id(group, number), place)
@@ -101,15 +105,21 @@ async def run_generate(
                 on_play(summary)
                 if summary.failures - failures_before > job.max_failures:
                     raise EngineError(
-                        f"{summary.failures - failures_before} plays were lost to engine failures, "
+                        f"{summary.failures - failures_before} plays were lost to the engine or the partner, "
                         f"the last to: {sitting.play.lost_to}; "
-                        f"{summary.plays} plays are kept in {job.output}; the same command continues"
+                        f"what was played is kept in {job.output}; the same command continues with the rest"
                     )
+                lost_to = sitting.play.lost_to or lost_to
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(min(job.max_concurrency, job.num_plays)):
                 tasks.create_task(worker())
         summary.seconds = time.monotonic() - started
+    if summary.plays == summary.failures:
+        raise EngineError(
+            f"all {summary.plays} plays were lost to the engine or the partner"
+            f"{f', the last to: {lost_to}' if lost_to else ''}; mend that and give another --output"
+        )
     write_json(job.summary_path, summary.to_dict())
     return summary
 

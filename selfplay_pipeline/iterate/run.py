@@ -18,7 +18,7 @@ from selfplay_pipeline.evaluate.states import count_shared, held_out_states, sta
 from selfplay_pipeline.files import locked, write_json, write_lines
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.games.types import MONITOR
-from selfplay_pipeline.generate.records import POLICY
+from selfplay_pipeline.generate.records import CHAT, POLICY
 from selfplay_pipeline.iterate.loggers import PipelineLog
 from selfplay_pipeline.iterate.manifest import RunDirectory, Stage, StageRecord
 from selfplay_pipeline.iterate.metrics import CollapseError, best_iteration, collapse_reason, history_of, in_words
@@ -232,10 +232,12 @@ def check_opponent(config: Config) -> None:
     """Whether somebody can sit opposite who is not trained.
 
     Raises:
-        UserError: nobody of that name.
+        UserError: nobody of that name, or a chat model without a key.
     """
     if config.iterate.opponent != SELF:
         check_names([config.iterate.opponent])
+    if config.iterate.opponent == CHAT:
+        config.partner.key()
 
 
 def keep_server(config: Config) -> bool:

@@ -108,9 +108,15 @@ def test_a_file_of_unknown_origin_is_refused(tmp_path):
 def test_engine_failures_are_recorded_and_past_the_limit_stop_the_run(tmp_path):
     with pytest.raises(BaseExceptionGroup) as caught:
         run(job(tmp_path / "games.jsonl", max_failures=2, max_concurrency=1), Flaky(0, EngineError))
-    assert "lost to engine failures" in str(caught.value.exceptions[0])
+    assert "3 plays were lost to the engine or the partner" in str(caught.value.exceptions[0])
     records = list(read_games(tmp_path / "games.jsonl"))
     assert [record.outcome.status for record in records] == [Status.ENGINE_FAILURE] * 3
+
+
+def test_a_run_without_a_single_play_is_no_success(tmp_path):
+    with pytest.raises(EngineError, match=r"all 6 plays were lost to the engine or the partner, the last to: "):
+        run(job(tmp_path / "games.jsonl", max_failures=16), Flaky(0, EngineError))
+    assert not (tmp_path / "games.summary.json").exists()
 
 
 def test_a_play_that_might_not_fit_into_the_context_ends_and_says_so(tmp_path):
