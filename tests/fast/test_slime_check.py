@@ -1,5 +1,6 @@
 """What `selfplay slime check` says of a slime that is there, changed, or missing; and the files that launch it."""
 
+import os
 import re
 import subprocess
 import sys
@@ -179,6 +180,28 @@ def test_the_launch_script_is_sound():
         assert callable(getattr(__import__(f"selfplay_pipeline.slime.{module}", fromlist=[name]), name))
     arrays = re.findall(r"^(\w*ARGS)=\($", text, re.MULTILINE)
     assert all(f'"${{{name}[@]}}"' in text for name in [*arrays, "MODEL_ARGS"])
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_the_script_stops_only_a_cluster_that_it_started_and_takes_paths_from_where_it_is_called(tmp_path, starts):
+    tools, models = tmp_path / "tools", tmp_path / "slime" / "scripts" / "models"
+    tools.mkdir()
+    models.mkdir(parents=True)
+    (models / "qwen2.5-7B.sh").write_text("MODEL_ARGS=()")
+    for name, text in (
+        ("python3", ""),
+        ("ray", f'echo "$@" >> {tmp_path}/log; [ "$1" != start ] || {str(starts).lower()}'),
+    ):
+        (tools / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tools / name).chmod(0o755)
+    env = {"PATH": f"{tools}:{os.environ['PATH']}", "SLIME": "slime", "HF_CHECKPOINT": "hf"}
+    done = subprocess.run(["bash", str(SCRIPT)], cwd=tmp_path, env=env, capture_output=True, check=False)
+    called = (tmp_path / "log").read_text()
+    assert [line.split()[0] for line in called.splitlines() if line[0] != " "] == (
+        ["start", "job", "stop"] if starts else ["start"]
+    )
+    assert (done.returncode == 0) == starts
+    assert not starts or f"--hf-checkpoint {tmp_path}/hf --ref-load {tmp_path}/hf_torch_dist" in called
 
 
 def test_the_shipped_configuration_says_what_the_defaults_are_and_explains_every_key():
