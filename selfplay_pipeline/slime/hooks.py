@@ -45,12 +45,11 @@ def post_process_rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float]
     """
     if samples and all(sample.remove_sample for sample in samples):
         reasons = [(sample.metadata.get(DIALOGUE) or {}).get("failure") for sample in samples]
-        last = next(
-            (reason for reason in reversed(reasons) if reason), "none was given, the engine broke all games off"
-        )
+        last = next((reason for reason in reversed(reasons) if reason), "")
+        why = f"the partner gave no answer; the last reason: {last}" if last else "the engine broke them off"
         raise UserError(
-            f"selfplay.partner gave no answer in the whole step, all {len(samples)} games are lost; the last reason: "
-            f"{last}; mend it and start again, training continues from the last save"
+            f"not one of the step's {len(samples)} games was played: {why}; mend it and start the same command again, "
+            "which continues from the last save"
         )
     groups: dict[Any, list[int]] = defaultdict(list)
     for position, sample in enumerate(samples):
