@@ -6,15 +6,18 @@
 #   REF_LOAD         the same, converted by slime's tools/convert_hf_to_torch_dist.py (HF_CHECKPOINT + _torch_dist)
 #   CONFIG           partner and limits (selfplay_pipeline/slime/matching_config.yaml)
 #   NUM_GPUS         GPUs of this machine (8)      EXP_NAME  folder below data/ for checkpoints and logs (slime_matching)
-# OPENAI_API_KEY, for the partner `chat`, is inherited by Ray's workers and never put into a job's description.
-# Further arguments go to slime's train.py.
+#   RAY_ADDRESS      dashboard of a Ray cluster of your own; without it one is started, and ends with this script
+# OPENAI_API_KEY, for the partner `chat`, is inherited by Ray's workers and never put into a job's description, so a Ray
+# cluster that you bring must have been started with the key in its environment.
+# Further arguments go to slime's train.py, from the project's folder: give their paths whole.
 set -euo pipefail
-cd "$(dirname "$0")/.."
-SLIME=${SLIME:-/root/slime}
-MEGATRON=${MEGATRON:-/root/Megatron-LM}
-HF_CHECKPOINT=${HF_CHECKPOINT:-/root/Qwen2.5-7B-Instruct}
-REF_LOAD=${REF_LOAD:-${HF_CHECKPOINT}_torch_dist}
-CONFIG=$(realpath "${CONFIG:-selfplay_pipeline/slime/matching_config.yaml}")
+PROJECT=$(realpath "$(dirname "$0")/..")
+SLIME=$(realpath -m "${SLIME:-/root/slime}")
+MEGATRON=$(realpath -m "${MEGATRON:-/root/Megatron-LM}")
+HF_CHECKPOINT=$(realpath -m "${HF_CHECKPOINT:-/root/Qwen2.5-7B-Instruct}")
+REF_LOAD=$(realpath -m "${REF_LOAD:-${HF_CHECKPOINT}_torch_dist}")
+CONFIG=$(realpath -m "${CONFIG:-$PROJECT/selfplay_pipeline/slime/matching_config.yaml}")
+cd "$PROJECT"
 NUM_GPUS=${NUM_GPUS:-8}
 OUT=$PWD/data/${EXP_NAME:-slime_matching}
 export PYTHONPATH=$PWD:$SLIME:$MEGATRON${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 CUDA_DEVICE_MAX_CONNECTIONS=1
@@ -22,7 +25,7 @@ export PYTHONPATH=$PWD:$SLIME:$MEGATRON${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFE
 selfplay() { python3 -m selfplay_pipeline.cli "$@"; }
 [ -f "$OUT/games.jsonl" ] || selfplay slime data --num-games 1000 --out "$OUT/games.jsonl"
 [ -f "$OUT/games_eval.jsonl" ] || selfplay slime data --held-out --num-games 100 --out "$OUT/games_eval.jsonl"
-selfplay slime check --slime "$SLIME" --config "$CONFIG" --data "$OUT/games.jsonl"
+selfplay slime check --slime "$SLIME" --config "$CONFIG" --data "$OUT/games.jsonl" --data "$OUT/games_eval.jsonl"
 
 # shellcheck source=/dev/null
 source "$SLIME/scripts/models/qwen2.5-7B.sh" # MODEL_ARGS
@@ -32,7 +35,7 @@ CKPT_ARGS=(
   --ref-load "$REF_LOAD"
   --load "$OUT/checkpoints"
   --save "$OUT/checkpoints"
-  --save-interval 20
+  --save-interval 50 # rollouts; a save is about 120 GB with Adam's state and the Hugging Face copy, and all are kept
   --save-hf "$OUT/hf/{rollout_id}"
 )
 CUSTOM_ARGS=(
@@ -51,8 +54,8 @@ ROLLOUT_ARGS=(
   --num-rollout 200
   --rollout-batch-size 32
   --n-samples-per-prompt 8
-  --rollout-max-response-len 4096 # of a whole dialogue, the partner's words included
-  --rollout-max-context-len 8192
+  --rollout-max-response-len 8192 # of a whole dialogue: 20 turns of at most 256 tokens, and what is heard between them
+  --rollout-max-context-len 10240 # and the prompt
   --rollout-temperature 1 # and no top-p or top-k, so that log-probs are those of the policy
   --global-batch-size 256
   --balance-data
@@ -61,7 +64,7 @@ EVAL_ARGS=(
   --eval-interval 20
   --eval-prompt-data held_out "$OUT/games_eval.jsonl"
   --n-samples-per-eval-prompt 1
-  --eval-max-response-len 4096
+  --eval-max-response-len 8192
   --eval-temperature 1
 )
 GRPO_ARGS=(
@@ -90,12 +93,17 @@ PERF_ARGS=(
   --recompute-method uniform
   --recompute-num-layers 1
   --use-dynamic-batch-size
-  --max-tokens-per-gpu 9216
+  --max-tokens-per-gpu 10240 # not below the longest sequence
   --attention-dropout 0.0
   --hidden-dropout 0.0
   --accumulate-allreduce-grads-in-fp32
   --attention-softmax-in-fp32
   --attention-backend flash
+)
+TRACKING_ARGS=(
+  --use-tensorboard
+  --tb-project-name selfplay # the folder is TENSORBOARD_DIR, below
+  --tb-experiment-name "${EXP_NAME:-slime_matching}"
 )
 SGLANG_ARGS=(
   --rollout-num-gpus-per-engine 2
@@ -110,10 +118,12 @@ CLUSTER_ARGS=(
 
 # A cluster that runs already is used as it is; one that is started here ends with this script.
 if [ -z "${RAY_ADDRESS:-}" ]; then
-  trap 'ray stop' EXIT
   ray start --head --node-ip-address 127.0.0.1 --num-gpus "$NUM_GPUS" --disable-usage-stats
+  trap 'ray stop' EXIT # only now: where a cluster ran already, the start has failed, and that one is not ours to stop
 fi
 ray job submit --address "${RAY_ADDRESS:-http://127.0.0.1:8265}" \
-  --runtime-env-json "{\"env_vars\": {\"PYTHONPATH\": \"$PYTHONPATH\", \"CUDA_DEVICE_MAX_CONNECTIONS\": \"1\"}}" \
+  --runtime-env-json "{\"env_vars\": {\"PYTHONPATH\": \"$PYTHONPATH\", \"CUDA_DEVICE_MAX_CONNECTIONS\": \"1\",
+    \"TENSORBOARD_DIR\": \"$OUT/tensorboard\"}}" \
   -- python3 "$SLIME/train.py" "${MODEL_ARGS[@]}" "${CKPT_ARGS[@]}" "${CUSTOM_ARGS[@]}" "${ROLLOUT_ARGS[@]}" \
-  "${EVAL_ARGS[@]}" "${GRPO_ARGS[@]}" "${OPTIMIZER_ARGS[@]}" "${PERF_ARGS[@]}" "${SGLANG_ARGS[@]}" "${CLUSTER_ARGS[@]}" "$@"
+  "${EVAL_ARGS[@]}" "${GRPO_ARGS[@]}" "${OPTIMIZER_ARGS[@]}" "${PERF_ARGS[@]}" "${TRACKING_ARGS[@]}" "${SGLANG_ARGS[@]}" \
+  "${CLUSTER_ARGS[@]}" "$@"

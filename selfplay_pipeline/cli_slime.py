@@ -28,8 +28,13 @@ def data(
     seed: Annotated[int | None, typer.Option(min=0, help="Seeds the game states.")] = None,
     first_state: Annotated[int, typer.Option(min=0, help="Number of the first game state.")] = 0,
     max_length: Annotated[
-        int, typer.Option(min=1, help="Turns of both players; twice max_turns of matching_config.yaml.")
-    ] = 40,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Turns of both players, at most twice max_turns of matching_config.yaml [default: 40; of a YAML file, "
+            "its game.max_length].",
+        ),
+    ] = None,
     held_out: Annotated[
         bool,
         typer.Option("--held-out", help="States of `selfplay evaluate`, none of them for training."),
@@ -46,6 +51,8 @@ def data(
     from selfplay_pipeline.ui import progress
 
     overrides = {"evaluate.state_seed" if held_out else "seed": seed, "game.max_length": max_length}
+    if max_length is None and not (Path(config).suffix or Path(config).exists()):
+        overrides["game.max_length"] = 40
     settings = load_config(config, overrides)
     job = DataJob(
         game=settings.game,
@@ -64,7 +71,9 @@ def data(
 
 @slime_app.command()
 def check(
-    data: Annotated[Path | None, typer.Option(help="Prompt data of `selfplay slime data` to read as well.")] = None,
+    data: Annotated[
+        list[Path] | None, typer.Option(help="Prompt data of `selfplay slime data` to read as well; may be repeated.")
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="File for slime's --custom-config-path [default: the package's own].")
     ] = None,
@@ -79,7 +88,7 @@ def check(
 
     from selfplay_pipeline.slime.check import check_all
 
-    found = check_all(slime, config, data)
+    found = check_all(slime, config, data or [])
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for item in found:
         table.add_row("ok" if item.ok else "missing", item.what, item.found)

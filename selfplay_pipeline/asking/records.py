@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import explain
+from selfplay_pipeline.files import explain, write_text
 from selfplay_pipeline.generate.records import read_lines
 from selfplay_pipeline.generate.store import repair
 
@@ -67,13 +69,52 @@ class DialogueRecord(BaseModel):
 
 def append_dialogues(log_dir: Path, records: Iterable[DialogueRecord]) -> None:
     """Add dialogues to the log directory's file, all in one write; a line torn by an earlier kill is cut off first."""
-    lines = "".join(record.model_dump_json() + "\n" for record in records)
+    with _locked(log_dir) as path:
+        _append(path, _lines(records))
+
+
+def log_step(log_dir: Path, step: int, records: Iterable[DialogueRecord]) -> None:
+    """Add a step's dialogues, in place of lines of this step or a later one, which an earlier process left.
+
+    Raises:
+        UserError: a line that must be read for it is bad.
+    """
+    with _locked(log_dir) as path:
+        if _last_step(path) < step:
+            _append(path, _lines(records))
+        else:
+            kept = [record for record in read_dialogues(path) if record.step < step]
+            write_text(path, _lines([*kept, *records]))
+
+
+@contextmanager
+def _locked(log_dir: Path) -> Iterator[Path]:
     log_dir.mkdir(parents=True, exist_ok=True)
     path = log_dir / FILE_NAME
     with FileLock(path.with_name(path.name + ".lock")):
-        repair(path)
-        with path.open("ab") as file:
-            file.write(lines.encode())
+        yield path
+
+
+def _lines(records: Iterable[DialogueRecord]) -> str:
+    return "".join(record.model_dump_json() + "\n" for record in records)
+
+
+def _append(path: Path, lines: str) -> None:
+    repair(path)
+    with path.open("ab") as file:
+        file.write(lines.encode())
+
+
+def _last_step(path: Path) -> int:
+    """Of the last whole line, -1 without one; the end of the file is enough to find it."""
+    if not path.exists():
+        return -1
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 4096))
+        for line in reversed(file.read().splitlines()):
+            with suppress(ValueError, KeyError, TypeError):
+                return int(json.loads(line)["step"])
+    return -1
 
 
 def read_dialogues(path: Path) -> Iterator[DialogueRecord]:

@@ -29,20 +29,17 @@ class SGLangEngine:
         request_timeout: float = 600,
         attempts: int = 6,
         alive: Callable[[], bool] = lambda: True,
-        headers: Mapping[str, str] | None = None,
     ) -> None:
         """Args:
         urls: the servers' addresses.
         request_timeout: seconds for one completion.
         attempts: how often a request is sent before it fails; waits double from 0.5 s to 8 s.
         alive: whether a server that we launched still runs; when it does not, waiting is pointless.
-        headers: sent with every request, for routers.
         """
         self.urls = [url.rstrip("/") for url in urls]
         self.request_timeout = request_timeout
         self.attempts = attempts
         self.alive = alive
-        self.headers = headers
         self._session: aiohttp.ClientSession | None = None
 
     @property
@@ -51,21 +48,25 @@ class SGLangEngine:
             self._session = aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(total=self.request_timeout),
                 connector=aiohttp.TCPConnector(limit=0),
-                headers=self.headers,
             )
         return self._session
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str = "") -> Completion:
         return completion_of(await self.ask(_request(prompt_ids, params), session))
 
-    async def ask(self, request: dict[str, Any], session: str = "") -> dict[str, Any]:
+    async def ask(
+        self, request: dict[str, Any], session: str = "", headers: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
         """Send a whole request of `/generate` and return the whole answer.
+
+        Args:
+            headers: for routers.
 
         Raises:
             EngineError: no answer after all retries.
         """
         url = self.urls[zlib.crc32(session.encode()) % len(self.urls)]
-        return await self._post(url, "/generate", request)
+        return await self._post(url, "/generate", request, headers)
 
     async def served_models(self) -> list[str]:
         """What each server says it serves.
@@ -109,7 +110,7 @@ class SGLangEngine:
             await self._session.close()
             self._session = None
 
-    async def _post(self, url: str, path: str, body: Any) -> dict[str, Any]:
+    async def _post(self, url: str, path: str, body: Any, headers: Mapping[str, str] | None = None) -> dict[str, Any]:
         """POST (GET without a body), again and again with growing pauses while the server is away.
 
         Raises:
@@ -123,26 +124,37 @@ class SGLangEngine:
         try:
             async for attempt in retrying:
                 with attempt:
-                    return await self._send(url, path, body)
+                    return await self._send(url, path, body, headers)
         except RetryError as error:
             raise EngineError(f"{url}{path}: {error.last_attempt.exception()}") from None
         raise AssertionError("unreachable")
 
-    async def _send(self, url: str, path: str, body: Any) -> dict[str, Any]:
+    async def _send(self, url: str, path: str, body: Any, headers: Mapping[str, str] | None) -> dict[str, Any]:
         method = "GET" if body is None else "POST"
         try:
-            async with self._http.request(method, url + path, json=body) as response:
-                if response.status >= 500:
+            async with self._http.request(method, url + path, json=body, headers=headers) as response:
+                if response.status >= 500 or response.status in (408, 429):
                     raise _Retriable(f"answered {response.status}")
                 if response.status >= 400:
                     raise EngineError(f"{url}{path} answered {response.status}: {(await response.text())[:300]}")
-                if response.content_type != "application/json":
-                    return {}
-                return dict(await response.json())
+                answer = await _json_object(response) if response.content_type == "application/json" else {}
+                if path == "/generate" and "meta_info" not in answer:
+                    raise _Retriable("answered without meta_info")
+                return answer
         except (aiohttp.ClientError, TimeoutError) as error:
             if not self.alive():
                 raise EngineError(f"{url}{path}: the server has ended") from None
             raise _Retriable(f"{type(error).__name__} {error}".strip()) from None
+
+
+async def _json_object(response: aiohttp.ClientResponse) -> dict[str, Any]:
+    try:
+        answer = await response.json()
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise _Retriable("answered with what is no JSON object")
+    return answer
 
 
 def _request(prompt_ids: Sequence[int], params: SamplingParams) -> dict[str, Any]:

@@ -6,12 +6,15 @@ import ast
 import importlib.metadata
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 from selfplay_pipeline.config import gpu_visible
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.generate.records import CHAT
 from selfplay_pipeline.slime.config import DEFAULT, RolloutConfig
 from selfplay_pipeline.slime.data import check_data
 
@@ -49,13 +52,13 @@ class Item:
     remedy: str = ""
 
 
-def check_all(slime: Path | None, config: Path | None, data: Path | None) -> list[Item]:
+def check_all(slime: Path | None, config: Path | None, data: Sequence[Path] = ()) -> list[Item]:
     """Everything, in the order in which to mend it.
 
     Args:
         slime: folder of slime's source; by default what Python would import.
         config: file for `--custom-config-path`; by default the package's own.
-        data: prompt data; by default none is read.
+        data: files of prompt data; by default none is read.
     """
     source = Source.find(slime)
     items = [
@@ -67,14 +70,12 @@ def check_all(slime: Path | None, config: Path | None, data: Path | None) -> lis
         )
     ]
     if source is not None:
-        items += [*check_calls(source), *check_sample(source), check_flags(source)]
+        items += [*check_calls(source), *check_sample(source), check_stopping(source), check_flags(source)]
     items += [_module("megatron", "slime trains with Megatron-LM; take slime's image or set PYTHONPATH to its folder")]
     items += [_module("sglang", "slime plays with SGLang; take slime's image"), _module("ray", "pip install ray")]
     items += [Item(gpu_visible(), "GPU", "visible" if gpu_visible() else "none", "slime trains on GPUs only")]
-    items += check_config(config or DEFAULT)
-    if data is not None:
-        items.append(_attempt("prompt data", lambda: _data(data)))
-    return items
+    items += [_attempt("our hooks", _hooks), *check_config(config or DEFAULT)]
+    return items + [item for path in data for item in check_rows(path, config or DEFAULT)]
 
 
 @dataclass
@@ -102,7 +103,7 @@ class Source:
     @property
     def version(self) -> str:
         setup = self.root / "setup.py"
-        if setup.is_file() and (found := re.search(r"version=\"([^\"]+)\"", setup.read_text())):
+        if setup.is_file() and (found := re.search(r"version=\"([^\"]+)\"", _text(setup))):
             return found[1]
         try:
             return importlib.metadata.version("slime")
@@ -110,14 +111,17 @@ class Source:
             return "of unknown version"
 
     def modules(self) -> Iterator[ast.Module]:
-        """All modules, parsed."""
+        """All modules that can be read, parsed."""
         for path in sorted((self.root / "slime").rglob("*.py")):
             yield self.module(path)
 
     def module(self, path: Path) -> ast.Module:
-        """One module, parsed."""
+        """One module, parsed; an empty one where it is missing or cannot be read."""
         if path not in self.trees:
-            self.trees[path] = ast.parse(path.read_text())
+            try:
+                self.trees[path] = ast.parse(path.read_bytes())
+            except (OSError, SyntaxError, ValueError, RecursionError):
+                self.trees[path] = ast.Module([], [])
         return self.trees[path]
 
     def calls(self, name: str) -> list[list[str]]:
@@ -129,11 +133,10 @@ class Source:
             if isinstance(call, ast.Call) and ast.unparse(call.func).removeprefix("self.") == name
         ]
 
-    def sample(self) -> ast.ClassDef | None:
-        """The class `Sample`."""
-        tree = self.module(self.root / "slime" / "utils" / "types.py")
-        classes = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Sample")
-        return next(classes, None)
+    def class_of(self, path: str, name: str) -> ast.ClassDef | None:
+        """A class of a module, whose path is given from the package's folder."""
+        tree = self.module(self.root / "slime" / path)
+        return next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name), None)
 
     def options(self) -> set[str]:
         """Names of command-line options in the source."""
@@ -146,7 +149,7 @@ class Source:
 
     def script_options(self) -> set[str]:
         """Options that slime's own launch scripts pass, to Megatron and SGLang too."""
-        return {name for path in sorted(self.root.glob("scripts/**/*.sh")) for name in options_of(path.read_text())}
+        return {name for path in sorted(self.root.glob("scripts/**/*.sh")) for name in options_of(_text(path))}
 
 
 def check_calls(source: Source) -> list[Item]:
@@ -161,7 +164,7 @@ def check_calls(source: Source) -> list[Item]:
 
 def check_sample(source: Source) -> list[Item]:
     """Whether `Sample` has what the rollout reads and writes."""
-    sample = source.sample()
+    sample = source.class_of("utils/types.py", "Sample")
     body = sample.body if sample is not None else []
     names = {node.target.id for node in body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
     statuses = {
@@ -183,6 +186,18 @@ def check_sample(source: Source) -> list[Item]:
     else:
         items.append(Item(True, "Sample.append_response_tokens", "not in this version: the fields are set one by one"))
     return items
+
+
+def check_stopping(source: Source) -> Item:
+    """Whether a dialogue can see that slime wants its step to end, which `rollout` reads off `GenerateState`."""
+    names: set[str] = set()
+    for path, name in (("rollout/sglang_rollout.py", "GenerateState"), ("utils/misc.py", "SingletonMeta")):
+        found = source.class_of(path, name)
+        nodes = ast.walk(found) if found is not None else iter(())
+        assigned = [target for node in nodes if isinstance(node, ast.Assign) for target in node.targets]
+        names |= {f"{name}.{ast.unparse(target).removeprefix('self.')}" for target in assigned}
+    remedy = f"slime {VERSION} has them; without them a dialogue is not broken off while its partner thinks"
+    return _all_there("end of a step", ("GenerateState.aborted", "SingletonMeta._instances"), names, remedy)
 
 
 def check_flags(source: Source, script: Path = SCRIPT) -> Item:
@@ -218,13 +233,36 @@ def check_config(path: Path) -> list[Item]:
     return [Item(True, "configuration", found), _attempt("partner", lambda: _partner(config))]
 
 
+def _hooks() -> str:
+    for name in ("rollout", "hooks"):
+        import_module(f"selfplay_pipeline.slime.{name}")
+    return "can be imported"
+
+
 def _partner(config: RolloutConfig) -> str:
-    return f"{config.player().name} can be called"
+    section = config.selfplay
+    if section.partner == CHAT:
+        import_module("openai")
+    # Without its cache, whose file would be made here.
+    looked_at = section.model_copy(update={"chat": section.chat.model_copy(update={"cache": None})})
+    return f"{config.model_copy(update={'selfplay': looked_at}).player().name} can be called"
 
 
-def _data(path: Path) -> str:
-    rules = check_data(path)
-    return f"{path}: boards of {', '.join(sorted({f'{rule.size}×{rule.size}' for rule in rules}))}"
+def check_rows(path: Path, config: Path) -> list[Item]:
+    """Whether the rows can be played, and promise no more turns than a dialogue of this configuration gets."""
+    try:
+        rules = check_data(path)
+    except UserError as error:
+        return [Item(False, "prompt data", str(error), "mend what it says")]
+    boards = ", ".join(sorted({f"{rule.size}×{rule.size}" for rule in rules}))
+    items = [Item(True, "prompt data", f"{path}: boards of {boards}")]
+    with suppress(UserError):  # said of the configuration already
+        turns, promised = 2 * RolloutConfig.read(config).max_turns, max(rule.max_length for rule in rules)
+        if promised > turns:
+            found = f"{path}: the rows promise {promised} turns, a dialogue gets {turns}"
+            remedy = f"write them with --max-length {turns}, or raise max_turns of {config.name}"
+            items.append(Item(False, "turns", found, remedy))
+    return items
 
 
 def _attempt(what: str, find: Callable[[], str]) -> Item:
@@ -234,6 +272,8 @@ def _attempt(what: str, find: Callable[[], str]) -> Item:
         return Item(False, what, str(error), "mend what it says")
     except ModuleNotFoundError as error:
         return Item(False, what, f"needs the module {error.name}", f"pip install {error.name}")
+    except ImportError as error:
+        return Item(False, what, f"cannot be imported: {' '.join(str(error).split())}", "mend the installation")
 
 
 def _all_there(what: str, needed: Sequence[str], names: set[str], remedy: str) -> Item:
@@ -246,11 +286,15 @@ def _module(name: str, remedy: str) -> Item:
     return Item(found, name, "found" if found else "not found", remedy)
 
 
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace")
+
+
 def _options_in(package: str) -> set[str]:
     spec = find_spec(package)
     folders = [Path(place) for place in (spec.submodule_search_locations or [])] if spec is not None else []
     files = [path for folder in folders for path in folder.glob("training/arguments.py")]
-    return {name for path in files for name in re.findall(r"--[a-z][a-z0-9-]*", path.read_text())}
+    return {name for path in files for name in re.findall(r"--[a-z][a-z0-9-]*", _text(path))}
 
 
 def _sglang_options() -> set[str]:
@@ -258,5 +302,5 @@ def _sglang_options() -> set[str]:
     spec = find_spec("sglang")
     folders = [Path(place) for place in (spec.submodule_search_locations or [])] if spec is not None else []
     files = [path for folder in folders for path in folder.glob("srt/server_args.py")]
-    names = {name for path in files for name in re.findall(r"\"--([a-z][a-z0-9-]*)\"", path.read_text())}
+    names = {name for path in files for name in re.findall(r"\"--([a-z][a-z0-9-]*)\"", _text(path))}
     return {f"--sglang-{name}" for name in names}

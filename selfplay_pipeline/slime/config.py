@@ -65,7 +65,7 @@ class RolloutConfig(BaseModel):
             data = yaml.safe_load(path.read_text()) or {}
         except OSError as error:
             raise UserError(f"{path}: {error.strerror}; selfplay_pipeline/slime/matching_config.yaml is one") from None
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError) as error:
             raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
         if not isinstance(data, dict):
             raise UserError(f"{path}: expected keys and values, found {type(data).__name__}")

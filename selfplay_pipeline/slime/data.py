@@ -17,6 +17,9 @@ from selfplay_pipeline.games.registry import GameConfig, make_game
 from selfplay_pipeline.games.types import HELD_OUT, TRAIN, state_rng
 from selfplay_pipeline.generate.records import read_lines
 
+UNUSABLE = (TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+"""What reading a row raises whose values are of another kind than those written here."""
+
 
 @dataclass(frozen=True)
 class DataJob:
@@ -118,6 +121,8 @@ def check_data(path: Path) -> list[GameConfig]:
             config, game_id = _check_row(row)
         except json.JSONDecodeError as error:
             raise UserError(f"{path}:{number}: not JSON: {error.msg}") from None
+        except UNUSABLE as error:
+            raise UserError(f"{path}:{number}: not JSON that can be read: {error}") from None
         except UserError as error:
             raise UserError(f"{path}:{number}: {error}") from None
         if seen.setdefault(game_id, number) != number:
@@ -133,7 +138,11 @@ def _check_row(row: Any) -> tuple[GameConfig, str]:
     metadata = row.get("metadata") if isinstance(row, dict) else None
     if not isinstance(metadata, dict):
         raise UserError("field 'metadata' is missing; `selfplay slime data` writes it")
-    game, state = game_of(metadata)
+    try:
+        game, state = game_of(metadata)
+    except UNUSABLE as error:
+        what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise UserError(f"field 'metadata.game_state' is unusable ({what}); write the file again") from None
     if not metadata.get("game_id"):
         raise UserError("field 'game_id' is missing; `selfplay slime data` writes it")
     told = {name: metadata.get(name) for name in ("ground_truth", "optimal_score")}

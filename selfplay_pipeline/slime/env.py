@@ -23,13 +23,15 @@ from selfplay_pipeline.generate.players import Place, Player
 from selfplay_pipeline.generate.records import PartnerUsage
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.online.interaction import MultiPlayerInteraction
+from selfplay_pipeline.partners.client import RequestCapError
 from selfplay_pipeline.slime.config import RolloutConfig
 from selfplay_pipeline.slime.data import game_of
 
 T = TypeVar("T")
 POLICY_SEAT, PARTNER_SEAT = 0, 1
 DIALOGUE = "dialogue"
-"""Key of a sample's metadata under which its play is kept: {status, turns, usage}; slime's own dumps hold it too."""
+"""Key of a sample's metadata under which its play is kept: {status, turns, usage, failure}; slime's own dumps hold
+it too."""
 logger = logging.getLogger(__name__)
 
 
@@ -79,6 +81,8 @@ class MatchingEnv:
     async def start(self) -> tuple[str, dict[str, Any]]:
         """Begin anew; returns what the policy reads first."""
         self.failure = None
+        if self._id:
+            await self.interaction.finalize_interaction(self._id)
         # Two samples of one group differ in their index, so a partner that draws lots does not repeat itself.
         numbers = (getattr(self.args, "rollout_seed", 0), self.sample.group_index, self.sample.index)
         place = tuple(abs(int(number or 0)) for number in numbers)
@@ -145,7 +149,8 @@ class MatchingEnv:
         seat = self.play.seats[PARTNER_SEAT]
         usage = seat.usage.model_dump() if isinstance(seat, _GuardedSeat) and seat.usage is not None else None
         self.sample.reward = self.reward
-        self.sample.metadata = {**self.sample.metadata, DIALOGUE: {"status": status, "turns": turns, "usage": usage}}
+        dialogue = {"status": status, "turns": turns, "usage": usage, "failure": self.failure}
+        self.sample.metadata = {**self.sample.metadata, DIALOGUE: dialogue}
 
 
 @dataclass(frozen=True)
@@ -182,8 +187,14 @@ class _GuardedSeat:
         began = time.monotonic()
         try:
             return await self.seat.act()
-        except (EngineError, UserError):
-            raise
+        except RequestCapError:
+            cap = self.env.config.selfplay.chat.max_requests
+            raise UserError(
+                f"partner: all {cap} requests of selfplay.chat.max_requests are sent by this process; training stops "
+                "here, and the same command with a higher number continues from the last save"
+            ) from None
+        except (EngineError, UserError, ImportError):
+            raise  # a module that is missing is missing to every play
         except Exception as error:
             # Not its text: a client's message may hold what was sent, headers included.
             raise EngineError(f"the partner raised {type(error).__name__}") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import logging
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from selfplay_pipeline.asking.records import FILE_NAME, DialogueRecord, append_dialogues, read_dialogues
-from selfplay_pipeline.files import write_text
+from selfplay_pipeline.asking.records import DialogueRecord, log_step
+from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.questions import asking
 from selfplay_pipeline.games.types import ActionKind
 from selfplay_pipeline.slime.config import RolloutConfig
@@ -26,6 +26,9 @@ GROUP_NORMALISED = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
 STD_NORMALISED = ("grpo", "gspo", "cispo")
 """As in `_post_process_rewards` of slime 0.3.1."""
 AVERAGED = ("reward", "turns", "messages", "questions", "specific", "pairs", "repeated", "learned", "leaks")
+logger = logging.getLogger(__name__)
+_trained: set[Path] = set()
+"""Log folders of the runs whose training rollouts this process has logged; slime logs all of a run in one process."""
 
 
 def post_process_rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
@@ -36,7 +39,18 @@ def post_process_rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float]
 
     Returns:
         Raw and normalised rewards, in the samples' order.
+
+    Raises:
+        UserError: not one was played, so that there is nothing to train on.
     """
+    if samples and all(sample.remove_sample for sample in samples):
+        reasons = [(sample.metadata.get(DIALOGUE) or {}).get("failure") for sample in samples]
+        last = next((reason for reason in reversed(reasons) if reason), "")
+        why = f"the partner gave no answer; the last reason: {last}" if last else "the engine broke them off"
+        raise UserError(
+            f"not one of the step's {len(samples)} games was played: {why}; mend it and start the same command again, "
+            "which continues from the last save"
+        )
     groups: dict[Any, list[int]] = defaultdict(list)
     for position, sample in enumerate(samples):
         groups[sample.group_index].append(position)
@@ -74,32 +88,53 @@ def log_rollout(
     Returns:
         False, so that slime's own logging goes on.
     """
+    if _replayed(args):
+        return False
     records = dialogues_of(samples, rollout_id)
     log_dir = RolloutConfig.of(args).log_dir(args)
-    _forget_from(log_dir, rollout_id)
-    append_dialogues(log_dir, records)
-    if rollout_extra_metrics is not None:
-        rollout_extra_metrics.update(_named("rollout", figures_of(samples, records)))
+    log_step(log_dir, rollout_id, records)
+    _trained.add(log_dir)
+    _show(args, rollout_id, "rollout", _named("rollout", figures_of(samples, records)), rollout_extra_metrics)
     return False
 
 
 def log_eval_rollout(
     rollout_id: int, args: Any, data: dict[str, dict[str, Any]], extra_metrics: dict[str, Any] | None
 ) -> bool:
-    """slime's `--custom-eval-rollout-log-function-path`: the same, in a folder for each evaluation set."""
+    """slime's `--custom-eval-rollout-log-function-path`: the same, in a folder for each evaluation set.
+
+    The step is how often the policy had been updated: slime evaluates rollout 0 once before it is trained on and, with
+    an interval of 1, once after. Lost samples are taken out of slime's own means.
+    """
+    if _replayed(args):
+        return False
     figures: dict[str, float] = {}
+    run = RolloutConfig.of(args).log_dir(args)
+    step = rollout_id + 1 if rollout_id or run in _trained else 0
     for name, results in data.items():
         samples = results.get("samples") or []
-        records = dialogues_of(samples, rollout_id)
-        log_dir = RolloutConfig.of(args).log_dir(args) / f"eval-{name}"
-        _forget_from(log_dir, rollout_id)
-        append_dialogues(log_dir, records)
+        records = dialogues_of(samples, step)
+        log_step(run / f"eval-{name}", step, records)
         figures |= _named(f"eval/{name}", figures_of(samples, records))
-    if extra_metrics is not None:
-        extra_metrics.update(figures)
-    else:
-        _log_with_slime(args, rollout_id, figures)
+        # slime's pass rate counts on whole groups.
+        if not getattr(args, "log_passrate", False):
+            _drop_lost(results)
+    _show(args, rollout_id, "eval", figures, extra_metrics)
     return False
+
+
+def _replayed(args: Any) -> bool:
+    """Whether slime trains on the dump of another run, which has its own log."""
+    return bool(getattr(args, "load_debug_rollout_data", None))
+
+
+def _drop_lost(results: dict[str, Any]) -> None:
+    """Keep what was played, unless nothing was: slime divides by the number of samples."""
+    samples = results.get("samples") or []
+    kept = [position for position, sample in enumerate(samples) if not sample.remove_sample]
+    for name in ("rewards", "truncated", "samples"):
+        if kept and name in results:
+            results[name] = [results[name][position] for position in kept]
 
 
 def dialogues_of(samples: Iterable[Any], step: int) -> list[DialogueRecord]:
@@ -152,29 +187,16 @@ def _named(prefix: str, figures: dict[str, float]) -> dict[str, float]:
     return {f"{prefix}/dialogue/{name}": value for name, value in figures.items()}
 
 
-def _forget_from(log_dir: Path, step: int) -> None:
-    path = log_dir / FILE_NAME
-    if not path.exists() or _last_step(path) < step:
+def _show(args: Any, rollout_id: int, kind: str, figures: dict[str, float], metrics: dict[str, Any] | None) -> None:
+    """Into slime's metrics, and into the log, since slime shows metrics only on wandb and TensorBoard."""
+    logger.info("%s %d: %s", kind, rollout_id, figures)
+    if metrics is not None:
+        metrics.update(figures)
         return
-    kept = [record for record in read_dialogues(path) if record.step < step]
-    write_text(path, "".join(record.model_dump_json() + "\n" for record in kept))
-
-
-def _last_step(path: Path) -> int:
-    """Of the last whole line; the end of the file is enough to find it."""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - 4096))
-        for line in reversed(file.read().splitlines()):
-            with suppress(ValueError, KeyError):
-                return int(json.loads(line)["step"])
-    return -1
-
-
-def _log_with_slime(args: Any, rollout_id: int, figures: dict[str, float]) -> None:
-    # slime hands over no metrics to add to after most evaluations, so they go where it logs its own.
+    # After evaluations slime hands over no metrics to add to, so they go where it logs its own.
     with suppress(ImportError):
         from slime.observability import logging_utils
         from slime.observability.metric_utils import compute_rollout_step
 
-        step = {"eval/step": compute_rollout_step(args, rollout_id)}
-        logging_utils.log(args, figures | step, step_key="eval/step")
+        step = {f"{kind}/step": compute_rollout_step(args, rollout_id)}
+        logging_utils.log(args, figures | step, step_key=f"{kind}/step")

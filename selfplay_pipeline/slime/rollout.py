@@ -6,23 +6,24 @@ heard, masked. Nothing is tokenised twice, and every prompt begins with the one 
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import uuid
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from selfplay_pipeline.engines.open import model_context_length
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine, completion_of
 from selfplay_pipeline.engines.types import Completion, FinishReason
+from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.types import Status
 from selfplay_pipeline.generate.records import ChatMessage
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from selfplay_pipeline.slime.config import RolloutConfig
 from selfplay_pipeline.slime.env import MatchingEnv, build_env, chat_of
 
+T = TypeVar("T")
 PRODUCED = (
     "tokens", "response", "response_length", "reward", "loss_mask", "weight_versions", "rollout_log_probs",
     "rollout_top_p_token_ids", "rollout_top_p_token_offsets", "rollout_routed_experts", "remove_sample", "status",
@@ -39,22 +40,24 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
     - COMPLETED: the game ended by its own rules, agreed or not; without agreement the reward is 0.
     - TRUNCATED: a limit outside the rules ended it: `max_turns`, response or context length. The reward is 0, since
       nothing was agreed, and the sample is trained on: such games are the policy's own doing.
-    - ABORTED: the engine gave up the request, as slime tells it to at the end of a step with partial rollouts. A game
-      cannot be taken up in its middle, because the partner's side is not stored: such a sample begins anew.
+    - ABORTED: broken off, by the engine or because slime has the samples of its step, as after every rollout. With
+      --partial-rollout such a sample comes again, else slime drops it. A game cannot be taken up in its middle, because
+      the partner's side is not stored: it begins anew. So --partial-rollout draws long games again and keeps those of
+      their groups that were short enough to end, and its batches lean to short games.
     - FAILED: the partner gave no answer. `remove_sample` keeps it out of the loss, `hooks.post_process_rewards` out of
       its group's mean.
 
     Raises:
         EngineError: the router does not answer, after all retries; without it no sample can be played.
-        UserError: the configuration or the data is wrong, which no other sample would mend.
+        UserError: the configuration or the data is wrong, which no other sample would mend; among them a prompt that
+            leaves no room for a single token.
     """
     status = type(sample).Status
     start_afresh(sample)
     env = build_env(sample, args)
     await env.start()
-    async with _router(args, sample) as router:
-        dialogue = Dialogue(args, sample, dict(sampling_params), context_length(args, evaluation), env, router)
-        ended = await dialogue.play()
+    router = router_of(args, asyncio.get_running_loop())
+    ended = await Dialogue(args, sample, dict(sampling_params), context_length(args, evaluation), env, router).play()
     env.close()
     sample.status = getattr(status, ended)
     return sample
@@ -77,7 +80,6 @@ class Dialogue:
     router: SGLangEngine
 
     def __post_init__(self) -> None:
-        self.config = RolloutConfig.of(self.args)
         self.chat = chat_of(self.args.hf_checkpoint)
         self.sample.tokens = first_prompt(self.chat, self.sample.prompt)
         self.sample.loss_mask, self.sample.rollout_log_probs = [], []
@@ -85,23 +87,36 @@ class Dialogue:
     async def play(self) -> str:
         """Play until the end and return the name of the sample's status."""
         heard: list[int] = []
-        for _ in range(self.config.max_turns):
+        for _ in range(self.env.config.max_turns):
             room = self.room() - len(heard)
+            if room <= 0 and not self.sample.response_length:
+                tokens = len(self.sample.tokens)
+                raise UserError(
+                    f"game {self.sample.metadata.get('game_id')}: its prompt of {tokens} tokens leaves room for none "
+                    f"in a context of {self.context}, a response of {self.sampling['max_new_tokens']}; "
+                    "raise --rollout-max-context-len or --rollout-max-response-len (--eval-max-… for evaluations)"
+                )
             if room <= 0:
                 return self.truncated(Status.CONTEXT_LENGTH)
             if _stopping():
                 return self.aborted()
             self.append(heard)
-            limit = min(self.config.selfplay.max_new_tokens, room)
-            answer = await self.router.ask(self.request(limit), self.sample.session_id)
+            limit = min(self.env.config.selfplay.max_new_tokens, room)
+            answer = await self.router.ask(self.request(limit), headers=self.headers())
             if (answer["meta_info"]["finish_reason"] or {}).get("type", "abort") == FinishReason.ABORT:
                 return self.aborted()
             said = completion_of(answer)
+            if not said.token_ids:
+                return self.aborted()
             self.append(said.token_ids, logprobs=said.logprobs, meta=answer["meta_info"])
             cut = said.finish_reason is FinishReason.LENGTH
             if cut and limit == room:
                 return self.truncated(Status.CONTEXT_LENGTH)
-            observation, over, _ = await self.env.answer(self.chat.decode_reply(said.token_ids), cut=cut)
+            answering = self.env.answer(self.chat.decode_reply(said.token_ids), cut=cut)
+            heard_of = await _unless_stopping(answering)
+            if heard_of is None:
+                return self.aborted()
+            observation, over, _ = heard_of
             if over:
                 return "COMPLETED" if self.env.failure is None else "FAILED"
             heard = what_is_heard(self.chat, observation, said)
@@ -119,6 +134,11 @@ class Dialogue:
     def aborted(self) -> str:
         self.sample.remove_sample = True
         return "ABORTED"
+
+    def headers(self) -> dict[str, str]:
+        """For the router: each request begins with the one before, which one server has cached."""
+        routed = getattr(self.args, "router_policy", None) == "consistent_hashing"
+        return {"X-SMG-Routing-Key": self.sample.session_id} if routed else {}
 
     def request(self, max_new_tokens: int) -> dict[str, Any]:
         """What the router is asked: the sample so far, to be continued by one turn."""
@@ -152,6 +172,20 @@ class Dialogue:
         sample.rollout_log_probs = [*sample.rollout_log_probs, *(logprobs or [0.0] * len(tokens))]
         if meta and "weight_version" in meta:
             sample.weight_versions.append(meta["weight_version"])
+
+
+async def _unless_stopping(answering: Coroutine[Any, Any, T]) -> T | None:
+    """What the partner answers; None once slime wants the step to end, for which no partner is waited for."""
+    task = asyncio.ensure_future(answering)
+    try:
+        while not task.done():
+            await asyncio.wait({task}, timeout=LOOK)
+            if not task.done() and _stopping():
+                return None
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def _stopping() -> bool:
@@ -194,18 +228,19 @@ def context_length(args: Any, evaluation: bool) -> int:
 _context_of = lru_cache(maxsize=4)(model_context_length)
 
 
-@asynccontextmanager
-async def _router(args: Any, sample: Any) -> AsyncIterator[SGLangEngine]:
-    routed = getattr(args, "router_policy", None) == "consistent_hashing"
-    # Each request of a play begins with the one before, which the server that answered that one has cached.
-    headers = {"X-SMG-Routing-Key": sample.session_id} if routed else {}
-    url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}"
-    engine = SGLangEngine([url], attempts=ATTEMPTS, headers=headers)
-    try:
-        yield engine
-    finally:
-        await engine.close()
+def router_of(args: Any, loop: asyncio.AbstractEventLoop) -> SGLangEngine:
+    """slime's router."""
+    return _router(f"http://{args.sglang_router_ip}:{args.sglang_router_port}", loop)
+
+
+@lru_cache(maxsize=8)
+def _router(url: str, loop: asyncio.AbstractEventLoop) -> SGLangEngine:
+    """One for all samples of a process, so that they share its connections; these belong to one event loop."""
+    return SGLangEngine([url], attempts=ATTEMPTS)
 
 
 ATTEMPTS = 12
-"""How often a turn is requested: for about a minute, in which slime's health monitor restarts a dead server."""
+"""How often a turn is requested: for about a minute, in which the router may find another server. slime starts a dead
+server anew, with --use-fault-tolerance, no sooner than at the next update of weights."""
+LOOK = 1.0
+"""Seconds between looks whether slime wants the step to end, while the partner thinks."""

@@ -117,5 +117,8 @@ def arguments(**given: Any) -> SimpleNamespace:
         "advantage_estimator": "grpo",
         "rewards_normalization": True,
         "grpo_std_normalization": True,
+        "use_wandb": False,
+        "use_tensorboard": False,
+        "wandb_always_use_train_step": False,
     }
     return SimpleNamespace(**defaults | given)

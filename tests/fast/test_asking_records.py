@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay_pipeline.asking.records import FILE_NAME, DialogueRecord, append_dialogues, read_dialogues
+from selfplay_pipeline.asking.records import FILE_NAME, DialogueRecord, append_dialogues, log_step, read_dialogues
 from selfplay_pipeline.errors import UserError
 
 
@@ -22,6 +22,12 @@ def test_what_is_appended_is_read_in_the_same_order(tmp_path):
     append_dialogues(tmp_path / "new" / "logs", first)
     append_dialogues(tmp_path / "new" / "logs", then)
     assert list(read_dialogues(tmp_path / "new" / "logs" / FILE_NAME)) == first + then
+
+
+def test_a_step_takes_the_place_of_its_own_lines_and_of_later_ones(tmp_path):
+    for step in (0, 1, 2, 3, 2):
+        log_step(tmp_path, step, [dialogue(step)])
+    assert [record.step for record in read_dialogues(tmp_path / FILE_NAME)] == [0, 1, 2]
 
 
 @given(st.integers(1, 400))

@@ -1,7 +1,9 @@
 """What `selfplay slime check` says of a slime that is there, changed, or missing; and the files that launch it."""
 
+import os
 import re
 import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -28,6 +30,11 @@ self.custom_reward_post_process_func(self.args, samples)
 custom_log_func(rollout_id, args, samples, rollout_extra_metrics, rollout_time)
 custom_log_func(rollout_id, args, data, extra_metrics)
 """
+STATE = """
+class GenerateState(metaclass=SingletonMeta):
+    def reset(self):
+        self.aborted = False
+"""
 
 
 @pytest.fixture
@@ -38,6 +45,9 @@ def slime(tmp_path) -> Path:
     (root / "setup.py").write_text('setup(version="0.3.1")')
     (root / "slime" / "utils" / "types.py").write_text(TYPES)
     (root / "slime" / "calls.py").write_text(CALLS)
+    (root / "slime" / "rollout").mkdir()
+    (root / "slime" / "rollout" / "sglang_rollout.py").write_text(STATE)
+    (root / "slime" / "utils" / "misc.py").write_text("class SingletonMeta(type):\n    _instances = {}")
     options = "\n".join(f'add_argument("{name}")' for name in sorted(options_of(SCRIPT.read_text())))
     (root / "slime" / "utils" / "arguments.py").write_text(options)
     return root
@@ -49,17 +59,25 @@ def change(path: Path, old: str, new: str) -> None:
 
 
 def verdicts(slime: Path) -> dict[str, bool]:
-    return {item.what: item.ok for item in check_all(slime, None, None)}
+    return {item.what: item.ok for item in check_all(slime, None)}
 
 
 HOOKS = {"generate hook", "reward hook", "log hook", "log hook of evaluations"}
-OF_SLIME = {"slime", "fields of Sample", "statuses of Sample", "Sample.append_response_tokens", SCRIPT.name} | HOOKS
+OF_SLIME = {
+    "slime",
+    "fields of Sample",
+    "statuses of Sample",
+    "Sample.append_response_tokens",
+    "end of a step",
+    SCRIPT.name,
+}
+OF_SLIME |= HOOKS
 
 
 def test_a_slime_as_it_should_be_is_fine(slime):
     found = verdicts(slime)
     assert {what for what in OF_SLIME if found[what]} == OF_SLIME
-    assert found["configuration"] and found["partner"]
+    assert found["our hooks"] and found["configuration"] and found["partner"]
 
 
 @pytest.mark.parametrize(
@@ -71,12 +89,23 @@ def test_a_slime_as_it_should_be_is_fine(slime):
         ("slime/calls.py", "data, extra_metrics", "data", "log hook of evaluations"),
         ("slime/utils/types.py", "remove_sample: object", "removed: object", "fields of Sample"),
         ("slime/utils/types.py", "FAILED", "BROKEN", "statuses of Sample"),
+        ("slime/rollout/sglang_rollout.py", "aborted", "stopped", "end of a step"),
+        ("slime/utils/misc.py", "_instances", "_all", "end of a step"),
         ("slime/utils/arguments.py", "--custom-generate-function-path", "--generate-function", SCRIPT.name),
     ],
 )  # fmt: skip
 def test_what_has_changed_in_slime_is_found(slime, file, old, new, what):
     change(slime / file, old, new)
     assert {name for name in OF_SLIME if not verdicts(slime)[name]} == {what}
+
+
+def test_a_file_that_cannot_be_read_is_no_more_than_missing(slime):
+    (slime / "slime" / "latin.py").write_bytes(b"# \xe9\n")
+    (slime / "slime" / "broken.py").write_text("def (")
+    assert {name for name in OF_SLIME if not verdicts(slime)[name]} == set()
+    (slime / "slime" / "utils" / "types.py").write_text("class Sample(")
+    found = verdicts(slime)
+    assert not found["fields of Sample"] and not found["statuses of Sample"]
 
 
 def test_a_method_that_appends_tokens_is_checked_where_there_is_one(slime):
@@ -93,20 +122,37 @@ def test_a_missing_slime_is_one_of_the_things_to_mend(tmp_path):
 
 
 def test_data_configuration_and_key_are_checked_too(slime, tmp_path, monkeypatch):
-    data, config = tmp_path / "games.jsonl", tmp_path / "config.yaml"
-    config.write_text("max_turns: 10\nselfplay: {partner: chat}")
+    data, config, cache = tmp_path / "games.jsonl", tmp_path / "config.yaml", tmp_path / "cache"
+    config.write_text(f"max_turns: 10\nselfplay: {{partner: chat, chat: {{cache: {cache}}}}}")
     write_data(data, DataJob(BOARD, num_games=2, seed=0))
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    found = {item.what: item for item in check_all(slime, config, data)}
+    found = {item.what: item for item in check_all(slime, config, [data])}
     assert found["prompt data"].ok and "3×3" in found["prompt data"].found
     assert not found["partner"].ok and "OPENAI_API_KEY" in found["partner"].found
     monkeypatch.setenv("OPENAI_API_KEY", "sk-not-to-be-shown")
+    monkeypatch.setitem(sys.modules, "openai", None)
+    found = {item.what: item for item in check_all(slime, config)}
+    assert not found["partner"].ok and "openai" in found["partner"].found
+    monkeypatch.undo()
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-not-to-be-shown")
     data.write_text("{}")
-    found = {item.what: item for item in check_all(slime, config, data)}
-    assert found["partner"].ok
+    found = {item.what: item for item in check_all(slime, config, [data])}
+    assert found["partner"].ok and not cache.exists()
     assert not found["prompt data"].ok and "games.jsonl:1" in found["prompt data"].found
     assert "sk-not-to-be-shown" not in str(found)
+
+
+def test_rows_that_promise_more_turns_than_a_dialogue_gets_are_named(slime, tmp_path):
+    config = tmp_path / "config.yaml"
+    files = [tmp_path / "games.jsonl", tmp_path / "games_eval.jsonl"]
+    for path, length in zip(files, (10, 12), strict=True):
+        write_data(path, DataJob(BOARD.model_copy(update={"max_length": length}), num_games=1, seed=0))
+    for turns, promising in ((6, []), (5, files[1:]), (4, files)):
+        config.write_text(f"max_turns: {turns}")
+        found = [item for item in check_all(slime, config, files) if item.what == "turns"]
+        assert [item.found.split(":")[0] for item in found] == list(map(str, promising))
+        assert not any(item.ok for item in found)
 
 
 @pytest.mark.skipif(find_spec("slime") is None, reason="slime is not installed")
@@ -136,6 +182,28 @@ def test_the_launch_script_is_sound():
     assert all(f'"${{{name}[@]}}"' in text for name in [*arrays, "MODEL_ARGS"])
 
 
+@pytest.mark.parametrize("starts", [True, False])
+def test_the_script_stops_only_a_cluster_that_it_started_and_takes_paths_from_where_it_is_called(tmp_path, starts):
+    tools, models = tmp_path / "tools", tmp_path / "slime" / "scripts" / "models"
+    tools.mkdir()
+    models.mkdir(parents=True)
+    (models / "qwen2.5-7B.sh").write_text("MODEL_ARGS=()")
+    for name, text in (
+        ("python3", ""),
+        ("ray", f'echo "$@" >> {tmp_path}/log; [ "$1" != start ] || {str(starts).lower()}'),
+    ):
+        (tools / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tools / name).chmod(0o755)
+    env = {"PATH": f"{tools}:{os.environ['PATH']}", "SLIME": "slime", "HF_CHECKPOINT": "hf"}
+    done = subprocess.run(["bash", str(SCRIPT)], cwd=tmp_path, env=env, capture_output=True, check=False)
+    called = (tmp_path / "log").read_text()
+    assert [line.split()[0] for line in called.splitlines() if line[0] != " "] == (
+        ["start", "job", "stop"] if starts else ["start"]
+    )
+    assert (done.returncode == 0) == starts
+    assert not starts or f"--hf-checkpoint {tmp_path}/hf --ref-load {tmp_path}/hf_torch_dist" in called
+
+
 def test_the_shipped_configuration_says_what_the_defaults_are_and_explains_every_key():
     assert RolloutConfig.read(DEFAULT).model_dump(exclude={"selfplay": {"chat": {"max_concurrency"}}}) == (
         RolloutConfig().model_dump(exclude={"selfplay": {"chat": {"max_concurrency"}}})
@@ -156,6 +224,7 @@ def test_the_shipped_configuration_says_what_the_defaults_are_and_explains_every
         ("max_turns: 0", "field 'max_turns'"),
         ("[1]", "expected keys and values, found list"),
         ("{", "not YAML"),
+        ("max_turns: 2026-13-45", "not YAML"),
     ],
 )
 def test_a_wrong_configuration_is_one_clear_line(tmp_path, text, words):

@@ -55,6 +55,14 @@ def test_the_command_writes_the_states_that_it_was_asked_for(tmp_path):
     assert [path.name for path in out.parent.iterdir()] == ["games.jsonl"]
 
 
+def test_turns_are_those_of_the_file_or_those_that_were_asked_for(tmp_path):
+    config, out = tmp_path / "config.yaml", tmp_path / "games.jsonl"
+    config.write_text("game: {size: 3, hard_factor: 0, max_length: 14}")
+    for options, turns in (((), 14), (("--max-length", "6"), 6)):
+        selfplay("slime", "data", "--config", str(config), "--num-games", "1", "--out", str(out), *options)
+        assert [rules.max_length for rules in check_data(out)] == [turns]
+
+
 def test_held_out_rows_are_the_states_of_evaluate_and_none_to_train_on(tmp_path):
     files = [tmp_path / "train.jsonl", tmp_path / "held.jsonl"]
     for path, options in zip(files, [(), ("--held-out",)], strict=True):
@@ -96,6 +104,8 @@ def spoil(row: dict, *path: str, value: object) -> None:
         (("metadata", "optimal_score"), 1, "'optimal_score' are not those"),
         (("metadata", "game_id"), None, "'game_id' is missing"),
         (("prompt",), "match", "field 'prompt'"),
+        (("metadata", "game_state", "papers"), [None] * 3, "field 'metadata.game_state' is unusable"),
+        (("metadata", "game_state", "scale1"), 10**400, "field 'metadata.game_state' is unusable"),
     ],
 )
 def test_a_bad_row_is_named_with_its_line(tmp_path, path, value, words):

@@ -10,12 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slime_contract import NewSample, arguments, sample_of
 
+from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.matching import MatchingConfig, MatchingState, best_matching
 from selfplay_pipeline.games.partners import SCRIPTED
 from selfplay_pipeline.games.scripted import told_cells
 from selfplay_pipeline.games.text import format_proposal
 from selfplay_pipeline.generate.play import Reply
+from selfplay_pipeline.partners.client import RequestCapError
 from selfplay_pipeline.slime import env as env_module
+from selfplay_pipeline.slime.config import RolloutConfig
 from selfplay_pipeline.slime.data import game_of
 from selfplay_pipeline.slime.env import MatchingEnv, build_env
 
@@ -107,7 +110,8 @@ def test_a_reset_begins_anew():
     first = env.reset()
     env.step("[message] hello")
     assert env.reset() == first
-    assert env.sample.metadata["dialogue"] == {"status": None, "turns": [], "usage": None}
+    assert env.sample.metadata["dialogue"] == {"status": None, "turns": [], "usage": None, "failure": None}
+    assert len(env.interaction._sittings) == 1
 
 
 def test_an_observation_is_a_message_of_the_user():
@@ -134,19 +138,39 @@ class Broken:
 
     def observe(self, text: str) -> None: ...
 
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
     async def act(self) -> Reply:
-        raise KeyError("Authorization: Bearer sk-secret")
+        raise self.error
 
 
 def test_whatever_a_partners_client_raises_ends_the_play_and_tells_no_secret(monkeypatch, caplog):
-    monkeypatch.setattr(env_module, "_partner", lambda config, loop: Broken())
+    monkeypatch.setattr(env_module, "_partner", lambda config, loop: Broken(KeyError("Bearer sk-secret")))
     env = env_of()
     asyncio.run(env.start())
     observation, done, info = asyncio.run(env.answer("[message] hello"))
     assert (observation, done, info["status"], info["reward"]) == ("", True, "engine_failure", 0.0)
     assert info["failure"] == "the partner raised KeyError"
     assert env.sample.remove_sample
+    assert env.sample.metadata["dialogue"]["failure"] == info["failure"]
     assert "sk-secret" not in caplog.text + str(env.sample)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (ModuleNotFoundError("No module named 'openai'"), ImportError, "openai"),
+        (RequestCapError("all sent"), UserError, r"all 7 requests of selfplay\.chat\.max_requests .* the last save"),
+    ],
+)
+def test_what_would_end_every_play_ends_the_run(monkeypatch, error, kind, words):
+    monkeypatch.setattr(env_module, "_partner", lambda config, loop: Broken(error))
+    env = env_of()
+    env.config = RolloutConfig.model_validate({"selfplay": {"chat": {"max_requests": 7}}})
+    env.reset()
+    with pytest.raises(kind, match=words):
+        env.step("[message] hello")
 
 
 @pytest.mark.parametrize("blocked", [False, True])

@@ -1,6 +1,7 @@
 """slime's other hooks: rewards of a group without its lost samples, and the log of dialogues."""
 
 import ast
+import logging
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,13 +14,16 @@ from hypothesis import strategies as st
 from slime_contract import NewSample, RealSample, arguments, sample_of
 
 from selfplay_pipeline.asking.records import read_dialogues
+from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.types import Status
 from selfplay_pipeline.slime.env import build_env
 from selfplay_pipeline.slime.hooks import dialogues_of, log_eval_rollout, log_rollout, post_process_rewards
 
 rewards = st.floats(0, 1)
 sixteenths = st.integers(0, 16).map(lambda number: number / 16)
-groups = st.lists(st.lists(st.tuples(rewards, st.booleans()), min_size=2, max_size=6), min_size=1, max_size=4)
+groups = st.lists(st.lists(st.tuples(rewards, st.booleans()), min_size=2, max_size=6), min_size=1, max_size=4).filter(
+    lambda groups: not all(lost for members in groups for _, lost in members)
+)
 
 
 def samples_of(groups) -> list[NewSample]:
@@ -43,6 +47,15 @@ def test_a_lost_sample_gets_nothing_and_changes_nothing_for_the_others(groups, o
         if sample.remove_sample:
             sample.reward = other
     assert post_process_rewards(arguments(), samples)[1] == normalised
+
+
+def test_a_step_without_a_single_game_stops_the_run_with_the_last_reason():
+    samples = samples_of([[(0.0, True)] * 2] * 2)
+    samples[1].metadata["dialogue"] = {"failure": "no answer within 60 s"}
+    with pytest.raises(
+        UserError, match=r"step's 4 games was played: the partner gave no .* reason: no answer within 60 s;"
+    ):
+        post_process_rewards(arguments(), samples)
 
 
 @settings(deadline=None)
@@ -153,13 +166,45 @@ def test_dialogues_on_one_state_are_one_group_whenever_slime_comes_to_it():
     assert groups[0] == groups[2] != groups[1]
 
 
-def test_evaluations_have_a_folder_each(tmp_path):
-    args, metrics = arguments(selfplay={"log_dir": str(tmp_path)}), {}
-    data = {"held_out": {"rewards": [0.0], "truncated": [False], "samples": [played(0, *WRONG)]}}
-    assert log_eval_rollout(4, args, data, metrics) is False
-    assert [record.step for record in read_dialogues(tmp_path / "eval-held_out" / "dialogues.jsonl")] == [4]
-    assert metrics["eval/held_out/dialogue/turns"] == BOARD.max_errors
+def evaluation(*samples: NewSample) -> dict[str, dict]:
+    """What slime hands over."""
+    rewards, truncated = [sample.reward for sample in samples], [False] * len(samples)
+    return {"held_out": {"rewards": rewards, "truncated": truncated, "samples": list(samples)}}
+
+
+def test_evaluations_have_a_folder_each_and_count_the_updates_before_them(tmp_path, caplog):
+    args = arguments(selfplay={"log_dir": str(tmp_path)})
+
+    def evaluate(rollout_id: int, metrics: dict | None = None) -> list[int]:
+        assert log_eval_rollout(rollout_id, args, evaluation(played(0, *WRONG)), metrics) is False
+        return [record.step for record in read_dialogues(tmp_path / "eval-held_out" / "dialogues.jsonl")]
+
+    assert evaluate(0) == [0]
     assert not (tmp_path / "dialogues.jsonl").exists()
+    log_rollout(0, args, [played(0, *WRONG)], {}, 1.0)
+    assert evaluate(0) == [0, 1]
+    assert evaluate(4, metrics := {}) == [0, 1, 5]
+    assert metrics["eval/held_out/dialogue/turns"] == BOARD.max_errors
+    with caplog.at_level(logging.INFO):
+        evaluate(5, None)  # as slime does
+    assert "'eval/held_out/dialogue/turns'" in caplog.text
+
+
+def test_lost_samples_are_no_part_of_slimes_own_means_of_an_evaluation(tmp_path):
+    args, metrics = arguments(selfplay={"log_dir": str(tmp_path)}), {}
+    kept, lost = played(0, *WRONG), played(1, lost=True)
+    log_eval_rollout(4, args, data := evaluation(lost, kept), metrics)
+    assert data == evaluation(kept)
+    assert metrics["eval/held_out/dialogue/lost"] == 0.5
+    log_eval_rollout(4, args, data := evaluation(lost), metrics)
+    assert data == evaluation(lost)
+
+
+def test_a_dump_of_another_run_leaves_its_log_alone(tmp_path):
+    args = arguments(selfplay={"log_dir": str(tmp_path)}, load_debug_rollout_data="dump.pt")
+    log_rollout(0, args, [played(0, *WRONG)], {}, 1.0)
+    log_eval_rollout(0, args, evaluation(played(0, *WRONG)), {})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_a_folder_of_its_own_the_log_lies_beside_slimes_checkpoints(tmp_path):

@@ -6,6 +6,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from chat_endpoint import body, page
 
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.transformers_engine import TransformersEngine
@@ -138,6 +141,33 @@ def test_a_prompt_that_extends_the_last_one_is_found_in_the_cache(sglang_server)
 
     seen, cached = asyncio.run(play())
     assert cached >= seen
+
+
+GOOD = {"output_ids": [5], "meta_info": {"output_token_logprobs": [[-0.5, 5, None]], "finish_reason": {"type": "stop"}}}
+GOOD["meta_info"] |= {"prompt_tokens": 1, "cached_tokens": 0}
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [body({}, 408), body({}, 429), body({}, 503), body({}), body([1]), page("{", content_type="application/json")],
+    ids=["timeout", "busy", "away", "nothing", "list", "broken"],
+)
+def test_an_answer_that_may_be_better_next_time_is_asked_for_again(trouble):
+    answers = iter([trouble, body(GOOD)])
+
+    async def answer(request: web.Request) -> web.Response:
+        return next(answers)(request)
+
+    async def play() -> Completion:
+        app = web.Application()
+        app.router.add_post("/generate", answer)
+        async with TestServer(app) as server:
+            engine = SGLangEngine([str(server.make_url("/"))], attempts=2)
+            done = await engine.generate([1], SamplingParams(0.0, 1, ()))
+            await engine.close()
+            return done
+
+    assert asyncio.run(play()).token_ids == [5]
 
 
 def test_a_checkpoint_that_is_not_there_is_an_engine_error(sglang_server, tmp_path):

@@ -6,6 +6,7 @@ Runs wherever slime can be imported; its router is the CPU server, its Megatron 
 from __future__ import annotations
 
 import ast
+import asyncio
 import copy
 import itertools
 import logging
@@ -109,12 +110,17 @@ class Source:
         self.prompts, self.size = prompts, size
         self.groups, self.samples = itertools.count(), itertools.count()
         self.waiting: list[list[Any]] = []
+        self.aborted: list[int] = []
+        self.taken_up: list[int] = []
 
     def get_samples(self, count: int) -> list[list[Any]]:
-        return [self.waiting.pop(0) if self.waiting else self._group() for _ in range(count)]
+        again, self.waiting = self.waiting[:count], self.waiting[count:]
+        self.taken_up += [sample.index for group in again for sample in group]
+        return [*again, *(self._group() for _ in range(count - len(again)))]
 
     def add_samples(self, groups: list[list[Any]]) -> None:
         self.waiting += groups
+        self.aborted += [s.index for group in groups for s in group if s.status is RealSample.Status.ABORTED]
 
     def _group(self) -> list[Any]:
         number = next(self.groups)
@@ -161,6 +167,7 @@ def test_slimes_own_loop_plays_aborts_and_takes_up_again(args, source, router):
         assert [len(row) for row in data["loss_masks"]] == data["response_lengths"]
         assert [len(row) for row in data["rollout_log_probs"]] == data["response_lengths"]
         assert data["raw_reward"] == [sample.reward for sample in samples]
+    assert set(source.aborted) & set(source.taken_up)
 
 
 def test_a_dialogue_ends_as_soon_as_slime_has_what_it_wants(args, source, router):
@@ -182,6 +189,27 @@ def test_a_dialogue_ends_as_soon_as_slime_has_what_it_wants(args, source, router
     assert len(router.exchanges) == 1
 
 
+def test_slime_does_not_wait_for_a_partner_that_hangs(args, source):
+    from slime.rollout.sglang_rollout import GenerateState
+    from slime.utils.async_utils import run
+
+    state, (sample, *_) = GenerateState(args), source.get_samples(1)[0]
+    with ChatEndpoint(delay=300) as endpoint:
+        args.selfplay |= {"partner": "chat", "chat": {"base_url": endpoint.url, "timeout": 300}}
+
+        async def play_and_stop() -> None:
+            playing = asyncio.create_task(generate(args, sample, GREEDY))
+            while not endpoint.requests:
+                await asyncio.sleep(0.02)
+            state.aborted = True
+            await asyncio.wait_for(playing, 60)
+            while endpoint.under_way:  # the request was cancelled, too
+                await asyncio.sleep(0.02)
+
+        run(play_and_stop())
+    assert (sample.status, sample.remove_sample) == (RealSample.Status.ABORTED, True)
+
+
 def test_a_lost_sample_is_left_out_of_slimes_loss(args, source):
     from slime.utils.async_utils import run
 
@@ -201,9 +229,9 @@ def test_slimes_logs_hold_the_dialogues_figures(args, source, caplog, tmp_path):
     from slime.utils.async_utils import run
 
     samples = [run(generate(args, s, GREEDY)) for s in source.get_samples(1)[0]]
-    with caplog.at_level(logging.INFO, logger="slime.observability.rollout_metrics"):
+    with caplog.at_level(logging.INFO):
         log_rollout_data(3, args, samples, {}, 1.0)
-        log_eval_rollout_data(3, args, {"held_out": {"rewards": [0.0] * 4, "samples": samples}}, {})
+        log_eval_rollout_data(3, args, {"held_out": {"rewards": [0.0] * 4, "samples": samples}}, None)
     assert "'rollout/dialogue/questions'" in caplog.text
     assert "'rollout/response_len/mean'" in caplog.text
     assert "'eval/held_out/dialogue/questions'" in caplog.text

@@ -16,7 +16,7 @@ from selfplay_pipeline.config import load_config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.generate.records import ChatMessage
 from selfplay_pipeline.slime.data import game_of
-from selfplay_pipeline.slime.rollout import generate
+from selfplay_pipeline.slime.rollout import generate, router_of
 
 BOARD = load_config("tiny", {}).game
 TALKATIVE = BOARD.model_copy(update={"max_errors": 20})
@@ -44,7 +44,10 @@ def with_router(proxy: RecordingProxy, **given: Any) -> Any:
 def play(args: Any, *samples: Any, evaluation: bool = False, **sampling: Any) -> list[Any]:
     async def play_all() -> list[Any]:
         params = SAMPLING | sampling
-        done = await asyncio.gather(*(generate(args, sample, params, evaluation=evaluation) for sample in samples))
+        try:
+            done = await asyncio.gather(*(generate(args, sample, params, evaluation=evaluation) for sample in samples))
+        finally:
+            await router_of(args, asyncio.get_running_loop()).close()
         assert params == SAMPLING | sampling, "the parameters are those of all samples"
         return done
 
@@ -161,8 +164,10 @@ def test_each_limit_outside_the_rules_truncates(router, kind):
     evaluated = played(with_router(router, **limits), evaluation=True, temperature=0.0)
     assert evaluated.response_length == said - 2
 
-    full = played(with_router(router, rollout_max_context_len=len(prompt_ids)))
-    assert (full.response_length, full.loss_mask, full.rollout_log_probs) == (0, [], [])
+    for limit in ({"max_new_tokens": 0}, {}):
+        full = with_router(router, rollout_max_context_len=len(prompt_ids))
+        with pytest.raises(UserError, match=f"its prompt of {len(prompt_ids)} tokens leaves room for none"):
+            play(full, sample_of(kind, TALKATIVE), **limit)
 
 
 def test_an_aborted_sample_comes_again_and_starts_afresh(router, kind):
@@ -178,6 +183,7 @@ def test_an_aborted_sample_comes_again_and_starts_afresh(router, kind):
                 await asyncio.sleep(0.02)
                 await http.post(f"{router.url}/abort_request", json={"abort_all": True})
         await playing
+        await router_of(args, asyncio.get_running_loop()).close()
 
     asyncio.run(play_and_abort())
     assert sample.status is kind.Status.ABORTED
