@@ -92,6 +92,10 @@ def _frame(chart: Chart, axes: Any, theme: Theme, title: bool) -> None:
     axes.set_ylabel(chart.y_label)
     if chart.log:
         axes.set_yscale("log")
+        from matplotlib.ticker import LogFormatter
+
+        axes.yaxis.set_major_formatter(LogFormatter())  # the usual ones write markup, which is not read here
+        axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
     if chart.share:
         axes.set_ylim(-0.03, 1.03)
     elif not any(y for series in chart.series for y in series.y):

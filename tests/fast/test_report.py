@@ -28,7 +28,7 @@ from selfplay_pipeline.games.types import Status
 from selfplay_pipeline.generate.records import PlayRecord
 from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord, describe
 from selfplay_pipeline.report import reading, sample
-from selfplay_pipeline.report.charts import Chart, charts_of
+from selfplay_pipeline.report.charts import Chart, Series, charts_of
 from selfplay_pipeline.report.draw import DARK, draw
 from selfplay_pipeline.report.page import facts, render
 from selfplay_pipeline.report.reading import gains, read_board, read_play, read_stream
@@ -380,6 +380,14 @@ def test_plots_are_written_in_every_format_and_repeat_to_the_byte(tmp_path):
     reward = charts_of(source, scans)[0]
     assert draw(reward, "svg") == (tmp_path / "plots" / "reward.svg").read_bytes()
     assert draw(reward, "svg", DARK) != draw(reward, "svg")
+
+
+@pytest.mark.parametrize("values", [[1e-6, 1e-4, 1e-2], [2e-4, 3e-4, 4e-4]], ids=["decades", "less than one"])
+def test_a_logarithmic_axis_has_numbers_to_read(values):
+    chart = Chart("gap", "Gap", "", "step", "nats", [Series("each step", [1, 2, 3], values)], log=True)
+    text = draw(chart, "svg").decode()
+    assert re.search(r"\de\N{MINUS SIGN}0\d", text)
+    assert "mathdefault" not in text
 
 
 def test_names_of_files_are_drawn_as_they_are(tmp_path):
