@@ -600,30 +600,24 @@ def report(
 
     The file needs no network; a run may still be going. `--format png,svg` writes the curves as files instead.
     """
+    from selfplay_pipeline.report.draw import formats_in
     from selfplay_pipeline.report.sources import discover
     from selfplay_pipeline.ui import progress
 
-    formats = _formats(form)
+    as_page = form.strip().lower() == "html"
+    formats = [] if as_page else formats_in(form, also="html, or ")
     source = discover(path)
     folder = path.parent if path.is_file() else path
     from selfplay_pipeline.report.run import scan_all, write_page, write_plots
 
     with progress("reading games") as on_progress:
         scans = scan_all(source, on_progress)
-    if formats == ["html"]:
+    if as_page:
         page = write_page(source, scans, output or folder / "report.html")
         print(f"{page}: {page.stat().st_size / 1e6:.1f} MB; open it in a browser")
         return
     for plot in write_plots(source, scans, formats, output or folder / "plots"):
         print(plot)
-
-
-def _formats(form: str) -> list[Any]:
-    """html alone, or formats of plots."""
-    formats = [part.strip().lower() for part in form.split(",")]
-    if formats != ["html"] and not set(formats) <= {"png", "svg", "pdf"}:
-        raise UserError(f"--format {form}: give html, or any of png, svg, pdf joined by commas")
-    return formats
 
 
 @app.command()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-
-from selfplay_pipeline.errors import UserError
 
 slime_app = typer.Typer(
     help="The shy partner's experiment: prompt data for slime, a check of slime, and what its runs show.",
@@ -112,9 +110,9 @@ def analyze(
 
     Every figure has a 95 % interval over game states. The run may still be going.
     """
-    formats: list[Any] = list(dict.fromkeys(part.strip().lower() for part in form.split(",")))
-    if not set(formats) <= {"png", "svg", "pdf"}:
-        raise UserError(f"--format {form}: give any of png, svg, pdf joined by commas")
+    from selfplay_pipeline.report.draw import formats_in
+
+    formats = formats_in(form)
     from selfplay_pipeline.asking.analysis import analyse
     from selfplay_pipeline.asking.output import write
     from selfplay_pipeline.asking.show import show_analysis

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from selfplay_pipeline.asking.records import DialogueRecord
 from selfplay_pipeline.asking.statistics import figures_of
 from selfplay_pipeline.evaluate.bootstrap import Interval
 from selfplay_pipeline.games.matching import MatchingGame
-from selfplay_pipeline.games.questions import asking
-from selfplay_pipeline.games.types import ActionKind, Status
+from selfplay_pipeline.games.questions import Said, asking
+from selfplay_pipeline.games.types import Status
 
 GAMES = Path(__file__).parents[2] / "data" / "dialop" / "optimization_human.jsonl"
 COUNTED = (
@@ -39,13 +39,6 @@ class HumanReference(BaseModel):
     figures: dict[str, Interval]
 
 
-@dataclass(frozen=True)
-class _Turn:
-    player: int
-    text: str
-    action: ActionKind = ActionKind.MESSAGE
-
-
 def human_reference(path: Path = GAMES) -> HumanReference | None:
     """Read DialOp's games; None where the file is not at hand."""
     if not path.exists():
@@ -55,7 +48,7 @@ def human_reference(path: Path = GAMES) -> HumanReference | None:
     for number, line in enumerate(path.read_text().splitlines()):
         game = json.loads(line)
         said = [entry for entry in game["action_log"] if entry["type"] == "message"]
-        turns = [_Turn(entry["player"], entry["message"]["data"]) for entry in said]
+        turns = [Said(entry["player"], entry["message"]["data"]) for entry in said]
         marks = sum("?" in turn.text for turn in turns)
         shares.append(marks / max(1, len(turns)))
         marked, messages = marked + marks, messages + len(turns)
@@ -69,7 +62,7 @@ def human_reference(path: Path = GAMES) -> HumanReference | None:
     )
 
 
-def _from_both_seats(number: int, game: dict[str, Any], turns: Sequence[_Turn]) -> list[DialogueRecord]:
+def _from_both_seats(number: int, game: dict[str, Any], turns: Sequence[Said]) -> list[DialogueRecord]:
     state = MatchingGame().load_state(game)
     fixed: dict[str, Any] = {
         "step": 0,

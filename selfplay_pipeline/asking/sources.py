@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -59,8 +58,7 @@ def _run(path: Path) -> Iterator[DialogueRecord]:
     An iteration that is still playing is left out: plays with few questions end first.
     """
     run = RunDirectory(path)
-    found = (re.fullmatch(r"iter_(\d+)", folder.name) for folder in path.iterdir())
-    for number in sorted(int(match.group(1)) for match in found if match):
+    for number in run.numbers():
         if run.games(number).with_suffix(".summary.json").exists():
             for _, _, record in plays(run.games(number)):
                 yield from dialogues_of(record, number)

@@ -85,6 +85,15 @@ class Turn(Protocol):
 
 
 @dataclass(frozen=True)
+class Said:
+    """A turn of which no more is known."""
+
+    player: int
+    text: str
+    action: ActionKind = ActionKind.MESSAGE
+
+
+@dataclass(frozen=True)
 class Asking:
     """How one player of a play asked, and what its partner answered. Counts; only legal messages are looked at."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -70,6 +71,11 @@ class RunDirectory:
 
     def iteration(self, number: int) -> Path:
         return self.path / f"iter_{number}"
+
+    def numbers(self) -> list[int]:
+        """Iterations that have a folder."""
+        found = [re.fullmatch(r"iter_(\d+)", folder.name) for folder in self.path.iterdir() if folder.is_dir()]
+        return sorted(int(match.group(1)) for match in found if match)
 
     def games(self, number: int) -> Path:
         return self.iteration(number) / "selfplay_games.jsonl"

@@ -6,10 +6,11 @@ import io
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.harmless import harmless
 from selfplay_pipeline.report.charts import Chart, Series
 
@@ -42,6 +43,22 @@ class Theme:
 PAPER = Theme("#000000", "#555555", "#ffffff", hatched=True)
 LIGHT = Theme("#1f2328", "#59636e", "none")
 DARK = Theme("#e6edf3", "#9aa4af", "none", DARK_COLOURS)
+
+
+def formats_in(option: str, also: str = "") -> list[Format]:
+    """The formats that the option --format names.
+
+    Args:
+        also: what else could have been given, for the message.
+
+    Raises:
+        UserError: it names another one.
+    """
+    known: dict[str, Format] = {name: name for name in get_args(Format)}
+    names = [part.strip().lower() for part in option.split(",")]
+    if not set(names) <= known.keys():
+        raise UserError(f"--format {option}: give {also}any of png, svg, pdf joined by commas")
+    return [known[name] for name in names]
 
 
 def draw(chart: Chart, form: Format, theme: Theme = PAPER, *, title: bool = True) -> bytes:

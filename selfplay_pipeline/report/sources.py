@@ -87,7 +87,7 @@ def discover(path: Path) -> Source:
         return Source(path, "games", [GamesFile(path, _mode(path), path.stem)])
     if not path.is_dir():
         raise UserError(f"{path}: no such file or folder; give a run directory, an evaluation or a games file")
-    source = _run(path) if _iterations(path) else _folder(path)
+    source = _run(path) if RunDirectory(path).numbers() else _folder(path)
     if not (source.files or source.steps or source.state.iterations):
         raise UserError(
             f"{path}: no games in it (yet); give a run directory, an iteration, an evaluation or a games file"
@@ -99,7 +99,7 @@ def _run(path: Path) -> Source:
     run = RunDirectory(path)
     state = run.load()
     files, steps, references = [], [], dict[str, Interval]()
-    for number in _iterations(path):
+    for number in run.numbers():
         folder = run.iteration(number)
         if run.games(number).exists():
             files.append(GamesFile(run.games(number), "training", f"iteration {number}, training", number))
@@ -163,11 +163,6 @@ def _manifest(path: Path) -> Manifest | None:
 def _evaluation(folder: Path) -> Evaluation | None:
     path = folder / "evaluation.json"
     return read_model(path, Evaluation, "selfplay evaluate") if path.exists() else None
-
-
-def _iterations(path: Path) -> list[int]:
-    found = [re.fullmatch(r"iter_(\d+)", folder.name) for folder in path.iterdir() if folder.is_dir()]
-    return sorted(int(match.group(1)) for match in found if match)
 
 
 def _games(path: Path) -> list[Path]:

@@ -7,7 +7,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from selfplay_pipeline.asking.records import DialogueRecord, log_step
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.questions import asking
+from selfplay_pipeline.games.questions import Said, asking
 from selfplay_pipeline.games.types import ActionKind
 from selfplay_pipeline.slime.config import RolloutConfig
 from selfplay_pipeline.slime.data import game_of
@@ -151,7 +151,7 @@ def record_of(sample: Any, step: int) -> DialogueRecord:
     _, state = game_of(sample.metadata)
     dialogue = sample.metadata[DIALOGUE]
     game_id = str(sample.metadata.get("game_id", sample.group_index))
-    turns = [_Turn(turn["player"], turn["text"], ActionKind(turn["action"])) for turn in dialogue["turns"]]
+    turns = [Said(turn["player"], turn["text"], ActionKind(turn["action"])) for turn in dialogue["turns"]]
     return DialogueRecord(
         step=step,
         game_id=game_id,
@@ -162,13 +162,6 @@ def record_of(sample: Any, step: int) -> DialogueRecord:
         turns=len(turns),
         **asdict(asking(turns, state, POLICY_SEAT)),
     )
-
-
-@dataclass(frozen=True)
-class _Turn:
-    player: int
-    text: str
-    action: ActionKind
 
 
 def figures_of(samples: Sequence[Any], records: Sequence[DialogueRecord]) -> dict[str, float]:

@@ -1,7 +1,6 @@
 """What counts as a question, which pairs it asks for, and what an answer gives away."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,19 +10,12 @@ from hypothesis import strategies as st
 
 from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, MatchingState
 from selfplay_pipeline.games.names import PAPERS, REVIEWERS
-from selfplay_pipeline.games.questions import Asking, asked_pairs, asking, is_question
+from selfplay_pipeline.games.questions import Asking, Said, asked_pairs, asking, is_question
 from selfplay_pipeline.games.scripted import ask, player_view, tell
 from selfplay_pipeline.games.types import ActionKind
 
 LABELS = [json.loads(line) for line in Path("data/dialop/question_labels.jsonl").read_text().splitlines()]
 NAMES, TITLES = [name.split()[0] for name in REVIEWERS[:8]], [title.split(":")[0] for title in PAPERS[:8]]
-
-
-@dataclass(frozen=True)
-class Said:
-    player: int
-    text: str
-    action: ActionKind = ActionKind.MESSAGE
 
 
 def read(text: str) -> set[tuple[str, str]]:
