@@ -69,7 +69,6 @@ app.add_typer(slime_app, name="slime")
 DATA = Path("data/matching_game_selfplay")
 RUNS = Path("data/matching_game_selfplay_iterations")
 ONLINE = Path("data/matching_game_online")
-LESSONS_AT = {"self-play": Path("data/tiny_model"), "shy": Path("data/tiny_shy_model")}
 
 ConfigFile = Annotated[
     str | None,
@@ -692,7 +691,7 @@ def tiny(
     """
     from selfplay_pipeline.models.tiny import build_tiny_model
 
-    build_tiny_model(out or LESSONS_AT.get(lesson, DATA.parent / lesson), _config(config).game, lesson, seed=seed)
+    build_tiny_model(out, _config(config).game, lesson, seed=seed)
 
 
 @model_app.command()

@@ -32,12 +32,14 @@ class Lesson:
     """Whose words a warm start imitates.
 
     Attributes:
+        folder: where the model lies that is shipped.
         early: players of the two seats in the first 60 % of the steps; to plan is the hard part and is learned then.
         late: players of the two seats afterwards.
         seats: whose words are imitated.
         partner: who sits opposite when the model is measured; the model itself by default.
     """
 
+    folder: Path
     early: tuple[ScriptedPlayer, ScriptedPlayer]
     late: tuple[ScriptedPlayer, ScriptedPlayer]
     seats: tuple[int, ...] = (0, 1)
@@ -45,14 +47,24 @@ class Lesson:
 
 
 LESSONS = {
-    "self-play": Lesson(early=(Teacher(own_view=0), Teacher(own_view=0)), late=(Teacher(), Teacher())),
-    "shy": Lesson(early=(AskingTeacher(), Shy()), late=(AskingTeacher(), Shy()), seats=(0,), partner=Shy()),
+    "self-play": Lesson(
+        folder=Path("data/tiny_model"),
+        early=(Teacher(own_view=0), Teacher(own_view=0)),
+        late=(Teacher(), Teacher()),
+    ),
+    "shy": Lesson(
+        folder=Path("data/tiny_shy_model"),
+        early=(AskingTeacher(), Shy()),
+        late=(AskingTeacher(), Shy()),
+        seats=(0,),
+        partner=Shy(),
+    ),
 }
 """What the tiny model can be prepared for."""
 
 
 def build_tiny_model(
-    out: Path,
+    out: Path | None,
     board: MatchingConfig,
     lesson: str = "self-play",
     *,
@@ -64,7 +76,8 @@ def build_tiny_model(
     """Make the tokenizer, the model and its warm start, and write a Hugging Face folder.
 
     Args:
-        out: the folder, made if missing. `warm_start.json` in it keeps the arguments and the figures.
+        out: the folder, made if missing; by default the lesson's. `warm_start.json` in it keeps the arguments and the
+            figures.
         board: what it learns to play.
         lesson: a name in `LESSONS`.
         seed: decides weights, games and figures; the same seed gives the same model on the same machine.
@@ -81,6 +94,7 @@ def build_tiny_model(
     if lesson not in LESSONS:
         raise UserError(f"no lesson {lesson!r}; there are {', '.join(LESSONS)}")
     taught = LESSONS[lesson]
+    out = out or taught.folder
     import torch
     from rich.progress import track
 
