@@ -23,7 +23,7 @@ from selfplay_pipeline.games.text import ParseError, parse_action
 from selfplay_pipeline.games.types import ActionKind
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "fast"))
-from proposal_corpus import BOARDS, HOSTILE, HOSTILE_SHARED, SHARED, Board, full_proposals  # noqa: E402
+from proposal_corpus import BOARDS, HOSTILE, HOSTILE_SHARED, SHARED, Board, full_proposals
 
 
 def main(

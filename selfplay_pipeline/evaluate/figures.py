@@ -74,15 +74,15 @@ def play_figures(record: PlayRecord, state: MatchingState, seats: Sequence[int])
     """
     reward, agreed = record.outcome.normalized_reward, record.outcome.status is Status.AGREED
     mine = [turn for turn in record.turns if turn.player in seats]
-    messages = [turn.text for turn in mine if turn.action is ActionKind.MESSAGE]
-    words = sum(len(untagged(text).split()) for text in messages)
+    messages = [untagged(turn.text) for turn in mine if turn.action is ActionKind.MESSAGE]
+    words = sum(len(text.split()) for text in messages)
     errors = Counter(turn.error_kind for turn in mine if turn.error_kind)
     visible = told = 0
     asked: Counter[str] = Counter()
     for seat in seats:
         asked.update(asdict(asking(record.turns, state, seat)))
         view = state.view(seat)
-        said = [turn.text for turn in mine if turn.player == seat and turn.action is ActionKind.MESSAGE]
+        said = [untagged(turn.text) for turn in mine if turn.player == seat and turn.action is ActionKind.MESSAGE]
         named = {pair for text in said for pair in told_cells(text, state.papers, state.reviewers).items()}
         visible += int(state.masks[seat].sum())
         told += sum(view[reviewer][paper] == score for (reviewer, paper), score in named)

@@ -123,19 +123,20 @@ def asking(turns: Sequence[Turn], state: MatchingState, player: int) -> Asking:
     for turn in turns:
         if turn.action is not ActionKind.MESSAGE:
             continue
+        text = untagged(turn.text)
         if turn.player != player:
             heard += 1
-            told = _told(turn.text, view, state, asked, own_numbers)
+            told = _told(text, view, state, asked, own_numbers)
             leaks += bool(told - asked)
             learned |= {cell for cell in told & asked if not state.masks[player][cell]}
             continue
         messages += 1
-        questions += is_question(turn.text)
-        pairs = asked_pairs(turn.text, state.papers, state.reviewers)
+        questions += is_question(text)
+        pairs = asked_pairs(text, state.papers, state.reviewers)
         specific += bool(pairs)
         repeated += bool(pairs) and pairs <= asked
         asked |= pairs
-        own_numbers.update(NUMBER.findall(turn.text))
+        own_numbers.update(NUMBER.findall(text))
     return Asking(messages, questions, specific, len(asked), repeated, len(learned), heard, leaks)
 
 
@@ -147,7 +148,7 @@ def _told(text: str, view: dict[Cell, str], state: MatchingState, asked: set[Cel
     """
     named = told_cells(text, state.papers, state.reviewers)
     told = {cell for cell, score in named.items() if view.get(cell) == str(score)}
-    loose = set(NUMBER.findall(untagged(text))) - {str(score) for score in named.values()}
+    loose = set(NUMBER.findall(text)) - {str(score) for score in named.values()}
     for number in loose:
         cells = {cell for cell, score in view.items() if score == number}
         counts = float(number) <= state.size

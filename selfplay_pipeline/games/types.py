@@ -41,12 +41,14 @@ class ErrorKind(StrEnum):
     CUT = "cut"
     """The token limit of a turn cut it."""
     NO_TAG = "no_tag"
-    """It does not open with one of the four tags."""
+    """None of the four tags stands where an action starts."""
+    SEVERAL_ACTIONS = "several_actions"
+    """Tags of different actions."""
     EMPTY_MESSAGE = "empty_message"
     NOT_NOW = "not_now"
     """An answer without a proposal, or something else while a proposal waits for its answer."""
     MALFORMED = "malformed"
-    """A proposal that is not made of `Paper: Reviewer` lines."""
+    """A proposal that leaves open which reviewer belongs to which paper."""
     UNKNOWN_NAME = "unknown_name"
     AMBIGUOUS_NAME = "ambiguous_name"
     REPEATED_NAME = "repeated_name"
@@ -55,12 +57,26 @@ class ErrorKind(StrEnum):
     """A proposal without a line for each paper."""
 
 
+class ParseError(Exception):
+    """The text is not a legal action; the message is shown to its author."""
+
+    def __init__(self, kind: ErrorKind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
 @dataclass(frozen=True)
 class Action:
-    """One parsed turn. `proposal` holds (reviewer, paper) index pairs, only for a legal proposal."""
+    """One parsed turn.
+
+    Attributes:
+        proposal: (reviewer, paper) index pairs, only of a legal proposal.
+        words: what a message says, without its tag.
+    """
 
     kind: ActionKind
     proposal: tuple[tuple[int, int], ...] | None = None
+    words: str = ""
 
 
 @dataclass(frozen=True)

@@ -289,7 +289,7 @@ WHOLES: dict[str, Whole] = {
     ),
     "headings": lambda b, p: "\n\n".join(f"### {short(x[0])}\n{x[1]}" for x in p),
     "a sentence of all": lambda b, p: (
-        "I suggest " + ", ".join(f"{x[1]} for {short(x[0])}" for x in p[:-1]) + f" and {p[-1][1]} for {short(p[-1][0])}."
+        f"I suggest {', '.join(f'{x[1]} for {short(x[0])}' for x in p[:-1])} and {p[-1][1]} for {short(p[-1][0])}."
     ),
     "both orders": lambda b, p: "\n".join(
         f"{x[1]}: {short(x[0])}" if n % 2 else f"{short(x[0])}: {x[1]}" for n, x in enumerate(p)

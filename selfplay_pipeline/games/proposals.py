@@ -1,0 +1,282 @@
+"""From the words of a proposal to a matching, by the names in them, and back. Pure.
+
+A proposal is whatever names each paper once beside one reviewer: lines in either order, a list, a table, JSON, plain
+sentences. It is read from left to right as names that follow each other in twos, and refused wherever the words or
+separators around the names leave open who belongs to what. Nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+from selfplay_pipeline.games.types import ErrorKind, ParseError
+
+Matching = tuple[tuple[int, int], ...]
+"""(reviewer, paper) index pairs."""
+
+FORM = "write [propose] Proposal: and then one line 'Paper: Reviewer' for each paper"
+
+_LINKS = """
+and are as assign assigned assigning assignment assigns at be because best by covers does first for from get gets give
+given go goes good handle handles has have he her him in is it item key last let lets make match matched matches
+member name next of on pair paired pairs paper papers put rating receives review reviewed reviewer reviewers reviewing
+reviews rightarrow score scored scores select selected she should since suggest suggested take taken takes that the
+their them then they third this title to value we which while who will with would
+"""
+LINKS = frozenset(_LINKS.split())
+"""Words that may stand beside names, or between the two of a pair. Others there may be part of an unknown name."""
+DOUBTS = re.compile(
+    r"\b(?:or|not|no|cannot|never|neither|nor|either|except|instead|unless|if|but|maybe|perhaps|possibly|swap|switch"
+    r"|alternatively|alternative|otherwise|rather|without|avoid|\w+n't)\b|(?<!\?)\?(?!\?)",
+    re.IGNORECASE,
+)
+"""What leaves open whether the names around it are meant. Two question marks are a hidden score."""
+
+LINE_END = re.compile(r"\n|\\n|</?(?:br|p|div|li|ul|ol|tr|table|thead|tbody)\b[^<>]*>", re.IGNORECASE)
+INLINE = re.compile(r"</?(?:b|i|u|em|strong|code|pre|span|t[dh])\b[^<>]*>|[*_`~\u200b]", re.IGNORECASE)
+SPELLINGS = str.maketrans("‘’‚“”„«»‐‑‒–—―−", '\'\'\'"""""-------')
+BRACKETS = re.compile(r"\([^()\n]*\)|\[[^\[\]\n]*\]")
+WORD = re.compile(r"[^\W\d_]\w*")
+SENTENCE_END = re.compile(r"\n|[.!;:](?=\s)")
+SEPARATOR = re.compile(r"[,;|/]")
+FAR = 9
+
+
+@dataclass(frozen=True)
+class Name:
+    """A reviewer or a paper of the board."""
+
+    is_reviewer: bool
+    index: int
+    shown: str
+    words: frozenset[str]
+    """All words of the name or title, in folded case."""
+
+
+@dataclass(frozen=True)
+class Mention:
+    """Where a text names one."""
+
+    name: Name
+    start: int
+    end: int
+
+
+def parse_proposal(body: str, papers: Sequence[str], reviewers: Sequence[str]) -> Matching:
+    """Read a full matching.
+
+    Titles may be full or short ("BLEU"), names full, a first or last name, or a beginning of three letters or more,
+    as long as only one name on the board can be meant.
+
+    Returns:
+        (reviewer, paper) index pairs sorted by reviewer; each index appears once.
+
+    Raises:
+        ParseError: says what was understood and what is unclear or missing.
+    """
+    text = plain(body)
+    pairs: dict[int, int] = {}
+    try:
+        _read_pairs(text, _mentions(text, tuple(papers), tuple(reviewers)), pairs)
+        missing = [short(title) for index, title in enumerate(papers) if index not in pairs]
+        if missing:
+            raise ParseError(ErrorKind.INCOMPLETE, f"the proposal has no reviewer for {', '.join(missing)}")
+    except ParseError as error:
+        read = ", ".join(f"{short(papers[paper])}: {reviewers[reviewer]}" for paper, reviewer in pairs.items())
+        understood = f" (understood so far: {read})" if read else ""
+        raise ParseError(error.kind, f"{error}{understood}; {FORM}") from None
+    return tuple(sorted((reviewer, paper) for paper, reviewer in pairs.items()))
+
+
+def format_proposal(matching: Sequence[tuple[int, int]], papers: Sequence[str], reviewers: Sequence[str]) -> str:
+    """The canonical text of a proposal: short titles in the board's order, full names."""
+    return "[propose] Proposal:\n" + "\n".join(map(": ".join, named_pairs(matching, papers, reviewers)))
+
+
+def named_pairs(
+    matching: Sequence[tuple[int, int]], papers: Sequence[str], reviewers: Sequence[str]
+) -> list[tuple[str, str]]:
+    """Short titles in the board's order, each with its reviewer's full name."""
+    return [(short(papers[paper]), reviewers[reviewer]) for reviewer, paper in sorted(matching, key=lambda x: x[1])]
+
+
+def short(title: str) -> str:
+    """A title without its explanation."""
+    return title.split(":")[0]
+
+
+def plain(text: str) -> str:
+    """Without markup: plain quotes, dashes, colons and line ends, no emphasis."""
+    text = unicodedata.normalize("NFKC", html.unescape(text)).translate(SPELLINGS)
+    return INLINE.sub(" ", LINE_END.sub("\n", text))
+
+
+@dataclass(frozen=True)
+class _Names:
+    """A board's names: what finds the spelled-out ones, whom each spelling may mean, and the words of all names."""
+
+    pattern: re.Pattern[str]
+    meant: dict[str, set[Name]]
+    parts: dict[str, set[Name]]
+
+
+@lru_cache
+def _names(papers: tuple[str, ...], reviewers: tuple[str, ...]) -> _Names:
+    meant: dict[str, set[Name]] = {}
+    parts: dict[str, set[Name]] = {}
+    for is_reviewer, names in ((True, reviewers), (False, papers)):
+        for index, written in enumerate(names):
+            whole = _folded(written)
+            name = Name(is_reviewer, index, written if is_reviewer else short(written), frozenset(WORD.findall(whole)))
+            known_as = whole if is_reviewer else _folded(short(written))
+            for part in known_as.split():
+                parts.setdefault(part, set()).add(name)
+            spellings = {whole, known_as, *(part for part in known_as.split() if is_reviewer and WORD.match(part))}
+            for spelling in spellings:
+                meant.setdefault(spelling, set()).add(name)
+    # A word such as "Reviewer" that many names share and that links names is no name.
+    meant = {spelling: names for spelling, names in meant.items() if len(names) == 1 or spelling not in LINKS}
+    longest_first = sorted(meant, key=len, reverse=True)
+    either = "|".join(r"[^\S\n]+".join(map(re.escape, spelling.split())) for spelling in longest_first)
+    # What hangs together by a hyphen is one word, so that BLEU-2 is not BLEU; any other word may be an abbreviation.
+    pattern = rf"(?<!\w)(?<!\w-)(?:({either})|[^\W\d_]\w{{2,}})(?!\w)(?!-\w)"
+    return _Names(re.compile(pattern, re.IGNORECASE), meant, parts)
+
+
+def _folded(name: str) -> str:
+    return " ".join(plain(name).casefold().split())
+
+
+def _mentions(text: str, papers: tuple[str, ...], reviewers: tuple[str, ...]) -> list[Mention]:
+    """The names in a text, from left to right; a name said twice in one breath (`Li, Ava`) is one mention."""
+    names, found = _names(papers, reviewers), list[Mention]()
+    for match in names.pattern.finditer(text):
+        spelled = " ".join(match.group().casefold().split())
+        meant = names.meant.get(spelled) if match[1] else _abbreviated(match.group(), names)
+        if not meant:
+            continue
+        if len(meant) > 1:
+            who = " or ".join(sorted(name.shown for name in meant))
+            raise ParseError(ErrorKind.AMBIGUOUS_NAME, f"{match.group()!r} is ambiguous: {who}; write the full name")
+        mention = Mention(next(iter(meant)), match.start(), match.end())
+        if (
+            found
+            and found[-1].name == mention.name
+            and not re.search(r"[^\W\d_]|\n", text[found[-1].end : mention.start])
+        ):
+            mention = Mention(mention.name, found.pop().start, mention.end)
+        found.append(mention)
+    return found
+
+
+def _abbreviated(word: str, names: _Names) -> set[Name]:
+    """Whom a capitalised word may be the beginning of."""
+    folded = word.casefold()
+    if not word[0].isupper() or folded in LINKS:
+        return set()
+    return set().union(*(owners for part, owners in names.parts.items() if part.startswith(folded)))
+
+
+def _read_pairs(text: str, found: list[Mention], pairs: dict[int, int]) -> None:
+    """Read neighbouring names in twos into `pairs`, reviewer by paper."""
+    if not found:
+        raise ParseError(ErrorKind.MALFORMED, "the proposal names no paper or reviewer of the board")
+    lead, tail = SENTENCE_END.split(text[: found[0].start])[-1], SENTENCE_END.split(text[found[-1].end :])[0]
+    inner = [_gap(text[one.end : other.start]) for one, other in pairwise(found)]
+    gaps = [_gap(lead, apart=FAR), *inner, _gap(tail, apart=FAR)]
+    for number in range(0, len(found), 2):
+        one, other = found[number], found[min(number + 1, len(found) - 1)]
+        before, between, behind = gaps[number], gaps[number + 1], gaps[min(number + 2, len(found))]
+        # Of three names in a row the middle one belongs to the nearer one.
+        if one.name.is_reviewer == other.name.is_reviewer or between.apart > min(before.apart, behind.apart):
+            raise _alone(text, one)
+        _check_gaps(text, one, before, between)
+        _check_gaps(text, other, between, behind)
+        strange = [word for word in between.words if not (_fits(word, one.name) or _fits(word, other.name))]
+        if strange:
+            raise ParseError(ErrorKind.MALFORMED, f"{' '.join(strange)!r} in {_line(text, one)!r} is unclear")
+        reviewer, paper = (one.name, other.name) if one.name.is_reviewer else (other.name, one.name)
+        if pairs.get(paper.index, reviewer.index) != reviewer.index:
+            raise ParseError(ErrorKind.REPEATED_NAME, f"{_line(text, one)!r} repeats the paper {paper.shown}")
+        if paper.index not in pairs and reviewer.index in pairs.values():
+            raise ParseError(ErrorKind.REPEATED_NAME, f"{_line(text, one)!r} repeats the reviewer {reviewer.shown}")
+        pairs[paper.index] = reviewer.index
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What stands between two names.
+
+    Attributes:
+        apart: how far it keeps them apart.
+        words: its words, brackets left out, in folded case.
+        first, last: words with nothing but space between them and the name in front, and behind.
+        doubt: what leaves open whether the names are meant.
+    """
+
+    apart: int
+    words: tuple[str, ...]
+    first: str
+    last: str
+    doubt: str
+
+
+@lru_cache(1024)
+def _gap(text: str, apart: int | None = None) -> Gap:
+    if apart is None:
+        apart = 2 if "\n" in text else 1 if SEPARATOR.search(text) else 0
+    said, first = BRACKETS.sub(" ", text), re.match(r"[^\S\n]+([^\W\d_]\w*)", text)
+    doubt = DOUBTS.search(said)
+    return Gap(
+        apart=apart,
+        words=tuple(WORD.findall(said.casefold())),
+        first=first[1].casefold() if first else "",
+        last=_last_word(text.rpartition("\n")[2]).casefold(),
+        doubt=doubt.group() if doubt else "",
+    )
+
+
+def _last_word(line: str) -> str:
+    """The word, or the initial with its point, that a line ends with before a space."""
+    if not line[-1:].isspace() or not line.strip():
+        return ""
+    token = line.split()[-1]
+    word = re.split(r"\W", token.removesuffix("."))[-1]
+    return word if WORD.match(word) and (len(word) == 1 or not token.endswith(".")) else ""
+
+
+def _check_gaps(text: str, mention: Mention, before: Gap, behind: Gap) -> None:
+    """Neither a doubt nor what may be another part of the name stands beside it."""
+    if doubt := before.doubt or behind.doubt:
+        line = _line(text, mention)
+        raise ParseError(ErrorKind.MALFORMED, f"{doubt!r} in {line!r} leaves open what is meant")
+    for word in (before.last, behind.first):
+        if word and not _fits(word, mention.name):
+            line = _line(text, mention)
+            raise ParseError(ErrorKind.UNKNOWN_NAME, f"{word!r} beside {mention.name.shown} in {line!r} is unknown")
+
+
+def _fits(word: str, name: Name) -> bool:
+    """Whether a word may stand beside a name: it links names, or begins another part of this one."""
+    return word in LINKS or any(part.startswith(word) for part in name.words)
+
+
+def _alone(text: str, mention: Mention) -> ParseError:
+    """The error that a name has no partner beside it."""
+    line, wanted = _line(text, mention), "paper" if mention.name.is_reviewer else "reviewer"
+    others = {word.casefold() for word in WORD.findall(line)} - LINKS - mention.name.words
+    if others:
+        return ParseError(ErrorKind.UNKNOWN_NAME, f"no known {wanted} stands beside {mention.name.shown} in {line!r}")
+    return ParseError(ErrorKind.INCOMPLETE, f"no {wanted} stands beside {mention.name.shown} in {line!r}")
+
+
+def _line(text: str, mention: Mention) -> str:
+    """The line that a name stands in."""
+    start, end = text.rfind("\n", 0, mention.start) + 1, text.find("\n", mention.end)
+    return " ".join(text[start : end if end >= 0 else None].split())[:80]

@@ -1,0 +1,283 @@
+"""The reader of actions: what language models write is understood, and nothing is guessed."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from proposal_corpus import (
+    BEFORES,
+    BOARDS,
+    CLOSINGS,
+    HOSTILE,
+    HOSTILE_SHARED,
+    LAYOUTS,
+    LINES,
+    OPENINGS,
+    SHARED,
+    STYLES,
+    TAGS,
+    THREE,
+    WHOLES,
+    Board,
+    Style,
+    case,
+    full_proposals,
+    short,
+)
+
+from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, MatchingSession
+from selfplay_pipeline.games.questions import asking
+from selfplay_pipeline.games.text import ParseError, format_proposal, parse_action, untagged
+from selfplay_pipeline.games.types import ActionKind, ErrorKind, state_rng
+from selfplay_pipeline.generate.records import TurnRecord
+
+NOT_READ = {"table turned round", "respectively"}
+"""Two lists side by side: who belongs to whom is a matter of counting, which is refused."""
+MATCHING = ((0, 0), (1, 1), (2, 2))
+
+
+def read(text: str, board: Board = BOARDS["3"]) -> tuple[str, object]:
+    try:
+        action = parse_action(text, board.papers, board.reviewers)
+    except ParseError as error:
+        return "refused", str(error)
+    return action.kind.value, action.proposal
+
+
+def start(**options: object) -> MatchingSession:
+    game = MatchingGame(MatchingConfig(size=3, max_score=9, scale_min=1, scale_max=1, hard_factor=0, **options))
+    return game.start(game.sample_state(state_rng(0, 0)))
+
+
+# --- the corpus ---------------------------------------------------------------------------------------------
+
+
+def test_nine_of_ten_full_proposals_are_accepted_and_none_is_misread() -> None:
+    found = Counter[str]()
+    for one in full_proposals():
+        kind, proposal = read(one.text, one.board)
+        if kind == "propose":
+            assert proposal == one.matching, one
+        found[kind] += 1
+    assert set(found) == {"propose", "refused"}
+    assert found["propose"] >= 0.97 * found.total(), found
+
+
+@pytest.mark.parametrize("name", [name for name in STYLES if name not in NOT_READ])
+def test_a_full_proposal_in_this_style_is_accepted(name: str) -> None:
+    one = case(name, STYLES[name], BOARDS["3"], np.random.default_rng(1))
+    assert read(one.text) == ("propose", one.matching), one.text
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_turn_that_is_no_action_or_another_than_it_seems(name: str) -> None:
+    text, wanted = HOSTILE[name]
+    assert read(text)[0] == (wanted or "refused")
+
+
+@pytest.mark.parametrize("name", HOSTILE_SHARED)
+def test_a_name_that_two_reviewers_share_names_neither(name: str) -> None:
+    kind, why = read(HOSTILE_SHARED[name], SHARED)
+    assert kind == "refused" and "write the full name" in str(why)
+
+
+parts = st.builds(
+    Style,
+    tag=st.sampled_from(list(TAGS.values())),
+    before=st.sampled_from(["", *BEFORES.values()]),
+    opening=st.sampled_from(list(OPENINGS.values())),
+    line=st.sampled_from(list(LINES.values())),
+    layout=st.sampled_from(list(LAYOUTS.values())),
+    closing=st.sampled_from(["", *CLOSINGS.values()]),
+    whole=st.sampled_from([None, None, None, *WHOLES.values()]),
+)
+boards = st.sampled_from(list(BOARDS.values()))
+
+
+@settings(max_examples=300)
+@given(parts, boards, st.integers(0, 1000))
+def test_shuffled_decorations_are_read_right_or_refused(style: Style, board: Board, seed: int) -> None:
+    one = case("mixed", style, board, np.random.default_rng(seed))
+    kind, proposal = read(one.text, board)
+    assert kind == "refused" or (kind, proposal) == ("propose", one.matching)
+
+
+def test_nine_of_ten_proposals_of_shuffled_decorations_are_accepted() -> None:
+    rng, accepted, tried = np.random.default_rng(5), 0, 1000
+    pick = [list(part.values()) for part in (TAGS, BEFORES, OPENINGS, LINES, LAYOUTS, CLOSINGS)]
+    for _ in range(tried):
+        tag, before, opening, line, layout, closing = (part[rng.integers(len(part))] for part in pick)
+        one = case("mixed", Style(tag, before, opening, line, layout, closing), BOARDS["8"], rng)
+        accepted += read(one.text, BOARDS["8"]) == ("propose", one.matching)
+    assert accepted >= 0.9 * tried, accepted
+
+
+@settings(max_examples=300)
+@given(parts, st.sampled_from(["3", "8"]), st.integers(0, 1000), st.sampled_from(["unknown", "missing", "twice"]))
+def test_a_proposal_with_one_bad_pair_is_refused(style: Style, size: str, seed: int, damage: str) -> None:
+    board, rng = BOARDS[size], np.random.default_rng(seed)
+    pairs = [(paper, name, 7) for paper, name in zip(board.papers, rng.permutation(board.reviewers), strict=True)]
+    victim = int(rng.integers(len(pairs)))
+    if damage == "missing":
+        del pairs[victim]
+    else:
+        stranger = "Peter Lustig" if damage == "unknown" else pairs[victim - 1][1]
+        pairs[victim] = (pairs[victim][0], str(stranger), 7)
+    assert read(style.write(board, pairs), board)[0] == "refused"
+
+
+@given(st.text(max_size=80), st.integers(0, 3), st.integers(0, 3))
+def test_any_text_is_an_action_or_refused(text: str, at: int, tag: int) -> None:
+    tags = ("[message]", "[propose]", "[accept]", "[reject]")
+    read(text[:at] + tags[tag] + text[at:])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["?", " ", "\n", "<br ", "<b", "Ava ", "Ava BLEU ", "5", "[", "[ ", "(", "*", "a", "A", "[accept", "''", "&"],
+)
+def test_long_hostile_turns_are_read_in_no_time(text: str) -> None:
+    for tag in ("[propose]", "[message]", "[accept]", ""):
+        read("x" + text * (100_000 // len(text)) + tag + text * (100_000 // len(text)) + "x")
+
+
+# --- errors -------------------------------------------------------------------------------------------------
+
+
+def test_an_error_says_what_was_understood_what_is_wrong_and_the_wanted_form() -> None:
+    step = start().step("[propose]\nBLEU: Ava\nElectra: Peter Lustig\nGloVe: Sofia")
+    assert step.error_kind is ErrorKind.UNKNOWN_NAME
+    assert step.error is not None
+    for words in ("BLEU: Ava Li", "Electra: Peter Lustig", "one line 'Paper: Reviewer' for each paper"):
+        assert words in step.error
+
+
+def test_two_actions_are_an_error_that_names_both() -> None:
+    step = start().step(f"[message] What do you think?\n[propose] {THREE}")
+    assert step.error_kind is ErrorKind.SEVERAL_ACTIONS
+    assert step.error is not None and "[message] and [propose]" in step.error
+
+
+def test_errors_grow_more_explicit_until_the_last() -> None:
+    session = start(max_errors=6)
+    seen = [session.step("BLEU is for Ava").observations[0] for _ in range(5)]
+    assert len(set(seen)) == 5
+    assert "BLEU: Ava Li\nElectra: Daniel Nguyen\nGloVe: Sofia Patel" not in seen[0]
+    assert all("BLEU: Ava Li\nElectra: Daniel Nguyen\nGloVe: Sofia Patel" in text for text in seen[1:])
+    assert "the next one ends the dialogue" in seen[4] and "the next one ends" not in seen[3]
+    example = seen[1][seen[1].rindex("[propose]") : seen[1].index("(or")]
+    assert read(example) == ("propose", MATCHING)
+
+
+def test_the_example_of_an_answer_is_shown_where_an_answer_is_due() -> None:
+    session = start()
+    session.step(f"[propose] {THREE}")
+    first, second = (session.step("hm").observations[1] for _ in range(2))
+    assert "[accept]\n[reject]" in second and "[accept]\n[reject]" not in first
+
+
+# --- what the partner hears ---------------------------------------------------------------------------------
+
+PROPOSED = format_proposal(MATCHING, BOARDS["3"].papers, BOARDS["3"].reviewers)
+
+
+def heard(session: MatchingSession, text: str) -> str:
+    listener, step = 1 - session.player, session.step(text)
+    assert step.error is None, step.error
+    assert session.history[-1][1] in step.observations[listener]
+    return session.history[-1][1]
+
+
+@pytest.mark.parametrize("mute", [False, True])
+@pytest.mark.parametrize("answer", ["[accept]", "[reject]"])
+@pytest.mark.parametrize("secret", [" My Ava scores 88 on BLEU.", "\nAva BLEU 88?", ": 88", "**88**"])
+def test_an_answer_reaches_the_partner_without_a_word(mute: bool, answer: str, secret: str) -> None:
+    session = start(mute=mute)
+    session.step(f"[propose] {THREE}")
+    step = session.step(answer + secret)
+    assert step.error is None
+    assert session.history[-1] == (1, answer)
+    assert step.observations[0] == f"The other player said: {answer}"
+
+
+@pytest.mark.parametrize("mute", [False, True])
+def test_a_proposal_reaches_the_partner_in_its_canonical_form_alone(mute: bool) -> None:
+    lines = "GloVe -> Sofia (99)\nElectra -> Daniel\nBLEU -> Ava"
+    text = f"Ava scores 88.\n**[proposal]** I see 77!\n{lines}\n\nMy best is 66."
+    assert heard(start(mute=mute), text) == PROPOSED
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[message] hello", "[message] hello"),
+        ("[message]  two  spaces \n", "[message] two  spaces"),
+        ("I have 88 for Ava.\n\n[message] hello", "[message] hello"),
+        ("**[Message]** hello", "[message] hello"),
+        ("**[message] hello**", "[message] hello"),
+        ("**[message]:** hello", "[message] hello"),
+        ("[ MESSAGE ]: hello", "[message] hello"),
+        ("```\n[message] hello\n```", "[message] hello"),
+        ("[message] *smiles* **hello**", "[message] *smiles* **hello**"),
+        ("[message] <br/>hello", "[message] <br/>hello"),
+    ],
+)
+def test_a_message_reaches_the_partner_without_what_stands_around_it(text: str, words: str) -> None:
+    assert heard(start(), text) == words
+    assert untagged(text) == words.removeprefix("[message] ")
+
+
+def test_a_muted_message_reaches_the_partner_empty() -> None:
+    assert heard(start(mute=True), "I have 88.\n[message] hello") == "[message]"
+
+
+def test_in_the_tiny_models_dialect_every_action_is_heard_as_it_was_said() -> None:
+    for turn in ("[message] Ava BLEU 5 Daniel GloVe 3", "[propose] Proposal: BLEU: Sofia\nElectra: Ava\nGloVe: Daniel"):
+        session = start(prompts="compact")
+        assert session.step(turn).observations == ("", turn)
+    assert session.step("[reject]").observations == ("[reject]", "again")
+
+
+def test_what_stands_before_the_tag_is_neither_asked_nor_told() -> None:
+    session = start()
+    view = session.state.view(1)
+    told = next((r, p, score) for r, row in enumerate(view) for p, score in enumerate(row) if score is not None)
+    papers, reviewers = session.state.papers, session.state.reviewers
+    thought = f"{reviewers[told[0]]} {short(papers[told[1]])} {told[2]}. Shall I ask?"
+    turns = [
+        TurnRecord(player=1, text=f"{thought}\n[message] hello", action=ActionKind.MESSAGE, finish_reason="stop"),
+        TurnRecord(player=0, text=f"{thought}\n[message] hello", action=ActionKind.MESSAGE, finish_reason="stop"),
+    ]
+    counts = asking(turns, session.state, 0)
+    assert (counts.leaks, counts.questions, counts.pairs) == (0, 0, 0)
+
+
+# --- names --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("papers", "reviewers", "lines"),
+    [
+        (("Paper 1", "Paper 2"), ("Reviewer 1", "Reviewer 2"), "1. Paper 1: Reviewer 2\n2. Paper 2: Reviewer 1"),
+        (("A", "B"), ("X", "Y"), "A: Y\nB: X"),
+        (("论文一: 甲", "论文二: 乙"), ("李雷", "韩梅梅"), "论文一：韩梅梅\n论文二：李雷"),
+        (("snake_case", "kebab-case"), ("O’Neil", "Zoë"), "snake_case: Zoë\nkebab-case: O'Neil"),
+        (("BERT", "RoBERTa"), ("Will Reed", "May Will-Li"), "BERT: May\nRoBERTa: Will Reed"),
+    ],
+)
+def test_boards_of_other_names(papers: tuple[str, ...], reviewers: tuple[str, ...], lines: str) -> None:
+    assert read(f"[propose] Proposal:\n{lines}", Board(papers, reviewers)) == ("propose", ((0, 1), (1, 0)))
+
+
+@given(st.permutations(range(8)))
+def test_every_canonical_proposal_is_read_back(reviewers: list[int]) -> None:
+    board, matching = BOARDS["8"], tuple(sorted((r, p) for p, r in enumerate(reviewers)))
+    assert read(format_proposal(matching, board.papers, board.reviewers), board) == ("propose", matching)
+
+
+def test_a_style_that_is_refused_names_its_first_trouble() -> None:
+    one = case("", STYLES["respectively"], BOARDS["3"], np.random.default_rng(0))
+    kind, why = read(one.text)
+    assert kind == "refused" and "stands beside" in str(why)
