@@ -1,7 +1,8 @@
 """Paper titles and reviewer names.
 
-The first eight of each are DialOp's (Lin et al., arXiv 2305.20076, `TASKS` and `WORKERS`, in its order, which
-the 134 human games rely on); the rest serve larger boards.
+The first eight of each are DialOp's (Lin et al., arXiv 2305.20076, `TASKS` and `WORKERS`, in its order, which the
+indices in the human games rely on); the rest serve larger boards. Of the 134 human games one, number 32 counted from
+0, showed its players other reviewers; `tests/fast/test_matching.py` recovers them from its proposals.
 """
 
 PAPERS = (

@@ -24,10 +24,10 @@ FORM = "write [propose] Proposal: and then one line 'Paper: Reviewer' for each p
 
 _LINKS = """
 and are as assign assigned assigning assignment assigns at be because best by covers does first for from get gets give
-given go goes good handle handles has have he her him in is it item key last let lets make match matched matches
-member name next of on pair paired pairs paper papers put rating receives review reviewed reviewer reviewers reviewing
-reviews rightarrow score scored scores select selected she should since suggest suggested take taken takes that the
-their them then they third this title to value we which while who will with would
+given go goes good handle handles has have he in is it item let lets make match matched matches name next of on pair
+paired pairs paper papers put receives review reviewed reviewer reviewers reviewing reviews rightarrow score scored
+scores select selected she should since suggest suggested take taken takes that the their them then they this title to
+value we which while who will with would
 """
 LINKS = frozenset(_LINKS.split())
 """Words that may stand beside names, or between the two of a pair. Others there may be part of an unknown name."""
@@ -44,8 +44,10 @@ SPELLINGS = str.maketrans("‘’‚“”„«»‐‑‒–—―−", '\'\'\'
 BRACKETS = re.compile(r"\([^()\n]*\)|\[[^\[\]\n]*\]")
 WORD = re.compile(r"[^\W\d_]\w*")
 SENTENCE_END = re.compile(r"\n|[.!;:](?=\s)")
+WORD_OR_LINE = re.compile(r"[^\W\d_]|\n")
 SEPARATOR = re.compile(r"[,;|/]")
-FAR = 9
+LINES, FAR = 2, 9
+"""How far names on different lines stand apart, and how far the first and the last from what is not there."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ def _folded(name: str) -> str:
 
 
 def _mentions(text: str, papers: tuple[str, ...], reviewers: tuple[str, ...]) -> list[Mention]:
-    """The names in a text, from left to right; a name said twice in one breath (`Li, Ava`) is one mention."""
+    """The names in a text, from left to right; a name said twice with no word between (`Li, Ava`) is one."""
     names, found = _names(papers, reviewers), list[Mention]()
     for match in names.pattern.finditer(text):
         spelled = " ".join(match.group().casefold().split())
@@ -164,19 +166,15 @@ def _mentions(text: str, papers: tuple[str, ...], reviewers: tuple[str, ...]) ->
         if len(meant) > 1:
             who = " or ".join(sorted(name.shown for name in meant))
             raise ParseError(ErrorKind.AMBIGUOUS_NAME, f"{match.group()!r} is ambiguous: {who}; write the full name")
-        mention = Mention(next(iter(meant)), match.start(), match.end())
-        if (
-            found
-            and found[-1].name == mention.name
-            and not re.search(r"[^\W\d_]|\n", text[found[-1].end : mention.start])
-        ):
-            mention = Mention(mention.name, found.pop().start, mention.end)
-        found.append(mention)
+        (name,), start = meant, match.start()
+        if found and found[-1].name is name and not WORD_OR_LINE.search(text[found[-1].end : start]):
+            start = found.pop().start
+        found.append(Mention(name, start, match.end()))
     return found
 
 
 def _abbreviated(word: str, names: _Names) -> set[Name]:
-    """Whom a capitalised word may be the beginning of."""
+    """Whom a capitalised word of three letters or more may be the beginning of."""
     folded = word.casefold()
     if not word[0].isupper() or folded in LINKS:
         return set()
@@ -193,8 +191,9 @@ def _read_pairs(text: str, found: list[Mention], pairs: dict[int, int]) -> None:
     for number in range(0, len(found), 2):
         one, other = found[number], found[min(number + 1, len(found) - 1)]
         before, between, behind = gaps[number], gaps[number + 1], gaps[min(number + 2, len(found))]
-        # Of three names in a row the middle one belongs to the nearer one.
-        if one.name.is_reviewer == other.name.is_reviewer or between.apart > min(before.apart, behind.apart):
+        # Of three names in a row the middle one belongs to the nearer one, and all pairs share a line or none does.
+        torn = between.apart > min(before.apart, behind.apart) or (between.apart == LINES) != (gaps[1].apart == LINES)
+        if one.name.is_reviewer == other.name.is_reviewer or torn:
             raise _alone(text, one)
         _check_gaps(text, one, before, between)
         _check_gaps(text, other, between, behind)
@@ -230,7 +229,7 @@ class Gap:
 @lru_cache(1024)
 def _gap(text: str, apart: int | None = None) -> Gap:
     if apart is None:
-        apart = 2 if "\n" in text else 1 if SEPARATOR.search(text) else 0
+        apart = LINES if "\n" in text else 1 if SEPARATOR.search(text) else 0
     said, first = BRACKETS.sub(" ", text), re.match(r"[^\S\n]+([^\W\d_]\w*)", text)
     doubt = DOUBTS.search(said)
     return Gap(

@@ -16,7 +16,7 @@ ANSWERS = (ActionKind.ACCEPT, ActionKind.REJECT)
 
 
 def parse_action(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> Action:
-    """Read the one action of a turn. What stands before its tag is nobody's business but the author's.
+    """Read the one action of a turn; what stands before its tag is ignored.
 
     Raises:
         ParseError: no action or several, an empty message, or a proposal that is not a full matching.
