@@ -148,6 +148,13 @@ def test_human_final_proposals_read_as_text_give_their_recorded_scores():
     assert others == [32], "one game, counted from 0, showed other names"
 
 
+def test_six_human_games_are_of_dialops_fallback():
+    states = [FULL.load_state(data) for data in HUMAN_GAMES]
+    own = [max(state.score(own_view_matching(state, player, 50)) for player in (0, 1)) for state in states]
+    unfiltered = [number for number, state in enumerate(states) if own[number] * 1.25 >= state.best]
+    assert unfiltered == [18, 25, 36, 79, 82, 93]
+
+
 def test_states_survive_a_round_trip_through_dialops_field_names():
     for data in HUMAN_GAMES[:10]:
         state = FULL.load_state(data)

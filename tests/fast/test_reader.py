@@ -123,7 +123,7 @@ def test_a_proposal_with_one_bad_pair_is_refused(style: Style, size: str, seed: 
     if damage == "missing":
         del pairs[victim]
     else:
-        stranger = "Peter Lustig" if damage == "unknown" else pairs[victim - 1][1]
+        stranger = "Ulrich Kowalski" if damage == "unknown" else pairs[victim - 1][1]
         pairs[victim] = (pairs[victim][0], str(stranger), 7)
     assert read(style.write(board, pairs), board)[0] == "refused"
 
