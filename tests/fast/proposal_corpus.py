@@ -6,6 +6,7 @@ together of five parts, and a style varies one of them, so every full proposal h
 The reader of revision 671181a on `full_proposals()` and `HOSTILE` (`python -m bench.reader`):
 of 1,770 full proposals in 177 styles 360 accepted, 1,410 refused, none mis-read or taken for another action;
 of 56 hostile turns 7 silently became another action (a message with a proposal behind it, two answers).
+Since the reader goes by names: 1,740 accepted, 30 refused, none mis-read; all 56 hostile turns right.
 """
 
 from __future__ import annotations
