@@ -207,11 +207,11 @@ def generate(
         engine__device=device,
         engine__server_url=server_url or None,
     )
-    from selfplay_pipeline.stages import check_players, generate_games, plan_generate
+    from selfplay_pipeline.stages import check_seats, generate_games, plan_generate
     from selfplay_pipeline.ui import show_summary
 
     if dry_run:
-        check_players((player0, player1))
+        check_seats(settings, str(settings.model), (player0, player1))
         print(plan_generate(settings, output, (player0, player1)))
         return
     summary = _run(generate_games(settings, output, first_state=first_state, seats=(player0, player1)))
@@ -432,10 +432,10 @@ def iterate(
         engine__server_url=server_url or None,
     )
     if dry_run:
-        from selfplay_pipeline.iterate.run import check_opponent, seats_of
+        from selfplay_pipeline.iterate.run import check_run, seats_of
         from selfplay_pipeline.stages import plan_generate
 
-        check_opponent(settings)
+        check_run(settings)
         plan = plan_generate(settings, output / "iter_N", seats_of(settings))
         print(f"{settings.iterate.num_iterations} times: {plan}, then train")
         return
@@ -482,10 +482,10 @@ def evaluate(
         config, num_states, state_seed, mute, temperature, max_new_tokens, max_concurrency, engine, device, server_url,
         evaluate__plays=plays,
     )  # fmt: skip
-    from selfplay_pipeline.evaluate.pairing import check_names
     from selfplay_pipeline.evaluate.run import (
         EvaluationJob,
         check_comparable,
+        check_job,
         compare_with,
         default_folder,
         run_evaluate,
@@ -505,7 +505,7 @@ def evaluate(
     if compare is not None:
         check_comparable(settings, job, compare)
     if dry_run:
-        check_names(job.players)
+        check_job(settings, job)
         print(job.plan())
         return
     show_evaluation(_run(run_evaluate(settings, job)), job.output)

@@ -76,10 +76,16 @@ def spawn(command: Sequence[str], log_path: Path, env: Mapping[str, str] | None 
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **(env or {})},
+            env=environment(env),
             start_new_session=True,
         )
     return Child(process, log_path)
+
+
+def environment(further: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment variables; programs of its Python environment (`ninja`) are found unactivated too."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return {**os.environ, "PATH": path, **(further or {})}
 
 
 def _prctl(option: int, value: int) -> None:

@@ -23,6 +23,7 @@ from selfplay_pipeline.online.config import OnlineConfig
 from selfplay_pipeline.online.games import write_games
 from selfplay_pipeline.online.run import OnlineResult, run_online
 from selfplay_pipeline.partners.seat import ChatPartner, partner_arguments
+from selfplay_pipeline.preflight import check_online, check_play
 from selfplay_pipeline.servers import PolicyServer, Servers
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import Progress, TrainResult, run_train
@@ -113,6 +114,22 @@ def check_players(names: Iterable[str]) -> None:
         check_checkpoint(name)
 
 
+def check_seats(config: Config, checkpoint: str, seats: Iterable[str]) -> None:
+    """Whether these players are there and can play the configured game on this machine.
+
+    Args:
+        checkpoint: of `policy`.
+
+    Raises:
+        UserError: somebody cannot.
+    """
+    check_players(seats)
+    models = [checkpoint if name == POLICY else name for name in seats if name == POLICY or is_checkpoint(name)]
+    for model in models:
+        check_checkpoint(model)
+    check_play(config, models)
+
+
 async def seat_players(
     config: Config, names: Iterable[str], policy: PolicyRecord, servers: Servers
 ) -> dict[str, Player]:
@@ -160,8 +177,7 @@ async def generate_games(
     """
     checkpoint = checkpoint or str(config.model)
     if servers is None:
-        check_checkpoint(checkpoint)
-        check_players(seats)
+        check_seats(config, checkpoint, seats)
         two = len({name for name in seats if name == POLICY or is_checkpoint(name)}) == 2
         async with Servers(config.engine, output.parent, two=two) as own:
             return await generate_games(
@@ -273,6 +289,7 @@ def train_online(config: Config, output: Path, games: Path | None = None) -> Onl
         raise UserError("generate.temperature: greedy games cannot be trained on; sample with a temperature above 0")
     if config.engine.server_url:
         raise UserError("engine.server_url: verl starts the servers of online training itself; leave it out")
+    check_online(config)
     if games is None:
         games = output / "games"
         if not (output / "trainer_state" / "training.json").exists():

@@ -1,4 +1,4 @@
-"""Start SGLang's server; on a CPU without the GPU-only packages, put stand-ins where it imports them.
+"""Start SGLang's server; on a CPU, put stand-ins where it imports packages that are missing or need a GPU.
 
 Run as a module. SGLang 0.5.12 imports torchvision and sgl_kernel at start-up even where a text model on a CPU
 never calls them. No numeric code is replaced: without AMX SGLang itself takes plain torch operations. Spawned
@@ -7,23 +7,18 @@ workers import this module again, so they find the stand-ins too.
 
 from __future__ import annotations
 
+import importlib
 import importlib.machinery
 import os
 import sys
 import types
 from typing import Any
 
-STAND_INS = (
-    "torchvision",
-    "torchvision.io",
-    "torchvision.transforms",
-    "torchvision.transforms.functional",
-    "torchvision.transforms.v2",
-    "torchvision.transforms.v2.functional",
-    "torchvision.ops",
-    "sgl_kernel",
-    "sgl_kernel.kvcacheio",
-)
+STAND_INS = {
+    "torchvision": ("io", "transforms", "transforms.functional", "transforms.v2", "transforms.v2.functional", "ops"),
+    "sgl_kernel": ("kvcacheio",),
+}
+"""Packages that SGLang imports, and those of their modules that it names."""
 
 
 class _StandIn(types.ModuleType):
@@ -45,17 +40,29 @@ class _NoImages:
 
 def install_stand_ins() -> None:
     """Prepare this process to import SGLang on a CPU."""
-    import transformers  # noqa: F401  it must look for torchvision before the stand-in is there
+    import transformers  # noqa: F401  it must look for torchvision before a stand-in is there
 
-    for name in STAND_INS:
-        module = _StandIn(name)
-        module.__path__ = []
-        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
-        sys.modules[name] = module
+    missing = [package for package in STAND_INS if not _importable(package)]
+    for package in missing:
+        for name in (package, *(f"{package}.{module}" for module in STAND_INS[package])):
+            stand_in = _StandIn(name)
+            stand_in.__path__ = []
+            stand_in.__spec__ = importlib.machinery.ModuleSpec(name, None)
+            sys.modules[name] = stand_in
     import sglang  # noqa: F401
 
-    # SGLang puts its own copy of the transformers module into place, so this must come after it.
-    sys.modules["transformers"].AutoImageProcessor = _NoImages  # type: ignore[attr-defined]
+    if "torchvision" in missing:
+        # SGLang puts its own copy of the transformers module into place, so this must come after it.
+        sys.modules["transformers"].AutoImageProcessor = _NoImages  # type: ignore[attr-defined]
+
+
+def _importable(package: str) -> bool:
+    """Whether a package is there and works here: a CUDA environment has `sgl_kernel`, which needs a GPU's driver."""
+    try:
+        importlib.import_module(package)
+    except Exception:
+        return False
+    return True
 
 
 if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":

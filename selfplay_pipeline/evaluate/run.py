@@ -18,6 +18,7 @@ from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.files import read_json, write_text
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_games
+from selfplay_pipeline.preflight import check_play
 from selfplay_pipeline.servers import Servers
 from selfplay_pipeline.stages import is_checkpoint
 
@@ -126,7 +127,7 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
         EngineError: too many plays were lost to the engine.
     """
     if servers is None:
-        check_names(job.players)
+        check_job(config, job)
         two = sum(map(is_checkpoint, job.players)) == 2
         async with Servers(config.engine, job.output, two=two) as own:
             return await run_evaluate(config, job, own)
@@ -150,6 +151,16 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
     )
     write_text(job.output / "evaluation.json", evaluation.model_dump_json(indent=2) + "\n")
     return evaluation
+
+
+def check_job(config: Config, job: EvaluationJob) -> None:
+    """Whether the players are there and can play these states on this machine.
+
+    Raises:
+        UserError: somebody cannot.
+    """
+    check_names(job.players)
+    check_play(config, filter(is_checkpoint, job.players), job.states.states)
 
 
 def default_folder(

@@ -22,9 +22,11 @@ from selfplay_pipeline.generate.records import CHAT, POLICY
 from selfplay_pipeline.iterate.loggers import PipelineLog
 from selfplay_pipeline.iterate.manifest import RunDirectory, Stage, StageRecord
 from selfplay_pipeline.iterate.metrics import CollapseError, best_iteration, collapse_reason, history_of, in_words
+from selfplay_pipeline.preflight import check_training
 from selfplay_pipeline.servers import Servers
 from selfplay_pipeline.stages import (
     SELF_PLAY,
+    check_seats,
     convert_games,
     generate_games,
     is_checkpoint,
@@ -48,7 +50,7 @@ def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = No
         UserError: the directory is in use or holds a run with another configuration; or bad input to a stage.
         CollapseError: the run collapsed and was told to stop then.
     """
-    check_opponent(config)
+    check_run(config)
     with locked(run_dir / ".lock", f"run directory {run_dir}"):
         run = RunDirectory(run_dir)
         run.open(config)
@@ -87,6 +89,10 @@ class Loop:
     def _iteration(self, number: int, checkpoint: str) -> str:
         for stage in ("generate", "convert", "train"):
             self._stage(number, stage, checkpoint)
+        if self.config.iterate.keep_trainer_states == "last":
+            # Not before the training is recorded as done: cut in between, it would look for the state it began with.
+            for state in self._trainer_states(number)[:-1]:
+                shutil.rmtree(state, ignore_errors=True)
         checkpoint = self.run.checkpoint(number)
         if self._evaluates(number):
             self._stage(number, "evaluate", checkpoint)
@@ -145,9 +151,6 @@ class Loop:
                 f"iteration {number}: not trained, the checkpoint is carried forward: {reason}", soft_wrap=True
             )
             return {"checkpoint": checkpoint, "carried": True, "steps": 0, "seconds_in_steps": 0.0}
-        if self.config.iterate.keep_trainer_states == "last":
-            for earlier in range(1, number):
-                shutil.rmtree(self.run.iteration(earlier) / "trainer_state", ignore_errors=True)
         return {
             "checkpoint": str(result.checkpoint),
             "carried": False,
@@ -160,13 +163,13 @@ class Loop:
 
     def _earlier_state(self, number: int) -> Path | None:
         """The newest earlier trainer state, unless the optimizer is to start afresh."""
-        if not self.config.train.keep_optimizer:
-            return None
-        for earlier in range(number - 1, 0, -1):
-            state = self.run.iteration(earlier) / "trainer_state"
-            if state.exists():
-                return state
-        return None
+        states = self._trainer_states(number - 1)
+        return states[-1] if states and self.config.train.keep_optimizer else None
+
+    def _trainer_states(self, last: int) -> list[Path]:
+        """The trainer states up to an iteration, in order; iterations that were not trained have none."""
+        folders = [self.run.iteration(number) / "trainer_state" for number in range(1, last + 1)]
+        return [folder for folder in folders if folder.exists()]
 
     def _evaluate(self, number: int, checkpoint: str) -> dict[str, Any]:
         """Held-out figures of a checkpoint; the states are checked not to be among those trained on since the last."""
@@ -226,6 +229,17 @@ class Loop:
 def seats_of(config: Config) -> tuple[str, str]:
     """Who holds which seat in the games that are trained on."""
     return SELF_PLAY if config.iterate.opponent == SELF else (POLICY, config.iterate.opponent)
+
+
+def check_run(config: Config) -> None:
+    """Whether everybody is there, and this machine can let them play and train the policy.
+
+    Raises:
+        UserError: something is missing.
+    """
+    check_opponent(config)
+    check_seats(config, str(config.model), seats_of(config))
+    check_training(config.train)
 
 
 def check_opponent(config: Config) -> None:

@@ -20,7 +20,7 @@ from selfplay_pipeline.online.config import MAY_CHANGE, UNUSED, OnlineConfig
 from selfplay_pipeline.online.figures import to_line
 from selfplay_pipeline.online.games import SCHEMA
 from selfplay_pipeline.online.overrides import EXTENSION, GamesFile, config_arguments, held_out_path, online_overrides
-from selfplay_pipeline.train.overrides import Device, environment, metrics_path, resolve_device, state_dir
+from selfplay_pipeline.train.overrides import environment, metrics_path, resolve_device, state_dir
 from selfplay_pipeline.train.run import (
     FREE_TO_CHANGE,
     Progress,
@@ -69,7 +69,6 @@ def run_online(config: OnlineConfig, on_progress: Callable[[Progress], None] | N
     check_options(config)
     planned, state, device = config.online.steps, state_dir(config), resolve_device(config)
     games = _look_at(config)
-    _check_fits(config, device)
     checkpoint = config.output.resolve() / "checkpoint"
     times: list[tuple[float, dict[str, Any]]] = []
 
@@ -129,16 +128,6 @@ def _result(
 
 def _held_out(line: dict[str, Any]) -> dict[str, Any]:
     return {name.removeprefix("held_out/"): value for name, value in line.items() if name.startswith("held_out/")}
-
-
-def _check_fits(config: OnlineConfig, device: Device) -> None:
-    if config.max_new_tokens >= config.context_length:
-        raise UserError(
-            f"generate.max_new_tokens: {config.max_new_tokens} tokens a turn do not fit into a context of "
-            f"{config.context_length}; lower it"
-        )
-    if device == "cpu" and config.tensor_parallel > 1:
-        raise UserError("engine.tensor_parallel: a model is shared among GPUs only; leave it at 1 on a CPU")
 
 
 def _look_at(config: OnlineConfig) -> GamesFile:

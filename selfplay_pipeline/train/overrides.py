@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
+
+from packaging.version import Version
 
 from selfplay_pipeline.train.config import PolicyTraining, TrainConfig, TrainOptions
 from selfplay_pipeline.train.groups import TrainData, plan_steps, to_groups
@@ -117,7 +119,7 @@ def verl_overrides(config: TrainConfig, data: TrainData, num_groups: int, device
 def policy_settings(options: TrainOptions, device: Device) -> dict[str, Any]:
     """What any training of a policy tells verl: model, loss, optimizer, precision, processes."""
     half = resolve_dtype(options, device) == "bfloat16"
-    flash = device == "cuda" and half and find_spec("flash_attn") is not None
+    flash = device == "cuda" and half and _flash_attention_installed()
     settings: dict[str, Any] = {
         "algorithm.norm_adv_by_std_in_grpo": options.normalize_by_std,
         "algorithm.rollout_correction.rollout_is": "token" if options.importance_threshold else None,
@@ -149,6 +151,14 @@ def policy_settings(options: TrainOptions, device: Device) -> dict[str, Any]:
     }
     settings |= _precision("bf16" if half else "fp32")
     return settings | _cpu(options.num_gpus) if device == "cpu" else settings
+
+
+def _flash_attention_installed() -> bool:
+    """Whether transformers can use flash attention; `flash-attn-4`, whose module has the same name, is of no use."""
+    try:
+        return Version(version("flash-attn")) >= Version("2.3.3")
+    except PackageNotFoundError:
+        return False
 
 
 def to_hydra(settings: Mapping[str, Any]) -> list[str]:

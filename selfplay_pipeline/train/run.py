@@ -14,6 +14,7 @@ from typing import Any
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import check_checkpoint, locked, read_json, write_json, write_text
+from selfplay_pipeline.preflight import check_training
 from selfplay_pipeline.processes import Child, spawn
 from selfplay_pipeline.train.config import PolicyTraining, TrainConfig
 from selfplay_pipeline.train.groups import Group, TrainData, read_data
@@ -232,7 +233,7 @@ def claim(config: PolicyTraining, training: dict[str, Any], checkpoint: Path) ->
 
 
 def check_options(config: PolicyTraining, *further_models: str | None) -> None:
-    """Whether models and loggers are there.
+    """Whether models, loggers and GPUs are there.
 
     Raises:
         UserError: one is not.
@@ -241,6 +242,7 @@ def check_options(config: PolicyTraining, *further_models: str | None) -> None:
         if name is not None:
             check_checkpoint(name)
     check_loggers(config.loggers)
+    check_training(config)
 
 
 def check_loggers(names: Iterable[str]) -> None:

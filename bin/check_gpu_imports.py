@@ -1,0 +1,86 @@
+"""Imports what playing and training on a GPU import, and prints the versions. `bin/check_gpu_lock.sh` runs it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
+
+MODULES = (
+    "torch",
+    "torchvision",
+    "transformers.models.qwen2.modeling_qwen2",
+    "sgl_kernel",
+    "flashinfer",
+    "sglang.srt.entrypoints.http_server",
+    "sglang.srt.managers.scheduler",
+    "sglang.srt.models.qwen2",
+    "selfplay_pipeline.engines.sglang_launch",
+    "verl.trainer.main_ppo",
+    "verl.workers.engine_workers",
+    "verl.workers.rollout.router",
+    "verl.workers.rollout.sglang_rollout.async_sglang_server",
+    "selfplay_pipeline.train.verl_main",
+    "selfplay_pipeline.train.verl_ext",
+    "selfplay_pipeline.train.verl_ext.dataset",
+    "selfplay_pipeline.train.verl_ext.replay",
+    "selfplay_pipeline.online.verl_ext",
+    "selfplay_pipeline.online.verl_ext.sampler",
+    "selfplay_pipeline.online.agent_loop",
+)
+PACKAGES = ("torch", "sglang", "sglang-kernel", "flashinfer-python", "verl", "transformers", "kernels", "ray")
+
+
+def main() -> int:
+    """Import everything, then do what a GPU is not needed for; returns how many of these failed."""
+    print("versions: " + ", ".join(f"{name} {version(name)}" for name in PACKAGES))
+    failures = sum(not _works(f"import {name}", partial(importlib.import_module, name)) for name in MODULES)
+    failures += not _works("load data/tiny_model with the attention that training asks for", load_as_training_does)
+    print(f"compiler: {_compiler()}")
+    print(f"{failures} failed" if failures else "all works")
+    return failures
+
+
+def load_as_training_does() -> None:
+    """Load a model with the attention implementation that verl is told on a GPU."""
+    from transformers import AutoModelForCausalLM
+
+    from selfplay_pipeline.train.config import TrainOptions
+    from selfplay_pipeline.train.overrides import policy_settings
+
+    attention = policy_settings(TrainOptions(), "cuda")["+actor_rollout_ref.model.override_config.attn_implementation"]
+    print(f"attention: {attention}")
+    AutoModelForCausalLM.from_pretrained("data/tiny_model", attn_implementation=attention)
+
+
+def _works(what: str, do: Callable[[], object]) -> bool:
+    began = time.monotonic()
+    try:
+        do()
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        print(f"FAILED {what}: {reason[:300]}", flush=True)
+        return False
+    print(f"{what}: {time.monotonic() - began:.1f} s", flush=True)
+    return True
+
+
+def _compiler() -> str:
+    """Whether SGLang's kernels can be compiled on this machine; this is no property of the lock."""
+    from selfplay_pipeline.engines.compiler import check_compiler
+    from selfplay_pipeline.errors import UserError
+
+    os.environ.setdefault("TVM_FFI_CUDA_ARCH_LIST", "9.0")  # else it is asked of the GPU
+    try:
+        check_compiler()
+    except UserError as error:
+        return str(error)
+    return "SGLang's CUDA kernels can be compiled here"
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(), 1))

@@ -1,0 +1,135 @@
+"""What this machine or a model cannot do, found before anything starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable, Sequence
+
+from selfplay_pipeline.config import Config, EngineConfig
+from selfplay_pipeline.engines.compiler import check_compiler
+from selfplay_pipeline.engines.open import model_context_length, resolve_device
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.games.types import Game, State, state_rng
+from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
+from selfplay_pipeline.train.config import TrainOptions
+
+SAMPLED_STATES = 8
+"""Game states whose opening prompts are measured."""
+
+
+def check_play(config: Config, models: Iterable[str], states: Sequence[State] | None = None) -> None:
+    """Whether these models can play the configured game here. Nothing is asked of the machine if there is none.
+
+    Args:
+        states: what will be played; by default some states to train on are sampled.
+
+    Raises:
+        UserError: there are too few GPUs, no compiler for SGLang's kernels, or a model's context is too short.
+    """
+    models = sorted(set(models))
+    if not models:
+        return
+    if config.engine.kind == "sglang" and not config.engine.server_url:
+        check_engine(config.engine)
+    for model in models:
+        check_context(config, model, states)
+
+
+def check_online(config: Config) -> None:
+    """Whether verl can train and play with the configured number of GPUs, and the model's context holds a turn.
+
+    Raises:
+        UserError: it cannot.
+    """
+    check_training(config.train)
+    shared, gpus = config.engine.tensor_parallel, config.train.num_gpus
+    if resolve_device(config.train.device) == "cpu":
+        _check_not_shared(shared)
+    elif gpus % shared:
+        raise UserError(f"engine.tensor_parallel {shared}: does not divide train.num_gpus {gpus}; give another of them")
+    else:
+        check_compiler()
+    check_context(config, str(config.model))
+
+
+def check_engine(engine: EngineConfig) -> None:
+    """Whether SGLang can be launched with the configured number of GPUs.
+
+    Raises:
+        UserError: it cannot.
+    """
+    shared, copies = engine.tensor_parallel, engine.data_parallel
+    if resolve_device(engine.device) == "cpu":
+        _check_not_shared(shared)
+    else:
+        check_gpus(shared * copies, f"engine.tensor_parallel {shared} × engine.data_parallel {copies}")
+        check_compiler()
+
+
+def _check_not_shared(tensor_parallel: int) -> None:
+    if tensor_parallel > 1:
+        raise UserError(
+            f"engine.tensor_parallel {tensor_parallel}: a model is shared among GPUs only; leave it at 1 on a CPU "
+            "(engine.data_parallel works there)"
+        )
+
+
+def check_training(options: TrainOptions) -> None:
+    """Whether the trainer has the GPUs that it is told to use.
+
+    Raises:
+        UserError: it has not.
+    """
+    if resolve_device(options.device) == "cuda":
+        check_gpus(options.num_gpus, f"train.num_gpus {options.num_gpus}")
+
+
+def check_gpus(needed: int, what: str) -> None:
+    """Whether so many GPUs are visible.
+
+    Raises:
+        UserError: they are not.
+    """
+    visible = visible_gpus()
+    if needed > visible:
+        raise UserError(
+            f"{what}: needs {needed} GPU{'s' if needed > 1 else ''}, visible: {visible}; ask for fewer, or for "
+            "--device cpu; `nvidia-smi --list-gpus` and CUDA_VISIBLE_DEVICES say which are visible"
+        )
+
+
+def visible_gpus() -> int:
+    """How many GPUs CUDA will show, without importing torch."""
+    try:
+        listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True).stdout
+    except OSError:
+        return 0
+    gpus = sum(line.startswith("GPU ") for line in listed.splitlines())
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return gpus
+    return min(gpus, sum(name.strip() not in ("", "-1") for name in chosen.split(",")))
+
+
+def check_context(config: Config, model: str, states: Sequence[State] | None = None) -> None:
+    """Whether the model's context holds the longest opening prompt and one turn; else no game would have a turn.
+
+    Raises:
+        UserError: it does not, or the model or its tokenizer cannot be loaded.
+    """
+    game: Game = make_game(config.game)
+    chat = ChatTokenizer.load(model)
+    if states is None:
+        states = [game.sample_state(state_rng(config.seed, number)) for number in range(SAMPLED_STATES)]
+    openings = [
+        game.start(state).opening(seat) for state in states[:SAMPLED_STATES] for seat in range(game.num_players)
+    ]
+    prompt = max(len(Stream(chat, 0, opening.system, [opening.observation]).prompt()) for opening in openings)
+    turn, context = config.generate.max_new_tokens, model_context_length(model, config.engine.context_length)
+    if prompt + turn > context:
+        raise UserError(
+            f"{model}: its context of {context} tokens cannot hold an opening prompt of {prompt} tokens and a turn of "
+            f"{turn} (generate.max_new_tokens); take a model with a longer context, a smaller game or shorter turns"
+        )
