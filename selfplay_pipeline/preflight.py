@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 
 from selfplay_pipeline.config import Config, EngineConfig
@@ -121,6 +122,7 @@ def check_context(config: Config, model: str, states: Sequence[State] | None = N
     """
     game: Game = make_game(config.game)
     chat = ChatTokenizer.load(model)
+    chat.tokenizer.model_max_length = sys.maxsize  # else transformers warns of what is checked here
     if states is None:
         states = [game.sample_state(state_rng(config.seed, number)) for number in range(SAMPLED_STATES)]
     openings = [

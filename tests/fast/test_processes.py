@@ -64,3 +64,10 @@ def test_the_exit_code_and_the_last_lines_of_a_child_are_kept(tmp_path):
     child = spawn([sys.executable, "-c", "print('one'); print('two'); raise SystemExit(7)"], tmp_path / "log")
     assert child.wait(20) == 7
     assert child.last_lines(1) == "two"
+
+
+def test_a_child_finds_the_programs_of_its_python_environment_that_is_not_activated(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    child = spawn([sys.executable, "-c", "import shutil; print(shutil.which('pytest'))"], tmp_path / "log")
+    assert child.wait(60) == 0
+    assert child.last_lines() == str(Path(sys.executable).parent / "pytest")

@@ -1,11 +1,14 @@
-"""Where a training that was killed goes on: at the last save that is whole and whose step was logged."""
+"""Where a training that was killed goes on, and which trainer states a loop keeps for that."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from selfplay_pipeline.train.run import LATEST, go_back_to_last_logged_save
+from selfplay_pipeline.config import load_config
+from selfplay_pipeline.iterate.manifest import RunDirectory
+from selfplay_pipeline.iterate.run import Loop, run_iterate
+from selfplay_pipeline.train.run import LATEST, TrainResult, go_back_to_last_logged_save
 
 
 def saved(folder: Path, whole: list[int], torn: list[int], logged: list[int], latest: str | None) -> tuple[Path, Path]:
@@ -39,3 +42,49 @@ def test_it_goes_back_to_the_last_whole_save_that_was_logged(tmp_path, whole, to
         s for s in whole if s <= expected
     ]
     assert not expected or (folder / LATEST).read_text() == str(expected)
+
+
+class OnlyTraining(Loop):
+    """The loop without its games; what verl would do is in the test."""
+
+    def _generate(self, number, checkpoint):
+        return {}
+
+    _convert = _generate
+
+    def _watch(self, number):
+        pass
+
+
+def test_a_loop_keeps_the_newest_trainer_state_and_the_one_that_a_cut_training_began_with(tmp_path, monkeypatch):
+    file = tmp_path / "config.yaml"
+    file.write_text("model: data/tiny_model\niterate: {evaluate_every: 0, num_iterations: 3}\n")
+    config, run = load_config("tiny", {"iterate.evaluate_every": 0}), tmp_path / "run"
+    assert load_config(str(file), {}).iterate.keep_trainer_states == "last"
+    began_with = []
+
+    def train(config, data, output, *, initial_trainer_state, **options):
+        began_with.append(initial_trainer_state and initial_trainer_state.parent.name)
+        (output / "trainer_state").mkdir(parents=True, exist_ok=True)
+        metrics, state = output / "metrics.jsonl", output / "trainer_state"
+        return TrainResult(1, 1, 1, 0, 2, output / "checkpoint", state, metrics, 1.0, 1.0, None)
+
+    def left() -> list[str]:
+        return sorted(state.parent.name for state in run.glob("iter_*/trainer_state"))
+
+    finish = RunDirectory.finish
+
+    def cut(directory, number, stage, record):
+        if (number, stage) == (2, "train"):
+            raise KeyboardInterrupt
+        finish(directory, number, stage, record)
+
+    monkeypatch.setattr("selfplay_pipeline.iterate.run.train_policy", train)
+    monkeypatch.setattr(RunDirectory, "finish", cut)
+    with pytest.raises(KeyboardInterrupt):
+        run_iterate(config, run, OnlyTraining)
+    assert left() == ["iter_1", "iter_2"]
+    monkeypatch.setattr(RunDirectory, "finish", finish)
+    run_iterate(config, run, OnlyTraining)
+    assert left() == ["iter_3"]
+    assert began_with == [None, "iter_1", "iter_1", "iter_2"]

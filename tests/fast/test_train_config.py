@@ -144,6 +144,23 @@ class TestOverrides:
         assert "trainer.device" in cpu_only
         assert not {"VERL_PLATFORM", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"} & variables.keys()
 
+    @pytest.mark.parametrize(
+        ("distribution", "used"),
+        [("flash_attn_4-4.0.0b15", False), ("flash_attn-2.3.2", False), ("flash_attn-2.8.3", True)],
+    )
+    def test_flash_attention_is_asked_for_only_where_transformers_can_use_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, distribution: str, used: bool
+    ) -> None:
+        (tmp_path / "flash_attn" / "cute").mkdir(parents=True)
+        name, number = distribution.split("-")
+        (tmp_path / f"{distribution}.dist-info").mkdir()
+        (tmp_path / f"{distribution}.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: {number}\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        found = overrides("cuda")
+        attention = found["+actor_rollout_ref.model.override_config.attn_implementation"]
+        assert attention == ("flash_attention_2" if used else "sdpa")
+        assert found["actor_rollout_ref.model.use_remove_padding"] == str(used).lower()
+
     def test_further_hydra_overrides_come_last_and_untouched(self) -> None:
         own = ["actor_rollout_ref.actor.optim.lr=0.5", "+trainer.anything='a b'"]
         assert verl_overrides(config(overrides=own), DATA, 13, "cpu")[-2:] == own
