@@ -85,7 +85,7 @@ def main(
         )
         run = run_iterate(arm, work / name, loop)
         checkpoints[name], labels[name] = run.checkpoint(iterations), label
-    totals = asyncio.run(_evaluate(config, checkpoints, held_out, plays, work))
+    totals = asyncio.run(evaluate_all(config, checkpoints, held_out, plays, work))
     rows = {name: _row(labels[name], totals[name], totals["before"], totals["full"]) for name in checkpoints}
     steps = {name: _steps(work / name) for name in ARMS}
     write_json(out / "results.json", {"command": "make ablate", "iterations": iterations, "rows": rows, "steps": steps})
@@ -105,7 +105,7 @@ def _same_set_up(config: Config, run: Path) -> dict[str, Any]:
     return state
 
 
-async def _evaluate(
+async def evaluate_all(
     config: Config, checkpoints: dict[str, str], states: StateSet, plays: int, work: Path
 ) -> dict[str, dict[str, Totals]]:
     totals = {}
@@ -139,15 +139,15 @@ def _table(rows: dict[str, dict[str, Any]]) -> str:
     )
     head += "|---|---|---|---|---|---|\n"
     lines = [
-        f"| {row['label']} | {_text(row['sampled'])} | {_text(row['greedy'])} | "
-        f"{_text(row['illegal'])} | {_text(row['rise'], '+')} | "
-        f"{_text(row['minus_full'], '+')} |\n"
+        f"| {row['label']} | {in_brackets(row['sampled'])} | {in_brackets(row['greedy'])} | "
+        f"{in_brackets(row['illegal'])} | {in_brackets(row['rise'], '+')} | "
+        f"{in_brackets(row['minus_full'], '+')} |\n"
         for row in rows.values()
     ]
     return head + "".join(lines)
 
 
-def _text(interval: dict[str, float], sign: str = "") -> str:
+def in_brackets(interval: dict[str, float], sign: str = "") -> str:
     return f"{interval['value']:{sign}.3f} [{interval['low']:{sign}.3f}, {interval['high']:{sign}.3f}]"
 
 

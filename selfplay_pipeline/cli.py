@@ -168,6 +168,11 @@ def _config(source: str | None, **overrides: Any) -> Config:
     return load_config(source, {key.replace("__", "."): value for key, value in overrides.items()})
 
 
+def _warn(message: str | None) -> None:
+    if message is not None:
+        print(f"selfplay: warning: {message}", file=sys.stderr)
+
+
 @app.command()
 def generate(
     config: ConfigFile = None,
@@ -288,6 +293,7 @@ def train(
     from selfplay_pipeline.stages import train_policy
     from selfplay_pipeline.ui import show_training
 
+    _warn(settings.train.clip_without_effect())
     result = train_policy(settings, data, output, checkpoint=str(settings.model), seed=settings.seed)
     show_training(result)
 
@@ -362,6 +368,7 @@ def train_online(
     from selfplay_pipeline.stages import train_online as run
     from selfplay_pipeline.ui import show_online
 
+    _warn(settings.train.clip_without_effect(online=True))
     show_online(run(settings, output, games))
 
 
@@ -431,6 +438,7 @@ def iterate(
         train__device=device,
         engine__server_url=server_url or None,
     )
+    _warn(settings.train.clip_without_effect())
     if dry_run:
         from selfplay_pipeline.iterate.run import check_opponent, seats_of
         from selfplay_pipeline.stages import plan_generate

@@ -84,7 +84,7 @@ def run_convert(
     games: Path,
     out_dir: Path,
     *,
-    val_fraction: float = 0.1,
+    val_fraction: float = 0.0,
     seed: int = 0,
     skip_bad: bool = False,
     on_progress: Callable[[int, int], None] = lambda done, total: None,

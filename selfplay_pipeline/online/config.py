@@ -40,7 +40,7 @@ class OnlineOptions(BaseModel):
 
 MAY_CHANGE = ("tokens_per_pass", "agent_workers", "max_failures", "memory_fraction", "offload")
 """Options that a continued training may set anew."""
-UNUSED = ("epochs", "train_batch_size", "mini_batches", "keep_zero_signal")
+UNUSED = ("epochs", "train_batch_size", "mini_batches", "keep_zero_signal", "old_log_probs")
 """Options of offline training that online training has no use for: each step is one update on its own games."""
 
 

@@ -56,8 +56,8 @@ def verl_overrides(config: TrainConfig, data: TrainData, num_groups: int, device
     settings: dict[str, Any] = {
         "algorithm.adv_estimator": "grpo",
         "algorithm.use_kl_in_reward": False,
-        # Decoupled mode: bypass_mode would use the engine's log-probs as old ones and ignore the weights.
-        "algorithm.rollout_correction.bypass_mode": False,
+        # verl's bypass mode takes the stored log-probs for PPO's old ones, and leaves the importance weights out.
+        "algorithm.rollout_correction.bypass_mode": config.old_log_probs == "games",
         "data.train_files": str(config.data.resolve()),
         "data.val_files": str(config.data.resolve()),
         "data.train_batch_size": nominal,
