@@ -52,8 +52,7 @@ class OnePlayGroups(Loop):
 ARMS: dict[str, tuple[str, dict[str, Any], type[Loop]]] = {
     "one_play_groups": (
         "(a) groups hold one play's two rows",
-        # 256, because a group is now 2 rows and not twice its "plays": steps hold 64 plays, as in the other arms.
-        {"train.keep_zero_signal": True, "train.train_batch_size": 256},
+        {"train.keep_zero_signal": True},
         OnePlayGroups,
     ),
     "no_importance": ("(b) importance correction off", {"train.importance_threshold": 0}, Loop),

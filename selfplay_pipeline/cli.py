@@ -230,14 +230,17 @@ def convert(
     config: ConfigFile = None,
     output: Annotated[Path | None, typer.Option(help="Folder for the parquet files [default: beside GAMES].")] = None,
     val_fraction: Annotated[
-        float | None, typer.Option(min=0, max=0.99, help="Share of groups for val.parquet.")
+        float | None,
+        typer.Option(min=0, max=0.99, help="Share of groups set aside in val.parquet [default: 0, which writes none]."),
     ] = None,
     seed: Seed = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out, count and name bad lines.")] = False,
     check: Annotated[Path | None, typer.Option(help="Only verify this parquet file with verl's own dataset.")] = None,
     model: Model = None,
 ) -> None:
-    """Make train.parquet and val.parquet: two rows a game, one per player, with one group index per game state.
+    """Make train.parquet: two rows a game, one per player, with one group index per game state.
+
+    With --val-fraction some groups go to val.parquet instead; nothing else reads that file.
 
     With --check FILE nothing is converted: the file is loaded through verl's RLHFDataset and the tokenizer of
     --model, and everything that was verified is printed and written beside it.

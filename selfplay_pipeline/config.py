@@ -73,8 +73,8 @@ class ConvertConfig(Section):
     """How games become rows."""
 
     val_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of groups that goes to val.parquet, for tools of your own; training does not read it. By default all
-    groups are trained on, and val.parquet has no rows."""
+    """Share of groups that is set aside in val.parquet, for tools of your own: nothing here reads it. With 0 all groups
+    are trained on and no val.parquet is written."""
 
 
 class EvaluateConfig(Section):

@@ -199,7 +199,7 @@ def num_groups(config: Config) -> int:
 
 
 def convert_games(config: Config, games: Path, out_dir: Path, *, skip_bad: bool = False) -> ConvertReport:
-    """Write train.parquet and val.parquet for a games file."""
+    """Write train.parquet, and val.parquet if a share is set aside, for a games file."""
     with progress(f"converting {games.name}") as report:
         return run_convert(
             games,

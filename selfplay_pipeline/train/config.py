@@ -16,7 +16,7 @@ class TrainOptions(BaseModel):
     epochs: Annotated[int, Field(ge=1)] = 1
     """Passes over the data."""
     train_batch_size: Annotated[int, Field(ge=2)] = 64
-    """Rows of one batch (one or more optimiser steps), rounded to whole groups of 2·G rows."""
+    """Rows of one batch (one or more optimiser steps), rounded to whole groups of G rows for each trained seat."""
     mini_batches: Annotated[int, Field(ge=1)] = 1
     """Optimiser steps per batch."""
     micro_batch_size: Annotated[int, Field(ge=1)] = 8

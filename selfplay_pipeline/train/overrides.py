@@ -36,7 +36,7 @@ def resolve_dtype(config: TrainOptions, device: Device) -> Literal["float32", "b
 
 def groups_per_step(config: TrainConfig, data: TrainData, num_groups: int) -> int:
     """`train_batch_size` in whole groups, clipped to the data."""
-    return min(to_groups(config.train_batch_size, data.plays_per_state), num_groups)
+    return min(to_groups(config.train_batch_size, data.plays_per_state * data.rows_per_play), num_groups)
 
 
 def plan_for(config: TrainConfig, data: TrainData, num_groups: int) -> list[list[int]]:

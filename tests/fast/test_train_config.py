@@ -45,9 +45,14 @@ def overrides(device: str, num_groups: int = 13, **changes: Any) -> dict[str, st
 
 
 def write(
-    path: Path, rewards: list[list[float]], plays_per_state: int = 2, temperature: float = 0.7, **extra: Any
+    path: Path,
+    rewards: list[list[float]],
+    plays_per_state: int = 2,
+    temperature: float = 0.7,
+    seats: tuple[int, ...] = (0, 1),
+    **extra: Any,
 ) -> Path:
-    """One group per list of rewards, two rows per reward."""
+    """One group per list of rewards, a row per reward and seat."""
     rows = [
         {
             "reward_model": {"normalized_reward": reward},
@@ -58,7 +63,7 @@ def write(
         }
         for group, plays in enumerate(rewards)
         for play, reward in enumerate(plays)
-        for player in range(2)
+        for player in seats
     ]
     schema = pa.schema(
         {
@@ -210,8 +215,18 @@ class TestPlan:
         assert plan != plan_steps(20, 20, epochs=2, seed=2)
         assert plan[0] != plan[1]
 
+    @pytest.mark.parametrize(("seats", "groups"), [((0, 1), 2), ((0,), 4)])
+    def test_a_batch_has_the_rows_asked_for_however_many_seats_are_trained(
+        self, seats: tuple[int, ...], groups: int, tmp_path: Path
+    ) -> None:
+        rewards = [[play / 8 for play in range(8)]] * 10
+        data = read_data([write(tmp_path / "a", rewards, plays_per_state=8, seats=seats)])
+        lines = verl_overrides(config(train_batch_size=32), data, len(data.groups), "cpu")
+        assert f"+selfplay.groups_per_step={groups}" in lines
+        assert groups * 8 * len(seats) == 32
+
     def test_batch_sizes_are_rounded_to_whole_groups(self) -> None:
-        assert [to_groups(rows, plays_per_state=8) for rows in (1, 16, 23, 25, 64)] == [1, 1, 1, 2, 4]
+        assert [to_groups(rows, 16) for rows in (1, 16, 23, 25, 64)] == [1, 1, 1, 2, 4]
 
     @pytest.mark.parametrize("rows", [1, 26, 28, 52, 64, 97])
     @pytest.mark.parametrize("updates", [1, 2, 3])
