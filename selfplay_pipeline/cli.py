@@ -305,7 +305,9 @@ def train(
 def games(
     out: Annotated[Path, typer.Option(help="Folder for train.parquet and test.parquet.")] = ONLINE / "games",
     num_train: Annotated[int, typer.Option(min=1, help="Game states to train on.")] = 1000,
-    num_test: Annotated[int, typer.Option(min=1, help="Held-out game states, those of `selfplay evaluate`.")] = 100,
+    num_test: Annotated[
+        int, typer.Option(min=1, help="Game states to validate on, apart from those of `evaluate`.")
+    ] = 100,
     per_player: Annotated[
         bool, typer.Option("--per-player", help="A row for each player; throws half of each play away.")
     ] = False,
@@ -349,8 +351,9 @@ def train_online(
 ) -> None:
     """Train while playing: verl plays the policy against itself in every step, with its newest weights.
 
-    Held-out states are played before the first step and after the last. Killed, the same command continues at the last
-    saved step. Anything after `--` goes to verl as Hydra overrides.
+    Monitor states are played before the first step and after the last: they are neither trained on nor those of
+    `selfplay evaluate`, which stay held out. Groups whose plays all scored alike are left out of an update.
+    Killed, the same command continues at the last saved step. Anything after `--` goes to verl as Hydra overrides.
     """
     settings = _config(
         config,

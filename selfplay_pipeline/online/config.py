@@ -21,7 +21,8 @@ class OnlineOptions(BaseModel):
     states_per_step: Annotated[int, Field(ge=1)] = 8
     """Game states of a step; each is played `generate.plays_per_state` times and gives two rows a play."""
     held_out_states: Annotated[int, Field(ge=1)] = 100
-    """Held-out states of a validation, those of `selfplay evaluate` with `evaluate.state_seed`."""
+    """States of a validation: the monitor states of `evaluate.state_seed`, on which `iterate` too compares its
+    iterations. Neither training nor `selfplay evaluate` plays them."""
     held_out_plays: Annotated[int, Field(ge=1)] = 1
     """Sampled plays of each."""
     validate_every: Annotated[int, Field(ge=0)] = 0
