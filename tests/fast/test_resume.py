@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from selfplay_pipeline.train.run import LATEST, go_back_to_last_logged_save
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.train.config import TrainConfig
+from selfplay_pipeline.train.run import LATEST, claim, go_back_to_last_logged_save
 
 
 def saved(folder: Path, whole: list[int], torn: list[int], logged: list[int], latest: str | None) -> tuple[Path, Path]:
@@ -39,3 +41,14 @@ def test_it_goes_back_to_the_last_whole_save_that_was_logged(tmp_path, whole, to
         s for s in whole if s <= expected
     ]
     assert not expected or (folder / LATEST).read_text() == str(expected)
+
+
+def test_a_training_begun_before_an_option_came_goes_on_with_its_default(tmp_path):
+    config = TrainConfig(model="m", data=tmp_path / "train.parquet", output=tmp_path)
+    options, checkpoint = config.model_dump(mode="json"), tmp_path / "checkpoint"
+    record = tmp_path / "trainer_state" / "training.json"
+    record.parent.mkdir()
+    record.write_text(json.dumps({key: value for key, value in options.items() if key != "old_log_probs"}))
+    claim(config, options, checkpoint)
+    with pytest.raises(UserError, match="old_log_probs was step, is games"):
+        claim(config, options | {"old_log_probs": "games"}, checkpoint)
