@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,7 +54,12 @@ def main(
     held_out = held_out_states(make_game(config.game), states, STATE_SEED)
     totals = asyncio.run(evaluate_all(config, checkpoints, held_out, plays, work / f"after_{iterations}"))
     rows = {arm: _row(arm, seeds, totals, clipped) for arm in chosen}
-    facts = {"command": "python -m bench.clip", "iterations": iterations, "seeds": seeds, "states": states}
+    facts = {
+        "command": shlex.join(["python", "-m", "bench.clip", *sys.argv[1:]]),
+        "iterations": iterations,
+        "seeds": seeds,
+        "states": states,
+    }
     write_json(out / "clip.json", facts | {"plays": plays, "rows": rows})
     table = _table(rows)
     (out / "clip.md").write_text(table)
