@@ -52,8 +52,7 @@ class OnePlayGroups(Loop):
 ARMS: dict[str, tuple[str, dict[str, Any], type[Loop]]] = {
     "one_play_groups": (
         "(a) groups hold one play's two rows",
-        # 256, because a group is now 2 rows and not twice its "plays": steps hold 64 plays, as in the other arms.
-        {"train.keep_zero_signal": True, "train.train_batch_size": 256},
+        {"train.keep_zero_signal": True},
         OnePlayGroups,
     ),
     "no_importance": ("(b) importance correction off", {"train.importance_threshold": 0}, Loop),
@@ -85,7 +84,7 @@ def main(
         )
         run = run_iterate(arm, work / name, loop)
         checkpoints[name], labels[name] = run.checkpoint(iterations), label
-    totals = asyncio.run(_evaluate(config, checkpoints, held_out, plays, work))
+    totals = asyncio.run(evaluate_all(config, checkpoints, held_out, plays, work))
     rows = {name: _row(labels[name], totals[name], totals["before"], totals["full"]) for name in checkpoints}
     steps = {name: _steps(work / name) for name in ARMS}
     write_json(out / "results.json", {"command": "make ablate", "iterations": iterations, "rows": rows, "steps": steps})
@@ -105,7 +104,7 @@ def _same_set_up(config: Config, run: Path) -> dict[str, Any]:
     return state
 
 
-async def _evaluate(
+async def evaluate_all(
     config: Config, checkpoints: dict[str, str], states: StateSet, plays: int, work: Path
 ) -> dict[str, dict[str, Totals]]:
     totals = {}
@@ -139,15 +138,15 @@ def _table(rows: dict[str, dict[str, Any]]) -> str:
     )
     head += "|---|---|---|---|---|---|\n"
     lines = [
-        f"| {row['label']} | {_text(row['sampled'])} | {_text(row['greedy'])} | "
-        f"{_text(row['illegal'])} | {_text(row['rise'], '+')} | "
-        f"{_text(row['minus_full'], '+')} |\n"
+        f"| {row['label']} | {in_brackets(row['sampled'])} | {in_brackets(row['greedy'])} | "
+        f"{in_brackets(row['illegal'])} | {in_brackets(row['rise'], '+')} | "
+        f"{in_brackets(row['minus_full'], '+')} |\n"
         for row in rows.values()
     ]
     return head + "".join(lines)
 
 
-def _text(interval: dict[str, float], sign: str = "") -> str:
+def in_brackets(interval: dict[str, float], sign: str = "") -> str:
     return f"{interval['value']:{sign}.3f} [{interval['low']:{sign}.3f}, {interval['high']:{sign}.3f}]"
 
 

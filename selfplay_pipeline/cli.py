@@ -168,6 +168,11 @@ def _config(source: str | None, **overrides: Any) -> Config:
     return load_config(source, {key.replace("__", "."): value for key, value in overrides.items()})
 
 
+def _warn(message: str | None) -> None:
+    if message is not None:
+        print(f"selfplay: warning: {message}", file=sys.stderr)
+
+
 @app.command()
 def generate(
     config: ConfigFile = None,
@@ -225,14 +230,17 @@ def convert(
     config: ConfigFile = None,
     output: Annotated[Path | None, typer.Option(help="Folder for the parquet files [default: beside GAMES].")] = None,
     val_fraction: Annotated[
-        float | None, typer.Option(min=0, max=0.99, help="Share of groups for val.parquet.")
+        float | None,
+        typer.Option(min=0, max=0.99, help="Share of groups set aside in val.parquet [default: 0, which writes none]."),
     ] = None,
     seed: Seed = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out, count and name bad lines.")] = False,
     check: Annotated[Path | None, typer.Option(help="Only verify this parquet file with verl's own dataset.")] = None,
     model: Model = None,
 ) -> None:
-    """Make train.parquet and val.parquet: two rows a game, one per player, with one group index per game state.
+    """Make train.parquet: two rows a game, one per player, with one group index per game state.
+
+    With --val-fraction some groups go to val.parquet instead; nothing else reads that file.
 
     With --check FILE nothing is converted: the file is loaded through verl's RLHFDataset and the tokenizer of
     --model, and everything that was verified is printed and written beside it.
@@ -288,6 +296,7 @@ def train(
     from selfplay_pipeline.stages import train_policy
     from selfplay_pipeline.ui import show_training
 
+    _warn(settings.train.clip_without_effect())
     result = train_policy(settings, data, output, checkpoint=str(settings.model), seed=settings.seed)
     show_training(result)
 
@@ -296,7 +305,9 @@ def train(
 def games(
     out: Annotated[Path, typer.Option(help="Folder for train.parquet and test.parquet.")] = ONLINE / "games",
     num_train: Annotated[int, typer.Option(min=1, help="Game states to train on.")] = 1000,
-    num_test: Annotated[int, typer.Option(min=1, help="Held-out game states, those of `selfplay evaluate`.")] = 100,
+    num_test: Annotated[
+        int, typer.Option(min=1, help="Game states to validate on, apart from those of `evaluate`.")
+    ] = 100,
     per_player: Annotated[
         bool, typer.Option("--per-player", help="A row for each player; throws half of each play away.")
     ] = False,
@@ -340,8 +351,9 @@ def train_online(
 ) -> None:
     """Train while playing: verl plays the policy against itself in every step, with its newest weights.
 
-    Held-out states are played before the first step and after the last. Killed, the same command continues at the last
-    saved step. Anything after `--` goes to verl as Hydra overrides.
+    Monitor states are played before the first step and after the last: they are neither trained on nor those of
+    `selfplay evaluate`, which stay held out. Groups whose plays all scored alike are left out of an update.
+    Killed, the same command continues at the last saved step. Anything after `--` goes to verl as Hydra overrides.
     """
     settings = _config(
         config,
@@ -362,6 +374,7 @@ def train_online(
     from selfplay_pipeline.stages import train_online as run
     from selfplay_pipeline.ui import show_online
 
+    _warn(settings.train.clip_without_effect(online=True))
     show_online(run(settings, output, games))
 
 
@@ -431,6 +444,7 @@ def iterate(
         train__device=device,
         engine__server_url=server_url or None,
     )
+    _warn(settings.train.clip_without_effect())
     if dry_run:
         from selfplay_pipeline.iterate.run import check_run, seats_of
         from selfplay_pipeline.stages import plan_generate

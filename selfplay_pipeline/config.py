@@ -72,8 +72,9 @@ class GenerateConfig(Section):
 class ConvertConfig(Section):
     """How games become rows."""
 
-    val_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Share of groups that goes to val.parquet."""
+    val_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of groups that is set aside in val.parquet, for tools of your own: nothing here reads it. With 0 all groups
+    are trained on and no val.parquet is written."""
 
 
 class EvaluateConfig(Section):

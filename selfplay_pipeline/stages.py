@@ -21,7 +21,7 @@ from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.online.config import OnlineConfig
 from selfplay_pipeline.online.games import write_games
-from selfplay_pipeline.online.run import OnlineResult, run_online
+from selfplay_pipeline.online.run import OnlineResult, check_sizes, run_online
 from selfplay_pipeline.partners.seat import ChatPartner, partner_arguments
 from selfplay_pipeline.preflight import check_online, check_play
 from selfplay_pipeline.servers import PolicyServer, Servers
@@ -215,7 +215,7 @@ def num_groups(config: Config) -> int:
 
 
 def convert_games(config: Config, games: Path, out_dir: Path, *, skip_bad: bool = False) -> ConvertReport:
-    """Write train.parquet and val.parquet for a games file."""
+    """Write train.parquet, and val.parquet if a share is set aside, for a games file."""
     with progress(f"converting {games.name}") as report:
         return run_convert(
             games,
@@ -258,8 +258,8 @@ def train_policy(
 
 
 def online_games(config: Config, out: Path, num_train: int, num_test: int, *, per_player: bool = False) -> None:
-    """Write train.parquet and test.parquet of game initialisations for online training."""
-    with waiting(f"sampling {num_train} game states, and {num_test} held-out ones"):
+    """Write train.parquet and test.parquet (monitor states) of game initialisations for online training."""
+    with waiting(f"sampling {num_train} game states, and {num_test} to validate on"):
         write_games(
             out,
             config.game,
@@ -290,11 +290,6 @@ def train_online(config: Config, output: Path, games: Path | None = None) -> Onl
     if config.engine.server_url:
         raise UserError("engine.server_url: verl starts the servers of online training itself; leave it out")
     check_online(config)
-    if games is None:
-        games = output / "games"
-        if not (output / "trainer_state" / "training.json").exists():
-            num_train = config.online.steps * config.online.states_per_step
-            online_games(config, games, num_train, config.online.held_out_states)
     job = OnlineConfig(
         **config.train.model_dump(),
         model=model,
@@ -302,13 +297,17 @@ def train_online(config: Config, output: Path, games: Path | None = None) -> Onl
         seed=config.seed,
         online=config.online,
         game=config.game,
-        games=games,
+        games=games or output / "games",
         plays_per_state=config.generate.plays_per_state,
         temperature=config.generate.temperature,
         max_new_tokens=config.generate.max_new_tokens,
         context_length=model_context_length(model, config.engine.context_length),
         tensor_parallel=config.engine.tensor_parallel,
     )
+    if games is None and not (output / "trainer_state" / "training.json").exists():
+        check_sizes(job, make_game(config.game).num_players)
+        num_train = config.online.steps * config.online.states_per_step
+        online_games(config, job.games, num_train, config.online.held_out_states)
     with progress("training online") as report:
 
         def on_progress(step: Progress) -> None:

@@ -84,17 +84,17 @@ def run_convert(
     games: Path,
     out_dir: Path,
     *,
-    val_fraction: float = 0.1,
+    val_fraction: float = 0.0,
     seed: int = 0,
     skip_bad: bool = False,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> ConvertReport:
-    """Write `train.parquet`, `val.parquet` and `convert_report.txt`.
+    """Write `train.parquet`, `val.parquet` if it has rows, and `convert_report.txt`.
 
     Memory does not grow with the number of plays beyond about 50 bytes each.
 
     Args:
-        val_fraction: share of groups for val.parquet; at least one group stays for training.
+        val_fraction: share of groups that val.parquet sets aside; at least one group stays for training.
         seed: of the split, which is by group.
         skip_bad: leave out and report bad lines instead of stopping at the first.
         on_progress: called with bytes done and bytes to do, both passes counted.
@@ -242,5 +242,9 @@ def _second_pass(
                 flush(name)
         flush("train")
         flush("val")
-    for name, path in temporary.items():
-        path.replace(out_dir / f"{name}.parquet")
+    temporary["train"].replace(out_dir / "train.parquet")
+    if report.val_rows:
+        temporary["val"].replace(out_dir / "val.parquet")
+    else:  # verl cannot load a file without rows, and an older one would not fit the new train.parquet
+        temporary["val"].unlink()
+        (out_dir / "val.parquet").unlink(missing_ok=True)

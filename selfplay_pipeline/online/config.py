@@ -21,7 +21,8 @@ class OnlineOptions(BaseModel):
     states_per_step: Annotated[int, Field(ge=1)] = 8
     """Game states of a step; each is played `generate.plays_per_state` times and gives two rows a play."""
     held_out_states: Annotated[int, Field(ge=1)] = 100
-    """Held-out states of a validation, those of `selfplay evaluate` with `evaluate.state_seed`."""
+    """States of a validation: the monitor states of `evaluate.state_seed`, on which `iterate` too compares its
+    iterations. Neither training nor `selfplay evaluate` plays them."""
     held_out_plays: Annotated[int, Field(ge=1)] = 1
     """Sampled plays of each."""
     validate_every: Annotated[int, Field(ge=0)] = 0
@@ -40,7 +41,7 @@ class OnlineOptions(BaseModel):
 
 MAY_CHANGE = ("tokens_per_pass", "agent_workers", "max_failures", "memory_fraction", "offload")
 """Options that a continued training may set anew."""
-UNUSED = ("epochs", "train_batch_size", "mini_batches", "keep_zero_signal")
+UNUSED = ("epochs", "train_batch_size", "mini_batches", "keep_zero_signal", "old_log_probs")
 """Options of offline training that online training has no use for: each step is one update on its own games."""
 
 

@@ -12,10 +12,13 @@ import pyarrow.parquet as pq
 from selfplay_pipeline.convert.rows import AGENT_NAME, DATA_SOURCE
 from selfplay_pipeline.games.matching import MatchingGame, MatchingState
 from selfplay_pipeline.games.registry import GameConfig, make_game
-from selfplay_pipeline.games.types import HELD_OUT, TRAIN, state_rng
+from selfplay_pipeline.games.types import MONITOR, TRAIN, state_rng
 
 Perspectives = Literal["both", "one"]
 """What a row becomes: the rows of all players of its plays, or that of `player_index` alone."""
+
+TRAIN_SPLIT, MONITOR_SPLIT = "train", "monitor"
+"""`extra_info.split` of the two files. Earlier versions wrote `test`, which were states of `evaluate`."""
 
 SCHEMA = pa.schema(
     {
@@ -43,7 +46,8 @@ def write_games(
 
     Args:
         seed: of the training states; as for `generate`.
-        test_seed: of the held-out states; as for `evaluate`, whose states these are.
+        test_seed: of the states to validate on, which are those that `iterate` watches its iterations on: a training
+            that was judged by them can still be evaluated honestly on those of `evaluate`.
         per_player: one row for each player of a state instead of one for the state.
 
     Raises:
@@ -51,14 +55,14 @@ def write_games(
     """
     game = make_game(config)
     files = out / "train.parquet", out / "test.parquet"
-    for path, count, space, space_seed in zip(
-        files, (num_train, num_test), (TRAIN, HELD_OUT), (seed, test_seed), strict=True
+    for path, count, space, space_seed, split in zip(
+        files, (num_train, num_test), (TRAIN, MONITOR), (seed, test_seed), (TRAIN_SPLIT, MONITOR_SPLIT), strict=True
     ):
         rows = []
         for number in range(count):
             state = game.sample_state(state_rng(space_seed, number, space))
-            # Each held-out state is one row in any layout, so that no play is left out where a player never spoke.
-            rows += game_rows(game, state, number, space_seed, path.stem, per_player and space == TRAIN)
+            # Each monitor state is one row in any layout, so that no play is left out where a player never spoke.
+            rows += game_rows(game, state, number, space_seed, split, per_player and space == TRAIN)
         _write(path, rows)
     return files
 

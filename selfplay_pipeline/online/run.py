@@ -18,7 +18,7 @@ from selfplay_pipeline.files import locked, write_json
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.online.config import MAY_CHANGE, UNUSED, OnlineConfig
 from selfplay_pipeline.online.figures import to_line
-from selfplay_pipeline.online.games import SCHEMA
+from selfplay_pipeline.online.games import MONITOR_SPLIT, SCHEMA
 from selfplay_pipeline.online.overrides import EXTENSION, GamesFile, config_arguments, held_out_path, online_overrides
 from selfplay_pipeline.train.overrides import environment, metrics_path, resolve_device, state_dir
 from selfplay_pipeline.train.run import (
@@ -44,7 +44,7 @@ class OnlineResult:
 
     steps: int
     games: int
-    """Plays trained on."""
+    """Plays of all training steps, those of groups that were not trained on included."""
     before: dict[str, Any]
     """Held-out figures before the first step …"""
     after: dict[str, Any]
@@ -69,6 +69,7 @@ def run_online(config: OnlineConfig, on_progress: Callable[[Progress], None] | N
     check_options(config)
     planned, state, device = config.online.steps, state_dir(config), resolve_device(config)
     games = _look_at(config)
+    check_sizes(config, games.rows_per_play)
     checkpoint = config.output.resolve() / "checkpoint"
     times: list[tuple[float, dict[str, Any]]] = []
 
@@ -130,13 +131,34 @@ def _held_out(line: dict[str, Any]) -> dict[str, Any]:
     return {name.removeprefix("held_out/"): value for name, value in line.items() if name.startswith("held_out/")}
 
 
+def check_sizes(config: OnlineConfig, rows_per_play: int) -> None:
+    """Whether the processes can share an update equally.
+
+    Raises:
+        UserError: they cannot.
+    """
+    states, plays = config.online.states_per_step, config.plays_per_state
+    if states * plays * rows_per_play % config.num_gpus:
+        raise UserError(
+            f"train.num_gpus: {config.num_gpus} processes cannot share a step's {states * plays * rows_per_play} rows "
+            f"({states} states × {plays} plays × {rows_per_play} rows) equally; make online.states_per_step a multiple "
+            f"of {config.num_gpus}"
+        )
+
+
 def _look_at(config: OnlineConfig) -> GamesFile:
     """What is to be played.
 
     Raises:
-        UserError: a file is missing or not ours, or holds fewer states than one step takes.
+        UserError: a file is missing or not ours, holds fewer states than one step takes, or would validate on the
+            states of `evaluate`.
     """
-    (test, _), (train, first) = (_rows(config, config.games / f"{name}.parquet") for name in ("test", "train"))
+    (test, validation), (train, first) = (_rows(config, config.games / f"{name}.parquet") for name in ("test", "train"))
+    if test and validation["split"] != MONITOR_SPLIT:
+        raise UserError(
+            f"{config.games / 'test.parquet'}: written by an earlier version, with states of `selfplay evaluate`, "
+            "which a validation must not use; write the games anew with `selfplay games`, and train to a new folder"
+        )
     if train < config.online.states_per_step or not test:
         raise UserError(
             f"{config.games}: {train} rows to train on and {test} held out; a step takes "

@@ -16,23 +16,31 @@ class TrainOptions(BaseModel):
     epochs: Annotated[int, Field(ge=1)] = 1
     """Passes over the data."""
     train_batch_size: Annotated[int, Field(ge=2)] = 64
-    """Rows of one batch (one or more optimiser steps), rounded to whole groups of 2·G rows."""
+    """Rows of one batch (one or more optimiser steps), rounded to whole groups of G rows for each trained seat."""
     mini_batches: Annotated[int, Field(ge=1)] = 1
     """Optimiser steps per batch."""
     micro_batch_size: Annotated[int, Field(ge=1)] = 8
     """Rows in one forward and backward pass on one device."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
     """Of AdamW, constant."""
+    old_log_probs: Literal["step", "games"] = "step"
+    """Denominator of PPO's ratio. `step`: log-probs of the weights that the batch begins with, computed anew; with one
+    mini-batch the ratio is then 1, and importance weights alone correct for the weights that played. `games`: the
+    log-probs stored while playing; clipping then bounds how far the policy moves from the weights that played, and
+    replaces the importance weights, which verl does not apply in this mode."""
     clip_low: Annotated[float, Field(gt=0)] = 0.2
-    """PPO's ratio is clipped below at 1 - clip_low."""
+    """PPO's ratio is clipped below at 1 - clip_low. Clipping has an effect only with `old_log_probs: games` or with
+    several `mini_batches`; otherwise the ratio is always 1."""
     clip_high: Annotated[float, Field(gt=0)] = 0.2
-    """… and above at 1 + clip_high; a larger value is DAPO's clip-higher."""
+    """PPO's ratio is clipped above at 1 + clip_high, under the same conditions; a value above clip_low is DAPO's
+    clip-higher."""
     kl_coef: Annotated[float, Field(ge=0)] = 0.0
     """Weight of the KL loss to the reference policy; 0 is off."""
     kl_reference: Literal["initial", "previous"] = "initial"
     """The reference: the model that the run began with, or the policy that played."""
     importance_threshold: Annotated[float, Field(ge=0)] = 2.0
-    """Token-level truncated importance weights (trainer over engine) are cut here; 0 switches them off."""
+    """Token-level truncated importance weights (trainer over engine) are cut here; 0 switches them off. Not applied
+    with `old_log_probs: games`."""
     loss_aggregation: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"] = "token-mean"
     """verl's loss_agg_mode."""
     normalize_by_std: bool = True
@@ -63,6 +71,19 @@ class TrainOptions(BaseModel):
     """Write what was trained on, row by row with log-probs and advantages, to trained_rows.jsonl (for inspection)."""
     overrides: list[str] = []
     """Further verl keys as Hydra overrides, as after `--` on the command line."""
+
+    def clip_without_effect(self, *, online: bool = False) -> str | None:
+        """A line of warning where the user set a clip range that cannot act, else None.
+
+        Args:
+            online: each step is one update on its own games, whatever the options of offline training say.
+        """
+        given = sorted(self.model_fields_set & {"clip_low", "clip_high"})
+        if not given or (not online and (self.old_log_probs == "games" or self.mini_batches > 1)):
+            return None
+        names = " and ".join(f"train.{name}" for name in given)
+        remedy = "" if online else "; set train.old_log_probs: games, or train.mini_batches above 1"
+        return f"{names}: without effect, since each batch is one update and PPO's ratio is then 1{remedy}"
 
 
 class PolicyTraining(TrainOptions):

@@ -56,6 +56,8 @@ class TrainData:
     num_rows: int
     max_prompt_tokens: int
     max_response_tokens: int
+    rows_per_play: int = 2
+    """Rows of a play in which every trained seat spoke."""
 
     def to_train(self, keep_zero_signal: bool) -> list[Group]:
         """The groups to train on.
@@ -116,7 +118,14 @@ def read_data(files: Sequence[Path]) -> TrainData:
     groups = [Group(*key, tuple(rows[key]), tuple(rewards[key].values())) for key in sorted(rows)]
     several = [group for group in groups if len(group.rewards) > 1]
     return TrainData(
-        several, len(groups) - len(several), temperature, plays_per_state, count, longest_prompt, longest_response
+        groups=several,
+        singles=len(groups) - len(several),
+        temperature=temperature,
+        plays_per_state=plays_per_state,
+        num_rows=count,
+        max_prompt_tokens=longest_prompt,
+        max_response_tokens=longest_response,
+        rows_per_play=max(-(-len(group.rows) // len(group.rewards)) for group in groups),
     )
 
 
@@ -145,9 +154,9 @@ def split_rows(rows: int, updates: int, processes: int, micro_batch_size: int) -
     return passes * even * processes, even
 
 
-def to_groups(rows: int, plays_per_state: int) -> int:
-    """Rows, rounded to whole groups of two rows a play, at least one."""
-    return max(1, round(rows / (2 * plays_per_state)))
+def to_groups(rows: int, rows_per_group: int) -> int:
+    """Rows, rounded to whole groups, at least one."""
+    return max(1, round(rows / rows_per_group))
 
 
 def _open(path: Path) -> pq.ParquetFile:

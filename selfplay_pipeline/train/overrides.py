@@ -38,7 +38,7 @@ def resolve_dtype(config: TrainOptions, device: Device) -> Literal["float32", "b
 
 def groups_per_step(config: TrainConfig, data: TrainData, num_groups: int) -> int:
     """`train_batch_size` in whole groups, clipped to the data."""
-    return min(to_groups(config.train_batch_size, data.plays_per_state), num_groups)
+    return min(to_groups(config.train_batch_size, data.plays_per_state * data.rows_per_play), num_groups)
 
 
 def plan_for(config: TrainConfig, data: TrainData, num_groups: int) -> list[list[int]]:
@@ -58,8 +58,8 @@ def verl_overrides(config: TrainConfig, data: TrainData, num_groups: int, device
     settings: dict[str, Any] = {
         "algorithm.adv_estimator": "grpo",
         "algorithm.use_kl_in_reward": False,
-        # Decoupled mode: bypass_mode would use the engine's log-probs as old ones and ignore the weights.
-        "algorithm.rollout_correction.bypass_mode": False,
+        # verl's bypass mode takes the stored log-probs for PPO's old ones, and leaves the importance weights out.
+        "algorithm.rollout_correction.bypass_mode": config.old_log_probs == "games",
         "data.train_files": str(config.data.resolve()),
         "data.val_files": str(config.data.resolve()),
         "data.train_batch_size": nominal,

@@ -16,7 +16,7 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import check_checkpoint, locked, read_json, write_json, write_text
 from selfplay_pipeline.preflight import check_training
 from selfplay_pipeline.processes import Child, spawn
-from selfplay_pipeline.train.config import PolicyTraining, TrainConfig
+from selfplay_pipeline.train.config import PolicyTraining, TrainConfig, TrainOptions
 from selfplay_pipeline.train.groups import Group, TrainData, read_data
 from selfplay_pipeline.train.overrides import (
     Device,
@@ -69,7 +69,8 @@ class TrainResult:
     seconds_in_steps: float
     """Within training steps, saves not counted; only this run's steps."""
     log_prob_gap: float | None
-    """Mean |trainer - engine| of the stored log-probs at the first step, in nats, where both have the same weights."""
+    """Mean |trainer - engine| of the stored log-probs at the first step, in nats, where both have the same weights;
+    None with `old_log_probs: games`, where the trainer does not compute its own."""
 
 
 def run_train(config: TrainConfig, on_progress: Callable[[Progress], None] | None = None) -> TrainResult:
@@ -225,7 +226,7 @@ def claim(config: PolicyTraining, training: dict[str, Any], checkpoint: Path) ->
             raise UserError(f"{checkpoint} exists but was not made by a training here; choose another output folder")
         write_json(record, training)
         return
-    earlier = read_json(record)
+    earlier = TrainOptions().model_dump(mode="json") | read_json(record)  # with options that have come since
     changed = [key for key in training if earlier.get(key) != training[key]]
     if changed:
         what = ", ".join(f"{key} was {earlier.get(key)}, is {training[key]}" for key in changed)

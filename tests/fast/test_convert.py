@@ -6,11 +6,15 @@ import pyarrow.parquet as pq
 import pytest
 from factories import POLICY, Habits, make_play, make_plays, play_records, write_plays
 from hypothesis import given, settings
+from typer.testing import CliRunner
 
+from selfplay_pipeline.cli import app
+from selfplay_pipeline.config import load_config
 from selfplay_pipeline.convert.rows import METADATA_KEY, play_to_rows
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.iterate.manifest import RunDirectory
 
 GROUPS, PLAYS = 10, 4
 
@@ -21,7 +25,7 @@ def games(tmp_path):
 
 
 def rows_of(folder):
-    return {name: pq.read_table(folder / f"{name}.parquet").to_pylist() for name in ("train", "val")}
+    return {path.stem: pq.read_table(path).to_pylist() for path in folder.glob("*.parquet")}
 
 
 def refuse(games, words):
@@ -45,6 +49,23 @@ def test_each_play_becomes_two_rows_of_its_group_and_groups_are_never_split(game
     facts = json.loads(pq.read_schema(tmp_path / "train.parquet").metadata[METADATA_KEY])
     assert facts == {"schema_version": 1, "temperature": 1.0, "plays_per_state": PLAYS}
     assert (tmp_path / "convert_report.txt").read_text() == report.to_text()
+
+
+def test_by_default_every_group_is_trained_on_and_an_older_val_file_is_removed(games, tmp_path):
+    run_convert(games, tmp_path, val_fraction=0.2)
+    done = CliRunner().invoke(app, ["convert", str(games)])
+    assert done.exit_code == 0, done.output
+    rows = rows_of(tmp_path)
+    assert rows.keys() == {"train"}, "verl cannot load a file without rows"
+    assert {row["extra_info"]["index"] for row in rows["train"]} == set(range(GROUPS))
+
+
+def test_a_run_made_when_a_tenth_was_set_aside_is_refused_in_one_line(tmp_path):
+    config = load_config("tiny", {})
+    then = config.model_dump(mode="json") | {"convert": {"val_fraction": 0.1}}
+    (tmp_path / "manifest.json").write_text(json.dumps({"config": then}))
+    with pytest.raises(UserError, match=r"another configuration: convert.val_fraction \(0.1 then, 0.0 now\)"):
+        RunDirectory(tmp_path).open(config)
 
 
 def test_the_order_of_the_lines_does_not_matter(games, tmp_path):

@@ -9,24 +9,27 @@ import sys
 from itertools import pairwise
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from factories import BOARD, POLICY, ByteTokenizer, make_play
+from typer.testing import CliRunner
 
+from selfplay_pipeline.cli import app
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, best_matching
 from selfplay_pipeline.games.partners import SCRIPTED
 from selfplay_pipeline.games.scripted import player_view
 from selfplay_pipeline.games.text import format_proposal
-from selfplay_pipeline.games.types import Outcome, Status, Step, state_rng
+from selfplay_pipeline.games.types import MONITOR, Outcome, Status, Step, state_rng
 from selfplay_pipeline.generate.chat import ChatPlayer
 from selfplay_pipeline.generate.play import Reply
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
 from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.online.figures import to_line
-from selfplay_pipeline.online.games import write_games
+from selfplay_pipeline.online.games import SCHEMA, write_games
 from selfplay_pipeline.online.interaction import MultiPlayerInteraction
 
 SPOKEN = MatchingConfig(
@@ -54,10 +57,13 @@ class TestGames:
             assert MatchingConfig.model_validate_json(row["extra_info"]["rules"]) == SPOKEN
             assert (row["agent_name"], row["player_index"]) == ("selfplay", 0)
 
-    def test_the_held_out_states_are_those_of_evaluate(self, tmp_path):
+    def test_validation_plays_the_states_that_iterate_watches_and_none_of_evaluates(self, tmp_path):
         _, test = write_games(tmp_path, SPOKEN, num_train=1, num_test=5, seed=5, test_seed=0)
-        found = [json.loads(row["game_state"]) for row in pq.read_table(test).to_pylist()]
-        assert found == [state.to_dict() for state in held_out_states(MatchingGame(SPOKEN), 5, 0).states]
+        rows = pq.read_table(test).to_pylist()
+        found, game = [json.loads(row["game_state"]) for row in rows], MatchingGame(SPOKEN)
+        assert found == [state.to_dict() for state in held_out_states(game, 5, 0, MONITOR).states]
+        assert not any(state.to_dict() in found for state in held_out_states(game, 100, 0).states)
+        assert {row["extra_info"]["split"] for row in rows} == {"monitor"}
 
     def test_one_row_a_player_shows_each_its_own_table(self, tmp_path):
         train, test = write_games(tmp_path, SPOKEN, num_train=2, num_test=3, seed=0, test_seed=0, per_player=True)
@@ -72,6 +78,41 @@ class TestGames:
     def test_the_same_seed_gives_the_same_file(self, tmp_path):
         files = [write_games(tmp_path / name, SPOKEN, num_train=2, num_test=2, seed=3, test_seed=0) for name in "ab"]
         assert [path.read_bytes() for path in files[0]] == [path.read_bytes() for path in files[1]]
+
+
+class TestRefusals:
+    """What cannot work is said in one line before anything is written or played."""
+
+    def train_online(self, folder, *options, **sections):
+        config = {"game": BOARD.model_dump(mode="json"), "generate": {"plays_per_state": 5}} | sections
+        (folder / "own.yaml").write_text(json.dumps(config))
+        arguments = ["--config", str(folder / "own.yaml"), "--model", "data/tiny_model", "--device", "cpu"]
+        done = CliRunner().invoke(app, ["train-online", *arguments, "--output", str(folder / "out"), *options])
+        assert done.exit_code == 2, done.output
+        assert not (folder / "out").exists()
+        return done.stderr
+
+    @pytest.mark.parametrize("per_player", [None, False, True])
+    def test_an_update_that_the_processes_cannot_share(self, per_player, tmp_path):
+        options = ()
+        if per_player is not None:
+            write_games(tmp_path, BOARD, num_train=9, num_test=2, seed=0, test_seed=0, per_player=per_player)
+            options = ("--games", str(tmp_path))
+        rows = 15 if per_player else 30
+        said = self.train_online(
+            tmp_path, *options, train={"num_gpus": 4}, online={"states_per_step": 3, "held_out_states": 2}
+        )
+        assert f"train.num_gpus: 4 processes cannot share a step's {rows} rows" in said
+        assert "make online.states_per_step a multiple of 4" in said
+
+    def test_games_whose_validation_would_use_states_of_evaluate(self, tmp_path):
+        _, test = write_games(tmp_path, BOARD, num_train=9, num_test=2, seed=0, test_seed=0)
+        rows = pq.read_table(test).to_pylist()
+        for row in rows:
+            row["extra_info"]["split"] = "test"  # as earlier versions wrote
+        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), test)
+        said = self.train_online(tmp_path, "--games", str(tmp_path))
+        assert "test.parquet: written by an earlier version, with states of `selfplay evaluate`" in said
 
 
 class TestInteraction:

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from selfplay_pipeline.config import load_config
+from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.iterate.manifest import RunDirectory
 from selfplay_pipeline.iterate.run import Loop, run_iterate
-from selfplay_pipeline.train.run import LATEST, TrainResult, go_back_to_last_logged_save
+from selfplay_pipeline.train.config import TrainConfig
+from selfplay_pipeline.train.run import LATEST, TrainResult, claim, go_back_to_last_logged_save
 
 
 def saved(folder: Path, whole: list[int], torn: list[int], logged: list[int], latest: str | None) -> tuple[Path, Path]:
@@ -88,3 +90,14 @@ def test_a_loop_keeps_the_newest_trainer_state_and_the_one_that_a_cut_training_b
     run_iterate(config, run, OnlyTraining)
     assert left() == ["iter_3"]
     assert began_with == [None, "iter_1", "iter_1", "iter_2"]
+
+
+def test_a_training_begun_before_an_option_came_goes_on_with_its_default(tmp_path):
+    config = TrainConfig(model="m", data=tmp_path / "train.parquet", output=tmp_path)
+    options, checkpoint = config.model_dump(mode="json"), tmp_path / "checkpoint"
+    record = tmp_path / "trainer_state" / "training.json"
+    record.parent.mkdir()
+    record.write_text(json.dumps({key: value for key, value in options.items() if key != "old_log_probs"}))
+    claim(config, options, checkpoint)
+    with pytest.raises(UserError, match="old_log_probs was step, is games"):
+        claim(config, options | {"old_log_probs": "games"}, checkpoint)

@@ -13,7 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
+from typer.testing import CliRunner
 
+from selfplay_pipeline.cli import app
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.train.config import TrainConfig, TrainOptions
 from selfplay_pipeline.train.groups import NoSignalError, TrainData, plan_steps, read_data, split_rows, to_groups
@@ -43,9 +45,14 @@ def overrides(device: str, num_groups: int = 13, **changes: Any) -> dict[str, st
 
 
 def write(
-    path: Path, rewards: list[list[float]], plays_per_state: int = 2, temperature: float = 0.7, **extra: Any
+    path: Path,
+    rewards: list[list[float]],
+    plays_per_state: int = 2,
+    temperature: float = 0.7,
+    seats: tuple[int, ...] = (0, 1),
+    **extra: Any,
 ) -> Path:
-    """One group per list of rewards, two rows per reward."""
+    """One group per list of rewards, a row per reward and seat."""
     rows = [
         {
             "reward_model": {"normalized_reward": reward},
@@ -56,7 +63,7 @@ def write(
         }
         for group, plays in enumerate(rewards)
         for play, reward in enumerate(plays)
-        for player in range(2)
+        for player in seats
     ]
     schema = pa.schema(
         {
@@ -76,6 +83,31 @@ class TestOptions:
     def test_unknown_keys_are_refused(self) -> None:
         with pytest.raises(ValidationError, match="extra_forbidden"):
             TrainOptions.model_validate({"learning_rat": 1e-5})
+
+    @pytest.mark.parametrize(
+        ("options", "warned"),
+        [
+            ("clip_high: 0.28", True),
+            ("clip_low: 0.2", True),
+            ("epochs: 2", False),
+            ("clip_high: 0.28, mini_batches: 2", False),
+            ("clip_high: 0.28, old_log_probs: games", False),
+        ],
+    )
+    def test_a_clip_that_cannot_act_is_said_in_one_line_at_the_start(
+        self, options: str, warned: bool, tmp_path: Path
+    ) -> None:
+        (tmp_path / "own.yaml").write_text(f"train: {{{options}}}")
+        done = CliRunner().invoke(app, ["iterate", "--dry-run", "--config", str(tmp_path / "own.yaml")])
+        assert done.exit_code == 0, done.output
+        assert ("without effect, since each batch is one update" in done.stderr) == warned
+        assert done.stderr.count("warning") == warned
+
+    def test_online_no_option_makes_the_clip_act(self) -> None:
+        set_by_user = TrainOptions(clip_low=0.1, clip_high=0.3, mini_batches=2, old_log_probs="games")
+        said = set_by_user.clip_without_effect(online=True)
+        assert said is not None and said.startswith("train.clip_high and train.clip_low: without effect")
+        assert TrainOptions().clip_without_effect(online=True) is None
 
     @pytest.mark.parametrize("bad", [{"epochs": 0}, {"learning_rate": 0}, {"kl_coef": -1}, {"device": "tpu"}])
     def test_impossible_values_are_refused(self, bad: dict[str, Any]) -> None:
@@ -99,6 +131,12 @@ class TestOverrides:
         assert found["algorithm.rollout_correction.rollout_is_threshold"] == "2.0"
         assert found["algorithm.rollout_correction.bypass_mode"] == "false"
         assert overrides("cpu", importance_threshold=0)["algorithm.rollout_correction.rollout_is"] == "null"
+
+    def test_log_probs_of_the_games_become_the_old_ones_where_asked(self) -> None:
+        """verl's bypass mode: PPO's ratio is to the stored log-probs, and no importance weights are computed."""
+        assert overrides("cpu", old_log_probs="games")["algorithm.rollout_correction.bypass_mode"] == "true"
+        with pytest.raises(ValidationError):
+            TrainOptions.model_validate({"old_log_probs": "batch"})
 
     def test_options_reach_verl(self) -> None:
         found = overrides(
@@ -194,8 +232,18 @@ class TestPlan:
         assert plan != plan_steps(20, 20, epochs=2, seed=2)
         assert plan[0] != plan[1]
 
+    @pytest.mark.parametrize(("seats", "groups"), [((0, 1), 2), ((0,), 4)])
+    def test_a_batch_has_the_rows_asked_for_however_many_seats_are_trained(
+        self, seats: tuple[int, ...], groups: int, tmp_path: Path
+    ) -> None:
+        rewards = [[play / 8 for play in range(8)]] * 10
+        data = read_data([write(tmp_path / "a", rewards, plays_per_state=8, seats=seats)])
+        lines = verl_overrides(config(train_batch_size=32), data, len(data.groups), "cpu")
+        assert f"+selfplay.groups_per_step={groups}" in lines
+        assert groups * 8 * len(seats) == 32
+
     def test_batch_sizes_are_rounded_to_whole_groups(self) -> None:
-        assert [to_groups(rows, plays_per_state=8) for rows in (1, 16, 23, 25, 64)] == [1, 1, 1, 2, 4]
+        assert [to_groups(rows, 16) for rows in (1, 16, 23, 25, 64)] == [1, 1, 1, 2, 4]
 
     @pytest.mark.parametrize("rows", [1, 26, 28, 52, 64, 97])
     @pytest.mark.parametrize("updates", [1, 2, 3])

@@ -337,6 +337,81 @@ def test_an_exception_in_one_game_is_logged_counted_and_loses_no_other(cleared, 
     assert "on purpose" in caplog.text and "was lost" in caplog.text
 
 
+def verls_advantages(records: list[PlayRecord], keys: set[str]) -> dict[str, float]:
+    """What verl gives each of these rows, the same on all its own tokens."""
+    fields = {key: field for key, field in offline_fields(records).items() if key in keys}
+    found = advantages(list(fields), list(fields.values()))
+    values = {
+        key: np.array(found[key])[: len(f["response_mask"])][f["response_mask"] == 1] for key, f in fields.items()
+    }
+    assert all(np.ptp(row) == 0 for row in values.values())
+    return {key: float(row[0]) for key, row in values.items()}
+
+
+@pytest.mark.parametrize("per_player", [None, 0], ids=["two rows a play", "one row a play"])
+def test_a_group_left_with_one_play_is_not_trained_on(cleared, per_player):
+    """verl would take the reward of the play that is left for its advantage."""
+    records = recorded(2)
+    left = next(record for record in records if record.group_index == 1 and record.outcome.normalized_reward > 0)
+    broken = tuple(f"g1-{play}" for play in range(PLAYS) if play != left.play)
+    client = RecordedClient(records, broken=broken)
+    online = play(cleared, client, records, max_failures=PLAYS, per_player=per_player)
+    assert {key.split("_")[0] for key in online.batch.keys} == {"g0"}
+    assert (online.metrics["selfplay/plays"], online.metrics["selfplay/plays_lost"]) == (PLAYS + 1, PLAYS - 1)
+    assert online.metrics["selfplay/groups_without_signal"] == 1
+    single = {f"g1_{left.play}_{index}" for index in range(1 if per_player is not None else 2)}
+    handed_on = verls_advantages(records, set(online.batch.keys) | single)
+    reward = pytest.approx(left.outcome.normalized_reward, abs=1e-4)
+    assert all(handed_on[key] == reward for key in single), "what verl would do"
+    assert verls_advantages(records, set(online.batch.keys)) == {
+        key: value for key, value in handed_on.items() if key not in single
+    }
+    assert not set(cleared.kv_list("train")["train"]) & single, "nothing of it stays in the queue"
+
+
+def alike(group: int) -> list[PlayRecord]:
+    """A group whose plays all ended without agreement."""
+    return [make_play(group, number, chat=chat(), habits=Habits(spoil=1.0, cut=0.0)) for number in range(PLAYS)]
+
+
+def test_groups_without_signal_are_left_out_of_the_mean_over_tokens_as_offline(cleared, tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
+
+    from selfplay_pipeline.convert.rows import SCHEMA
+    from selfplay_pipeline.train.groups import read_data
+
+    records = recorded(2) + alike(2)
+    online = play(cleared, RecordedClient(records), records)
+    rows = [row for record in records for row in play_to_rows(record, PLAYS)]
+    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), tmp_path / "train.parquet")
+    offline = [rows[at] for group in read_data([tmp_path / "train.parquet"]).to_train(False) for at in group.rows]
+    assert len(online.batch.keys) == len(offline) == online.metrics["selfplay/rows"] < len(rows)
+    assert (online.metrics["selfplay/groups"], online.metrics["selfplay/groups_without_signal"]) == (3, 1)
+    assert online.metrics["selfplay/plays"] == 3 * PLAYS, "figures are of all plays"
+    online.batch = upsample_batch_to_divisible_size(online.batch, 3 * 2 * PLAYS, 0)
+    assert len(online.batch.keys) == 3 * 2 * PLAYS, "one update, whatever was left out"
+    tokens = sum(sum(mask) for mask in online.column("loss_mask").values())
+    assert tokens == sum(sum(row["response_mask"]) for row in offline)
+
+
+def test_a_step_without_any_signal_has_rows_whose_advantages_are_zero_and_is_counted(cleared):
+    records = alike(0) + alike(1)
+    online = play(cleared, RecordedClient(records), records)
+    assert online.metrics["selfplay/groups_without_signal"] == online.metrics["selfplay/groups"] == 2
+    handed_on = verls_advantages(records, set(online.batch.keys))
+    assert len(handed_on) == online.metrics["selfplay/rows"] > 0
+    assert set(handed_on.values()) == {0.0}
+
+
+def test_a_step_of_which_nothing_can_be_compared_stops_the_run(cleared):
+    records = recorded(1)
+    broken = tuple(f"g0-{play}" for play in range(1, PLAYS))
+    with pytest.raises(RuntimeError, match="no group of step 1 has two plays left"):
+        play(cleared, RecordedClient(records, broken=broken), records, max_failures=PLAYS)
+
+
 def test_too_many_lost_games_stop_the_run(cleared):
     records = recorded(2)
     with pytest.raises(RuntimeError, match="2 of 16 plays of step 1 were lost"):

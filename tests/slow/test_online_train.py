@@ -19,6 +19,7 @@ from selfplay_pipeline.config import load_config
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.matching import MatchingGame
+from selfplay_pipeline.games.types import MONITOR
 
 STEPS, STATES, PLAYS, HELD_OUT = 4, 2, 4, 20
 CONFIG = f"""\
@@ -101,6 +102,8 @@ def test_a_line_a_step_without_gap_or_repetition(run):
     for line in run.lines[1:]:
         assert line["selfplay/plays"] == STATES * PLAYS
         assert line["selfplay/plays_lost"] == 0
+        with_signal = STATES - line["selfplay/groups_without_signal"]
+        assert line["selfplay/rows"] <= 2 * PLAYS * (with_signal or STATES)
         assert 0 <= line["selfplay/reward"] <= 1
         assert {"actor/pg_loss", "actor/grad_norm", "actor/kl_loss", "timing_s/step"} <= line.keys()
 
@@ -146,7 +149,7 @@ def test_validation_gives_the_figures_of_selfplay_evaluate(run, when, sglang_ser
     config = load_config(
         str(run.folder.parent / "config.yaml"), {"engine.server_url": [sglang_server.url], "evaluate.plays": 1}
     )
-    states = held_out_states(MatchingGame(config.game), HELD_OUT)
+    states = held_out_states(MatchingGame(config.game), HELD_OUT, space=MONITOR)
     player = str(TINY.resolve() if when == "before" else run.folder / "checkpoint")
     job = EvaluationJob(player=player, states=states, output=tmp_path, plays=1)
     evaluation = asyncio.run(run_evaluate(config, job))

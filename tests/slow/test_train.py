@@ -262,13 +262,18 @@ def grpo_loss(
     sign: float = 1,
     shift: int = 0,
     importance: bool = True,
+    clip: tuple[float, float] | None = None,
 ) -> Any:
     """GRPO's loss with truncated importance weights in plain torch: the mean over all own tokens of some groups.
+
+    Its value is not PPO's where `clip` is given, but its gradient is.
 
     Args:
         groups: rows of train.parquet by group.
         reference: of the KL term exp(d) - d - 1 with d = log-prob of the reference - own (Schulman's k3).
         sign, shift, importance: spoil the advantage's sign, move the mask, leave out the weights.
+        clip: in place of truncation, tokens whose ratio lies below 1 - the first number (of a negative advantage) or
+            above 1 + the second (of a positive one) have no gradient; nor, in verl, has a ratio above 3 of a negative.
     """
     import torch
 
@@ -283,7 +288,11 @@ def grpo_loss(
             logits = network(ids).logits[0, len(row["prompt_ids"]) - 1 : -1] / TEMPERATURE
             now = torch.log_softmax(logits, -1).gather(1, torch.tensor(row["response_ids"])[:, None])[own, 0]
             then = torch.tensor(row["response_logprobs"])[own]
-            weight = torch.exp((now.detach() - then).clamp(-20, 20)).clamp(max=2.0) if importance else 1.0
+            ratio = torch.exp((now.detach() - then).clamp(-20, 20))
+            weight = ratio.clamp(max=2.0) if importance else 1.0
+            if clip is not None:
+                beyond = ratio > 1 + clip[1] if advantage > 0 else (ratio < 1 - clip[0]) | (ratio > 3)
+                weight = torch.where(beyond, 0.0, ratio)
             loss = loss - (advantage * weight * torch.exp(now - now.detach())).sum()
             if reference is not None:
                 exact = torch.tensor(log_probs(reference, row["prompt_ids"], row["response_ids"]))
@@ -372,19 +381,44 @@ def test_one_step_moves_the_weights_as_a_plain_torch_step_does(
     one_step: Run, spoilt: dict[str, Any], agrees: bool
 ) -> None:
     """‖Δ - Δref‖ / ‖Δref‖ < 1e-3, and not if the reference is spoilt."""
+    options = {"reference": Path(str(one_step.config.reference_model)), "kl_coef": 0.05} | spoilt
+    apart = distance_from_plain_torch(one_step, **options)
+    assert apart < 1e-3 if agrees else apart > 1e-2
+
+
+def distance_from_plain_torch(one_step: Run, **options: Any) -> float:
+    """‖Δ - Δref‖ / ‖Δref‖ of one step on all groups at learning rate 1e-3."""
     import torch
 
+    assert one_step.result.steps == 1
     network, optimizer = trainable(one_step.config.model, 1e-3)
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    options = {"reference": Path(str(one_step.config.reference_model)), "kl_coef": 0.05} | spoilt
     optimise(network, optimizer, grpo_loss(network, [*rows_by_group(one_step.config.data).values()], **options))
     trained = weights(one_step.result.checkpoint)
     moved = [(trained[name] - before[name]).flatten() for name in trained]
     expected = [(network.state_dict()[name] - before[name]).flatten() for name in trained]
     apart = torch.linalg.norm(torch.cat(moved) - torch.cat(expected)) / torch.linalg.norm(torch.cat(expected))
-    assert one_step.result.steps == 1
     print(f"relative distance {float(apart):.2e}")
-    assert float(apart) < 1e-3 if agrees else float(apart) > 1e-2
+    return float(apart)
+
+
+def test_with_the_games_log_probs_a_token_beyond_the_clip_range_has_no_gradient(
+    tmp_path: Path, model: Path, plain: Run
+) -> None:
+    write_games(tmp_path / "train.parquet", model, stale=0.4)
+    config = TrainConfig(
+        model=str(model), data=tmp_path / "train.parquet", output=tmp_path / "out", train_batch_size=GROUPS * 2 * PLAYS,
+        learning_rate=1e-3, old_log_probs="games", clip_low=0.1, clip_high=0.3, device="cpu",
+    )  # fmt: skip
+    run = Run(config, run_train(config), [], set())
+    assert distance_from_plain_torch(run, clip=(0.1, 0.3)) < 1e-3
+    assert distance_from_plain_torch(run, clip=(0.3, 0.1)) > 1e-2
+    assert distance_from_plain_torch(run, clip=None) > 1e-2, "truncated importance weights are another loss"
+    (line,) = run.lines()
+    assert line["actor/pg_clipfrac"] > 0.2
+    assert not any(name.startswith(("rollout_corr/", "selfplay/log_prob_gap")) for name in line)
+    assert run.result.log_prob_gap is None
+    assert {line["actor/pg_clipfrac"] for line in plain.lines()} == {0.0}, "by default the ratio is 1"
 
 
 def test_the_checkpoint_is_the_trained_model_in_the_dtype_it_claims(plain: Run) -> None:
@@ -485,6 +519,7 @@ run_train(TrainConfig.model_validate_json({config.model_dump_json()!r}))
     rows = Counter((row["step"], row["group"], row["play"], row["player"]) for row in run.dumped())
     assert set(rows.values()) == {1} and len(rows) == 6 * GROUPS * 2 * PLAYS
 
+    assert max(line["actor/pg_clipfrac"] for line in run.lines()) > 0, "with two updates a batch the clip acts"
     first = run.lines()[0]
     assert first["actor/kl_loss"] > 1e-4, "the reference is the first model, not the one that training began with"
     assert optimizer_updates(result.trainer_state) == 4 + 2 * 12, "the optimizer went on from the earlier training"

@@ -1,4 +1,4 @@
-"""verl's replay buffer, which also counts: how the games of a step went, and which were lost."""
+"""verl's replay buffer, which also counts how a step's games went, and leaves out those that teach nothing."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import transfer_queue as tq
+from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
-SAME_REWARD = 1e-8
+from selfplay_pipeline.train.groups import SAME_REWARD
 
 
 class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
-    """Differs from verl's in the figures that it adds to a step's metrics, and in how often it looks.
+    """Differs from verl's in the figures that it adds to a step's metrics, in the groups that it hands on, and in how
+    often it looks.
 
-    verl goes on with what is left of a group whose plays were lost; here they are counted, and too many end the run.
+    verl goes on with what is left of a group whose plays were lost. Here lost plays are counted, and too many end the
+    run; a group of which one play is left is not trained on, since verl would take its reward for its advantage; nor
+    is a group whose plays scored alike, as in offline training, so that it does not dilute the mean over tokens.
+    verl fills the batch up with rows without tokens.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -28,7 +33,7 @@ class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
         verl drops what a validation's sampling reports, and its own means fall apart where plays were lost.
 
         Raises:
-            RuntimeError: more than `max_failures` plays of the batch were lost.
+            RuntimeError: more than `max_failures` plays of the batch were lost, or no group has two plays left.
         """
         batch, metrics = super().sample(global_steps, partition_id, batch_size)
         options = self.sampler_kwargs
@@ -42,11 +47,38 @@ class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
             raise RuntimeError(f"{lost} of {whole} plays of step {global_steps} were lost; errors stand above")
         figures |= {"plays_lost": float(lost), "groups_lost": float(batch_size - figures["groups"])}
         if partition_id == "train":
+            rows = rows_to_train(batch.keys, scores)
+            if not rows:
+                raise RuntimeError(f"no group of step {global_steps} has two plays left; errors stand above")
+            left_out = sorted(set(batch.keys) - {batch.keys[row] for row in rows})
+            if left_out:
+                tq.kv_clear(keys=left_out, partition_id=partition_id)
+            batch = KVBatchMeta(
+                partition_id=partition_id,
+                keys=[batch.keys[row] for row in rows],
+                tags=[batch.tags[row] for row in rows],
+            )
+            figures["rows"] = float(len(rows))
             return batch, metrics | {f"selfplay/{name}": value for name, value in figures.items()}
         if options.get("held_out_path"):
             with Path(options["held_out_path"]).open("a") as file:
                 file.write(json.dumps({"step": global_steps, "figures": figures}) + "\n")
         return batch, metrics
+
+
+def rows_to_train(keys: list[str], scores: list[float]) -> list[int]:
+    """Positions of the rows of groups whose plays scored differently.
+
+    Where no group has such plays, those of groups of two plays or more: their advantages are 0, so that the step's
+    update is that of the KL and entropy terms alone.
+    """
+    groups: dict[str, dict[str, float]] = defaultdict(dict)
+    for key, score in zip(keys, scores, strict=True):
+        uid, session, _ = key.rsplit("_", 2)
+        groups[uid][session] = score
+    several = {uid for uid, plays in groups.items() if len(plays) > 1}
+    differ = {uid for uid in several if max(groups[uid].values()) - min(groups[uid].values()) > SAME_REWARD}
+    return [row for row, key in enumerate(keys) if key.rsplit("_", 2)[0] in (differ or several)]
 
 
 def silent_plays(keys: list[str], plays: int, failed: set[str]) -> int:

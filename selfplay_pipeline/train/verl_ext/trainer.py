@@ -121,9 +121,10 @@ class OfflineTrainer(PPOTrainer):  # type: ignore[misc]
         fields = ["old_log_probs", "rollout_log_probs", "response_mask", "advantages"]
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
         rows = [_own_tokens(data, i) for i, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]
-        gaps = np.abs(np.concatenate([row["old_log_probs"] - row["rollout_log_probs"] for row in rows]))
-        metrics["selfplay/log_prob_gap/mean"] = float(gaps.mean())
-        metrics["selfplay/log_prob_gap/max"] = float(gaps.max())
+        if not self.config.algorithm.rollout_correction.bypass_mode:  # there they are the same by definition
+            gaps = np.abs(np.concatenate([row["old_log_probs"] - row["rollout_log_probs"] for row in rows]))
+            metrics["selfplay/log_prob_gap/mean"] = float(gaps.mean())
+            metrics["selfplay/log_prob_gap/max"] = float(gaps.max())
         metrics["selfplay/rows"] = len(rows)
         if self.config.selfplay.dump_rows:
             self._dump(batch, rows)
