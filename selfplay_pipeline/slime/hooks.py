@@ -6,8 +6,8 @@ import logging
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from selfplay_pipeline.asking.records import DialogueRecord, log_step
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.questions import Said, asking
 from selfplay_pipeline.games.types import ActionKind
-from selfplay_pipeline.slime.config import RolloutConfig
+from selfplay_pipeline.slime.config import TRACKING, RolloutConfig
 from selfplay_pipeline.slime.data import game_of
 from selfplay_pipeline.slime.env import DIALOGUE, POLICY_SEAT
 
@@ -187,9 +187,18 @@ def _show(args: Any, rollout_id: int, kind: str, figures: dict[str, float], metr
         metrics.update(figures)
         return
     # After evaluations slime hands over no metrics to add to, so they go where it logs its own.
-    with suppress(ImportError):
-        from slime.observability import logging_utils
-        from slime.observability.metric_utils import compute_rollout_step
-
-        step = {f"{kind}/step": compute_rollout_step(args, rollout_id)}
-        logging_utils.log(args, figures | step, step_key=f"{kind}/step")
+    missing = []
+    for package in TRACKING:
+        try:
+            tracker, steps = (import_module(f"{package}.{name}") for name in ("logging_utils", "metric_utils"))
+        except ImportError as error:
+            missing.append(str(error))
+            continue
+        step = {f"{kind}/step": steps.compute_rollout_step(args, rollout_id)}
+        tracker.log(args, figures | step, step_key=f"{kind}/step")
+        return
+    logger.warning(
+        "the figures above are in this log and in dialogues.jsonl, but not on TensorBoard or wandb (%s); "
+        "`selfplay slime check` says what this slime lacks",
+        "; ".join(missing),
+    )
