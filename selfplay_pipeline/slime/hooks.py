@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from selfplay_pipeline.asking.records import DialogueRecord, log_step
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.evaluate.states import is_dialops_board
 from selfplay_pipeline.games.questions import Said, asking
 from selfplay_pipeline.games.types import ActionKind
 from selfplay_pipeline.slime.config import TRACKING, RolloutConfig
@@ -148,7 +149,7 @@ def dialogues_of(samples: Iterable[Any], step: int) -> list[DialogueRecord]:
 
 def record_of(sample: Any, step: int) -> DialogueRecord:
     """What a sample's dialogue was like."""
-    _, state = game_of(sample.metadata)
+    game, state = game_of(sample.metadata)
     dialogue = sample.metadata[DIALOGUE]
     game_id = str(sample.metadata.get("game_id", sample.group_index))
     turns = [Said(turn["player"], turn["text"], ActionKind(turn["action"])) for turn in dialogue["turns"]]
@@ -160,6 +161,7 @@ def record_of(sample: Any, step: int) -> DialogueRecord:
         reward=float(sample.reward),
         status=dialogue["status"],
         turns=len(turns),
+        dialops_board=is_dialops_board(game.config),
         **asdict(asking(turns, state, POLICY_SEAT)),
     )
 

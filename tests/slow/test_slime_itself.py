@@ -11,7 +11,6 @@ import copy
 import itertools
 import logging
 from collections.abc import Iterator
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -228,8 +227,8 @@ def test_a_lost_sample_is_left_out_of_slimes_loss(args, source):
 def loggers_of_slime() -> tuple[Any, Any]:
     """slime's logging of rollouts and of evaluations.
 
-    In 0.3.1 they lie in a module that cannot be imported without a GPU's packages, so what it imports and defines is
-    taken out of the source, as far as it goes.
+    In 0.3.1 they lie in a module that cannot be imported without a GPU's packages, so its functions are taken out of
+    the source, with what they import but for SGLang.
     """
     try:
         from slime.observability.rollout_metrics import log_eval_rollout_data, log_rollout_data
@@ -237,9 +236,9 @@ def loggers_of_slime() -> tuple[Any, Any]:
         text = Path(find_spec("slime").submodule_search_locations[0], "ray", "rollout.py").read_text()
         names: dict[str, Any] = {"__name__": "slime.ray.rollout", "logger": logging.getLogger("slime.ray.rollout")}
         for node in ast.parse(text).body:
-            if isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef):
-                with suppress(ImportError):
-                    exec(compile(ast.Module([node], []), "rollout.py", "exec", annotations.compiler_flag), names)
+            imported = isinstance(node, ast.Import | ast.ImportFrom) and "sglang" not in ast.unparse(node)
+            if imported or isinstance(node, ast.FunctionDef):
+                exec(compile(ast.Module([node], []), "rollout.py", "exec", annotations.compiler_flag), names)
         log_rollout_data, log_eval_rollout_data = names["_log_rollout_data"], names["_log_eval_rollout_data"]
     return log_rollout_data, log_eval_rollout_data
 
