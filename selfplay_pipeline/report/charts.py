@@ -94,7 +94,7 @@ def reference_lines(source: Source, scans: Sequence[Scan]) -> dict[str, float]:
     """
     found = source.references or next((scan.references for scan in reversed(scans) if scan.references), {})
     known = {name.replace("_", " "): interval.value for name, interval in found.items() if interval.value is not None}
-    lines = {name: known[name] for name in ("random", "own view") if name in known}
+    lines: dict[str, float] = {name: known[name] for name in ("random", "own view") if name in known}
     if "human" in known:
         lines["human pairs"] = known["human"]
     elif scans and all((config := scan.file.game_config()) and is_dialops_board(config) for scan in scans):
