@@ -80,10 +80,10 @@ check-gpu-lock: ## install requirements/gpu.txt afresh and import what a run imp
 bench: $(READY) ## measure throughput, waste and overhead; prints one line of JSON a benchmark
 	$(BIN)/python -m bench $(ARGS)
 
-learn: $(READY) ## does self-play make it better? SEEDS=3 trainings, evaluated on held-out states
+learn: $(READY) ## does held-out reward rise? SEEDS=3 trainings; what muting costs, beside it
 	$(BIN)/python -m bench.learn --seeds $(SEEDS) $(ARGS)
 
-shy: $(READY) ## does it come to ask a partner that tells nothing unasked? Trains, plots, gives a verdict
+shy: $(READY) ## trains opposite a partner that tells nothing unasked: do questions rise?
 	$(BIN)/python -m bench.shy $(ARGS)
 
 ablate: $(READY) ## what each choice contributes: half the budget, one seed, after `make learn`

@@ -1,4 +1,6 @@
-"""Does a policy opposite the shy partner come to ask more? The tiny model, from a warm start that asks a little.
+"""Do questions rise in training opposite the shy partner? The tiny model, from a warm start that asks a little.
+
+A rise is no evidence of learning to ask (`asking.analysis.NO_EVIDENCE` has the reason).
 
 For each seed: train, analyse how it asked over the iterations, and evaluate the last checkpoint beside the warm start
 on the same held-out states. Everything is resumable, so that a stopped benchmark continues.
@@ -41,7 +43,7 @@ def main(
         "docs/results/shy"
     ),
 ) -> None:
-    """Train opposite the shy partner and say whether the policy came to ask more."""
+    """Train opposite the shy partner and say whether questions and reward rose or fell."""
     config = load_config("tiny_shy", {"iterate.num_iterations": iterations})
     held_out = held_out_states(make_game(config.game), states, STATE_SEED)
     results: dict[str, Any] = {

@@ -63,10 +63,9 @@ ROLLOUT_ARGS=(
 )
 EVAL_ARGS=(
   --eval-interval 20
-  --eval-prompt-data held_out "$OUT/games_eval.jsonl"
+  --eval-config "$PROJECT/selfplay_pipeline/slime/eval_config.yaml" # sampled and greedy play, of GAMES_EVAL below
   --n-samples-per-eval-prompt 1
   --eval-max-response-len 8192
-  --eval-temperature 1
 )
 GRPO_ARGS=(
   --advantage-estimator grpo
@@ -76,6 +75,7 @@ GRPO_ARGS=(
   --entropy-coef 0.00
   --eps-clip 0.2
   --eps-clip-high 0.28
+  --calculate-per-token-loss # slime's mean within samples would punish each token of a long failed dialogue less
 )
 OPTIMIZER_ARGS=(
   --optimizer adam
@@ -124,7 +124,7 @@ if [ -z "${RAY_ADDRESS:-}" ]; then
 fi
 ray job submit --address "${RAY_ADDRESS:-http://127.0.0.1:8265}" \
   --runtime-env-json "{\"env_vars\": {\"PYTHONPATH\": \"$PYTHONPATH\", \"CUDA_DEVICE_MAX_CONNECTIONS\": \"1\",
-    \"TENSORBOARD_DIR\": \"$OUT/tensorboard\"}}" \
+    \"TENSORBOARD_DIR\": \"$OUT/tensorboard\", \"GAMES_EVAL\": \"$OUT/games_eval.jsonl\"}}" \
   -- python3 "$SLIME/train.py" "${MODEL_ARGS[@]}" "${CKPT_ARGS[@]}" "${CUSTOM_ARGS[@]}" "${ROLLOUT_ARGS[@]}" \
   "${EVAL_ARGS[@]}" "${GRPO_ARGS[@]}" "${OPTIMIZER_ARGS[@]}" "${PERF_ARGS[@]}" "${TRACKING_ARGS[@]}" "${SGLANG_ARGS[@]}" \
   "${CLUSTER_ARGS[@]}" "$@"

@@ -100,7 +100,7 @@ StateSeed = Annotated[int | None, typer.Option(min=0, help="Seeds the held-out s
 StatesFile = Annotated[
     Path | None, typer.Option("--states", help="Play these states instead, one JSON object a line (DialOp's fields).")
 ]
-Mute = Annotated[bool | None, typer.Option("--mute", help="Messages reach the partner empty: what is talk worth?")]
+Mute = Annotated[bool | None, typer.Option("--mute", help="Messages reach the partner empty: what does that cost?")]
 EngineKind = Annotated[str | None, typer.Option("--engine", help="sglang (default) or transformers.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda, for the server and the trainer.")]
 ServerUrl = Annotated[
@@ -545,8 +545,7 @@ def crossplay(
 ) -> None:
     """Let every player play with every other, in both seatings, and print the matrix of mean rewards.
 
-    Checkpoints of one run that do better with themselves than with each other have only learned to understand
-    themselves.
+    Checkpoints that do worse with each other than with themselves may have found a code that only they understand.
     """
     settings = _evaluation_config(
         config, num_states, state_seed, None, temperature, max_new_tokens, max_concurrency, engine, device, None

@@ -106,9 +106,10 @@ def analyze(
     out: Annotated[Path, typer.Option(help="Folder for plots, analysis.json and analysis.md.")] = Path("plots"),
     form: Annotated[str, typer.Option("--format", help="Of plots: png, svg, pdf, joined by commas.")] = "png,svg",
 ) -> None:
-    """Say whether the policy came to ask more, and whether asking pays: plots, a table, and a verdict by a test.
+    """Say whether questions rose or fell over the steps, and whether they go with reward: plots, a table, tests.
 
-    Every figure has a 95 % interval over game states. The run may still be going.
+    Every figure has a 95 % interval over game states. A trend is no evidence of learning to ask, since chance alone
+    gives trends too. The run may still be going.
     """
     from selfplay_pipeline.report.draw import formats_in
 

@@ -12,6 +12,7 @@ from selfplay_pipeline.evaluate.bootstrap import Interval
 from selfplay_pipeline.evaluate.crossplay import CrossPlay
 from selfplay_pipeline.evaluate.figures import LABELS
 from selfplay_pipeline.evaluate.run import Evaluation, Mode
+from selfplay_pipeline.evaluate.states import ABOUT_OWN_VIEW
 
 
 def show_evaluation(evaluation: Evaluation, folder: Path) -> None:
@@ -28,7 +29,10 @@ def show_evaluation(evaluation: Evaluation, folder: Path) -> None:
     console = Console(highlight=False, markup=False)
     console.print(table)
     lines = ", ".join(f"{name.replace('_', ' ')} {interval}" for name, interval in evaluation.references.items())
-    console.print(f"rewards on the same states: {lines}\nwritten to {folder / 'evaluation.json'}", soft_wrap=True)
+    console.print(
+        f"rewards on the same states: {lines}\n({ABOUT_OWN_VIEW})\nwritten to {folder / 'evaluation.json'}",
+        soft_wrap=True,
+    )
 
 
 def show_differences(differences: Mapping[Mode, Mapping[str, Interval]], earlier: Path) -> None:

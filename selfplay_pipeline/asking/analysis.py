@@ -1,4 +1,5 @@
-"""How the policy asks, whether that changed over the steps and whether it pays: figures, tests, and both in words."""
+"""How the policy asks, whether that changed over the steps and whether it goes with reward: figures, tests, both in
+words."""
 
 from __future__ import annotations
 
@@ -27,6 +28,13 @@ METHOD = (
     "seed, and sees no rise that is followed by a fall. Correlations are Pearson's, of single dialogues, after the "
     "mean of the step, or of the game state within its step, is removed from both figures."
 )
+NO_EVIDENCE = (
+    "This is no evidence that the policy learned when to ask: where nothing is learned and the log-odds of asking "
+    "drift at random by 0.05, 0.1 or 0.2 per iteration (standard deviation), the same test says rose or fell in 18, 27 "
+    "and 40 of 40 simulated runs. Compare with a control run whose rewards are permuted, and with a scripted player "
+    "that asks equally often."
+)
+"""Simulated: ten iterations of 64 states with 8 dialogues each, whose questions are geometric."""
 
 
 class Analysis(BaseModel):
@@ -34,6 +42,7 @@ class Analysis(BaseModel):
 
     Attributes:
         lost: dialogues left out because a machine failed.
+        human: figures of human pairs, for dialogues on their board.
         overall: figures of all steps together.
         correlations: of questions with reward, within steps and within game states.
     """
@@ -65,11 +74,14 @@ def analyse(found: Dialogues) -> Analysis:
     }
     steps, overall = statistics.by_step(records), statistics.figures_of(records)
     sentences = [_trend_in_words(name, trends[name], steps, found.unit) for name in TRENDS]
+    if trends["questions"].verdict in ("rose", "fell"):
+        sentences.insert(1, NO_EVIDENCE)
     sentences += [_correlation_in_words(correlations), _leaks_in_words(overall["leaks"])]
     return Analysis(
         source=str(found.path), unit=found.unit, dialogues=len(records), lost=found.lost, verdicts=sentences,
         trends=trends, correlations=correlations, overall=overall, steps=steps,
-        reward_by_questions=statistics.reward_by_questions(records), human=human_reference(),
+        reward_by_questions=statistics.reward_by_questions(records),
+        human=human_reference() if found.dialops_board else None,
     )  # fmt: skip
 
 

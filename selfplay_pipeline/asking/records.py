@@ -38,6 +38,8 @@ class DialogueRecord(BaseModel):
     """How it ended, as `games.types.Status` has it."""
     turns: NonNegativeInt
     """Of both players."""
+    dialops_board: bool | None = None
+    """Whether the board is DialOp's, so that its human pairs can be compared with; None in logs of earlier versions."""
     messages: NonNegativeInt
     """The policy's."""
     questions: NonNegativeInt

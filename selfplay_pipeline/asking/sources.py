@@ -8,12 +8,14 @@ from pathlib import Path
 
 from selfplay_pipeline.asking.records import FILE_NAME, DialogueRecord, read_dialogues
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.evaluate.states import is_dialops_board
 from selfplay_pipeline.games.matching import MatchingGame
 from selfplay_pipeline.games.questions import asking
 from selfplay_pipeline.games.types import Status
 from selfplay_pipeline.generate.records import POLICY, PlayRecord
 from selfplay_pipeline.iterate.manifest import RunDirectory
 from selfplay_pipeline.report.scan import plays
+from selfplay_pipeline.report.sources import GamesFile
 
 
 @dataclass(frozen=True)
@@ -23,12 +25,14 @@ class Dialogues:
     Attributes:
         unit: what a step is, for people.
         lost: dialogues left out because a machine failed.
+        dialops_board: all were played on DialOp's board, so that they can be compared with its human pairs.
     """
 
     path: Path
     unit: str
     records: list[DialogueRecord]
     lost: int
+    dialops_board: bool = False
 
 
 def read(path: Path) -> Dialogues:
@@ -41,15 +45,17 @@ def read(path: Path) -> Dialogues:
         raise UserError(f"{path}: no such folder; give the log directory, or a run directory of `selfplay iterate`")
     if (path / FILE_NAME).exists():
         unit, records = "training step", list(read_dialogues(path / FILE_NAME))
+        dialops_board = all(record.dialops_board for record in records)
     else:
         unit, records = "iteration", list(_run(path))
+        dialops_board = _on_dialops_board(path)
     kept = [record for record in records if record.status != Status.ENGINE_FAILURE]
     if not kept:
         raise UserError(
             f"{path}: no dialogue in it (yet); expected {FILE_NAME} of slime's log hook, or "
             "iter_1/selfplay_games.jsonl of `selfplay iterate`, with dialogues that did not all fail"
         )
-    return Dialogues(path, unit, kept, len(records) - len(kept))
+    return Dialogues(path, unit, kept, len(records) - len(kept), dialops_board)
 
 
 def _run(path: Path) -> Iterator[DialogueRecord]:
@@ -62,6 +68,13 @@ def _run(path: Path) -> Iterator[DialogueRecord]:
         if run.games(number).with_suffix(".summary.json").exists():
             for _, _, record in plays(run.games(number)):
                 yield from dialogues_of(record, number)
+
+
+def _on_dialops_board(path: Path) -> bool:
+    run = RunDirectory(path)
+    games = [run.games(number) for number in run.numbers() if run.games(number).exists()]
+    configs = [GamesFile(path, "training", "").game_config() for path in games]
+    return all(config is not None and is_dialops_board(config) for config in configs)
 
 
 def dialogues_of(record: PlayRecord, step: int) -> Iterator[DialogueRecord]:

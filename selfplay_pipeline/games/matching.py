@@ -66,7 +66,7 @@ class MatchingConfig(BaseModel):
     max_errors: Annotated[int, Field(ge=1)] = 5
     """Illegal actions of one player in a row before the play ends unagreed."""
     mute: bool = False
-    """Messages reach the partner empty, as a bare `[message]`: shows what a policy owes to talk.
+    """Messages reach the partner empty, as a bare `[message]`: shows what this policy loses without them.
 
     Proposals and answers never carry words of their own, muted or not.
     """

@@ -1,7 +1,7 @@
 """The tiny model: a Qwen2 of about 0.8 million parameters that plays small boards, for machines without a model hub.
 
 Its warm start imitates scripted players that talk well enough but plan poorly: it learns the rules, the dialect
-and *how* to plan from what both players know, but mostly does not do so. That leaves self-play something to learn.
+and *how* to plan from what both players know, but mostly does not do so. That leaves self-play something to strengthen.
 """
 
 from __future__ import annotations

@@ -9,11 +9,13 @@ from typing import Literal
 import numpy as np
 
 from selfplay_pipeline.evaluate.bootstrap import Interval
+from selfplay_pipeline.evaluate.states import ABOUT_OWN_VIEW, is_dialops_board
 from selfplay_pipeline.report.scan import Scan
 from selfplay_pipeline.report.sources import Source
 
 HUMAN_PAIRS = 0.921
 """Normalised reward of human pairs on DialOp's 8×8 boards: mean of the 134 games in data/dialop."""
+REWARDS = f"Means with 95 % intervals; {ABOUT_OWN_VIEW}."
 BINS = 20
 MOST_POINTS = 500
 """Of a curve over training steps."""
@@ -66,7 +68,7 @@ def charts_of(source: Source, scans: Sequence[Scan]) -> list[Chart]:
     lines = reference_lines(source, scans)
     if source.kind == "run":
         charts = [
-            _curves(scans, "reward", "Reward", "normalised reward", INTERVALS, lines=lines),
+            _curves(scans, "reward", "Reward", "normalised reward", REWARDS, lines=lines),
             _curves(scans, "agreed", "Agreement", "share of games agreed", INTERVALS, share=True),
             _curves(scans, "optimal", "Best matchings", "share of games with the best", INTERVALS, share=True),
             _curves(scans, "illegal", "Illegal actions", "illegal actions a game", INTERVALS),
@@ -86,12 +88,18 @@ def charts_of(source: Source, scans: Sequence[Scan]) -> list[Chart]:
 
 
 def reference_lines(source: Source, scans: Sequence[Scan]) -> dict[str, float]:
-    """Random, own view, human and optimum, on the states played where that is known."""
+    """Random, own view, human and optimum, on the states played where that is known.
+
+    Human pairs played DialOp's board, so that their line is drawn on no other.
+    """
     found = source.references or next((scan.references for scan in reversed(scans) if scan.references), {})
     known = {name.replace("_", " "): interval.value for name, interval in found.items() if interval.value is not None}
-    lines = {name: known[name] for name in ("random", "own view") if name in known}
-    human = {"human pairs": known["human"]} if "human" in known else {"human pairs (8×8)": HUMAN_PAIRS}
-    return lines | human | {"optimum": 1.0}
+    lines: dict[str, float] = {name: known[name] for name in ("random", "own view") if name in known}
+    if "human" in known:
+        lines["human pairs"] = known["human"]
+    elif scans and all((config := scan.file.game_config()) and is_dialops_board(config) for scan in scans):
+        lines["human pairs (8×8)"] = HUMAN_PAIRS
+    return lines | {"optimum": 1.0}
 
 
 def _curves(
@@ -238,7 +246,7 @@ def _points(scans: Sequence[Scan], lines: Mapping[str, float]) -> Chart:
         for name, label in (("reward", "all games"), ("reward_if_agreed", "agreed games"))
     ]
     names = [scan.file.label for scan in scans]
-    return Chart("reward", "Reward", INTERVALS, "", "normalised reward", series, lines, style="points", names=names)
+    return Chart("reward", "Reward", REWARDS, "", "normalised reward", series, lines, style="points", names=names)
 
 
 def _histogram(scans: Sequence[Scan]) -> Chart:

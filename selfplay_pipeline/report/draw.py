@@ -113,10 +113,14 @@ def _frame(chart: Chart, axes: Any, theme: Theme, title: bool) -> None:
 
         axes.yaxis.set_major_formatter(LogFormatter())  # the usual ones write markup, which is not read here
         axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
+    xs = {x for series in chart.series for x in series.x}
     if chart.share:
         axes.set_ylim(-0.03, 1.03)
     elif not any(y for series in chart.series for y in series.y):
         axes.set_ylim(-0.03, 1.05 * max([1.0, *chart.lines.values()]))
+    elif len(xs) == 1 and not chart.log and not chart.lines:
+        bottom, top = axes.get_ylim()
+        axes.set_ylim(min(0, 1.2 * bottom), max(0, 1.2 * top))  # a single point fits no scale of its own
     if chart.style == "points":
         turned: dict[str, Any] = {"rotation": 90 if len(chart.names) >= CROWDED else 20, "ha": "right"}
         names = [harmless(name) for name in chart.names]
@@ -124,6 +128,10 @@ def _frame(chart: Chart, axes: Any, theme: Theme, title: bool) -> None:
         axes.set_xlim(-0.6, len(chart.names) - 0.4)
     elif chart.style != "steps":
         axes.xaxis.get_major_locator().set_params(integer=True)
+        if len(xs) == 1:
+            (x,) = xs
+            axes.set_xticks([x])
+            axes.set_xlim(x - 1, x + 1)
     _reference_lines(chart.lines, axes, theme)
 
 
@@ -155,7 +163,11 @@ def _curve(chart: Chart, axes: Any, theme: Theme) -> None:
             series.x, series.y, color=theme.colours[number % 6], linestyle=DASHES[number % 6],
             marker=MARKERS[number % 6] if few else None, markersize=4, linewidth=1.4, label=_label(series),
         )  # fmt: skip
-        if series.low is not None and series.high is not None:
+        if series.low is None or series.high is None:
+            continue
+        if len(series.x) == 1:  # a band would have no width
+            axes.errorbar(series.x, series.y, _errors(series), color=theme.colours[number % 6], fmt="none", capsize=3)
+        else:
             axes.fill_between(
                 series.x, series.low, series.high, color=theme.colours[number % 6], alpha=0.15, linewidth=0
             )

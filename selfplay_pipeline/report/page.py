@@ -143,20 +143,21 @@ def _cell(xs: Sequence[float], one: Any, x: float) -> str:
     at = list(xs).index(x)
     if one.low is None or one.high is None:
         return f"{one.y[at]:.4g}"
-    return str(Interval(value=one.y[at], low=one.low[at], high=one.high[at]))
+    return _breaks_once(str(Interval(value=one.y[at], low=one.low[at], high=one.high[at])))
 
 
 def _row(line: dict[str, Any]) -> list[str]:
     """An iteration's line of the table."""
     held_out = [
-        str(Interval(**line[name])) if name in line else "" for name in ("held_out_reward", "held_out_greedy_reward")
+        _breaks_once(str(Interval(**line[name]))) if name in line else ""
+        for name in ("held_out_reward", "held_out_greedy_reward")
     ]
     seconds = [f"{line['seconds'][stage]:.0f}" if stage in line["seconds"] else "" for stage in ("generate", "train")]
     if "mean_reward" not in line:
         return [str(line["iteration"]), *[""] * 6, *held_out, *seconds]
     return [
         str(line["iteration"]),
-        f"{line['mean_reward']:.3f} ± {line['reward_standard_error']:.3f}",
+        _breaks_once(f"{line['mean_reward']:.3f} ± {line['reward_standard_error']:.3f}"),
         f"{line['agreement_rate']:.1%}",
         f"{line['illegal_per_game']:.3f}",
         f"{line['messages_per_game']:.2f}",
@@ -165,6 +166,12 @@ def _row(line: dict[str, Any]) -> list[str]:
         *held_out,
         *seconds,
     ]
+
+
+def _breaks_once(figure: str) -> str:
+    """A figure that may break between its mean and its interval only."""
+    mean, space, interval = figure.partition(" ")
+    return mean + space + interval.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _warnings(history: Sequence[dict[str, Any]]) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from selfplay_pipeline.config import gpu_visible
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.generate.records import CHAT
-from selfplay_pipeline.slime.config import DEFAULT, RolloutConfig
+from selfplay_pipeline.slime.config import DEFAULT, TRACKING, RolloutConfig
 from selfplay_pipeline.slime.data import check_data
 
 VERSION = "0.3.1"
@@ -35,6 +35,8 @@ CALLS = (
     ("log hook of evaluations", "custom_log_func", ("rollout_id", "args", "data", "extra_metrics")),
 )
 """How slime calls the hooks: what it is, the function's name at the call, the arguments that ours take."""
+EVALUATION_FIELDS = ("name", "path", "temperature", "n_samples_per_eval_prompt")
+"""Of `slime.utils.eval_config.EvalDatasetConfig`, that `eval_config.yaml` sets."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ def check_all(slime: Path | None, config: Path | None, data: Sequence[Path] = ()
         )
     ]
     if source is not None:
-        items += [*check_calls(source), *check_sample(source), check_stopping(source), check_flags(source)]
+        items += [*check_calls(source), *check_sample(source), check_stopping(source), *check_evaluations(source)]
+        items += [check_flags(source)]
     items += [_module("megatron", "slime trains with Megatron-LM; take slime's image or set PYTHONPATH to its folder")]
     items += [_module("sglang", "slime plays with SGLang; take slime's image"), _module("ray", "pip install ray")]
     items += [Item(gpu_visible(), "GPU", "visible" if gpu_visible() else "none", "slime trains on GPUs only")]
@@ -166,7 +169,6 @@ def check_sample(source: Source) -> list[Item]:
     """Whether `Sample` has what the rollout reads and writes."""
     sample = source.class_of("utils/types.py", "Sample")
     body = sample.body if sample is not None else []
-    names = {node.target.id for node in body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
     statuses = {
         target.id
         for node in body
@@ -177,7 +179,7 @@ def check_sample(source: Source) -> list[Item]:
         if isinstance(target, ast.Name)
     }
     remedy = f"these are of slime {VERSION}; use that version"
-    items = [_all_there("fields of Sample", SAMPLE_FIELDS, names, remedy)]
+    items = [_all_there("fields of Sample", SAMPLE_FIELDS, _fields(sample), remedy)]
     items.append(_all_there("statuses of Sample", STATUSES, statuses, remedy))
     methods = [n for n in body if isinstance(n, ast.FunctionDef) and n.name == "append_response_tokens"]
     if methods:
@@ -198,6 +200,38 @@ def check_stopping(source: Source) -> Item:
         names |= {f"{name}.{ast.unparse(target).removeprefix('self.')}" for target in assigned}
     remedy = f"slime {VERSION} has them; without them a dialogue is not broken off while its partner thinks"
     return _all_there("end of a step", ("GenerateState.aborted", "SingletonMeta._instances"), names, remedy)
+
+
+def check_evaluations(source: Source) -> list[Item]:
+    """Whether a dataset of slime's evaluations has a temperature of its own, and its figures reach slime's metrics."""
+    dataset = source.class_of("utils/eval_config.py", "EvalDatasetConfig")
+    remedy = f"slime {VERSION} has them; eval_config.yaml needs them to evaluate greedily too"
+    found = next((package for package in TRACKING if _tracks(source, package)), None)
+    return [
+        _all_there("evaluation sets", EVALUATION_FIELDS, _fields(dataset), remedy),
+        Item(
+            found is not None,
+            "figures of evaluations",
+            f"logged by {found}.logging_utils" if found else f"no logging_utils in {' or '.join(TRACKING)}",
+            f"use slime {VERSION}; else TensorBoard and wandb hold no figures of how evaluation dialogues went",
+        ),
+    ]
+
+
+def _fields(dataclass: ast.ClassDef | None) -> set[str]:
+    body = dataclass.body if dataclass is not None else []
+    return {node.target.id for node in body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
+
+
+def _tracks(source: Source, package: str) -> bool:
+    folder = source.root / package.replace(".", "/")
+    functions = {
+        (node.name, *(argument.arg for argument in node.args.args))
+        for name in ("logging_utils.py", "metric_utils.py")
+        for node in source.module(folder / name).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    return {("log", "args", "metrics", "step_key"), ("compute_rollout_step", "args", "rollout_id")} <= functions
 
 
 def check_flags(source: Source, script: Path = SCRIPT) -> Item:

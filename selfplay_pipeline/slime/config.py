@@ -16,6 +16,8 @@ from selfplay_pipeline.generate.records import CHAT
 from selfplay_pipeline.partners.config import PartnerConfig
 
 DEFAULT = Path(__file__).with_name("matching_config.yaml")
+TRACKING = ("slime.utils", "slime.observability")
+"""Where slime keeps `logging_utils` and `metric_utils`: in 0.3.1, and in its later source."""
 
 
 class SelfplaySection(BaseModel):

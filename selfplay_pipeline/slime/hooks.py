@@ -6,8 +6,8 @@ import logging
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from selfplay_pipeline.asking.records import DialogueRecord, log_step
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.evaluate.states import is_dialops_board
 from selfplay_pipeline.games.questions import Said, asking
 from selfplay_pipeline.games.types import ActionKind
-from selfplay_pipeline.slime.config import RolloutConfig
+from selfplay_pipeline.slime.config import TRACKING, RolloutConfig
 from selfplay_pipeline.slime.data import game_of
 from selfplay_pipeline.slime.env import DIALOGUE, POLICY_SEAT
 
@@ -148,7 +149,7 @@ def dialogues_of(samples: Iterable[Any], step: int) -> list[DialogueRecord]:
 
 def record_of(sample: Any, step: int) -> DialogueRecord:
     """What a sample's dialogue was like."""
-    _, state = game_of(sample.metadata)
+    game, state = game_of(sample.metadata)
     dialogue = sample.metadata[DIALOGUE]
     game_id = str(sample.metadata.get("game_id", sample.group_index))
     turns = [Said(turn["player"], turn["text"], ActionKind(turn["action"])) for turn in dialogue["turns"]]
@@ -160,6 +161,7 @@ def record_of(sample: Any, step: int) -> DialogueRecord:
         reward=float(sample.reward),
         status=dialogue["status"],
         turns=len(turns),
+        dialops_board=is_dialops_board(game.config),
         **asdict(asking(turns, state, POLICY_SEAT)),
     )
 
@@ -187,9 +189,18 @@ def _show(args: Any, rollout_id: int, kind: str, figures: dict[str, float], metr
         metrics.update(figures)
         return
     # After evaluations slime hands over no metrics to add to, so they go where it logs its own.
-    with suppress(ImportError):
-        from slime.observability import logging_utils
-        from slime.observability.metric_utils import compute_rollout_step
-
-        step = {f"{kind}/step": compute_rollout_step(args, rollout_id)}
-        logging_utils.log(args, figures | step, step_key=f"{kind}/step")
+    missing = []
+    for package in TRACKING:
+        try:
+            tracker, steps = (import_module(f"{package}.{name}") for name in ("logging_utils", "metric_utils"))
+        except ImportError as error:
+            missing.append(str(error))
+            continue
+        step = {f"{kind}/step": steps.compute_rollout_step(args, rollout_id)}
+        tracker.log(args, figures | step, step_key=f"{kind}/step")
+        return
+    logger.warning(
+        "the figures above are in this log and in dialogues.jsonl, but not on TensorBoard or wandb (%s); "
+        "`selfplay slime check` says what this slime lacks",
+        "; ".join(missing),
+    )

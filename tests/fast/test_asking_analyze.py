@@ -18,7 +18,8 @@ from selfplay_pipeline.asking.output import in_markdown
 from selfplay_pipeline.asking.records import FILE_NAME, append_dialogues
 from selfplay_pipeline.asking.sources import Dialogues, dialogues_of, read
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.matching import MatchingGame
+from selfplay_pipeline.files import write_json
+from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
 from selfplay_pipeline.games.questions import asking
 from selfplay_pipeline.generate.records import POLICY
 
@@ -26,7 +27,7 @@ CHARTS = {"questions", "pairs", "asking", "reward", "kinds", "learned", "leaks",
 TALKATIVE = Habits(talk=0.8, spoil=0, cut=0)
 
 
-def training(log_dir: Path, steps: int = 4, states: int = 8, rise: float = 0.25) -> Path:
+def training(log_dir: Path, steps: int = 4, states: int = 8, rise: float = 0.25, board: bool | None = True) -> Path:
     """What the hook leaves of a training in which questions become more, and pay."""
     rng = np.random.default_rng(0)
     for step in range(steps):
@@ -34,7 +35,7 @@ def training(log_dir: Path, steps: int = 4, states: int = 8, rise: float = 0.25)
             questions = rng.binomial(8, 0.1 + rise * step / 2, 4)
             append_dialogues(log_dir, [
                 dialogue(step, step * states + state, messages=8, questions=n, specific=n // 2, repeated=0,
-                         reward=0.4 + 0.05 * n)
+                         reward=0.4 + 0.05 * n, dialops_board=board)
                 for n in questions.tolist()
             ])  # fmt: skip
     return log_dir
@@ -87,6 +88,31 @@ def test_the_terminal_shows_the_table_and_a_plain_verdict_that_names_its_test(do
         r"humans +268",
     ):
         assert re.search(words, printed), words
+
+
+def test_a_trend_of_questions_is_never_called_evidence_of_learning_to_ask(done, tmp_path):
+    words = "This is no evidence that the policy learned when to ask"
+    assert words in done[0].stdout and words in (done[1] / "analysis.md").read_text()
+    flat = analyse(read(training(tmp_path, rise=0)))
+    assert flat.trends["questions"].verdict == "no evidence"
+    assert not any(words in sentence for sentence in flat.verdicts)
+
+
+@pytest.mark.parametrize("board", [False, None])
+def test_humans_stand_beside_dialogues_on_their_own_board_only(tmp_path, board):
+    analysis = analyse(read(training(tmp_path, board=board)))
+    assert all(HUMANS not in chart.lines for chart in charts_of(analysis))
+    assert "| humans |" not in in_markdown(analysis)
+
+
+@pytest.mark.parametrize(("size", "known"), [(8, True), (3, False)])
+def test_the_board_of_a_run_is_read_from_its_arguments(tmp_path, size, known):
+    folder = run_of(tmp_path, [POLICY, "shy"])
+    assert not read(folder).dialops_board
+    arguments = {f"game.{name}": value for name, value in MatchingConfig(size=size).model_dump().items()}
+    for number in (1, 2):
+        write_json(folder / f"iter_{number}" / "selfplay_games.args.json", arguments)
+    assert read(folder).dialops_board == known
 
 
 def test_analysis_json_holds_every_figure_with_its_interval(done):

@@ -23,7 +23,7 @@ from selfplay_pipeline.evaluate.figures import Seating, Tally
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.files import write_json
-from selfplay_pipeline.games.matching import MatchingGame
+from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
 from selfplay_pipeline.games.types import Status
 from selfplay_pipeline.generate.records import PlayRecord
 from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord, describe
@@ -256,10 +256,45 @@ def test_training_games_are_drawn_at_the_policy_that_played_them(run_folder):
     assert list(found["entropy"].series[0].x) == [0, 1]
 
 
-def test_the_four_reference_lines_stand_beside_the_rewards(run_folder):
+def test_the_reference_lines_stand_beside_the_rewards(run_folder):
     lines = charts(run_folder)["reward"].lines
-    assert list(lines) == ["random", "own view", "human pairs (8×8)", "optimum"]
+    assert list(lines) == ["random", "own view", "optimum"]
     assert 0 < lines["random"] < lines["own view"] < 1 == lines["optimum"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "drawn"),
+    [({}, True), ({"max_length": 40, "prompts": "compact"}, True), ({"hard_factor": 0.0}, False), ({"size": 3}, False)],
+)
+def test_human_pairs_are_drawn_on_the_board_that_they_played_and_on_no_other(tmp_path, changes, drawn):
+    board = MatchingConfig(**changes)
+    path = write_plays(tmp_path / "selfplay_games.jsonl", make_plays(2, 1, config=board))
+    given = {f"game.{key}": value for key, value in board.model_dump().items()}
+    write_json(path.with_suffix(".args.json"), given)
+    assert ("human pairs (8×8)" in charts(path)["reward"].lines) == drawn
+    path.with_suffix(".args.json").unlink()
+    assert "human pairs (8×8)" not in charts(path)["reward"].lines, "whose board is not known"
+
+
+def test_the_caption_of_rewards_does_not_take_own_view_for_the_best_play_without_messages(run_folder):
+    found = charts(run_folder)["reward"]
+    assert "own view is not the best play without messages" in found.note and "0.966 ± 0.006" in found.note
+
+
+def one_point(**interval: list[float]) -> str:
+    series = Series("training games", [3], [0.0047], **interval)
+    return draw(Chart("loss", "Policy loss", "", "optimiser step", "policy loss", [series]), "svg").decode()
+
+
+def test_a_single_point_has_one_whole_number_below_it_and_a_scale_that_begins_at_zero():
+    numbers = [float(text) for text in re.findall(r"<!-- (-?[\d.]+) -->", one_point())]
+    assert numbers[0] == 3.0, "the only number of the axis below"
+    assert numbers[1] == 0.0 and numbers[-1] >= 0.004 and numbers[1:] == sorted(numbers[1:])
+
+
+def test_a_single_point_has_its_interval():
+    assert "LineCollection" in one_point(low=[0.002], high=[0.006])
+    assert "LineCollection" not in one_point()
 
 
 def test_time_steps_and_rewards_are_drawn(run_folder):

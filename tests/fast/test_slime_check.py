@@ -1,21 +1,34 @@
 """What `selfplay slime check` says of a slime that is there, changed, or missing; and the files that launch it."""
 
+import ast
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from factories import BOARD
+from omegaconf import OmegaConf
 from pydantic import BaseModel
 from slime_contract import OldSample, arguments
 from test_cli import selfplay
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.slime.check import SAMPLE_FIELDS, SCRIPT, STATUSES, Source, check_all, check_flags, options_of
+from selfplay_pipeline.slime.check import (
+    SAMPLE_FIELDS,
+    SCRIPT,
+    STATUSES,
+    Item,
+    Source,
+    check_all,
+    check_flags,
+    options_of,
+)
 from selfplay_pipeline.slime.config import DEFAULT, RolloutConfig
 from selfplay_pipeline.slime.data import DataJob, write_data
 
@@ -35,6 +48,13 @@ class GenerateState(metaclass=SingletonMeta):
     def reset(self):
         self.aborted = False
 """
+EVALUATION = """
+class EvalDatasetConfig:
+    name: str
+    path: str
+    n_samples_per_eval_prompt: int | None = None
+    temperature: float | None = None
+"""
 
 
 @pytest.fixture
@@ -48,6 +68,9 @@ def slime(tmp_path) -> Path:
     (root / "slime" / "rollout").mkdir()
     (root / "slime" / "rollout" / "sglang_rollout.py").write_text(STATE)
     (root / "slime" / "utils" / "misc.py").write_text("class SingletonMeta(type):\n    _instances = {}")
+    (root / "slime" / "utils" / "eval_config.py").write_text(EVALUATION)
+    (root / "slime" / "utils" / "logging_utils.py").write_text("def log(args, metrics, step_key: str): ...")
+    (root / "slime" / "utils" / "metric_utils.py").write_text("def compute_rollout_step(args, rollout_id): ...")
     options = "\n".join(f'add_argument("{name}")' for name in sorted(options_of(SCRIPT.read_text())))
     (root / "slime" / "utils" / "arguments.py").write_text(options)
     return root
@@ -69,6 +92,8 @@ OF_SLIME = {
     "statuses of Sample",
     "Sample.append_response_tokens",
     "end of a step",
+    "evaluation sets",
+    "figures of evaluations",
     SCRIPT.name,
 }
 OF_SLIME |= HOOKS
@@ -91,12 +116,30 @@ def test_a_slime_as_it_should_be_is_fine(slime):
         ("slime/utils/types.py", "FAILED", "BROKEN", "statuses of Sample"),
         ("slime/rollout/sglang_rollout.py", "aborted", "stopped", "end of a step"),
         ("slime/utils/misc.py", "_instances", "_all", "end of a step"),
+        ("slime/utils/eval_config.py", "temperature", "warmth", "evaluation sets"),
+        ("slime/utils/logging_utils.py", "step_key", "step", "figures of evaluations"),
+        ("slime/utils/metric_utils.py", "compute_rollout_step", "step_of", "figures of evaluations"),
         ("slime/utils/arguments.py", "--custom-generate-function-path", "--generate-function", SCRIPT.name),
     ],
 )  # fmt: skip
 def test_what_has_changed_in_slime_is_found(slime, file, old, new, what):
     change(slime / file, old, new)
     assert {name for name in OF_SLIME if not verdicts(slime)[name]} == {what}
+
+
+def test_the_logger_is_found_where_it_lies_in_0_3_1_and_where_it_lies_since(slime):
+    assert "slime.utils.logging_utils" in figures_of_evaluations(slime).found
+    (slime / "slime" / "observability").mkdir()
+    for name in ("logging_utils.py", "metric_utils.py"):
+        (slime / "slime" / "utils" / name).rename(slime / "slime" / "observability" / name)
+    assert "slime.observability.logging_utils" in figures_of_evaluations(slime).found
+    (slime / "slime" / "observability" / "logging_utils.py").unlink()
+    lost = figures_of_evaluations(slime)
+    assert not lost.ok and "TensorBoard and wandb hold no figures" in lost.remedy
+
+
+def figures_of_evaluations(slime: Path) -> Item:
+    return next(item for item in check_all(slime, None) if item.what == "figures of evaluations")
 
 
 def test_a_file_that_cannot_be_read_is_no_more_than_missing(slime):
@@ -180,6 +223,67 @@ def test_the_launch_script_is_sound():
         assert callable(getattr(__import__(f"selfplay_pipeline.slime.{module}", fromlist=[name]), name))
     arrays = re.findall(r"^(\w*ARGS)=\($", text, re.MULTILINE)
     assert all(f'"${{{name}[@]}}"' in text for name in [*arrays, "MODEL_ARGS"])
+
+
+def evaluation_sets() -> list[dict]:
+    """What the launch script has slime evaluate, as slime reads it."""
+    config = OmegaConf.load(SCRIPT.parents[1] / re.search(r'--eval-config "\$PROJECT/(\S+)"', SCRIPT.read_text())[1])
+    return OmegaConf.to_container(config, resolve=True)["eval"]["datasets"]
+
+
+def test_evaluations_are_played_sampled_as_in_training_and_greedily(monkeypatch):
+    monkeypatch.setenv("GAMES_EVAL", "/run/games_eval.jsonl")
+    options = SCRIPT.read_text()
+    trained_at = float(re.search(r"--rollout-temperature (\S+)", options)[1])
+    sets = evaluation_sets()
+    assert {data["temperature"] for data in sets} == {trained_at, 0.0}
+    assert {data["path"] for data in sets} == {"/run/games_eval.jsonl"}
+    assert len({data["name"] for data in sets}) == len(sets)
+    assert '\\"GAMES_EVAL\\": \\"$OUT/games_eval.jsonl\\"' in options, "Ray's workers are told the file"
+
+
+def test_every_token_weighs_the_same_in_the_loss():
+    assert "--calculate-per-token-loss" in options_of(SCRIPT.read_text())
+
+
+@pytest.mark.skipif(find_spec("slime") is None, reason="slime is not installed")
+def test_slime_evaluates_both_and_takes_the_rest_from_its_arguments(monkeypatch):
+    from slime.utils.eval_config import build_eval_dataset_configs, ensure_dataset_list
+
+    monkeypatch.setenv("GAMES_EVAL", "/run/games_eval.jsonl")
+    args = arguments(
+        n_samples_per_eval_prompt=3, eval_max_response_len=8192, eval_temperature=None, rollout_temperature=1.0,
+        input_key="prompt", metadata_key="metadata", apply_chat_template=True,
+    )  # fmt: skip
+    sampled, greedy = build_eval_dataset_configs(args, ensure_dataset_list(evaluation_sets()), {})
+    assert (sampled.temperature, sampled.n_samples_per_eval_prompt) == (1.0, 3)
+    assert (greedy.temperature, greedy.n_samples_per_eval_prompt) == (0.0, 1)
+    for data in (sampled, greedy):
+        assert (data.max_response_len, data.input_key, data.metadata_key) == (8192, "prompt", "metadata")
+
+
+@pytest.mark.skipif(find_spec("slime") is None, reason="slime is not installed")
+@pytest.mark.parametrize(("per_token", "equal"), [(True, True), (False, False)])
+def test_slimes_flag_decides_whether_tokens_of_long_dialogues_weigh_less(per_token, equal):
+    """`slime.backends.megatron_utils` needs Megatron to be imported, so the reducer is taken out of its source."""
+    import torch
+
+    source = Path(find_spec("slime").submodule_search_locations[0], "backends", "megatron_utils", "cp_utils.py")
+    reducer = next(
+        node
+        for node in ast.walk(ast.parse(source.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name == "get_sum_of_sample_mean"
+    )
+    alone = SimpleNamespace(get_context_parallel_world_size=lambda: 1)
+    names = {"torch": torch, "Callable": Callable, "mpu": alone}
+    exec(compile(ast.Module([reducer], []), str(source), "exec"), names)
+    losses = torch.ones(2 + 6, requires_grad=True)
+    masks = [torch.ones(2), torch.ones(6)]
+    reduce = names["get_sum_of_sample_mean"]([3, 9], [2, 6], masks, calculate_per_token_loss=per_token)
+    reduce(losses).backward()
+    short, long = losses.grad[0], losses.grad[-1]
+    assert (short == long) == equal
+    assert equal or short == 3 * long
 
 
 @pytest.mark.parametrize("starts", [True, False])

@@ -190,6 +190,32 @@ def test_evaluations_have_a_folder_each_and_count_the_updates_before_them(tmp_pa
     assert "'eval/held_out/dialogue/turns'" in caplog.text
 
 
+@pytest.mark.skipif(RealSample is not None, reason="slime is installed")
+def test_figures_that_slime_cannot_take_are_not_lost_silently(tmp_path, caplog):
+    args = arguments(selfplay={"log_dir": str(tmp_path)})
+    log_eval_rollout(4, args, evaluation(played(0, *WRONG)), None)
+    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "not on TensorBoard or wandb (No module named 'slime'" in warning.message
+    assert "`selfplay slime check`" in warning.message
+
+
+@pytest.mark.skipif(RealSample is None, reason="slime is not installed")
+def test_figures_of_evaluations_stand_beside_slimes_own_on_tensorboard(tmp_path, monkeypatch):
+    from slime.utils.misc import SingletonMeta
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monkeypatch.setenv("TENSORBOARD_DIR", str(tmp_path / "tensorboard"))
+    monkeypatch.setattr(SingletonMeta, "_instances", kept := {})
+    tracked = {"use_tensorboard": True, "tb_project_name": "selfplay", "tb_experiment_name": "test"}
+    args = arguments(selfplay={"log_dir": str(tmp_path)}, **tracked)
+    log_eval_rollout(4, args, evaluation(played(0, *WRONG)), None)
+    for adapter in kept.values():
+        adapter.finish()
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    (turns,) = events.Scalars("eval/held_out/dialogue/turns")
+    assert (turns.step, turns.value) == (4, BOARD.max_errors)
+
+
 def test_lost_samples_are_no_part_of_slimes_own_means_of_an_evaluation(tmp_path):
     args, metrics = arguments(selfplay={"log_dir": str(tmp_path)}), {}
     kept, lost = played(0, *WRONG), played(1, lost=True)

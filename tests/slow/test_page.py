@@ -153,8 +153,15 @@ def test_every_chart_is_there_in_both_themes(open_page, theme):
     shown = page.locator("#chart-reward img").evaluate("image => image.currentSrc")
     light = page.locator("#chart-reward img").get_attribute("src")
     assert (shown == light) == (theme == "light")
-    for line in ("random", "own view", "human pairs", "optimum"):
-        assert line in page.locator("#chart-reward figcaption").inner_text()
+    caption = page.locator("#chart-reward figcaption").inner_text()
+    assert all(line in caption for line in ("random", "own view", "optimum"))
+    assert "human pairs" not in caption, "they played 8×8 boards"
+
+
+@pytest.mark.parametrize("width", [1300, 1000])
+def test_the_table_of_iterations_is_whole_in_windows_of_common_widths(open_page, width):
+    table = open_page(width).page.locator("#iterations .scroll")
+    assert table.evaluate("table => table.scrollWidth <= table.clientWidth")
 
 
 def test_the_page_asks_for_nothing_and_complains_of_nothing(opened, report):

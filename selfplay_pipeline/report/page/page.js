@@ -140,7 +140,7 @@ function mates(play) {
   const all = plays.filter(other => other.boardNumber === play.boardNumber);
   const rows = all.map(other => make("tr", {}, make("th", {scope: "row"}, link(other, `play ${other.play}`, {"aria-current": other === play ? "true" : null})),
     make("td", {text: number(other.reward)}), make("td", {class: statusClass(other), text: other.status}), make("td", {text: other.turns.length}), make("td", {text: other.illegal}),
-    make("td", {text: other.proposal === null ? "–" : other.board.papers.map((paper, p) => `${short(other, paper)} → ${other.board.reviewers[other.proposal[p]]}`).join(", ")})));
+    make("td", {class: "prose", text: other.proposal === null ? "–" : other.board.papers.map((paper, p) => `${short(other, paper)} → ${other.board.reviewers[other.proposal[p]]}`).join(", ")})));
   const head = ["play", "reward", "status", "turns", "illegal", "proposal"].map(text => make("th", {scope: "col", text}));
   return make("div", {class: "scroll", tabindex: 0, role: "region", "aria-label": "Plays of this state"}, make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
 }

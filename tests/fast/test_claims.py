@@ -1,0 +1,64 @@
+"""What commands and documents say about the figures: no more than DialOp's board and the controls allow."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from test_cli import selfplay
+
+from bench.learn import _closing_line
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", ROOT / "docs" / "shy_partner.md", ROOT / "docs" / "results" / "tried.md"]
+
+
+def test_an_evaluation_says_that_own_view_is_not_the_best_play_without_messages(tmp_path):
+    done = selfplay(
+        "evaluate",
+        "own-view",
+        "--config",
+        "tiny",
+        "--num-states",
+        "4",
+        "--plays",
+        "1",
+        "--output",
+        str(tmp_path / "out"),
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("rewards on the same states: ")]
+    assert re.findall(r"[a-z][a-z ]+(?= \d\.\d+ \[)", line.split(": ")[1]) == ["random", "own view", "optimum"]
+    assert "own view is not the best play without messages" in done.stdout
+    assert "0.966 ± 0.006, 0.927 and 0.895 ± 0.012" in done.stdout and "no evidence of talk" in done.stdout
+
+
+@pytest.mark.parametrize("folder", ["learn", "learn4x4"])
+def test_the_benchmark_of_learning_says_what_it_does_not_show(folder):
+    line = _closing_line(json.loads((ROOT / "docs" / "results" / folder / "results.json").read_text()))
+    assert "learned to cooperate by talking" in line["not_shown"] and "no evidence of talk" in line["not_shown"]
+    assert not [name for name in line if "talk" in name], "muting costs something, which is all that it measures"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_documents_name_the_best_play_without_messages_where_they_give_rewards(path):
+    text = " ".join(path.read_text().split())
+    assert "0.966 ± 0.006" in text
+    for claim in ("not only sharpen", "talk is worth", "asking is worth 0.215", "Asking pays", "private code"):
+        assert claim not in text
+
+
+def test_the_small_boards_results_lie_where_the_readme_says():
+    """Below the best play without messages, and on 4×4 below own view too."""
+    text = " ".join((ROOT / "README.md").read_text().split())
+    small, larger = (
+        json.loads((ROOT / f"docs/results/{name}/results.json").read_text()) for name in ("learn", "learn4x4")
+    )
+    rewards = {
+        mode: [seed["after"][mode]["reward"]["value"] for seed in small["seeds"].values()] for mode in small["before"]
+    }
+    assert max(sum(values) / len(values) for values in rewards.values()) < 0.966
+    assert small["references"]["own_view"]["value"] < small["references"]["random"]["value"]
+    sampled = larger["seeds"]["1"]["after"]["sampled"]["reward"]["value"]
+    assert larger["references"]["random"]["value"] < sampled < larger["references"]["own_view"]["value"]
+    assert "Sampled play is below own view (0.720) and near a random matching (0.681)" in text
