@@ -140,10 +140,11 @@ def stop_like_ctrl_c() -> None:
 
 def _expected(error: BaseException) -> bool:
     from selfplay_pipeline.engines.types import EngineError
+    from selfplay_pipeline.generate.run import NoTurnsError
     from selfplay_pipeline.iterate.metrics import CollapseError
     from selfplay_pipeline.train.run import TrainError
 
-    return isinstance(error, EngineError | TrainError | CollapseError | UserError)
+    return isinstance(error, EngineError | NoTurnsError | TrainError | CollapseError | UserError)
 
 
 def _fail_group(group: BaseExceptionGroup[BaseException]) -> NoReturn:

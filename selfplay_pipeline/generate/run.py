@@ -22,6 +22,10 @@ from selfplay_pipeline.generate.store import GameStore
 from selfplay_pipeline.generate.summary import Summary
 
 
+class NoTurnsError(RuntimeError):
+    """Every play of a run ended for lack of context, so that nothing was decided by playing."""
+
+
 @dataclass(frozen=True)
 class GenerateJob:
     """What to play.
@@ -72,6 +76,7 @@ async def run_generate(
     Raises:
         EngineError: more than `max_failures` plays, or all, were lost to the engine or the partner; the file keeps
             all plays.
+        NoTurnsError: every play ended at the context length, or before anyone spoke; the file keeps all plays.
         UserError: the file belongs to another process or to other arguments.
     """
     summary = Summary()
@@ -120,8 +125,23 @@ async def run_generate(
             f"all {summary.plays} plays were lost to the engine or the partner"
             f"{f', the last to: {lost_to}' if lost_to else ''}; mend that and give another --output"
         )
+    _check_played(job, summary)
     write_json(job.summary_path, summary.to_dict())
     return summary
+
+
+def _check_played(job: GenerateJob, summary: Summary) -> None:
+    played = summary.plays - summary.failures
+    if summary.turns and summary.statuses[Status.CONTEXT_LENGTH.value] < played:
+        return
+    statuses = ", ".join(f"{name} {count}" for name, count in sorted(summary.statuses.items()))
+    raise NoTurnsError(
+        f"{job.output}: no play came to an end of its own: {summary.turns / played:.1f} turns a play, {statuses}. A play "
+        f"ends with context_length when what it has said, and one more turn of generate.max_new_tokens "
+        f"({job.policy.max_new_tokens}), may not fit into the context of {job.policy.checkpoint}. Use smaller boards "
+        "(game.size), shorter prompts (game.prompts: compact), shorter turns, or a model with a longer context. The "
+        "games are kept for reading; give another --output"
+    )
 
 
 @dataclass
