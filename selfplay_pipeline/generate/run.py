@@ -23,7 +23,7 @@ from selfplay_pipeline.generate.summary import Summary
 
 
 class NoTurnsError(RuntimeError):
-    """Every play of a run ended for lack of context, so that nothing was decided by playing."""
+    """Every play of a run ended because the model's context was full."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,10 @@ class GenerateJob:
     @property
     def num_plays(self) -> int:
         return self.num_groups * self.plays_per_state
+
+    @property
+    def store(self) -> GameStore:
+        return GameStore(self.output, self.arguments)
 
     @property
     def summary_path(self) -> Path:
@@ -80,7 +84,7 @@ async def run_generate(
         UserError: the file belongs to another process or to other arguments.
     """
     summary = Summary()
-    with GameStore(job.output, job.arguments).opened() as (existing, append):
+    with job.store.opened() as (existing, append):
         done = Counter[tuple[int, int]]()
         for record in existing:
             done[record.group_index, record.play] += 1
@@ -136,11 +140,11 @@ def _check_played(job: GenerateJob, summary: Summary) -> None:
         return
     statuses = ", ".join(f"{name} {count}" for name, count in sorted(summary.statuses.items()))
     raise NoTurnsError(
-        f"{job.output}: no play came to an end of its own: {summary.turns / played:.1f} turns a play, {statuses}. A play "
-        f"ends with context_length when what it has said, and one more turn of generate.max_new_tokens "
-        f"({job.policy.max_new_tokens}), may not fit into the context of {job.policy.checkpoint}. Use smaller boards "
-        "(game.size), shorter prompts (game.prompts: compact), shorter turns, or a model with a longer context. The "
-        "games are kept for reading; give another --output"
+        f"{job.output}: no play was played to its end ({statuses}; {summary.turns / played:.1f} turns a play), because "
+        f"one more turn of {job.policy.max_new_tokens} tokens might not fit into the context of "
+        f"{job.policy.checkpoint}; use smaller boards (game.size), shorter prompts (game.prompts: compact), shorter "
+        "turns (generate.max_new_tokens) or a model with a longer context, and another --output; these games are kept "
+        "for reading"
     )
 
 

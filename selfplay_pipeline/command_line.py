@@ -1,0 +1,29 @@
+"""What all command lines of this project share: earlier names of options, and how to call the program again."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def earlier_names(**names: str) -> dict[str, Any]:
+    """Context settings under which options are understood by an earlier name too, which no help shows.
+
+    Args:
+        names: earlier names, with underscores for hyphens, to today's.
+    """
+    renamed = {earlier.replace("_", "-"): today for earlier, today in names.items()}
+    return {"token_normalize_func": lambda name: renamed.get(name, name)}
+
+
+def program() -> str:
+    """What a shell in this folder calls this program by: `selfplay` where it is on the PATH, else its path."""
+    script = Path(sys.executable).with_name("selfplay")
+    found = shutil.which("selfplay")
+    if not script.exists() or (found is not None and script.samefile(found)):
+        return "selfplay"
+    here = Path.cwd()
+    return shlex.quote(str(script.relative_to(here) if script.is_relative_to(here) else script))
