@@ -41,6 +41,7 @@ LIVE_ROWS = 12
 """Iterations of a run that are shown while it goes on."""
 _in_table = ContextVar("in_table", default=False)
 """Whether a run's table is on the screen; bars below it go away when their stage ends."""
+_announced: list[str] = []
 PLAY_AND_TRAIN: tuple[Stage, ...] = ("generate", "train")
 
 
@@ -56,6 +57,17 @@ class Reporter(Protocol):
     def __call__(self, done: int, total: int, figures: Callable[[], str]) -> None: ...
 
 
+def announce(line: str) -> None:
+    """Say this as soon as something begins: a command that is refused before says nothing but why."""
+    _announced[:] = [line]
+
+
+def say_announced() -> None:
+    """Something begins."""
+    while _announced:
+        console.print(_announced.pop(), soft_wrap=True)
+
+
 @contextmanager
 def progress(title: str, begin: str = "", *, brief: bool = False) -> Iterator[Reporter]:
     """A bar where a terminal can draw one, else a line at the start, every 15 s and at the end.
@@ -65,6 +77,7 @@ def progress(title: str, begin: str = "", *, brief: bool = False) -> Iterator[Re
         brief: for what may be over at once: in a log there is nothing to read of it in the first 15 s, and on a
             terminal nothing stays.
     """
+    say_announced()
     if console.is_terminal:
         columns = (
             TextColumn("{task.description}", markup=False),
@@ -138,6 +151,7 @@ def waiting(title: str) -> Iterator[Callable[[str], None]]:
 
     Yields a function that changes the text.
     """
+    say_announced()
     if not console.is_terminal:
         with _Heartbeat(title) as beat:
             beat.say(title)
@@ -216,6 +230,7 @@ def watching(run: RunDirectory) -> Iterator[Callable[[str], None]]:
 
     Yields a function that takes what has changed or begun, in one line.
     """
+    say_announced()
     if not console.is_terminal:
         yield lambda text: console.print(text, soft_wrap=True)
         return
