@@ -275,15 +275,15 @@ def train(
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[DATA] [-- KEY=VALUE...]",
+            metavar="data",
             help="train.parquet that `selfplay convert` wrote "
-            f"[default: {DATA / 'train.parquet'}]; after `--` verl's own keys, as Hydra overrides.",
+            f"[default: {DATA / 'train.parquet'}]. After `--` verl's own keys, as Hydra overrides: -- KEY=VALUE …",
             show_default=False,
         ),
     ] = None,
     config: ConfigFile = None,
     model: Model = None,
-    data: Annotated[Path | None, typer.Option(help="The same as the argument DATA.")] = None,
+    data: Annotated[Path | None, typer.Option(help="The same as the argument.")] = None,
     output: Annotated[Path, typer.Option(help="Gets checkpoint/, trainer_state/, metrics.jsonl.")] = DATA / "training",
     epochs: Epochs = None,
     train_batch_size: TrainBatch = None,
@@ -354,15 +354,15 @@ def train_online(
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[GAMES] [-- KEY=VALUE...]",
-            help="Folder of `selfplay games` [default: new states, written to OUTPUT/games]; after `--` verl's own "
-            "keys, as Hydra overrides.",
+            metavar="games",
+            help="Folder of `selfplay games` [default: new states, written to OUTPUT/games]. After `--` verl's own "
+            "keys, as Hydra overrides: -- KEY=VALUE …",
             show_default=False,
         ),
     ] = None,
     config: ConfigFile = None,
     model: Model = None,
-    games: Annotated[Path | None, typer.Option(help="The same as the argument GAMES.")] = None,
+    games: Annotated[Path | None, typer.Option(help="The same as the argument.")] = None,
     output: Annotated[Path, typer.Option(help="Gets checkpoint/, trainer_state/, metrics.jsonl.")] = ONLINE
     / "training",
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps; each plays new games.")] = None,
@@ -667,7 +667,7 @@ def show(
     worst: Annotated[bool, typer.Option("--worst", help="The one with the lowest reward.")] = False,
     best: Annotated[bool, typer.Option("--best", help="The one with the highest reward.")] = False,
     random: Annotated[bool, typer.Option("--random", help="Any one.")] = False,
-    seed: Annotated[int | None, typer.Option(help="Of --random.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seeds --random.")] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Also both trajectories, token by token.")] = False,
     follow: Annotated[
         bool, typer.Option("--follow", help="Show the newest game again and again, until Ctrl-C.")
@@ -728,7 +728,7 @@ def tiny(
     lesson: Annotated[
         str, typer.Option(help="self-play, or shy: to hold player 0's seat opposite the shy partner, asking a little.")
     ] = "self-play",
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, games and batches.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seeds weights, games and batches.")] = 0,
 ) -> None:
     """Build the tiny model: tokenizer, a Qwen2 checkpoint of about 1M parameters, warm start on scripted games.
 
