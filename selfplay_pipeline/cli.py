@@ -14,7 +14,7 @@ import typer
 import typer.core
 
 from selfplay_pipeline.cli_slime import slime_app
-from selfplay_pipeline.command_line import earlier_names, program
+from selfplay_pipeline.command_line import announced, earlier_names, program
 from selfplay_pipeline.errors import UserError
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class Commands(typer.core.TyperGroup):
             if os.environ.get("SELFPLAY_DEBUG") or not _expected(error):
                 raise
             _fail(str(error), 1)
+        finally:
+            announced.clear()
 
 
 app = typer.Typer(
@@ -170,9 +172,8 @@ def _fail(message: str, code: int) -> NoReturn:
 def _config(source: str | None, **overrides: Any) -> Config:
     """The configuration; when something begins, one line says what it builds on."""
     from selfplay_pipeline.config import load_config
-    from selfplay_pipeline.ui import announce
 
-    return load_config(source, {key.replace("__", "."): value for key, value in overrides.items()}, announce)
+    return load_config(source, {key.replace("__", "."): value for key, value in overrides.items()}, announced.append)
 
 
 def _path_and_overrides(command: str, arguments: list[str] | None) -> tuple[Path | None, list[str]]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from selfplay_pipeline.command_line import earlier_names
+from selfplay_pipeline.command_line import announced, earlier_names
 
 slime_app = typer.Typer(
     help="The shy partner's experiment: prompt data for slime, a check of slime, and what its runs show.",
@@ -48,12 +48,12 @@ def data(
     """
     from selfplay_pipeline.config import load_config
     from selfplay_pipeline.slime.data import DataJob, write_data
-    from selfplay_pipeline.ui import announce, progress, say_announced
+    from selfplay_pipeline.ui import progress, say_announced
 
     overrides = {"evaluate.state_seed" if held_out else "seed": seed, "game.max_length": max_length}
     if max_length is None and not (Path(config).suffix or Path(config).exists()):
         overrides["game.max_length"] = 40
-    settings = load_config(config, overrides, announce)
+    settings = load_config(config, overrides, announced.append)
     job = DataJob(
         game=settings.game,
         num_games=num_states,

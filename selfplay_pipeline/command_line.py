@@ -1,4 +1,4 @@
-"""What all command lines of this project share: earlier names of options, and how to call the program again."""
+"""What all command lines share: earlier names of options, how to call the program again, what is said at the start."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import shutil
 import sys
 from pathlib import Path
 from typing import Any
+
+announced: list[str] = []
+"""Lines that a command says as soon as something begins; a command that is refused before says nothing but why."""
 
 
 def earlier_names(**names: str) -> dict[str, Any]:

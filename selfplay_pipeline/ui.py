@@ -25,7 +25,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from selfplay_pipeline.command_line import program
+from selfplay_pipeline.command_line import announced, program
 from selfplay_pipeline.evaluate.figures import LABELS
 from selfplay_pipeline.files import read_json
 from selfplay_pipeline.generate.summary import Summary
@@ -41,7 +41,6 @@ LIVE_ROWS = 12
 """Iterations of a run that are shown while it goes on."""
 _in_table = ContextVar("in_table", default=False)
 """Whether a run's table is on the screen; bars below it go away when their stage ends."""
-_announced: list[str] = []
 PLAY_AND_TRAIN: tuple[Stage, ...] = ("generate", "train")
 
 
@@ -57,15 +56,10 @@ class Reporter(Protocol):
     def __call__(self, done: int, total: int, figures: Callable[[], str]) -> None: ...
 
 
-def announce(line: str) -> None:
-    """Say this as soon as something begins: a command that is refused before says nothing but why."""
-    _announced[:] = [line]
-
-
 def say_announced() -> None:
-    """Something begins."""
-    while _announced:
-        console.print(_announced.pop(), soft_wrap=True)
+    """Something begins: say what was announced."""
+    while announced:
+        console.print(announced.pop(0), soft_wrap=True)
 
 
 @contextmanager
@@ -77,8 +71,8 @@ def progress(title: str, begin: str = "", *, brief: bool = False) -> Iterator[Re
         brief: for what may be over at once: in a log there is nothing to read of it in the first 15 s, and on a
             terminal nothing stays.
     """
-    say_announced()
     if console.is_terminal:
+        say_announced()
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -114,14 +108,18 @@ class _Heartbeat(threading.Thread):
 
     def say(self, line: str) -> None:
         """Write a line."""
-        self.line, self.last = line, time.monotonic()
+        self.line = line
+        self._print(line)
+
+    def _print(self, line: str) -> None:
+        say_announced()
+        self.last = time.monotonic()
         console.print(line, soft_wrap=True)
 
     def run(self) -> None:
         while not self.over.wait(max(0.0, self.last + LOG_EVERY_SECONDS - time.monotonic())):
             if time.monotonic() - self.last >= LOG_EVERY_SECONDS:
-                self.last = time.monotonic()
-                console.print(f"{self.line} … {self.last - self.started:.0f} s", soft_wrap=True)
+                self._print(f"{self.line} … {time.monotonic() - self.started:.0f} s")
 
     def __enter__(self) -> _Heartbeat:
         self.start()
@@ -151,12 +149,12 @@ def waiting(title: str) -> Iterator[Callable[[str], None]]:
 
     Yields a function that changes the text.
     """
-    say_announced()
     if not console.is_terminal:
         with _Heartbeat(title) as beat:
             beat.say(title)
             yield beat.say
         return
+    say_announced()
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=None)

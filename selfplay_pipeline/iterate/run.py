@@ -54,9 +54,9 @@ def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = No
         UserError: the directory is in use or holds a run with another configuration; or bad input to a stage.
         CollapseError: the run collapsed and was told to stop then.
     """
+    RunDirectory(run_dir).check(config)  # before the lock, which is a file too
     check_opponent(config)
     check_checkpoint(str(config.model))
-    RunDirectory(run_dir).check(config)  # before the lock, which is a file too
     with locked(run_dir / ".lock", f"run directory {run_dir}"):
         run = RunDirectory(run_dir)
         run.open(config)
