@@ -93,12 +93,18 @@ def progress(title: str, begin: str = "", *, brief: bool = False) -> Iterator[Re
     def log(done: int, total: int, figures: str) -> None:
         beat.say(f"{title}: {done}/{total} {figures}".rstrip())
 
+    now_and_then = _at_most_every(LOG_EVERY_SECONDS, log, brief=brief)
+
+    def report(done: int, total: int, figures: Callable[[], str]) -> None:
+        beat.last = time.monotonic()
+        now_and_then(done, total, figures)
+
     with _Heartbeat(f"{title}: {begin}" if begin else title) as beat:
-        yield _at_most_every(LOG_EVERY_SECONDS, log, brief=brief)
+        yield report
 
 
 class _Heartbeat(threading.Thread):
-    """Repeats the newest line of a log, with the seconds since the start, when there was none for a while."""
+    """Repeats the newest line of a log, with the seconds since the start, when nothing was heard for a while."""
 
     def __init__(self, line: str) -> None:
         super().__init__(daemon=True)
