@@ -232,8 +232,8 @@ def generate(
     from selfplay_pipeline.ui import say_announced, show_summary
 
     if dry_run:
-        say_announced()
         check_players((player0, player1))
+        say_announced()
         print(plan_generate(settings, output, (player0, player1)))
         return
     summary = _run(generate_games(settings, output, first_state=first_state, seats=(player0, player1)))
@@ -480,8 +480,9 @@ def iterate(
         from selfplay_pipeline.iterate.run import plan_iterate
         from selfplay_pipeline.ui import say_announced
 
+        plan = plan_iterate(settings, output)
         say_announced()
-        print(*plan_iterate(settings, output), sep="\n")
+        print(*plan, sep="\n")
         return
     from selfplay_pipeline.iterate.run import run_iterate
     from selfplay_pipeline.ui import show_run

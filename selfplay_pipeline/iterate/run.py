@@ -168,8 +168,7 @@ class Loop:
 
     @cached_property
     def _held_out(self) -> StateSet:
-        config = self.config
-        return sample_held_out(config, config.iterate.evaluate_states, MONITOR)
+        return sample_held_out(self.config, self.config.iterate.evaluate_states, MONITOR)
 
     def _evaluate(self, number: int, checkpoint: str) -> dict[str, Any]:
         """Held-out figures of a checkpoint; the states are checked not to be among those trained on since the last."""
