@@ -22,6 +22,7 @@ help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
 
 setup: $(READY) ## make the environment in .venv (DEVICE=cpu or gpu)
+	@echo "Ready. Begin with $(BIN)/selfplay --help, or with 'source $(BIN)/activate' and then selfplay --help"
 
 $(READY): requirements/$(DEVICE).txt requirements/dev.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 13) else "Python 3.11 or 3.12 is needed; set PYTHON=")'

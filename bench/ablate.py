@@ -67,7 +67,7 @@ def main(
     plays: Annotated[int, typer.Option(min=1)] = 4,
     learned: Annotated[Path, typer.Option(help="Where `make learn` worked.")] = Path("data/learn"),
     work: Annotated[Path, typer.Option(help="Gets the runs and the plays.")] = Path("data/ablate"),
-    out: Annotated[Path, typer.Option(help="Gets results.json and table.md.")] = Path("docs/results/ablate"),
+    output: Annotated[Path, typer.Option(help="Gets results.json and table.md.")] = Path("docs/results/ablate"),
 ) -> None:
     """Run all arms and print a table."""
     config = load_config("tiny", {"seed": SEED, "iterate.num_iterations": iterations, "iterate.evaluate_every": 0})
@@ -87,9 +87,11 @@ def main(
     totals = asyncio.run(evaluate_all(config, checkpoints, held_out, plays, work))
     rows = {name: _row(labels[name], totals[name], totals["before"], totals["full"]) for name in checkpoints}
     steps = {name: _steps(work / name) for name in ARMS}
-    write_json(out / "results.json", {"command": "make ablate", "iterations": iterations, "rows": rows, "steps": steps})
+    write_json(
+        output / "results.json", {"command": "make ablate", "iterations": iterations, "rows": rows, "steps": steps}
+    )
     table = _table(rows)
-    (out / "table.md").write_text(table)
+    (output / "table.md").write_text(table)
     print(table)
     print(json.dumps({"benchmark": "ablate", **{name: row["sampled"]["value"] for name, row in rows.items()}}))
 

@@ -83,7 +83,7 @@ def main(
     states: Annotated[int, typer.Option(min=2, help="Held-out states.")] = 500,
     plays: Annotated[int, typer.Option(min=2, help="Sampled plays of each state.")] = 4,
     work: Annotated[Path, typer.Option(help="Gets the runs and the plays.")] = Path("data/learn"),
-    out: Annotated[Path, typer.Option(help="Gets results.json and the plot.")] = Path("docs/results/learn"),
+    output: Annotated[Path, typer.Option(help="Gets results.json and the plot.")] = Path("docs/results/learn"),
 ) -> None:
     """Train with several seeds and say whether held-out reward rose; exit status 1 if that was not shown.
 
@@ -95,8 +95,8 @@ def main(
     seconds = {seed: _train(plan, seed) for seed in range(1, seeds + 1)}
     asyncio.run(_evaluate(plan))
     results = _results(plan, seconds)
-    write_json(out / "results.json", results)
-    _plot(results, out / "learning.png")
+    write_json(output / "results.json", results)
+    _plot(results, output / "learning.png")
     print(json.dumps(_closing_line(results)))
     raise typer.Exit(0 if all(results["criteria"].values()) else 1)
 

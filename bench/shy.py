@@ -39,7 +39,7 @@ def main(
     iterations: Annotated[int, typer.Option(min=2)] = 10,
     states: Annotated[int, typer.Option(min=2, help="Held-out states.")] = 500,
     work: Annotated[Path, typer.Option(help="Gets the runs and the plays.")] = Path("data/shy"),
-    out: Annotated[Path, typer.Option(help="Gets results.json, and the analysis of each seed.")] = Path(
+    output: Annotated[Path, typer.Option(help="Gets results.json, and the analysis of each seed.")] = Path(
         "docs/results/shy"
     ),
 ) -> None:
@@ -56,10 +56,10 @@ def main(
     for seed in range(1, seeds + 1):
         run = run_iterate(config.model_copy(update={"seed": seed}), work / f"seed_{seed}")
         analysis = analyse(read(run.path))
-        write(analysis, ["png"], out / f"seed_{seed}")
+        write(analysis, ["png"], output / f"seed_{seed}")
         figures = asyncio.run(_compare(config, held_out, work, seed, run.checkpoint(iterations)))
         results["seeds"][str(seed)] = {"verdicts": analysis.verdicts, **figures}
-    write_json(out / "results.json", results)
+    write_json(output / "results.json", results)
     print(json.dumps({seed: entry["verdicts"] for seed, entry in results["seeds"].items()}))
 
 

@@ -6,7 +6,7 @@
 # CUDA_VISIBLE_DEVICES is respected. Further arguments go to `selfplay generate`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-make --silent setup
+make --silent setup >/dev/null # which would say how to call it by hand
 exec .venv/bin/selfplay generate \
   ${MODEL_NAME:+--model "$MODEL_NAME"} \
   --num-games "${NUM_GAMES:-100}" \

@@ -6,7 +6,7 @@
 # CUDA_VISIBLE_DEVICES is respected. Further arguments go to `selfplay iterate`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-make --silent setup
+make --silent setup >/dev/null # which would say how to call it by hand
 exec .venv/bin/selfplay iterate \
   ${INITIAL_MODEL:+--model "$INITIAL_MODEL"} \
   --num-iterations "${NUM_ITERATIONS:-3}" \

@@ -6,7 +6,7 @@
 # CUDA_VISIBLE_DEVICES is respected. Further arguments go to `selfplay train`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-make --silent setup
+make --silent setup >/dev/null # which would say how to call it by hand
 folder="data/${EXP_NAME:-selfplay_gen}"
 .venv/bin/selfplay convert "$folder/selfplay_games.jsonl" --output "$folder"
 exec .venv/bin/selfplay train \

@@ -23,9 +23,9 @@ OUT=$PWD/data/${EXP_NAME:-slime_matching}
 export PYTHONPATH=$PWD:$SLIME:$MEGATRON${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 CUDA_DEVICE_MAX_CONNECTIONS=1
 
 selfplay() { python3 -m selfplay_pipeline.cli "$@"; }
-[ -f "$OUT/games.jsonl" ] || selfplay slime data --num-games 1000 --out "$OUT/games.jsonl"
-[ -f "$OUT/games_eval.jsonl" ] || selfplay slime data --held-out --num-games 100 --out "$OUT/games_eval.jsonl"
-selfplay slime check --slime "$SLIME" --config "$CONFIG" --data "$OUT/games.jsonl" --data "$OUT/games_eval.jsonl"
+[ -f "$OUT/games.jsonl" ] || selfplay slime data --num-states 1000 --output "$OUT/games.jsonl"
+[ -f "$OUT/games_eval.jsonl" ] || selfplay slime data --held-out --num-states 100 --output "$OUT/games_eval.jsonl"
+selfplay slime check --slime "$SLIME" --custom-config "$CONFIG" --data "$OUT/games.jsonl" --data "$OUT/games_eval.jsonl"
 
 # shellcheck source=/dev/null
 source "$SLIME/scripts/models/qwen2.5-7B.sh" # MODEL_ARGS

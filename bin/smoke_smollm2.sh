@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 out=data/smoke_smollm2
 model=$out/model
-[ -f "$model/config.json" ] || .venv/bin/selfplay model smollm2 --out "$model"
+[ -f "$model/config.json" ] || .venv/bin/selfplay model smollm2 --output "$model"
 time .venv/bin/selfplay iterate --config bin/smoke_smollm2.yaml --model "$model" --output "$out/run" "$@"
 .venv/bin/python - "$model" "$out/run/iter_1" <<'PY'
 import json, sys

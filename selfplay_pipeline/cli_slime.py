@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from selfplay_pipeline.command_line import announced, earlier_names
+
 slime_app = typer.Typer(
     help="The shy partner's experiment: prompt data for slime, a check of slime, and what its runs show.",
     no_args_is_help=True,
@@ -14,10 +16,10 @@ slime_app = typer.Typer(
 )
 
 
-@slime_app.command()
+@slime_app.command(context_settings=earlier_names(out="output", num_games="num-states"))
 def data(
-    num_games: Annotated[int, typer.Option(min=1, help="Game states, one row each.")] = 1000,
-    out: Annotated[Path, typer.Option(help="JSONL file, for slime's --prompt-data or --eval-prompt-data.")] = Path(
+    num_states: Annotated[int, typer.Option(min=1, help="Game states, one row each.")] = 1000,
+    output: Annotated[Path, typer.Option(help="JSONL file, for slime's --prompt-data or --eval-prompt-data.")] = Path(
         "data/games.jsonl"
     ),
     config: Annotated[
@@ -41,38 +43,39 @@ def data(
 ) -> None:
     """Write game states as prompt data for slime: nothing is played yet.
 
-    For evaluation during training write a second file: selfplay slime data --held-out --num-games 100 --out
-    data/games_eval.jsonl
+    For evaluation during training write a second file: selfplay slime data --held-out --num-states 100
+    --output data/games_eval.jsonl
     """
     from selfplay_pipeline.config import load_config
     from selfplay_pipeline.slime.data import DataJob, write_data
-    from selfplay_pipeline.ui import progress
+    from selfplay_pipeline.ui import progress, say_announced
 
     overrides = {"evaluate.state_seed" if held_out else "seed": seed, "game.max_length": max_length}
     if max_length is None and not (Path(config).suffix or Path(config).exists()):
         overrides["game.max_length"] = 40
-    settings = load_config(config, overrides)
+    settings = load_config(config, overrides, announced.append)
     job = DataJob(
         game=settings.game,
-        num_games=num_games,
+        num_games=num_states,
         seed=settings.evaluate.state_seed if held_out else settings.seed,
         first_state=first_state,
         held_out=held_out,
     )
     if dry_run:
-        print(job.plan(out))
+        say_announced()
+        print(job.plan(output))
         return
-    with progress("game states") as on_progress:
-        write_data(out, job, lambda count: on_progress(count, num_games, str))
-    print(f"{out}: {num_games} rows; slime reads it with --input-key prompt --metadata-key metadata")
+    with progress("sampling game states", brief=True) as on_progress:
+        write_data(output, job, lambda count: on_progress(count, num_states, str))
+    print(f"{output}: {num_states} rows; slime reads it with --input-key prompt --metadata-key metadata")
 
 
-@slime_app.command()
+@slime_app.command(context_settings=earlier_names(config="custom-config"))
 def check(
     data: Annotated[
         list[Path] | None, typer.Option(help="Prompt data of `selfplay slime data` to read as well; may be repeated.")
     ] = None,
-    config: Annotated[
+    custom_config: Annotated[
         Path | None, typer.Option(help="File for slime's --custom-config-path [default: the package's own].")
     ] = None,
     slime: Annotated[Path | None, typer.Option(help="slime's folder [default: where Python finds it].")] = None,
@@ -86,7 +89,7 @@ def check(
 
     from selfplay_pipeline.slime.check import check_all
 
-    found = check_all(slime, config, data or [])
+    found = check_all(slime, custom_config, data or [])
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for item in found:
         table.add_row("ok" if item.ok else "missing", item.what, item.found)
@@ -103,8 +106,8 @@ def analyze(
         Path,
         typer.Option(help="Where slime's log hook wrote dialogues.jsonl, or a run directory of `selfplay iterate`."),
     ],
-    out: Annotated[Path, typer.Option(help="Folder for plots, analysis.json and analysis.md.")] = Path("plots"),
-    form: Annotated[str, typer.Option("--format", help="Of plots: png, svg, pdf, joined by commas.")] = "png,svg",
+    output: Annotated[Path, typer.Option(help="Folder for plots, analysis.json and analysis.md.")] = Path("plots"),
+    form: Annotated[str, typer.Option("--format", help="Plots as png, svg or pdf, joined by commas.")] = "png,svg",
 ) -> None:
     """Say whether questions rose or fell over the steps, and whether they go with reward: plots, a table, tests.
 
@@ -123,4 +126,4 @@ def analyze(
     found = read(log_dir)
     with waiting(f"analysing {len(found.records):,} dialogues"):
         analysis = analyse(found)
-    show_analysis(analysis, write(analysis, formats, out))
+    show_analysis(analysis, write(analysis, formats, output))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,6 +21,8 @@ from selfplay_pipeline.train.config import TrainOptions
 
 TINY_MODEL = "data/tiny_model"
 GPU_MODEL = "Qwen/Qwen2.5-7B-Instruct"
+BUILT_IN = ("tiny", "default", "tiny4x4", "tiny_shy")
+"""Configurations in the folder `configs`."""
 
 
 class Section(BaseModel):
@@ -135,55 +139,116 @@ def gpu_visible() -> bool:
     return Path("/dev/nvidiactl").exists() and shutil.which("nvidia-smi") is not None
 
 
-def load_config(source: str | None, overrides: dict[str, Any]) -> Config:
+def load_config(
+    source: str | None, overrides: dict[str, Any], tell: Callable[[str], None] = lambda line: None
+) -> Config:
     """Read a configuration and put options over it.
 
+    A file builds on what would be used without it, section by section, or on the built-in that its key `base` names.
+
     Args:
-        source: a YAML file, a built-in name (`tiny`, `default`), or None to choose by hardware and model.
+        source: a YAML file, a built-in name, or None to choose by hardware and model.
         overrides: dotted keys (`generate.num_games`) to values; None means not given.
+        tell: takes one line that says what the configuration builds on, and why.
 
     Raises:
         UserError: no such file, bad YAML, an unknown key or a bad value; names file, line and key.
     """
     given = {key: value for key, value in overrides.items() if value is not None}
     if source is None:
-        source = "default" if gpu_visible() and given.get("model") != TINY_MODEL else "tiny"
-    path = Path(source)
-    if not path.suffix and not path.exists():
-        path = Path(str(resources.files("selfplay_pipeline") / "configs" / f"{source}.yaml"))
-        if not path.exists():
-            raise UserError(f"--config: no built-in configuration or file {source!r}; built-in: tiny, tiny4x4, default")
+        name, why = _base_for(given.get("model"))
+        file = _built_in(name)
+        said = f"{name} ({why})"
+    elif source in BUILT_IN and not Path(source).is_file():
+        file = _built_in(source)
+        said = source
+    else:
+        file = _read(source, Path(source))
+        base, why = file.data.pop("base", None), "as the file says"
+        if base is None:
+            base, why = _base_for(given.get("model", file.data.get("model")))
+        elif base not in BUILT_IN:
+            raise UserError(f"{file.where(['base'])}: there is no base {base!r}; choose one of {', '.join(BUILT_IN)}")
+        file.data = _merged(_built_in(base).data, file.data)
+        said = f"{source} on top of {base} ({why})"
+    for dotted, value in given.items():
+        section, _, key = dotted.rpartition(".")
+        target = file.data.setdefault(section, {}) if section else file.data
+        if isinstance(target, dict):  # else it is refused below
+            target[key] = value
+    try:
+        config = Config.model_validate(file.data)
+    except ValidationError as error:
+        raise UserError(_explain(error, file, given)) from None
+    if config.model is None:
+        config.model = GPU_MODEL if gpu_visible() else TINY_MODEL
+    tell(f"configuration: {said}")
+    return config
+
+
+@dataclass
+class _File:
+    """A YAML file: its keys and values, and where they stand."""
+
+    name: str
+    node: yaml.Node | None
+    data: dict[str, Any]
+
+    def where(self, path: list[str]) -> str:
+        """File, line and key, for an error."""
+        return f"{self.name}:{_line(self.node, path)}: key '{'.'.join(path)}'"
+
+
+def _base_for(model: Any) -> tuple[str, str]:
+    """The built-in configuration that is used where none is named, and why."""
+    if not gpu_visible():
+        return "tiny", "no GPU is visible"
+    if os.path.normpath(str(model)) == TINY_MODEL:
+        return "tiny", f"the model is {TINY_MODEL}"
+    return "default", "a GPU is visible"
+
+
+def _built_in(name: str) -> _File:
+    """A built-in configuration, with what it builds on."""
+    file = _read(name, Path(str(resources.files("selfplay_pipeline") / "configs" / f"{name}.yaml")))
+    base = file.data.pop("base", None)
+    if base is not None:
+        file.data = _merged(_built_in(base).data, file.data)
+    return file
+
+
+def _read(source: str, path: Path) -> _File:
     try:
         text = path.read_text()
         node = yaml.compose(text)
         data = yaml.safe_load(text) or {}
+    except FileNotFoundError:
+        raise UserError(
+            f"--config: no built-in configuration or file {source!r}; built-in: {', '.join(BUILT_IN)}"
+        ) from None
     except OSError as error:
         raise UserError(f"--config {source}: {error.strerror}") from None
     except yaml.YAMLError as error:
         raise UserError(f"--config {source}: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict):
         raise UserError(f"--config {source}: expected keys and values, found {type(data).__name__}")
-    for dotted, value in given.items():
-        section, _, key = dotted.rpartition(".")
-        target = data.setdefault(section, {}) if section else data
-        target[key] = value
-    try:
-        config = Config.model_validate(data)
-    except ValidationError as error:
-        raise UserError(_explain(error, str(source), node, given)) from None
-    if config.model is None:
-        config.model = GPU_MODEL if gpu_visible() else TINY_MODEL
-    return config
+    return _File(source, node, data)
 
 
-def _explain(error: ValidationError, source: str, node: yaml.Node | None, given: dict[str, Any]) -> str:
+def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`base` with the values of `over`; sections are merged key by key, lists are replaced."""
+    merged = base | over
+    for key in base.keys() & over.keys():
+        if isinstance(base[key], dict) and isinstance(over[key], dict):
+            merged[key] = _merged(base[key], over[key])
+    return merged
+
+
+def _explain(error: ValidationError, file: _File, given: dict[str, Any]) -> str:
     first = error.errors()[0]
     path = [str(part) for part in first["loc"]]
     key = ".".join(path)
-    if key in given:
-        where = f"option for {key}"
-    else:
-        where = f"{source}:{_line(node, path)}: key '{key}'"
+    where = f"option for {key}" if key in given else file.where(path)
     what = (
         "there is no such key; `selfplay config` prints all keys"
         if first["type"] == "extra_forbidden"

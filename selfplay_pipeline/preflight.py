@@ -121,7 +121,7 @@ def check_context(config: Config, model: str, states: Sequence[State] | None = N
         UserError: it does not, or the model or its tokenizer cannot be loaded.
     """
     game: Game = make_game(config.game)
-    chat = ChatTokenizer.load(model)
+    chat = ChatTokenizer.load(model, thinking=config.generate.thinking)
     chat.tokenizer.model_max_length = sys.maxsize  # else transformers warns of what is checked here
     if states is None:
         states = [game.sample_state(state_rng(config.seed, number)) for number in range(SAMPLED_STATES)]

@@ -10,10 +10,12 @@ from selfplay_pipeline.config import Config
 from selfplay_pipeline.convert.run import ConvertReport, run_convert
 from selfplay_pipeline.engines.open import model_context_length
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.evaluate.states import StateSet, held_out_states
 from selfplay_pipeline.files import check_checkpoint
+from selfplay_pipeline.folders import check_folder
 from selfplay_pipeline.games.partners import SCRIPTED
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.games.types import TRAIN, Game, State, state_rng
+from selfplay_pipeline.games.types import HELD_OUT, TRAIN, Game, State, state_rng
 from selfplay_pipeline.generate.players import Player, PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord
 from selfplay_pipeline.generate.run import GenerateJob, run_generate
@@ -27,7 +29,7 @@ from selfplay_pipeline.preflight import check_online, check_play
 from selfplay_pipeline.servers import PolicyServer, Servers
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import Progress, TrainResult, run_train
-from selfplay_pipeline.ui import figures_of, progress, waiting
+from selfplay_pipeline.ui import figures_of, progress
 
 SELF_PLAY = (POLICY, POLICY)
 
@@ -177,6 +179,7 @@ async def generate_games(
         servers: running ones; without them they are opened and closed.
     """
     checkpoint = checkpoint or str(config.model)
+    check_folder(output.parent, "generate")
     if servers is None:
         check_seats(config, checkpoint, seats)
         two = len({name for name in seats if name == POLICY or is_checkpoint(name)}) == 2
@@ -186,6 +189,7 @@ async def generate_games(
                 servers=own,
             )  # fmt: skip
     job = make_job(config, output, checkpoint, iteration, first_state, seats)
+    job.store.check()  # before a server is started, which takes long
     game = make_game(config.game)
     by_name = await seat_players(config, seats, job.policy, servers)
     players = [by_name[name] for name in seats]
@@ -217,6 +221,7 @@ def num_groups(config: Config) -> int:
 
 def convert_games(config: Config, games: Path, out_dir: Path, *, skip_bad: bool = False) -> ConvertReport:
     """Write train.parquet, and val.parquet if a share is set aside, for a games file."""
+    check_folder(out_dir, "convert")
     with progress(f"converting {games.name}") as report:
         return run_convert(
             games,
@@ -239,6 +244,7 @@ def train_policy(
     reference_model: str | None = None,
 ) -> TrainResult:
     """Train `checkpoint` on one parquet file, or continue a training that was cut."""
+    check_folder(output, "train")
     options = config.train.model_dump()
     job = TrainConfig(
         **options,
@@ -249,7 +255,7 @@ def train_policy(
         initial_trainer_state=initial_trainer_state,
         reference_model=reference_model,
     )
-    with progress(f"training on {data.name}") as report:
+    with progress(f"training on {data.name}", "verl is starting") as report:
 
         def on_progress(step: Progress) -> None:
             loss, norm = step.metrics.get("actor/pg_loss", 0.0), step.metrics.get("actor/grad_norm", 0.0)
@@ -260,7 +266,8 @@ def train_policy(
 
 def online_games(config: Config, out: Path, num_train: int, num_test: int, *, per_player: bool = False) -> None:
     """Write train.parquet and test.parquet (monitor states) of game initialisations for online training."""
-    with waiting(f"sampling {num_train} game states, and {num_test} to validate on"):
+    check_folder(out, "games")
+    with progress("sampling game states", brief=True) as report:
         write_games(
             out,
             config.game,
@@ -269,6 +276,19 @@ def online_games(config: Config, out: Path, num_train: int, num_test: int, *, pe
             seed=config.seed,
             test_seed=config.evaluate.state_seed,
             per_player=per_player,
+            on_progress=lambda done, total: report(done, total, str),
+        )
+
+
+def sample_held_out(config: Config, count: int, space: int = HELD_OUT) -> StateSet:
+    """Held-out states of the configuration's game, with a progress bar: large boards take long to find."""
+    with progress("sampling held-out states", brief=True) as report:
+        return held_out_states(
+            make_game(config.game),
+            count,
+            config.evaluate.state_seed,
+            space,
+            lambda done, total: report(done, total, str),
         )
 
 
@@ -280,6 +300,7 @@ def train_online(config: Config, output: Path, games: Path | None = None) -> Onl
             step takes one.
     """
     model = str(config.model)
+    check_folder(output, "train-online")
     check_checkpoint(model)
     if config.generate.plays_per_state < 2:
         raise UserError(
@@ -310,7 +331,7 @@ def train_online(config: Config, output: Path, games: Path | None = None) -> Onl
         check_sizes(job, make_game(config.game).num_players)
         num_train = config.online.steps * config.online.states_per_step
         online_games(config, job.games, num_train, config.online.held_out_states)
-    with progress("training online") as report:
+    with progress("training online", "verl is starting") as report:
 
         def on_progress(step: Progress) -> None:
             played, held_out = (step.metrics.get(f"{place}/reward") for place in ("selfplay", "held_out"))

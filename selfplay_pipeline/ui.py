@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,10 +13,19 @@ from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
+from selfplay_pipeline.command_line import announced, program
 from selfplay_pipeline.evaluate.figures import LABELS
 from selfplay_pipeline.files import read_json
 from selfplay_pipeline.generate.summary import Summary
@@ -45,10 +56,23 @@ class Reporter(Protocol):
     def __call__(self, done: int, total: int, figures: Callable[[], str]) -> None: ...
 
 
+def say_announced() -> None:
+    """Something begins: say what was announced."""
+    while announced:
+        console.print(announced.pop(0), soft_wrap=True)
+
+
 @contextmanager
-def progress(title: str) -> Iterator[Reporter]:
-    """A bar where a terminal can draw one, else a line at the start, every 15 s and at the end."""
+def progress(title: str, begin: str = "", *, brief: bool = False) -> Iterator[Reporter]:
+    """A bar where a terminal can draw one, else a line at the start, every 15 s and at the end.
+
+    Args:
+        begin: what goes on before the first report.
+        brief: for what may be over at once: in a log there is nothing to read of it in the first 15 s, and on a
+            terminal nothing stays.
+    """
     if console.is_terminal:
+        say_announced()
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -57,8 +81,8 @@ def progress(title: str) -> Iterator[Reporter]:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
-        with Progress(*columns, console=console, transient=_in_table.get()) as bar:
-            task = bar.add_task(title, total=None, figures="")
+        with Progress(*columns, console=console, transient=brief or _in_table.get()) as bar:
+            task = bar.add_task(title, total=None, figures=begin)
 
             def draw(done: int, total: int, figures: str) -> None:
                 bar.update(task, completed=done, total=total, figures=figures)
@@ -67,19 +91,59 @@ def progress(title: str) -> Iterator[Reporter]:
         return
 
     def log(done: int, total: int, figures: str) -> None:
-        console.print(f"{title}: {done}/{total} {figures}".rstrip(), soft_wrap=True)
+        beat.say(f"{title}: {done}/{total} {figures}".rstrip())
 
-    yield _at_most_every(LOG_EVERY_SECONDS, log)
-
-
-def _at_most_every(seconds: float, show: Callable[[int, int, str], None]) -> Reporter:
-    last = float("-inf")
+    now_and_then = _at_most_every(LOG_EVERY_SECONDS, log, brief=brief)
 
     def report(done: int, total: int, figures: Callable[[], str]) -> None:
-        nonlocal last
+        beat.last = time.monotonic()
+        now_and_then(done, total, figures)
+
+    with _Heartbeat(f"{title}: {begin}" if begin else title) as beat:
+        yield report
+
+
+class _Heartbeat(threading.Thread):
+    """Repeats the newest line of a log, with the seconds since the start, when nothing was heard for a while."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__(daemon=True)
+        self.line = line
+        self.started = self.last = time.monotonic()
+        self.over = threading.Event()
+
+    def say(self, line: str) -> None:
+        """Write a line."""
+        self.line = line
+        self._print(line)
+
+    def _print(self, line: str) -> None:
+        say_announced()
+        self.last = time.monotonic()
+        console.print(line, soft_wrap=True)
+
+    def run(self) -> None:
+        while not self.over.wait(max(0.0, self.last + LOG_EVERY_SECONDS - time.monotonic())):
+            if time.monotonic() - self.last >= LOG_EVERY_SECONDS:
+                self._print(f"{self.line} … {time.monotonic() - self.started:.0f} s")
+
+    def __enter__(self) -> _Heartbeat:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.over.set()
+        self.join()
+
+
+def _at_most_every(seconds: float, show: Callable[[int, int, str], None], *, brief: bool = False) -> Reporter:
+    last, shown = (time.monotonic(), False) if brief else (float("-inf"), True)
+
+    def report(done: int, total: int, figures: Callable[[], str]) -> None:
+        nonlocal last, shown
         now = time.monotonic()
-        if done >= total or now - last >= seconds:
-            last = now
+        if (done >= total and shown) or now - last >= seconds:
+            last, shown = now, True
             show(done, total, figures())
 
     return report
@@ -87,13 +151,20 @@ def _at_most_every(seconds: float, show: Callable[[int, int, str], None]) -> Rep
 
 @contextmanager
 def waiting(title: str) -> Iterator[Callable[[str], None]]:
-    """For work of unknown length, such as a server that starts. Yields a function that changes the text."""
+    """For work of unknown length, such as a server that starts: shows that time passes.
+
+    Yields a function that changes the text.
+    """
     if not console.is_terminal:
-        console.print(title)
-        yield lambda text: None
+        with _Heartbeat(title) as beat:
+            beat.say(title)
+            yield beat.say
         return
-    with console.status(title) as status:
-        yield status.update
+    say_announced()
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda text: bar.update(task, description=text)
 
 
 def figures_of(summary: Summary) -> str:
@@ -163,6 +234,7 @@ def watching(run: RunDirectory) -> Iterator[Callable[[str], None]]:
 
     Yields a function that takes what has changed or begun, in one line.
     """
+    say_announced()
     if not console.is_terminal:
         yield lambda text: console.print(text, soft_wrap=True)
         return
@@ -223,4 +295,4 @@ def show_run(run: RunDirectory) -> None:
         show.print(
             f"best on held-out states: iteration {best['iteration']}, {short(best['checkpoint'])}", soft_wrap=True
         )
-    show.print(f"to look at curves and games: selfplay report {short(str(run.path))}", soft_wrap=True)
+    show.print(f"to look at curves and games: {program()} report {shlex.quote(short(str(run.path)))}", soft_wrap=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from array import array
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -77,6 +78,9 @@ class _Index:
     groups: array[int] = field(default_factory=lambda: array("q"))
     plays: array[int] = field(default_factory=lambda: array("q"))
     rewards: array[float] = field(default_factory=lambda: array("d"))
+    spoken: bool = False
+    """Whether any play gives a row."""
+    statuses: Counter[str] = field(default_factory=Counter)
     states: dict[int, bytes] = field(default_factory=dict)
 
 
@@ -100,7 +104,8 @@ def run_convert(
         on_progress: called with bytes done and bytes to do, both passes counted.
 
     Raises:
-        UserError: a bad line, one play per state, repeated plays, or sampling that cannot be trained on.
+        UserError: a bad line, one play per state, repeated plays, sampling that cannot be trained on, or no play in
+            which the policy took a turn.
     """
     report = ConvertReport()
     size = games.stat().st_size if games.exists() else 0
@@ -139,6 +144,8 @@ def _first_pass(games: Path, report: ConvertReport, skip_bad: bool, on_bytes: Ca
         index.groups.append(record.group_index)
         index.plays.append(record.play)
         index.rewards.append(record.outcome.normalized_reward)
+        index.statuses[record.outcome.status.value] += 1
+        index.spoken = index.spoken or any(seat.response_ids for seat in record.trajectories)
     report.temperature = sampling or 0.0
     return index
 
@@ -167,6 +174,12 @@ def _plan(
     rewards = np.array(index.rewards)
     if not len(groups):
         raise UserError(f"{games}: holds no finished play; `selfplay generate` writes them")
+    if not index.spoken:
+        statuses = ", ".join(f"{name} {count}" for name, count in sorted(index.statuses.items()))
+        raise UserError(
+            f"{games}: there is nothing to train on, because the policy took no turn in any of the {len(groups)} plays "
+            f"({statuses}); generate games with `policy` in a seat, and with a context that holds its turns"
+        )
     order = np.lexsort((plays, groups))
     groups, plays, rewards = groups[order], plays[order], rewards[order]
     repeated = np.flatnonzero((groups[1:] == groups[:-1]) & (plays[1:] == plays[:-1]))

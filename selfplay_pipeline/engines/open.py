@@ -59,10 +59,7 @@ async def open_engine(
         extra_args=tuple(config.extra_args),
     )
 
-    def on_wait(seconds: float) -> None:
-        notify(f"starting the SGLang server for {model} … {seconds:.0f} s")
-
-    async with SGLangServer(spec, config.startup_timeout, on_wait) as server:
+    async with SGLangServer(spec, config.startup_timeout) as server:
         engine = SGLangEngine([server.url], request_timeout=config.request_timeout, alive=lambda: server.running)
         try:
             yield engine

@@ -9,7 +9,6 @@ import random
 import socket
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -95,13 +94,9 @@ def cpu_cache_tokens(model: str) -> int:
 class SGLangServer:
     """A launched server; use as an async context manager so that it is stopped however the block ends."""
 
-    def __init__(
-        self, spec: ServerSpec, startup_timeout: float = 900, on_wait: Callable[[float], None] = lambda seconds: None
-    ) -> None:
-        """`on_wait` is called about twice a second with the seconds waited so far."""
+    def __init__(self, spec: ServerSpec, startup_timeout: float = 900) -> None:
         self.spec = spec
         self.startup_timeout = startup_timeout
-        self.on_wait = on_wait
         self.port = 0
         self.child: Child | None = None
 
@@ -132,7 +127,6 @@ class SGLangServer:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as http:
             while not await _healthy(http, self.url):
                 waited = time.monotonic() - started
-                self.on_wait(waited)
                 if (code := child.poll()) is not None:
                     raise EngineError(
                         f"the SGLang server ended with code {code} while starting; log {child.log_path} ends with:\n"

@@ -14,6 +14,7 @@ from selfplay_pipeline.evaluate.figures import Seating, Tally
 from selfplay_pipeline.evaluate.pairing import Pairing, check_names, play_pairing
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.files import write_text
+from selfplay_pipeline.folders import check_folder
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_games
 from selfplay_pipeline.preflight import check_play
@@ -42,6 +43,7 @@ async def run_crossplay(config: Config, names: Sequence[str], states: StateSet, 
     if len(names) < 2 or len(set(names)) < len(names):
         raise UserError("crossplay: name two or more different players (checkpoints or scripted partners)")
     check_names(names)
+    check_folder(output, "crossplay")
     check_play(config, filter(is_checkpoint, names), states.states)
     two = sum(map(is_checkpoint, names)) > 1
     async with Servers(config.engine, output, two=two) as servers:

@@ -93,6 +93,7 @@ async def play_pairing(config: Config, pairing: Pairing, servers: Servers) -> No
     task = pairing.task(config)
     if task.summary_path.exists() and read_json(task.output.with_suffix(".args.json")) == task.arguments:
         return
+    task.store.check()  # before a server is started, which takes long
     names = [POLICY if name == task.policy.checkpoint else name for name in (pairing.first, pairing.second)]
     by_name = await seat_players(config, names, task.policy, servers)
     seatings = [[by_name[name] for name in order] for order in (names, names[::-1])]

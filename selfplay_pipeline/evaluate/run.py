@@ -16,6 +16,7 @@ from selfplay_pipeline.evaluate.figures import Seating, Tally
 from selfplay_pipeline.evaluate.pairing import Pairing, check_names, comparable, play_pairing
 from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.files import read_json, write_text
+from selfplay_pipeline.folders import check_folder
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_games
 from selfplay_pipeline.preflight import check_play
@@ -126,6 +127,7 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
         UserError: a checkpoint or its tokenizer is unusable, or the folder holds another evaluation.
         EngineError: too many plays were lost to the engine.
     """
+    check_folder(job.output, "evaluate")
     if servers is None:
         check_job(config, job)
         two = sum(map(is_checkpoint, job.players)) == 2

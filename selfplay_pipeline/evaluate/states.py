@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,10 +50,19 @@ class StateSet:
         return hashlib.sha256(json.dumps([state.to_dict() for state in self.states]).encode()).hexdigest()
 
 
-def held_out_states(game: MatchingGame, count: int, seed: int = 0, space: int = HELD_OUT) -> StateSet:
+def held_out_states(
+    game: MatchingGame,
+    count: int,
+    seed: int = 0,
+    space: int = HELD_OUT,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> StateSet:
     """The first `count` states of a held-out seed space: no training of any seed draws from its streams."""
-    states = tuple(game.sample_state(state_rng(seed, number, space)) for number in range(count))
-    return StateSet(f"{count} held-out states (seed {seed})", states)
+    states = []
+    for number in range(count):
+        states.append(game.sample_state(state_rng(seed, number, space)))
+        on_progress(number + 1, count)
+    return StateSet(f"{count} held-out states (seed {seed})", tuple(states))
 
 
 def read_states(path: Path, game: MatchingGame) -> StateSet:

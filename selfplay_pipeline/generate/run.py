@@ -22,6 +22,10 @@ from selfplay_pipeline.generate.store import GameStore
 from selfplay_pipeline.generate.summary import Summary
 
 
+class NoTurnsError(RuntimeError):
+    """Every play of a run ended because the model's context was full."""
+
+
 @dataclass(frozen=True)
 class GenerateJob:
     """What to play.
@@ -48,6 +52,10 @@ class GenerateJob:
         return self.num_groups * self.plays_per_state
 
     @property
+    def store(self) -> GameStore:
+        return GameStore(self.output, self.arguments)
+
+    @property
     def summary_path(self) -> Path:
         return self.output.with_suffix(".summary.json")
 
@@ -72,10 +80,11 @@ async def run_generate(
     Raises:
         EngineError: more than `max_failures` plays, or all, were lost to the engine or the partner; the file keeps
             all plays.
+        NoTurnsError: every play ended at the context length, or before anyone spoke; the file keeps all plays.
         UserError: the file belongs to another process or to other arguments.
     """
     summary = Summary()
-    with GameStore(job.output, job.arguments).opened() as (existing, append):
+    with job.store.opened() as (existing, append):
         done = Counter[tuple[int, int]]()
         for record in existing:
             done[record.group_index, record.play] += 1
@@ -120,8 +129,23 @@ async def run_generate(
             f"all {summary.plays} plays were lost to the engine or the partner"
             f"{f', the last to: {lost_to}' if lost_to else ''}; mend that and give another --output"
         )
+    _check_played(job, summary)
     write_json(job.summary_path, summary.to_dict())
     return summary
+
+
+def _check_played(job: GenerateJob, summary: Summary) -> None:
+    played = summary.plays - summary.failures
+    if summary.turns and summary.statuses[Status.CONTEXT_LENGTH.value] < played:
+        return
+    statuses = ", ".join(f"{name} {count}" for name, count in sorted(summary.statuses.items()))
+    raise NoTurnsError(
+        f"{job.output}: no play was played to its end ({statuses}; {summary.turns / played:.1f} turns a play), because "
+        f"one more turn of {job.policy.max_new_tokens} tokens might not fit into the context of "
+        f"{job.policy.checkpoint}; use smaller boards (game.size), shorter prompts (game.prompts: compact), shorter "
+        "turns (generate.max_new_tokens) or a model with a longer context, and another --output; these games are kept "
+        "for reading"
+    )
 
 
 @dataclass

@@ -32,7 +32,9 @@ class GameStore:
             UserError: another process writes it, it was made with other arguments, or a line is bad.
         """
         with locked(self.path.with_name(self.path.name + ".lock"), str(self.path)):
-            self._check_arguments()
+            self.check()
+            if not self.arguments_path.exists():
+                write_json(self.arguments_path, self.arguments)
             repair(self.path)
             existing = read_games(self.path) if self.path.exists() else iter(())
             with self.path.open("ab") as file:
@@ -43,14 +45,18 @@ class GameStore:
 
                 yield existing, append
 
-    def _check_arguments(self) -> None:
+    def check(self) -> None:
+        """Whether the file was made with these arguments, if it is there; writes nothing.
+
+        Raises:
+            UserError: it was made with others, or nobody knows how.
+        """
         if not self.arguments_path.exists():
             if self.path.exists() and self.path.stat().st_size:
                 raise UserError(
                     f"{self.path} exists, but not {self.arguments_path.name}, which says how it was made; "
                     "give another --output"
                 )
-            write_json(self.arguments_path, self.arguments)
             return
         before = read_json(self.arguments_path)
         differ = [key for key in sorted({*before, *self.arguments}) if before.get(key) != self.arguments.get(key)]

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import read_json, read_model, write_json, write_text
+from selfplay_pipeline.folders import check_folder
 from selfplay_pipeline.partners.seat import partner_arguments
 
 Stage = Literal["generate", "convert", "train", "evaluate"]
@@ -69,6 +70,10 @@ class RunDirectory:
         self.path = path
         self.state = RunState()
 
+    @property
+    def manifest(self) -> Path:
+        return self.path / "manifest.json"
+
     def iteration(self, number: int) -> Path:
         return self.path / f"iter_{number}"
 
@@ -90,14 +95,23 @@ class RunDirectory:
         Raises:
             UserError: the run was made with another configuration.
         """
-        manifest = self.path / "manifest.json"
-        settings = json.loads(config.model_dump_json())
-        # A prompt's text and the address in the environment stand in no configuration.
-        partner = partner_arguments(config.partner, [config.iterate.opponent])
-        if not manifest.exists():
-            write_json(manifest, describe(settings) | {"partner": partner})
+        self.check(config)
+        if not self.manifest.exists():
+            settings, partner = _decisive(config)
+            write_json(self.manifest, describe(settings) | {"partner": partner})
+        self.load()
+
+    def check(self, config: Config) -> None:
+        """Whether this configuration may begin or continue the run; writes nothing.
+
+        Raises:
+            UserError: the folder is another command's, or the run was made with another configuration.
+        """
+        check_folder(self.path, "iterate")
+        if not self.manifest.exists():
             return
-        recorded = read_json(manifest)
+        settings, partner = _decisive(config)
+        recorded = read_json(self.manifest)
         before = flatten(_with_defaults(recorded["config"])) | recorded.get("partner", {})
         now = flatten(settings) | partner
         differ = [
@@ -112,7 +126,6 @@ class RunDirectory:
                 f"{self.path} holds a run with another configuration: {listed}; "
                 "give another --output, or the same options"
             )
-        self.load()
 
     def load(self) -> RunState:
         """Read what is done.
@@ -141,6 +154,11 @@ def describe(settings: dict[str, Any]) -> dict[str, Any]:
         "python": platform.python_version(),
         "git_revision": _git_revision(),
     }
+
+
+def _decisive(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The configuration, and what decides the partner's words but stands in no configuration."""
+    return json.loads(config.model_dump_json()), partner_arguments(config.partner, [config.iterate.opponent])
 
 
 def _with_defaults(settings: dict[str, Any]) -> dict[str, Any]:

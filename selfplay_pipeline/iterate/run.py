@@ -7,6 +7,8 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,8 @@ from selfplay_pipeline.config import Config
 from selfplay_pipeline.engines.open import resolve_device
 from selfplay_pipeline.evaluate.pairing import check_names
 from selfplay_pipeline.evaluate.run import SELF, EvaluationJob, run_evaluate
-from selfplay_pipeline.evaluate.states import count_shared, held_out_states, states_in
+from selfplay_pipeline.evaluate.states import StateSet, count_shared, states_in
 from selfplay_pipeline.files import locked, write_json, write_lines
-from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.games.types import MONITOR
 from selfplay_pipeline.generate.records import CHAT, POLICY
 from selfplay_pipeline.iterate.loggers import PipelineLog
@@ -31,10 +32,15 @@ from selfplay_pipeline.stages import (
     generate_games,
     is_checkpoint,
     num_groups,
+    plan_generate,
+    sample_held_out,
     train_policy,
 )
 from selfplay_pipeline.train.groups import NoSignalError
 from selfplay_pipeline.ui import console, short, watching
+
+PLAY_AND_LEARN: tuple[Stage, ...] = ("generate", "convert", "train")
+"""What every iteration does."""
 
 
 def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = None) -> RunDirectory:
@@ -50,6 +56,7 @@ def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = No
         UserError: the directory is in use or holds a run with another configuration; or bad input to a stage.
         CollapseError: the run collapsed and was told to stop then.
     """
+    RunDirectory(run_dir).check(config)  # before the lock, which is a file too
     check_run(config)
     with locked(run_dir / ".lock", f"run directory {run_dir}"):
         run = RunDirectory(run_dir)
@@ -80,27 +87,20 @@ class Loop:
     def run_all(self) -> None:
         """All iterations, each with the checkpoint of the one before."""
         checkpoint = str(self.config.model)
-        if self._evaluates(0):
-            self._stage(0, "evaluate", checkpoint)
-        for number in range(1, self.config.iterate.num_iterations + 1):
-            checkpoint = self._iteration(number, checkpoint)
-            self._watch(number)
+        for number in range(self.config.iterate.num_iterations + 1):
+            for stage in stages_of(self.config, number):
+                self._stage(number, stage, checkpoint)
+                if stage == "train":
+                    checkpoint = self.run.checkpoint(number)
+                    self._remove_earlier_states(number)
+            if number:
+                self._watch(number)
 
-    def _iteration(self, number: int, checkpoint: str) -> str:
-        for stage in ("generate", "convert", "train"):
-            self._stage(number, stage, checkpoint)
+    def _remove_earlier_states(self, number: int) -> None:
+        """Once the training is recorded as done: one that was cut before begins again with the state before it."""
         if self.config.iterate.keep_trainer_states == "last":
-            # Not before the training is recorded as done: cut in between, it would look for the state it began with.
             for state in self._trainer_states(number)[:-1]:
                 shutil.rmtree(state, ignore_errors=True)
-        checkpoint = self.run.checkpoint(number)
-        if self._evaluates(number):
-            self._stage(number, "evaluate", checkpoint)
-        return checkpoint
-
-    def _evaluates(self, number: int) -> bool:
-        every = self.config.iterate.evaluate_every
-        return every > 0 and (number % every == 0 or number == self.config.iterate.num_iterations)
 
     def _stage(self, number: int, stage: Stage, checkpoint: str) -> None:
         """Run one stage unless it is done."""
@@ -171,11 +171,14 @@ class Loop:
         folders = [self.run.iteration(number) / "trainer_state" for number in range(1, last + 1)]
         return [folder for folder in folders if folder.exists()]
 
+    @cached_property
+    def _held_out(self) -> StateSet:
+        return sample_held_out(self.config, self.config.iterate.evaluate_states, MONITOR)
+
     def _evaluate(self, number: int, checkpoint: str) -> dict[str, Any]:
         """Held-out figures of a checkpoint; the states are checked not to be among those trained on since the last."""
         config = self.config
-        game = make_game(config.game)
-        states = held_out_states(game, config.iterate.evaluate_states, config.evaluate.state_seed, MONITOR)
+        states = self._held_out
         since = range(max(1, number - config.iterate.evaluate_every + 1), number + 1)
         shared = count_shared(states, set().union(*(states_in(self.run.games(earlier)) for earlier in since)))
         if shared:
@@ -224,6 +227,40 @@ class Loop:
         if self.config.iterate.stop_on_collapse:
             raise CollapseError(f"iteration {number}: {reason}; the run stops, its iterations are kept")
         console.print(f"iteration {number}: collapse? {reason}", soft_wrap=True)
+
+
+def stages_of(config: Config, number: int) -> tuple[Stage, ...]:
+    """The stages of an iteration in their order; iteration 0 evaluates the first checkpoint."""
+    every = config.iterate.evaluate_every
+    evaluates = every > 0 and (number % every == 0 or number == config.iterate.num_iterations)
+    return (*(PLAY_AND_LEARN if number else ()), *(("evaluate",) if evaluates else ()))
+
+
+def plan_iterate(config: Config, run_dir: Path) -> list[str]:
+    """What `iterate` would do in this folder, line by line; writes nothing.
+
+    Raises:
+        UserError: it would be refused.
+    """
+    run = RunDirectory(run_dir)
+    run.check(config)
+    check_run(config)
+    state = run.load()
+
+    def progress_of(number: int) -> str:
+        stages = stages_of(config, number)
+        done = [stage for stage in stages if state.get(number, stage) is not None]
+        left = [stage for stage in stages if stage not in done]
+        parts = [f"{', '.join(names)} {word}" for names, word in ((done, "done"), (left, "left")) if names]
+        return "; ".join(parts)
+
+    lines = [f"in each iteration {plan_generate(config, run_dir / 'iter_N', seats_of(config))}"]
+    numbers = range(config.iterate.num_iterations + 1)
+    for words, group in groupby(numbers, progress_of):
+        alike = list(group)
+        which = f"iteration {alike[0]}" if len(alike) == 1 else f"iterations {alike[0]} to {alike[-1]}"
+        lines += [f"{which}: {words}"] if words else []
+    return lines
 
 
 def seats_of(config: Config) -> tuple[str, str]:

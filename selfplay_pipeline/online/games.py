@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,7 +41,15 @@ number, and `extra_info.rules` the game's configuration as JSON, so that states 
 
 
 def write_games(
-    out: Path, config: GameConfig, *, num_train: int, num_test: int, seed: int, test_seed: int, per_player: bool = False
+    out: Path,
+    config: GameConfig,
+    *,
+    num_train: int,
+    num_test: int,
+    seed: int,
+    test_seed: int,
+    per_player: bool = False,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Path, Path]:
     """Sample states and write `train.parquet` and `test.parquet`.
 
@@ -49,12 +58,14 @@ def write_games(
         test_seed: of the states to validate on, which are those that `iterate` watches its iterations on: a training
             that was judged by them can still be evaluated honestly on those of `evaluate`.
         per_player: one row for each player of a state instead of one for the state.
+        on_progress: called with the states sampled and those to sample, both files counted.
 
     Raises:
         UserError: the configuration admits no state.
     """
     game = make_game(config)
     files = out / "train.parquet", out / "test.parquet"
+    done = 0
     for path, count, space, space_seed, split in zip(
         files, (num_train, num_test), (TRAIN, MONITOR), (seed, test_seed), (TRAIN_SPLIT, MONITOR_SPLIT), strict=True
     ):
@@ -63,6 +74,8 @@ def write_games(
             state = game.sample_state(state_rng(space_seed, number, space))
             # Each monitor state is one row in any layout, so that no play is left out where a player never spoke.
             rows += game_rows(game, state, number, space_seed, split, per_player and space == TRAIN)
+            done += 1
+            on_progress(done, num_train + num_test)
         _write(path, rows)
     return files
 

@@ -1,16 +1,24 @@
 """The command line: one clear line and exit code 2 for a user's mistake, quick help, dry runs."""
 
+import io
+import os
+import shlex
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from factories import make_plays, write_plays
 from typer.testing import CliRunner
 
+from selfplay_pipeline import ui
 from selfplay_pipeline.cli import app
+from selfplay_pipeline.config import load_config
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer, cpu_cache_tokens
 from selfplay_pipeline.engines.types import EngineError
+from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
 
 
 @dataclass
@@ -65,6 +73,13 @@ def test_every_command_explains_its_options(command):
         (("generate", "--num-games", "0"), "--num-games"),
         (("generate", "--engine", "vllm"), "option for engine.kind"),
         (("train", "--data", "/nowhere/train.parquet"), "/nowhere/train.parquet"),
+        (("train", "/nowhere/train.parquet"), "/nowhere/train.parquet: no such file"),
+        (("train", "/nowhere/train.parquet", "a=b", "~c.d"), "/nowhere/train.parquet: no such file"),
+        (("train", "games.jsonl"), "games.jsonl holds games; `selfplay convert games.jsonl` makes of them"),
+        (("train", "a.parquet", "b.parquet"), "takes one path, but a.parquet and b.parquet are given"),
+        (("train", "a.parquet", "--data", "b.parquet"), "give a.parquet or --data b.parquet, not both"),
+        (("train-online", "/nowhere"), "/nowhere/test.parquet: "),
+        (("train-online", "/nowhere", "--games", "/no"), "give /nowhere or --games /no, not both"),
         (("train-online", "--games", "/nowhere"), "/nowhere/test.parquet: "),
         (("train-online", "--plays-per-state", "1"), "play each state at least twice"),
         (("train-online", "--temperature", "0"), "greedy games cannot be trained on"),
@@ -117,3 +132,135 @@ def test_server_arguments_for_cpu_and_gpu():
     assert {"--tp-size=2", "--dp-size=4", "--dtype=bfloat16"} <= set(gpu.command(1))
     assert "SGLANG_USE_CPU_ENGINE" not in gpu.environment()
     assert cpu_cache_tokens("data/tiny_model") > 10_000
+
+
+BIN = Path(sys.executable).parent
+
+
+@pytest.mark.parametrize(("folder", "program"), [(Path("/"), str(BIN)[1:]), (BIN.parent, BIN.name)])
+def test_a_command_that_a_message_names_can_be_pasted_where_the_environment_is_not_active(folder, program):
+    env = {**os.environ, "PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path.cwd())}
+    command = [f"{BIN}/selfplay", "convert", "/nowhere/games.jsonl"]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    assert f"`{program}/selfplay generate` writes this file" in done.stderr
+    assert (folder / program / "selfplay").samefile(BIN / "selfplay")
+
+
+def test_where_to_look_at_a_run_can_be_pasted(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    run = RunDirectory(tmp_path / "my runs")
+    run.finish(1, "train", StageRecord(seconds=1, figures={"carried": True, "checkpoint": "c"}))
+    ui.show_run(run)
+    program, command, folder = shlex.split(capsys.readouterr().out.splitlines()[-1].partition(": ")[2])
+    assert Path(program).samefile(BIN / "selfplay") and command == "report" and Path(folder).samefile(run.path)
+
+
+def test_setup_says_how_to_call_the_program(tmp_path):
+    (tmp_path / ".ready-cpu").touch()
+    done = subprocess.run(
+        ["make", "--silent", "setup", f"VENV={tmp_path}", "DEVICE=cpu"], capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert f"{tmp_path}/bin/selfplay" in done.stdout and f"source {tmp_path}/bin/activate" in done.stdout
+
+
+@pytest.mark.parametrize("option", ["--output", "--out"])
+def test_results_go_where_the_same_option_says_everywhere(tmp_path, option):
+    """Also by the earlier name, which no help shows."""
+    for command in (
+        ("games", "--num-train", "1", "--num-test", "1", option, str(tmp_path / "games")),
+        ("slime", "data", "--config", "tiny", "--num-states", "1", option, str(tmp_path / "slime.jsonl")),
+        ("slime", "data", "--config", "tiny", "--num-games", "1", option, str(tmp_path / "slime.jsonl")),
+        ("generate", "--dry-run", option, str(tmp_path / "games.jsonl")),
+    ):
+        done = selfplay(*command)
+        assert done.returncode == 0 and str(tmp_path) in done.stdout, done.stderr
+    for command in ("generate", "convert", "train", "games", "train-online", "iterate", "evaluate", "crossplay",
+                    "report", "model tiny", "model smollm2", "slime data", "slime analyze"):  # fmt: skip
+        shown = selfplay(*command.split(), "--help").stdout.split()
+        assert "--output" in shown and "--out" not in shown, command
+
+
+def test_a_dry_run_of_a_loop_says_what_is_left(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    run.open(load_config("tiny", {}))
+    for number, stages in {0: ["evaluate"], 1: ["generate", "convert", "train", "evaluate"], 2: ["generate"]}.items():
+        for stage in stages:
+            run.finish(number, stage, StageRecord(seconds=1, figures={}))
+    before = {path: path.read_bytes() for path in run.path.iterdir()}
+    arguments = ("iterate", "--config", "tiny", "--num-iterations", "4", "--dry-run", "--output", str(run.path))
+    lines = selfplay(*arguments).stdout.splitlines()
+    assert lines[1:] == [
+        "iteration 0: evaluate done",
+        "iteration 1: generate, convert, train, evaluate done",
+        "iteration 2: generate done; convert, train, evaluate left",
+        "iterations 3 to 4: generate, convert, train, evaluate left",
+    ]
+    refused = selfplay(*arguments, "--seed", "7")
+    assert refused.returncode == 2 and "seed (0 then, 7 now)" in refused.stderr
+    assert {path: path.read_bytes() for path in run.path.iterdir()} == before
+
+
+def test_a_dry_run_of_a_new_loop_leaves_nothing(tmp_path):
+    done = selfplay("iterate", "--dry-run", "--evaluate-every", "0", "--output", str(tmp_path / "run"))
+    assert done.stdout.splitlines()[1:] == ["iterations 1 to 3: generate, convert, train left"]
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "wait", [lambda: ui.waiting("the server"), lambda: ui.progress("training", "verl is starting")]
+)
+@pytest.mark.parametrize("terminal", [True, False])
+def test_waiting_shows_that_time_passes(monkeypatch, wait, terminal):
+    class Screen(io.StringIO):
+        def write(self, text: str) -> int:
+            if (" … 0 s" in text) or (terminal and "0:00:01" in text):
+                passed.set()
+            return super().write(text)
+
+    passed = threading.Event()
+    monkeypatch.setattr(ui, "LOG_EVERY_SECONDS", 0.02, raising=True)
+    monkeypatch.setattr(ui, "console", ui.Console(file=Screen(), force_terminal=terminal, width=120))
+    with wait():
+        assert passed.wait(60)
+    assert (
+        "the server" in ui.console.file.getvalue()
+        or "training: verl is starting" in ui.console.file.getvalue()
+        or (terminal and "verl is starting" in ui.console.file.getvalue())
+    )
+
+
+def test_sampling_states_shows_how_far_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(ui, "LOG_EVERY_SECONDS", 0.0)
+    for words, command in {
+        "sampling held-out states: 2/3": ("evaluate", "random", "--num-states", "3", "--plays", "1"),
+        "sampling game states: 2/3": ("games", "--num-train", "2", "--num-test", "1"),
+    }.items():
+        console = ui.Console(file=io.StringIO(), markup=False)
+        monkeypatch.setattr(ui, "console", console)
+        assert selfplay(*command, "--output", str(tmp_path / command[0])).returncode == 0
+        assert words in console.file.getvalue()
+
+
+def test_a_run_without_a_turn_fails_and_stops_a_loop(tmp_path):
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        "engine: {kind: transformers, context_length: 70}\n"
+        "generate: {num_games: 4, plays_per_state: 2}\niterate: {evaluate_every: 0}\ntrain: {loggers: [console]}\n"
+    )
+    games = tmp_path / "games" / "games.jsonl"
+    done = selfplay("generate", "--config", str(config), "--output", str(games))
+    assert done.returncode == 1 and "context_length 4" in done.stderr and "game.size" in done.stderr
+    assert len(games.read_text().splitlines()) == 4
+    done = selfplay("iterate", "--config", str(config), "--output", str(tmp_path / "run"))
+    assert done.returncode == 1 and "context_length 4" in done.stderr
+    assert len((tmp_path / "run" / "iter_1" / "selfplay_games.jsonl").read_text().splitlines()) == 4
+    assert not (tmp_path / "run" / "state.json").exists()
+
+
+def test_games_that_give_no_row_are_not_converted(tmp_path):
+    scripted = [record.model_copy(update={"trajectories": []}) for record in make_plays(2, 2)]
+    games = write_plays(tmp_path / "games.jsonl", scripted)
+    done = selfplay("convert", str(games), "--output", str(tmp_path / "out"))
+    assert done.returncode == 2 and "the policy took no turn in any of the 4 plays" in done.stderr
+    assert not (tmp_path / "out").exists()

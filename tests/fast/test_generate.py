@@ -119,10 +119,12 @@ def test_a_run_without_a_single_play_is_no_success(tmp_path):
     assert not (tmp_path / "games.summary.json").exists()
 
 
-def test_a_play_that_might_not_fit_into_the_context_ends_and_says_so(tmp_path):
-    run(job(tmp_path / "games.jsonl"), context_length=40)
-    statuses = {record.outcome.status for record in read_games(tmp_path / "games.jsonl")}
-    assert statuses == {Status.CONTEXT_LENGTH}
+def test_a_run_whose_plays_all_end_for_lack_of_context_fails_and_keeps_the_plays(tmp_path):
+    with pytest.raises(RuntimeError, match=r"context_length 6; 0\.0 turns a play.*generate\.max_new_tokens"):
+        run(job(tmp_path / "games.jsonl"), context_length=40)
+    statuses = [record.outcome.status for record in read_games(tmp_path / "games.jsonl")]
+    assert statuses == [Status.CONTEXT_LENGTH] * 6
+    assert not (tmp_path / "games.summary.json").exists()
 
 
 def test_a_scripted_partner_leaves_no_trajectory(tmp_path):

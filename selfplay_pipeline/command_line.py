@@ -1,0 +1,32 @@
+"""What all command lines share: earlier names of options, how to call the program again, what is said at the start."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+announced: list[str] = []
+"""Lines that a command says as soon as something begins; a command that is refused before says nothing but why."""
+
+
+def earlier_names(**names: str) -> dict[str, Any]:
+    """Context settings under which options are understood by an earlier name too, which no help shows.
+
+    Args:
+        names: earlier names, with underscores for hyphens, to today's.
+    """
+    renamed = {earlier.replace("_", "-"): today for earlier, today in names.items()}
+    return {"token_normalize_func": lambda name: renamed.get(name, name)}
+
+
+def program() -> str:
+    """What a shell in this folder calls this program by: `selfplay` where it is on the PATH, else its path."""
+    script = Path(sys.executable).with_name("selfplay")
+    found = shutil.which("selfplay")
+    if not script.exists() or (found is not None and script.samefile(found)):
+        return "selfplay"
+    here = Path.cwd()
+    return shlex.quote(str(script.relative_to(here) if script.is_relative_to(here) else script))

@@ -1,0 +1,102 @@
+"""Configuration files: what they build on, and that errors name the place."""
+
+import json
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from selfplay_pipeline import config as configuration
+from selfplay_pipeline.cli import app
+from selfplay_pipeline.config import load_config
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.iterate.manifest import flatten
+
+
+def written(folder, text: str) -> str:
+    path = folder / "run.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def differing(one, other) -> dict:
+    """Keys of the first whose values are others in the second."""
+    first, second = (flatten(item.model_dump(mode="json")) for item in (one, other))
+    return {key: value for key, value in first.items() if second[key] != value}
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    monkeypatch.setattr(configuration, "gpu_visible", lambda: True)
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        ("generate: {temperature: 0.9}", {"generate.temperature": 0.9}),
+        ("game:\n  max_length: 7\ntrain: {epochs: 2}", {"game.max_length": 7, "train.epochs": 2}),
+        ("train: {loggers: [console]}", {"train.loggers": ["console"]}),
+        ("model: some/model", {"model": "some/model"}),
+        ("", {}),
+    ],
+)
+def test_a_file_changes_what_it_says_and_nothing_else(tmp_path, text, changed):
+    assert differing(load_config(written(tmp_path, text), {}), load_config(None, {})) == changed
+    in_default = differing(load_config(written(tmp_path, f"base: default\n{text}"), {}), load_config("default", {}))
+    assert in_default == changed
+
+
+def test_with_a_gpu_a_file_builds_on_dialops_board_unless_the_model_is_the_tiny_one(tmp_path, gpu):
+    other = "generate: {temperature: 0.9}"
+    assert load_config(written(tmp_path, other), {}).game.size == 8
+    assert load_config(written(tmp_path, other), {"model": "data/tiny_model"}).game.size == 3
+    tiny = written(tmp_path, f"{other}\nmodel: ./data/tiny_model/")
+    assert load_config(tiny, {}).game.size == 3
+    assert load_config(tiny, {"model": "some/model"}).game.size == 8
+    assert load_config(written(tmp_path, f"base: tiny\n{other}"), {}).game.size == 3
+
+
+def test_a_file_may_build_on_any_built_in(tmp_path):
+    shy = load_config(written(tmp_path, "base: tiny_shy\niterate: {num_iterations: 7}"), {})
+    assert differing(shy, load_config("tiny_shy", {})) == {"iterate.num_iterations": 7}
+    assert shy.iterate.opponent == "shy"
+
+
+def test_the_built_ins_differ_from_tiny_in_what_they_are_for():
+    tiny = load_config("tiny", {})
+    assert differing(load_config("tiny4x4", {}), tiny) == {"model": "data/tiny4x4", "game.size": 4}
+    assert differing(load_config("tiny_shy", {}), tiny) == {
+        "model": "data/tiny_shy_model",
+        "game.max_length": 30,
+        "iterate.opponent": "shy",
+        "online.tokens_per_pass": 16384,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("seed: 1\nbase: huge\n", r"run\.yaml:2: key 'base': there is no base 'huge'; choose one of tiny, default"),
+        ("seed: 1\nbase: [tiny]\n", r"run\.yaml:2: key 'base': there is no base \['tiny'\]"),
+        ("base: tiny\ngame:\n  base: tiny\n", r"run\.yaml:3: key 'game\.base': there is no such key"),
+        ("base: tiny\n\ngame: 5\n", r"run\.yaml:3: key 'game'"),
+    ],
+)
+def test_a_mistake_names_file_and_line(tmp_path, text, words):
+    with pytest.raises(UserError, match=words):
+        load_config(written(tmp_path, text), {"game.max_length": 3})
+
+
+def test_config_prints_the_whole_and_says_what_it_builds_on(tmp_path):
+    path = written(tmp_path, "generate: {temperature: 0.9}")
+    done = CliRunner().invoke(app, ["config", "--config", path])
+    assert " ".join(done.stderr.split()) == f"configuration: {path} on top of tiny (no GPU is visible)"
+    printed = yaml.safe_load(done.stdout)
+    assert printed == json.loads(load_config(path, {}).model_dump_json())
+    whole = written(tmp_path, done.stdout)
+    assert not differing(load_config(whole, {}), load_config(None, {"generate.temperature": 0.9}))

@@ -1,0 +1,99 @@
+"""A folder that one command has written into is refused by every other one, which leaves nothing there."""
+
+from functools import cache
+
+import pytest
+from factories import make_plays, write_plays
+from typer.testing import CliRunner
+
+from selfplay_pipeline.cli import app
+from selfplay_pipeline.config import load_config
+from selfplay_pipeline.files import write_json
+from selfplay_pipeline.iterate.manifest import RunDirectory
+
+
+def selfplay(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+FEW = ("--num-states", 2)
+SCRIPTED = ("--num-games", 2, "--plays-per-state", 2, "--player0", "random", "--player1", "sharing")
+
+
+@cache
+def plays() -> list:
+    return list(make_plays(2, 2))
+
+
+def converted(folder):
+    return write_plays(folder.with_name(f"games of {folder.name}") / "games.jsonl", plays())
+
+
+WRITERS = {
+    "generate": lambda folder: selfplay("generate", *SCRIPTED, "--output", folder / "games.jsonl"),
+    "convert": lambda folder: selfplay("convert", converted(folder), "--output", folder),
+    "train": lambda folder: selfplay("train", "--data", "/nowhere.parquet", "--output", folder),
+    "games": lambda folder: selfplay("games", "--num-train", 1, "--num-test", 1, "--output", folder),
+    "train-online": lambda folder: selfplay("train-online", "--games", "/nowhere", "--output", folder),
+    "iterate": lambda folder: selfplay("iterate", "--model", "data/nowhere", "--output", folder),
+    "evaluate": lambda folder: selfplay("evaluate", "random", *FEW, "--plays", 1, "--output", folder),
+    "crossplay": lambda folder: selfplay("crossplay", "random", "sharing", *FEW, "--output", folder),
+    "model smollm2": lambda folder: selfplay("model", "smollm2", "--output", folder),
+    "slime data": lambda folder: selfplay(
+        "slime", "data", "--config", "tiny", "--num-states", 1, "--output", folder / "data.jsonl"
+    ),
+}
+"""Every command that writes, with what is quick. Trainings and loops would be refused for another reason."""
+
+MADE = {
+    **{name: WRITERS[name] for name in ("generate", "convert", "games", "evaluate", "crossplay")},
+    "train": lambda folder: write_json(folder / "trainer_state" / "training.json", {"model": "m"}),
+    "train-online": lambda folder: write_json(folder / "trainer_state" / "training.json", {"online.steps": 5}),
+    "iterate": lambda folder: RunDirectory(folder).open(load_config("tiny", {})),
+    "a model": lambda folder: write_json(folder / "config.json", {}),
+}
+STAGES = {"generate", "convert", "train"}
+
+
+def content(folder) -> dict:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("maker", MADE)
+def test_no_other_command_writes_into_a_folder(maker, tmp_path):
+    folder = tmp_path / "folder"
+    made = MADE[maker](folder)
+    assert getattr(made, "exit_code", 0) == 0, made.output
+    before = content(folder)
+    assert before
+    for command, write in WRITERS.items():
+        if command == maker or {command, maker} <= STAGES or (maker, command) == ("a model", "model smollm2"):
+            continue
+        done = write(folder)
+        assert done.exit_code == 2, (command, done.output, done.exception)
+        assert f"{folder} holds " in done.stderr and f"`selfplay {command.split()[0]}" in done.stderr, done.stderr
+        assert content(folder) == before, command
+
+
+@pytest.mark.parametrize("command", ["generate", "convert", "games", "evaluate", "crossplay"])
+def test_the_same_command_goes_on_in_its_own_folder(command, tmp_path):
+    for _ in range(2):
+        assert WRITERS[command](tmp_path / "folder").exit_code == 0
+
+
+def test_the_stages_of_an_iteration_share_a_folder(tmp_path):
+    for command in ("generate", "convert"):
+        assert WRITERS[command](tmp_path / "folder").exit_code == 0
+    assert "/nowhere.parquet: no such file" in WRITERS["train"](tmp_path / "folder").stderr
+
+
+def test_other_arguments_are_refused_before_a_server_is_looked_for(tmp_path):
+    path = tmp_path / "games.jsonl"
+    assert selfplay("generate", *SCRIPTED, "--output", path).exit_code == 0
+    done = selfplay("generate", "--num-games", 2, "--server-url", "http://127.0.0.1:9", "--output", path)
+    assert done.exit_code == 2 and "was made with other arguments: " in done.stderr
+    write_json(tmp_path / "evaluation" / "sampled.args.json", {"first": "data/tiny_model", "plays": 5})
+    done = selfplay(
+        "evaluate", "data/tiny_model", *FEW, "--server-url", "http://127.0.0.1:9", "--output", tmp_path / "evaluation"
+    )
+    assert done.exit_code == 2 and "was made with other arguments: " in done.stderr
