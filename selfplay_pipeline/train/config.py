@@ -73,12 +73,13 @@ class TrainOptions(BaseModel):
     """Further verl keys as Hydra overrides, as after `--` on the command line."""
 
     def clip_without_effect(self, *, online: bool = False) -> str | None:
-        """A line of warning where the user set a clip range that cannot act, else None.
+        """A line of warning where another clip range than the usual one is set but cannot act, else None.
 
         Args:
             online: each step is one update on its own games, whatever the options of offline training say.
         """
-        given = sorted(self.model_fields_set & {"clip_low", "clip_high"})
+        usual = type(self).model_fields
+        given = [name for name in ("clip_low", "clip_high") if getattr(self, name) != usual[name].default]
         if not given or (not online and (self.old_log_probs == "games" or self.mini_batches > 1)):
             return None
         names = " and ".join(f"train.{name}" for name in given)

@@ -80,11 +80,15 @@ class TestGames:
         assert [path.read_bytes() for path in files[0]] == [path.read_bytes() for path in files[1]]
 
 
+COMPACT = BOARD.model_copy(update={"prompts": "compact"})
+"""A board whose prompts fit into the tiny model's context."""
+
+
 class TestRefusals:
     """What cannot work is said in one line before anything is written or played."""
 
     def train_online(self, folder, *options, **sections):
-        config = {"game": BOARD.model_dump(mode="json"), "generate": {"plays_per_state": 5}} | sections
+        config = {"game": COMPACT.model_dump(mode="json"), "generate": {"plays_per_state": 5}} | sections
         (folder / "own.yaml").write_text(json.dumps(config))
         arguments = ["--config", str(folder / "own.yaml"), "--model", "data/tiny_model", "--device", "cpu"]
         done = CliRunner().invoke(app, ["train-online", *arguments, "--output", str(folder / "out"), *options])
@@ -96,7 +100,7 @@ class TestRefusals:
     def test_an_update_that_the_processes_cannot_share(self, per_player, tmp_path):
         options = ()
         if per_player is not None:
-            write_games(tmp_path, BOARD, num_train=9, num_test=2, seed=0, test_seed=0, per_player=per_player)
+            write_games(tmp_path, COMPACT, num_train=9, num_test=2, seed=0, test_seed=0, per_player=per_player)
             options = ("--games", str(tmp_path))
         rows = 15 if per_player else 30
         said = self.train_online(
@@ -106,7 +110,7 @@ class TestRefusals:
         assert "make online.states_per_step a multiple of 4" in said
 
     def test_games_whose_validation_would_use_states_of_evaluate(self, tmp_path):
-        _, test = write_games(tmp_path, BOARD, num_train=9, num_test=2, seed=0, test_seed=0)
+        _, test = write_games(tmp_path, COMPACT, num_train=9, num_test=2, seed=0, test_seed=0)
         rows = pq.read_table(test).to_pylist()
         for row in rows:
             row["extra_info"]["split"] = "test"  # as earlier versions wrote

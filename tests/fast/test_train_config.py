@@ -88,7 +88,8 @@ class TestOptions:
         ("options", "warned"),
         [
             ("clip_high: 0.28", True),
-            ("clip_low: 0.2", True),
+            ("clip_low: 0.1", True),
+            ("clip_low: 0.2", False),
             ("epochs: 2", False),
             ("clip_high: 0.28, mini_batches: 2", False),
             ("clip_high: 0.28, old_log_probs: games", False),
@@ -106,7 +107,7 @@ class TestOptions:
     def test_online_no_option_makes_the_clip_act(self) -> None:
         set_by_user = TrainOptions(clip_low=0.1, clip_high=0.3, mini_batches=2, old_log_probs="games")
         said = set_by_user.clip_without_effect(online=True)
-        assert said is not None and said.startswith("train.clip_high and train.clip_low: without effect")
+        assert said is not None and said.startswith("train.clip_low and train.clip_high: without effect")
         assert TrainOptions().clip_without_effect(online=True) is None
 
     @pytest.mark.parametrize("bad", [{"epochs": 0}, {"learning_rate": 0}, {"kl_coef": -1}, {"device": "tpu"}])
