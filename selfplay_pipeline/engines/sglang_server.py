@@ -72,6 +72,9 @@ class ServerSpec:
     def environment(self) -> dict[str, str]:
         # A health check that generates can kill SGLang 0.5.12 while weights are being updated.
         common = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0"}
+        # While it starts, SGLang asks itself over HTTP, and through a proxy it would not be found.
+        direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+        common["no_proxy"] = common["NO_PROXY"] = ",".join(filter(None, [direct, "127.0.0.1"]))
         if self.device != "cpu":
             return common
         # More threads than free cores made the server 5 to 40 times slower.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import requests
 from factories import make_plays, write_plays
 from typer.testing import CliRunner
 
@@ -132,6 +133,17 @@ def test_server_arguments_for_cpu_and_gpu():
     assert {"--tp-size=2", "--dp-size=4", "--dtype=bfloat16"} <= set(gpu.command(1))
     assert "SGLANG_USE_CPU_ENGINE" not in gpu.environment()
     assert cpu_cache_tokens("data/tiny_model") > 10_000
+
+
+def test_a_server_does_not_ask_itself_through_a_proxy(monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy:3128")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv("NO_PROXY", "example.org")
+    spec = ServerSpec(model="data/tiny_model", device="cpu", log_path=Path("server.log"))
+    for name, value in spec.environment().items():
+        monkeypatch.setenv(name, value)
+    assert requests.utils.should_bypass_proxies("http://127.0.0.1:20000/health", no_proxy=None)
+    assert requests.utils.should_bypass_proxies("http://example.org", no_proxy=None)
 
 
 BIN = Path(sys.executable).parent
