@@ -50,6 +50,7 @@ ROLLOUT_ARGS=(
   --input-key prompt
   --metadata-key metadata
   --apply-chat-template
+  --apply-chat-template-kwargs '{"enable_thinking": false}' # as `thinking` in CONFIG; other templates ignore it
   --rollout-shuffle
   --num-rollout 200
   --rollout-batch-size 32

@@ -241,7 +241,8 @@ def convert(
     if check is not None:
         from selfplay_pipeline.convert.check import check_parquet
 
-        print(check_parquet(check, str(settings.model)).to_text(), end="")
+        thinking = settings.generate.thinking
+        print(check_parquet(check, str(settings.model), thinking=thinking).to_text(), end="")
         return
     from selfplay_pipeline.stages import convert_games
 

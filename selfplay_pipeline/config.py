@@ -62,7 +62,10 @@ class GenerateConfig(Section):
     temperature: Annotated[float, Field(ge=0)] = 0.7
     """0 plays greedily (no training on such games)."""
     max_new_tokens: Annotated[int, Field(ge=1)] = 256
-    """Token limit of one turn; a longer turn is cut and counts as an error."""
+    """Token limit of one turn, its thoughts included; a longer turn is cut and counts as an error."""
+    thinking: bool = False
+    """Let a model think before each action if its chat template has the switch `enable_thinking` (Qwen3, SmolLM3). The
+    thoughts are trained on; the partner does not read them. They need a larger `max_new_tokens`."""
     max_concurrency: Annotated[int, Field(ge=1)] = 64
     """Live plays at a time."""
     max_failures: Annotated[int, Field(ge=0)] = 16

@@ -75,6 +75,7 @@ def policy_record(config: Config, checkpoint: str, temperature: float, iteration
         engine=config.engine.kind,
         temperature=temperature,
         max_new_tokens=config.generate.max_new_tokens,
+        thinking=config.generate.thinking,
     )
 
 
@@ -137,7 +138,7 @@ async def seat_players(
 
 async def _policy_player(config: Config, policy: PolicyRecord, server: PolicyServer, name: str) -> PolicyPlayer:
     context_length = model_context_length(policy.checkpoint, config.engine.context_length)
-    chat = ChatTokenizer.load(policy.checkpoint)
+    chat = ChatTokenizer.load(policy.checkpoint, thinking=policy.thinking)
     chat.check_belongs_to(policy.checkpoint)
     return PolicyPlayer(await server.serve(policy.checkpoint), chat, policy, context_length, name)
 
@@ -289,6 +290,7 @@ def train_online(config: Config, output: Path, games: Path | None = None) -> Onl
         plays_per_state=config.generate.plays_per_state,
         temperature=config.generate.temperature,
         max_new_tokens=config.generate.max_new_tokens,
+        thinking=config.generate.thinking,
         context_length=model_context_length(model, config.engine.context_length),
         tensor_parallel=config.engine.tensor_parallel,
     )

@@ -29,18 +29,19 @@ class CheckReport:
         return "\n".join([f"{self.path}: all checks passed", *(f"  {line}" for line in self.lines)]) + "\n"
 
 
-def check_parquet(path: Path, model: str) -> CheckReport:
+def check_parquet(path: Path, model: str, *, thinking: bool = False) -> CheckReport:
     """Check every row; the report is also written beside the data as `<name>.check.txt`.
 
     Args:
         path: train.parquet or val.parquet.
         model: whose tokenizer the games were played with.
+        thinking: whether it was told to think.
 
     Raises:
         UserError: the first check that fails, with the row it fails for.
     """
     rows = _read(path)
-    chat = ChatTokenizer.load(model)
+    chat = ChatTokenizer.load(model, thinking=thinking)
     report = CheckReport(path)
     _check_verl_loads(path, rows, chat)
     report.lines.append(f"verl's RLHFDataset loads {len(rows)} rows and gives back their prompts")

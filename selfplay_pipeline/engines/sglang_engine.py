@@ -10,9 +10,27 @@ from typing import Any
 import aiohttp
 from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
-from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason, SamplingParams
+from selfplay_pipeline.engines.types import NEUTRAL, Completion, EngineError, SamplingParams, finish_reason
 
 PROBE = SamplingParams(temperature=0.0, max_new_tokens=1, stop_token_ids=())
+
+
+UNGUIDED: dict[str, Any] = NEUTRAL | {
+    "stop": None,
+    "stop_regex": None,
+    "min_new_tokens": 0,
+    "n": 1,
+    "json_schema": None,
+    "regex": None,
+    "ebnf": None,
+    "structural_tag": None,
+    "ignore_eos": False,
+    "custom_params": None,
+    "logit_bias": None,
+    "sampling_seed": None,
+}
+"""All that SGLang could do to a distribution or to where sampling stops, left undone: what a request does not say, the
+server takes from its `--preferred-sampling-params`."""
 
 
 class _Retriable(Exception):
@@ -52,7 +70,7 @@ class SGLangEngine:
         return self._session
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str = "") -> Completion:
-        return completion_of(await self.ask(_request(prompt_ids, params), session))
+        return completion_of(await self.ask(_request(prompt_ids, params), session), params)
 
     async def ask(
         self, request: dict[str, Any], session: str = "", headers: Mapping[str, str] | None = None
@@ -158,17 +176,16 @@ async def _json_object(response: aiohttp.ClientResponse) -> dict[str, Any]:
 
 
 def _request(prompt_ids: Sequence[int], params: SamplingParams) -> dict[str, Any]:
-    sampling: dict[str, Any] = {
+    sampling = UNGUIDED | {
         "temperature": params.temperature,
         "max_new_tokens": params.max_new_tokens,
         "stop_token_ids": list(params.stop_token_ids),
+        "sampling_seed": params.seed,
     }
-    if params.seed is not None:
-        sampling["sampling_seed"] = params.seed
     return {"input_ids": list(prompt_ids), "sampling_params": sampling, "return_logprob": True}
 
 
-def completion_of(answer: dict[str, Any]) -> Completion:
+def completion_of(answer: dict[str, Any], params: SamplingParams) -> Completion:
     """The sampled tokens of an answer of `/generate`.
 
     Raises:
@@ -181,7 +198,7 @@ def completion_of(answer: dict[str, Any]) -> Completion:
     return Completion(
         token_ids=token_ids,
         logprobs=[float(entry[0]) for entry in logprobs],
-        finish_reason=FinishReason((meta["finish_reason"] or {}).get("type", "abort")),
+        finish_reason=finish_reason((meta["finish_reason"] or {}).get("type", "abort"), token_ids, params),
         prompt_tokens=meta["prompt_tokens"],
         cached_tokens=meta["cached_tokens"],
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.engines.types import Completion, FinishReason, SamplingParams
+from selfplay_pipeline.engines.types import Completion, SamplingParams, finish_reason
 
 
 class TransformersEngine:
@@ -63,6 +63,5 @@ class TransformersEngine:
                 if token in params.stop_token_ids:
                     break
                 inputs = torch.tensor([[token]], device=self.device)
-        stopped = bool(token_ids) and token_ids[-1] in params.stop_token_ids
-        reason = FinishReason.STOP if stopped else FinishReason.LENGTH
+        reason = finish_reason(None, token_ids, params)
         return Completion(token_ids, logprobs, reason, prompt_tokens=len(prompt_ids), cached_tokens=0)

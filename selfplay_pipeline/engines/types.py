@@ -13,11 +13,23 @@ class FinishReason(StrEnum):
     """Why sampling stopped."""
 
     STOP = "stop"
-    """A stop token was sampled; it is the last of the token ids."""
+    """A stop token was sampled; it is the last of the token ids, and may be the last that was allowed."""
     LENGTH = "length"
     """`max_new_tokens` were sampled without one."""
     ABORT = "abort"
     """The engine gave up on the request."""
+
+
+NEUTRAL = {
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "repetition_penalty": 1.0,
+}
+"""What else shapes a distribution, as SGLang and vLLM name it, with the values that leave it as it is. Log-probs do not
+include it, and what a request leaves out a server may fill in."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +59,19 @@ class Completion:
     finish_reason: FinishReason
     prompt_tokens: int
     cached_tokens: int
+
+
+def finish_reason(said: str | None, token_ids: Sequence[int], params: SamplingParams) -> FinishReason:
+    """Why sampling stopped, by what was sampled.
+
+    Engines differ in what they say of a reply that ends with its last token allowed: SGLang says `length` even of a
+    stop token, verl's vLLM says `completed` of both.
+    """
+    if said in ("abort", "aborted"):
+        return FinishReason.ABORT
+    if token_ids and token_ids[-1] in params.stop_token_ids:
+        return FinishReason.STOP
+    return FinishReason.LENGTH if said == "length" or len(token_ids) >= params.max_new_tokens else FinishReason.STOP
 
 
 class EngineError(RuntimeError):

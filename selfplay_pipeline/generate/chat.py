@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from selfplay_pipeline.games.types import Opening
+from selfplay_pipeline.generate.control import after_thought, without_control
 from selfplay_pipeline.generate.play import Reply
 from selfplay_pipeline.generate.players import Place
 from selfplay_pipeline.generate.records import CHAT, ChatMessage, PartnerUsage
@@ -17,6 +18,9 @@ Message = dict[str, str]
 @dataclass
 class ChatSeat:
     """A seat whose words come from outside.
+
+    Its history is free of control strings, because a chat model's server puts it through a template of a model whose
+    tokenizer is not known here. Thoughts are no part of what is said.
 
     Attributes:
         ask: called with the player's history; a bare text counts as a whole turn.
@@ -41,11 +45,11 @@ class ChatSeat:
             return
         if self.messages[-1].role == "user":
             text = f"{self.messages.pop().content}\n{text}"
-        self.messages.append(ChatMessage(role="user", content=text))
+        self.messages.append(ChatMessage(role="user", content=without_control(text)))
 
     def say(self, text: str) -> None:
         """Keep the player's own words."""
-        self.messages.append(ChatMessage(role="assistant", content=text))
+        self.messages.append(ChatMessage(role="assistant", content=without_control(text)))
 
     async def act(self) -> Reply:
         """Ask whoever speaks for this seat."""
@@ -53,8 +57,9 @@ class ChatSeat:
             raise RuntimeError("nobody was named who speaks for this seat; hand its words to generate_response")
         answer = await self.ask(as_dicts(self.messages))
         reply = Reply(answer, False, "stop") if isinstance(answer, str) else answer
-        self.say(reply.text)
-        return reply
+        text, whole = after_thought(reply.text)
+        self.say(text)
+        return Reply(text, reply.cut or not whole, reply.finish_reason)
 
     def context(self) -> list[ChatMessage]:
         return list(self.messages)

@@ -106,8 +106,9 @@ class PolicySeat:
             raise EngineError("the engine aborted the request")
         self.prompt_tokens += completion.prompt_tokens
         self.cached_tokens += completion.cached_tokens
-        text = self.stream.reply(completion)
-        return Reply(text, completion.finish_reason is FinishReason.LENGTH, completion.finish_reason.value)
+        text, whole = self.stream.chat.said(self.stream.reply(completion))
+        cut = completion.finish_reason is FinishReason.LENGTH or not whole
+        return Reply(text, cut, completion.finish_reason.value)
 
     def context(self) -> list[ChatMessage]:
         return self.stream.context()

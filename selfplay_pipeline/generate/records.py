@@ -60,7 +60,7 @@ class Trajectory(_Record):
     response_mask: list[Literal[0, 1]]
     response_logprobs: list[float]
     messages: list[ChatMessage]
-    """The whole conversation from this player's view."""
+    """The whole conversation from this player's view, own thoughts included."""
     num_prompt_messages: int
     """How many of `messages` are in `prompt_ids`."""
 
@@ -106,6 +106,8 @@ class PolicyRecord(_Record):
     top_k: int = -1
     repetition_penalty: float = 1.0
     max_new_tokens: int
+    thinking: bool = False
+    """What chat templates that have the switch `enable_thinking` were told."""
 
 
 class PartnerUsage(_Record):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from selfplay_pipeline.engines.types import Completion, FinishReason
+from jinja2 import TemplateError
+
+from selfplay_pipeline.engines.types import Completion, EngineError
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.generate.control import CONTROL, THOUGHT, THOUGHT_END, after_thought, without_control
 from selfplay_pipeline.generate.records import ChatMessage, Trajectory
 
 REPLY, HEARD = "\x02reply\x03", "\x02heard\x03"
@@ -23,19 +27,36 @@ class ChatTokenizer:
     template an earlier reply, so templates that rewrite history (Qwen3's `<think>`) cannot.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, *, thinking: bool = False) -> None:
+        """Args:
+        thinking: what a template is told that has a switch for thoughts, `enable_thinking`.
+
+        Raises:
+            UserError: there is no chat template, or it cannot render what players read.
+        """
         self.tokenizer = tokenizer
         if not getattr(tokenizer, "chat_template", None):
             raise UserError(f"{tokenizer.name_or_path}: the tokenizer has no chat template; use an instruct model")
-        self._special = sorted(tokenizer.all_special_tokens, key=len, reverse=True)
-        probe = [("system", "s"), ("user", "u"), ("assistant", REPLY), ("user", HEARD)]
+        template = str(tokenizer.chat_template)
+        self._switches = {"enable_thinking": thinking} if "enable_thinking" in template else {}
+        added = tokenizer.added_tokens_decoder
+        # The token that unknown characters become is no control token.
+        self._control = {token for token, about in added.items() if _controls(about, template)}
+        self._control -= set(self._encode("\U0010fffd"))
+        self._thinks = THOUGHT_END in template
+        tags = (THOUGHT, THOUGHT_END) if self._thinks else ()
+        self._silent = {token for token, about in added.items() if about.special and about.content not in tags}
+        self._render([ChatMessage(role="system", content="s"), ChatMessage(role="user", content="u")])
+        # Without a system message, which Mistral's templates repeat in the last user message.
+        probe = [("user", "u"), ("assistant", REPLY), ("user", HEARD)]
         rendered = self._render([ChatMessage(role=role, content=text) for role, text in probe])
-        self._before, self._after = rendered.split(REPLY, 1)[1].split(HEARD, 1)
+        self._before, self.header = rendered.split(REPLY, 1)[1].split(HEARD, 1)
+        """`header` is what follows an observation: its ending, and all that stands before the next reply."""
         self.end_of_turn: int = self._encode(self._before)[0]
         """The special token with which a reply ends."""
 
     @classmethod
-    def load(cls, model: str) -> ChatTokenizer:
+    def load(cls, model: str, *, thinking: bool = False) -> ChatTokenizer:
         """Load a local folder's or a hub model's tokenizer.
 
         Raises:
@@ -46,7 +67,7 @@ class ChatTokenizer:
         if Path(model).exists() and not any((Path(model) / name).exists() for name in _TOKENIZER_FILES):
             raise UserError(f"{model}: no tokenizer found there; expected one of {', '.join(_TOKENIZER_FILES)}")
         try:
-            return cls(AutoTokenizer.from_pretrained(model))
+            return cls(AutoTokenizer.from_pretrained(model), thinking=thinking)
         except (OSError, ValueError) as error:
             reason = str(error).strip().splitlines()[0]
             raise UserError(
@@ -73,34 +94,85 @@ class ChatTokenizer:
         raise UserError(f"{model}: the tokenizer belongs to another model: {problem}; copy the model's own files there")
 
     def first_prompt(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Token ids of the whole conversation so far with the header of the reply."""
-        return self._encode(self._render(messages))
+        """Token ids of the whole conversation so far with the header of the reply.
 
-    def next_prompt(self, observation: str, reply: Sequence[int], finish: FinishReason) -> list[int]:
-        """Token ids that follow a sampled reply: the rest of its ending, the observation, the next header."""
-        ids = self._encode(self._before + observation + self._after)
-        ended = finish is FinishReason.STOP and len(reply) > 0 and reply[-1] == ids[0]
-        return ids[1:] if ended else ids
+        Raises:
+            EngineError: a message would become a control token.
+        """
+        harmless = [m if m.role == "system" else m.model_copy(update={"content": "x"}) for m in messages]
+        return self._safely(self._render(messages), self._render(harmless))
+
+    def next_prompt(self, observation: str, reply: Sequence[int]) -> list[int]:
+        """Token ids that follow a sampled reply: the rest of its ending, the observation, the next header.
+
+        Raises:
+            EngineError: the observation would become a control token.
+        """
+        ids = self._safely(self._before + observation + self.header, self._before + "x" + self.header)
+        return ids[1:] if reply and reply[-1] == ids[0] else ids
 
     def decode_reply(self, reply: Sequence[int]) -> str:
-        """The text of a sampled reply, without its special tokens."""
-        return str(self.tokenizer.decode(list(reply), skip_special_tokens=True))
+        """The text of a sampled reply, with its thoughts, without its special tokens."""
+        return str(self.tokenizer.decode([token for token in reply if token not in self._silent]))
+
+    def said(self, text: str) -> tuple[str, bool]:
+        """What a reply says after its thoughts, and whether these have ended; a model that has none says all of it."""
+        return after_thought(text, begun=self.header.rstrip().endswith(THOUGHT)) if self._thinks else (text, True)
 
     def neutralise(self, text: str) -> str:
-        """Remove special tokens spelled out in text, so that no player can forge a turn of the conversation."""
-        previous = None
-        while previous != text:
-            previous = text
-            for token in self._special:
-                text = text.replace(token, "")
+        """Remove what the tokenizer reads as control tokens, so that no player can forge a turn of the conversation.
+
+        The tokenizer itself says which characters those are: its normaliser may make them of others.
+        """
+        while (shorter := self._without_own_control(without_control(text))) != text:
+            text = shorter
         return text
+
+    def _without_own_control(self, text: str) -> str:
+        if self._control.isdisjoint(self._encode(text)):
+            return text
+        found = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        control = {
+            at
+            for token, (start, end) in zip(found["input_ids"], found["offset_mapping"], strict=True)
+            if token in self._control
+            for at in range(start, end)
+        }
+        return "".join(character for at, character in enumerate(text) if at not in control)
+
+    def _safely(self, text: str, harmless: str) -> list[int]:
+        """Token ids of a text that has the same control tokens as a harmless one.
+
+        Raises:
+            EngineError: it has others. That ends the play, since nothing must be trained on a forged turn.
+        """
+        ids, expected = self._encode(text), self._encode(harmless)
+        if [i for i in ids if i in self._control] != [i for i in expected if i in self._control]:
+            raise EngineError(f"{self.tokenizer.name_or_path}: a player's text became a control token: {text!r}")
+        return ids
 
     def _render(self, messages: Sequence[ChatMessage]) -> str:
         dicts = [message.model_dump() for message in messages]
-        return str(self.tokenizer.apply_chat_template(dicts, add_generation_prompt=True, tokenize=False))
+        try:
+            rendered = self.tokenizer.apply_chat_template(
+                dicts, add_generation_prompt=True, tokenize=False, **self._switches
+            )
+        except TemplateError as error:
+            name = self.tokenizer.name_or_path
+            raise UserError(f"{name}: the chat template cannot render a system and a user message: {error}") from None
+        return str(rendered)
 
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+
+def _controls(token: Any, template: str) -> bool:
+    """Whether an added token steers a conversation: special, as known families have it, or a tag in the template.
+
+    Not all added tokens do: there are runs of spaces and whole words.
+    """
+    tag = re.fullmatch(r"[<\[].*[>\]]", token.content) is not None and token.content in template
+    return bool(token.special) or CONTROL.fullmatch(token.content.strip()) is not None or tag
 
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
@@ -123,13 +195,10 @@ class Stream:
     num_prompt_messages: int = 0
     last: Completion | None = None
 
-    def __post_init__(self) -> None:
-        self.heard = [self.chat.neutralise(text) for text in self.heard]
-
     def observe(self, text: str) -> None:
         """Hear something; it becomes tokens when the player speaks next."""
         if text:
-            self.heard.append(self.chat.neutralise(text))
+            self.heard.append(text)
 
     def prompt(self) -> list[int]:
         """Render what was heard and return all token ids up to the header of the next reply."""
@@ -140,12 +209,11 @@ class Stream:
                 self.num_prompt_messages = len(self.messages)
                 self.prompt_ids = self.chat.first_prompt(self.messages)
         elif self.heard:
-            observation = self._hear()
-            self._append(self.chat.next_prompt(observation, self.last.token_ids, self.last.finish_reason))
+            self._append(self.chat.next_prompt(self._hear(), self.last.token_ids))
         return self.prompt_ids + self.response_ids
 
     def reply(self, completion: Completion) -> str:
-        """Append sampled tokens and return their text."""
+        """Append sampled tokens and return their text, thoughts included."""
         self.response_ids += completion.token_ids
         self.response_mask += [1] * len(completion.token_ids)
         self.response_logprobs += completion.logprobs
@@ -157,7 +225,7 @@ class Stream:
     def context(self) -> list[ChatMessage]:
         """All that the player has read and said so far."""
         messages = list(self.messages) or [ChatMessage(role="system", content=self.system)]
-        return [*messages, ChatMessage(role="user", content="\n".join(self.heard))] if self.heard else messages
+        return [*messages, self._observation()] if self.heard else messages
 
     def finish(self) -> Trajectory:
         """The trajectory up to the player's last own token."""
@@ -174,10 +242,12 @@ class Stream:
         )
 
     def _hear(self) -> str:
-        text = "\n".join(self.heard)
+        self.messages.append(self._observation())
         self.heard = []
-        self.messages.append(ChatMessage(role="user", content=text))
-        return text
+        return self.messages[-1].content
+
+    def _observation(self) -> ChatMessage:
+        return ChatMessage(role="user", content=self.chat.neutralise("\n".join(self.heard)))
 
     def _append(self, ids: Sequence[int]) -> None:
         self.response_ids += ids

@@ -25,7 +25,8 @@ from selfplay_pipeline.online.verl_engine import VerlEngine, check_sampling
 class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
     """Plays with the same rules, seats and token streams as `selfplay generate`; only the engine is verl's.
 
-    Reads `selfplay.max_new_tokens` (of a turn) from verl's configuration, everything about the game from the row.
+    Reads `selfplay.max_new_tokens` (of a turn) and `selfplay.thinking` from verl's configuration, everything about the
+    game from the row.
     A trajectory has at most `rollout.prompt_length + rollout.response_length` tokens: a play that might pass this ends
     with the status `context_length`; nothing is truncated.
     """
@@ -37,7 +38,8 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
         # verl's SGLang server keeps one token of the context free.
         self.context_length = min(longest, (rollout.max_model_len or longest + 1) - 1)
         self.max_new_tokens = int(self.config.selfplay.max_new_tokens)
-        self.chat = chat_of(self.tokenizer)
+        self.thinking = bool(self.config.selfplay.thinking)
+        self.chat = chat_of(self.tokenizer, self.thinking)
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> list[AgentLoopOutput]:
         """Play the row's state once.
@@ -59,6 +61,7 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
             engine="verl",
             temperature=sampling_params["temperature"],
             max_new_tokens=self.max_new_tokens,
+            thinking=self.thinking,
         )
         engines = [VerlEngine(self.server_manager, sampling_params) for _ in range(game.num_players)]
         players = [PolicyPlayer(engine, self.chat, policy, self.context_length) for engine in engines]
@@ -126,6 +129,6 @@ def game_of(rules: str) -> MatchingGame:
 
 
 @lru_cache(maxsize=2)
-def chat_of(tokenizer: Any) -> ChatTokenizer:
+def chat_of(tokenizer: Any, thinking: bool) -> ChatTokenizer:
     """verl makes a new loop for every play; to look at the template once is enough."""
-    return ChatTokenizer(tokenizer)
+    return ChatTokenizer(tokenizer, thinking=thinking)

@@ -55,6 +55,8 @@ class OnlineConfig(PolicyTraining):
     plays_per_state: Annotated[int, Field(ge=2)]
     temperature: Annotated[float, Field(gt=0)]
     max_new_tokens: Annotated[int, Field(ge=1)]
+    thinking: bool = False
+    """What a chat template is told that has the switch `enable_thinking`."""
     context_length: Annotated[int, Field(ge=2)]
     """Longest trajectory in tokens."""
     tensor_parallel: Annotated[int, Field(ge=1)] = 1

@@ -44,6 +44,7 @@ def online_overrides(config: OnlineConfig, games: GamesFile, device: Device) -> 
     online, rollout, state = config.online, "actor_rollout_ref.rollout", state_dir(config)
     settings: dict[str, Any] = {
         "selfplay.max_new_tokens": config.max_new_tokens,
+        "selfplay.thinking": config.thinking,
         "data.train_files": str((config.games / "train.parquet").resolve()),
         "data.val_files": str((config.games / "test.parquet").resolve()),
         "data.train_batch_size": online.states_per_step,

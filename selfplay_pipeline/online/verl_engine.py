@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason, SamplingParams
+from selfplay_pipeline.engines.types import NEUTRAL, Completion, EngineError, SamplingParams, finish_reason
 from selfplay_pipeline.errors import UserError
 
 
@@ -25,12 +25,16 @@ class VerlEngine:
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str = "") -> Completion:
         # A new dict for each request: verl's servers take keys out of it.
-        sampling = self._sampling_params | {
-            "temperature": params.temperature,
-            "max_new_tokens": params.max_new_tokens,
-            "stop_token_ids": list(params.stop_token_ids),
-            "logprobs": True,
-        }
+        sampling = (
+            NEUTRAL
+            | self._sampling_params
+            | {
+                "temperature": params.temperature,
+                "max_new_tokens": params.max_new_tokens,
+                "stop_token_ids": list(params.stop_token_ids),
+                "logprobs": True,
+            }
+        )
         try:
             answer = await self._client.generate(
                 request_id=session, prompt_ids=list(prompt_ids), sampling_params=sampling
@@ -49,7 +53,7 @@ class VerlEngine:
         return Completion(
             token_ids=token_ids,
             logprobs=[float(value) for value in answer.log_probs],
-            finish_reason=_finish_reason(answer.stop_reason, len(token_ids), params),
+            finish_reason=finish_reason(answer.stop_reason, token_ids, params),
             prompt_tokens=len(prompt_ids),
             cached_tokens=int(extra.get("num_cached_tokens") or 0),
         )
@@ -68,17 +72,6 @@ def check_sampling(params: dict[str, Any]) -> None:
     Raises:
         UserError: they are not.
     """
-    for key, neutral in (("top_p", 1.0), ("top_k", -1), ("repetition_penalty", 1.0)):
+    for key, neutral in NEUTRAL.items():
         if params.get(key, neutral) != neutral:
             raise UserError(f"rollout.{key}={params[key]}: log-probs do not include it; sample with {key}={neutral}")
-
-
-def _finish_reason(reason: str | None, length: int, params: SamplingParams) -> FinishReason:
-    """SGLang's words as they are, vLLM's translated; where nothing is said, the length decides."""
-    if reason in ("abort", "aborted"):
-        return FinishReason.ABORT
-    if reason in ("stop", "completed"):
-        return FinishReason.STOP
-    if reason == "length":
-        return FinishReason.LENGTH
-    return FinishReason.LENGTH if length >= params.max_new_tokens else FinishReason.STOP

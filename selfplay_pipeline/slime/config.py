@@ -26,7 +26,10 @@ class SelfplaySection(BaseModel):
     partner: str = "shy"
     """Who sits opposite: `shy`, `chat` or another scripted partner."""
     max_new_tokens: Annotated[int, Field(ge=1)] = 256
-    """Token limit of one turn; a longer one is cut, and its author gets an error to read."""
+    """Token limit of one turn, its thoughts included; a longer one is cut, and its author gets an error to read."""
+    thinking: bool = False
+    """Whether the policy thinks before each action, if its chat template has the switch `enable_thinking`. slime
+    renders the first prompt: give --apply-chat-template-kwargs the same value."""
     chat: PartnerConfig = PartnerConfig()
     """The chat model, where `partner` is `chat`."""
     log_dir: Path | None = None

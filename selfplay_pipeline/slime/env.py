@@ -130,8 +130,13 @@ class MatchingEnv:
     def step(self, text: str) -> tuple[str, bool, dict[str, Any]]:
         """`answer` for callers that cannot await. It blocks their event loop while a remote partner thinks."""
         checkpoint = getattr(self.args, "hf_checkpoint", None)
-        # The text that servers return holds the end-of-turn token, which is no part of what was said.
-        return _wait_for(self.answer(chat_of(checkpoint).neutralise(text) if checkpoint else text))
+        if not checkpoint:
+            return _wait_for(self.answer(text))
+        # The text that servers return holds thoughts and the end-of-turn token, which are no part of what was said.
+        chat = chat_of(checkpoint, self.config.selfplay.thinking)
+        said, whole = chat.said(text)
+        observation, over, about = _wait_for(self.answer(chat.neutralise(said), cut=not whole))
+        return chat.neutralise(observation), over, about
 
     def format_observation(self, observation: str) -> dict[str, str]:
         """What the policy hears, as a message."""
@@ -213,9 +218,9 @@ def _partner(config: str, loop: asyncio.AbstractEventLoop) -> Player:
 
 
 @lru_cache(maxsize=2)
-def chat_of(checkpoint: str) -> ChatTokenizer:
+def chat_of(checkpoint: str, thinking: bool) -> ChatTokenizer:
     """The policy's tokenizer; samples of a run share one."""
-    return ChatTokenizer.load(checkpoint)
+    return ChatTokenizer.load(checkpoint, thinking=thinking)
 
 
 @cache

@@ -15,8 +15,8 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from selfplay_pipeline.engines.open import model_context_length
-from selfplay_pipeline.engines.sglang_engine import SGLangEngine, completion_of
-from selfplay_pipeline.engines.types import Completion, FinishReason
+from selfplay_pipeline.engines.sglang_engine import UNGUIDED, SGLangEngine, completion_of
+from selfplay_pipeline.engines.types import Completion, FinishReason, SamplingParams
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.types import Status
 from selfplay_pipeline.generate.records import ChatMessage
@@ -80,7 +80,7 @@ class Dialogue:
     router: SGLangEngine
 
     def __post_init__(self) -> None:
-        self.chat = chat_of(self.args.hf_checkpoint)
+        self.chat = chat_of(self.args.hf_checkpoint, self.env.config.selfplay.thinking)
         self.sample.tokens = first_prompt(self.chat, self.sample.prompt)
         self.sample.loss_mask, self.sample.rollout_log_probs = [], []
 
@@ -102,17 +102,19 @@ class Dialogue:
                 return self.aborted()
             self.append(heard)
             limit = min(self.env.config.selfplay.max_new_tokens, room)
-            answer = await self.router.ask(self.request(limit), headers=self.headers())
+            turn = self.turn(limit)
+            answer = await self.router.ask(self.request(turn), headers=self.headers())
             if (answer["meta_info"]["finish_reason"] or {}).get("type", "abort") == FinishReason.ABORT:
                 return self.aborted()
-            said = completion_of(answer)
+            said = completion_of(answer, turn)
             if not said.token_ids:
                 return self.aborted()
             self.append(said.token_ids, logprobs=said.logprobs, meta=answer["meta_info"])
             cut = said.finish_reason is FinishReason.LENGTH
             if cut and limit == room:
                 return self.truncated(Status.CONTEXT_LENGTH)
-            answering = self.env.answer(self.chat.decode_reply(said.token_ids), cut=cut)
+            text, whole = self.chat.said(self.chat.decode_reply(said.token_ids))
+            answering = self.env.answer(text, cut=cut or not whole)
             heard_of = await _unless_stopping(answering)
             if heard_of is None:
                 return self.aborted()
@@ -140,11 +142,17 @@ class Dialogue:
         routed = getattr(self.args, "router_policy", None) == "consistent_hashing"
         return {"X-SMG-Routing-Key": self.sample.session_id} if routed else {}
 
-    def request(self, max_new_tokens: int) -> dict[str, Any]:
-        """What the router is asked: the sample so far, to be continued by one turn."""
+    def turn(self, max_new_tokens: int) -> SamplingParams:
+        """How one turn is sampled."""
         stops = self.sampling.get("stop_token_ids") or []
-        turn = {"max_new_tokens": max_new_tokens, "stop_token_ids": sorted({*stops, self.chat.end_of_turn})}
-        request = {"input_ids": self.sample.tokens, "sampling_params": self.sampling | turn, "return_logprob": True}
+        stop_token_ids = tuple(sorted({*stops, self.chat.end_of_turn}))
+        return SamplingParams(self.sampling["temperature"], max_new_tokens, stop_token_ids)
+
+    def request(self, turn: SamplingParams) -> dict[str, Any]:
+        """What the router is asked: the sample so far, to be continued by one turn."""
+        limits = {"max_new_tokens": turn.max_new_tokens, "stop_token_ids": list(turn.stop_token_ids)}
+        sampling = UNGUIDED | self.sampling | limits
+        request = {"input_ids": self.sample.tokens, "sampling_params": sampling, "return_logprob": True}
         if getattr(self.args, "use_rollout_routing_replay", False):
             request["return_routed_experts"] = True
         return request
@@ -199,15 +207,24 @@ def _stopping() -> bool:
 
 
 def first_prompt(chat: ChatTokenizer, prompt: str | Sequence[dict[str, str]]) -> list[int]:
-    """Token ids of what the policy reads first: messages, or their text where slime has rendered them already."""
+    """Token ids of what the policy reads first: messages, or their text where slime has rendered them already.
+
+    Raises:
+        UserError: slime has rendered them for a model that thinks, and it must not, or the other way round.
+    """
     if isinstance(prompt, str):
+        if not prompt.endswith(chat.header):
+            raise UserError(
+                f"slime's prompt ends with {prompt[-40:]!r}, not with {chat.header!r}: "
+                "give --apply-chat-template-kwargs '{\"enable_thinking\": …}' the value of selfplay.thinking"
+            )
         return list(chat.tokenizer.encode(prompt, add_special_tokens=False))
     return chat.first_prompt([ChatMessage.model_validate(message) for message in prompt])
 
 
 def what_is_heard(chat: ChatTokenizer, observation: str, said: Completion) -> list[int]:
     """Token ids between two of the policy's turns."""
-    return chat.next_prompt(chat.neutralise(observation), said.token_ids, said.finish_reason)
+    return chat.next_prompt(chat.neutralise(observation), said.token_ids)
 
 
 def start_afresh(sample: Any) -> None:

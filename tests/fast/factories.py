@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 from jinja2 import Template
+from tokenizers import AddedToken
 
 from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, MatchingState, best_matching
@@ -36,7 +37,7 @@ class ByteTokenizer:
 
     chat_template = "chatml"
     name_or_path = "bytes"
-    all_special_tokens = list(SPECIAL)
+    added_tokens_decoder = {256 + number: AddedToken(token, special=True) for number, token in enumerate(SPECIAL)}
 
     def apply_chat_template(self, messages: Any, *, add_generation_prompt: bool, tokenize: bool) -> str:
         assert not tokenize
@@ -49,9 +50,20 @@ class ByteTokenizer:
             ids += [256 + SPECIAL.index(part)] if part in SPECIAL else part.encode()
         return ids
 
-    def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
-        assert skip_special_tokens
+    def __call__(self, text: str, *, add_special_tokens: bool, return_offsets_mapping: bool) -> dict[str, list[Any]]:
+        assert return_offsets_mapping
+        parts = re.finditer("|".join([*map(re.escape, SPECIAL), "[^<]+|<"]), text)
+        spans = []
+        for part in parts:
+            spans += [part.span()] if part[0] in SPECIAL else _spans_of_bytes(part[0], part.start())
+        return {"input_ids": self.encode(text, add_special_tokens=add_special_tokens), "offset_mapping": spans}
+
+    def decode(self, ids: list[int]) -> str:
         return bytes(token for token in ids if token < 256).decode()
+
+
+def _spans_of_bytes(text: str, start: int) -> list[tuple[int, int]]:
+    return [(at, at + 1) for at, character in enumerate(text, start) for _ in character.encode()]
 
 
 @cache
