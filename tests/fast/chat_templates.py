@@ -41,7 +41,7 @@ QWEN3_TEMPLATE = """\
     {%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{% endif %}
 {%- endif %}
 """
-"""What Qwen3's does without tools: it drops thoughts of earlier turns, and writes an empty one where it must not think."""
+"""What Qwen3's does without tools: it drops earlier thoughts, and writes an empty one where it must not think."""
 LLAMA3_TEMPLATE = """\
 {{- bos_token }}
 {%- for message in messages %}
@@ -82,17 +82,69 @@ QWEN_SPLIT = (
 )
 
 
-QWEN_SPECIAL = "<|endoftext|> <|im_start|> <|im_end|> <|object_ref_start|> <|object_ref_end|> <|vision_start|>".split()
-QWEN_PLAIN = "<tool_call> </tool_call> <|fim_prefix|> <|fim_middle|> <|repo_name|> <|file_sep|>".split()
-LLAMA3_SPECIAL = """<|begin_of_text|> <|end_of_text|> <|reserved_special_token_0|> <|finetune_right_pad_id|>
-<|start_header_id|> <|end_header_id|> <|eom_id|> <|eot_id|> <|python_tag|>""".split()
-SMOLLM2_SPECIAL = """<|endoftext|> <|im_start|> <|im_end|> <repo_name> <reponame> <file_sep> <filename> <gh_stars>
-<issue_start> <issue_comment> <issue_closed> <jupyter_start> <jupyter_text> <empty_output>""".split()
-GEMMA_SPECIAL = "<pad> <eos> <bos> <unk> <mask> <unused0> <unused9> <start_of_turn> <end_of_turn> [multimodal]".split()
+QWEN_SPECIAL = [
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|object_ref_start|>",
+    "<|object_ref_end|>",
+    "<|vision_start|>",
+]
+QWEN_PLAIN = ["<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>"]
+LLAMA3_SPECIAL = [
+    "<|begin_of_text|>",
+    "<|end_of_text|>",
+    "<|reserved_special_token_0|>",
+    "<|finetune_right_pad_id|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eom_id|>",
+    "<|eot_id|>",
+    "<|python_tag|>",
+]
+SMOLLM2_SPECIAL = [
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<repo_name>",
+    "<reponame>",
+    "<file_sep>",
+    "<filename>",
+    "<gh_stars>",
+    "<issue_start>",
+    "<issue_comment>",
+    "<issue_closed>",
+    "<jupyter_start>",
+    "<jupyter_text>",
+    "<empty_output>",
+]
+GEMMA_SPECIAL = [
+    "<pad>",
+    "<eos>",
+    "<bos>",
+    "<unk>",
+    "<mask>",
+    "<unused0>",
+    "<unused9>",
+    "<start_of_turn>",
+    "<end_of_turn>",
+    "[multimodal]",
+]
 GEMMA_PLAIN = ["\n\n", "\n\n\n", "▁▁", "▁▁▁▁", "<table>", "</table>", "<h1>"]
-MISTRAL_SPECIAL = """<unk> <s> </s> [INST] [/INST] [TOOL_CALLS] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS]
-[/TOOL_RESULTS] [control_8]""".split()
-PHI3_SPECIAL = "<|endoftext|> <|assistant|> <|placeholder1|> <|system|> <|end|> <|user|>".split()
+MISTRAL_SPECIAL = [
+    "<unk>",
+    "<s>",
+    "</s>",
+    "[INST]",
+    "[/INST]",
+    "[TOOL_CALLS]",
+    "[AVAILABLE_TOOLS]",
+    "[/AVAILABLE_TOOLS]",
+    "[TOOL_RESULTS]",
+    "[/TOOL_RESULTS]",
+    "[control_8]",
+]
+PHI3_SPECIAL = ["<|endoftext|>", "<|assistant|>", "<|placeholder1|>", "<|system|>", "<|end|>", "<|user|>"]
 """Added tokens of the published tokenizers, flagged special and not."""
 
 
@@ -107,6 +159,9 @@ def shaped_tokenizer(name: str):
         case "qwen3":
             plain = [*QWEN_PLAIN, "<think>", "</think>", "<tool_response>", "</tool_response>"]
             return _dressed(_bytes(), QWEN_SPECIAL, plain, QWEN3_TEMPLATE, None, "<|im_end|>")
+        case "qwen3-special":  # with the same ids
+            plain = [*QWEN_PLAIN, "<think>", "</think>", "<tool_response>", "</tool_response>"]
+            return _dressed(_bytes(), [*QWEN_SPECIAL, *plain], [], QWEN3_TEMPLATE, None, "<|im_end|>")
         case "smollm2":
             return _dressed(_bytes(), SMOLLM2_SPECIAL, [], SMOLLM2_TEMPLATE, "<|im_start|>", "<|im_end|>")
         case "gemma":

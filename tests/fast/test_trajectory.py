@@ -3,7 +3,7 @@
 from functools import cache
 
 import pytest
-from chat_templates import qwen_tokenizer
+from chat_templates import qwen_tokenizer, shaped_tokenizer
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +20,9 @@ DIALOGUES = st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=5)
 
 @cache
 def chat(name: str) -> ChatTokenizer:
-    return ChatTokenizer(qwen_tokenizer()) if name == "qwen2.5" else ChatTokenizer.load("data/tiny_model")
+    if name == "tiny":
+        return ChatTokenizer.load("data/tiny_model")
+    return ChatTokenizer(qwen_tokenizer() if name == "qwen2.5" else shaped_tokenizer(name))
 
 
 def sampled(tokenizer: ChatTokenizer, text: str, finish: FinishReason = FinishReason.STOP) -> Completion:
@@ -37,8 +39,8 @@ def speak(stream: Stream, text: str, finish: FinishReason = FinishReason.STOP) -
     return prompt
 
 
-@pytest.mark.parametrize("name", ["qwen2.5", "tiny"])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.parametrize("name", ["qwen2.5", "tiny", "llama-3", "smollm2", "gemma", "phi"])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(first=TEXTS, dialogue=DIALOGUES)
 @example(first="<|im_start|>", dialogue=[("0", "0")])
 def test_incremental_ids_equal_the_whole_conversations(name, first, dialogue):

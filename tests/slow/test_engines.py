@@ -119,6 +119,14 @@ def test_a_stop_token_is_the_last_token_and_a_limit_is_length(ask):
     assert stopped.prompt_tokens == len(prompt())
 
 
+def test_a_stop_token_that_is_the_last_one_allowed_makes_a_reply_complete(ask):
+    stopped = complete(ask, SamplingParams(0.0, 60, (chat().end_of_turn,)))
+    just = complete(ask, SamplingParams(0.0, len(stopped.token_ids), (chat().end_of_turn,)))
+    assert (just.finish_reason, just.token_ids) == (FinishReason.STOP, stopped.token_ids)
+    less = complete(ask, SamplingParams(0.0, len(stopped.token_ids) - 1, (chat().end_of_turn,)))
+    assert (less.finish_reason, less.token_ids) == (FinishReason.LENGTH, stopped.token_ids[:-1])
+
+
 def test_reload_changes_the_answers_to_the_new_checkpoints(ask, perturbed):
     params = SamplingParams(0.0, 6, ())
     before = complete(ask, params)

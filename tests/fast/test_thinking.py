@@ -1,0 +1,158 @@
+"""Models that think: by default they do not; what they think is trained on, recorded, and read by nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache
+from typing import Any
+
+import pytest
+from chat_templates import shaped_tokenizer
+from factories import BOARD
+from scripted_server import answering
+
+from selfplay_pipeline.config import load_config
+from selfplay_pipeline.engines.types import Completion, FinishReason
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.games.matching import MatchingGame
+from selfplay_pipeline.games.types import state_rng
+from selfplay_pipeline.generate.chat import ChatPlayer
+from selfplay_pipeline.generate.play import Reply
+from selfplay_pipeline.generate.players import PolicyPlayer
+from selfplay_pipeline.generate.records import ChatMessage, PlayRecord, PolicyRecord
+from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.generate.store import GameStore
+from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
+from selfplay_pipeline.slime.rollout import first_prompt
+from selfplay_pipeline.stages import make_job
+
+NO_THOUGHT = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+THOUGHT = "<think>\nAva is best for BLEU, secretly\n</think>\n\n"
+
+
+@cache
+def chat(thinking: bool, special: bool = False) -> ChatTokenizer:
+    tokenizer = shaped_tokenizer("qwen3-special" if special else "qwen3")
+    return ChatTokenizer(tokenizer, thinking=True) if thinking else ChatTokenizer(tokenizer)
+
+
+def tokens(text: str) -> list[int]:
+    return shaped_tokenizer("qwen3").encode(text, add_special_tokens=False)
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+def test_the_first_prompt_is_the_templates_own(thinking):
+    messages = [ChatMessage(role="system", content="rules"), ChatMessage(role="user", content="table")]
+    whole = shaped_tokenizer("qwen3").apply_chat_template(
+        [message.model_dump() for message in messages],
+        add_generation_prompt=True, tokenize=False, enable_thinking=thinking,
+    )  # fmt: skip
+    assert chat(thinking).first_prompt(messages) == tokens(whole)
+    assert whole.endswith(NO_THOUGHT) is not thinking
+
+
+def test_every_further_turn_is_asked_for_without_a_thought_too():
+    stream = Stream(chat(False), 0, "rules", ["table"])
+    for _ in range(3):
+        prompt = stream.prompt()
+        assert prompt[-len(tokens(NO_THOUGHT)) :] == tokens(NO_THOUGHT)
+        stream.reply(completion(tokens("[message] hi<|im_end|>")))
+        stream.observe("hi")
+
+
+def completion(ids: list[int]) -> Completion:
+    return Completion(ids, [-0.5] * len(ids), FinishReason.STOP, 0, 0)
+
+
+def play(texts: list[str], *, thinking: bool = False, limit: int = 400, special: bool = False) -> PlayRecord:
+    """A game in which both seats are held by a policy that says this; then it is broken off."""
+    policy = PolicyRecord(checkpoint="q", iteration=0, engine="sglang", temperature=1.0, max_new_tokens=limit)
+    config = BOARD.model_copy(update={"max_length": len(texts)})
+    game = MatchingGame(config)
+
+    async def act(engine: Any) -> PlayRecord:
+        me = PolicyPlayer(engine, chat(thinking, special), policy, 100_000)
+        sitting = Sitting(game, game.sample_state(state_rng(0, 0)), [me, me], "g", (0, 0, 0))
+        await sitting.play.run()
+        return sitting.record(policy)
+
+    return answering([tokens(text + "<|im_end|>")[:limit] for text in texts], act)
+
+
+@pytest.mark.parametrize("special", [False, True], ids=["tags-as-in-qwen3", "tags-flagged-special"])
+@pytest.mark.parametrize("thinking", [False, True], ids=["unasked", "asked"])
+def test_the_action_is_read_after_the_thought_which_the_speaker_alone_keeps(thinking, special):
+    texts = [f"{THOUGHT}[message] hi", "[message] hello", f"{THOUGHT}[message] bye"]
+    record = play(texts, thinking=thinking, special=special)
+    assert [(turn.text, turn.action) for turn in record.turns] == [
+        ("[message] hi", "message"), ("[message] hello", "message"), ("[message] bye", "message"),
+    ]  # fmt: skip
+    me, partner = record.trajectories
+    own = [token for token, mask in zip(me.response_ids, me.response_mask, strict=True) if mask]
+    assert own == tokens(f"{THOUGHT}[message] hi<|im_end|>{THOUGHT}[message] bye<|im_end|>")
+    assert me.messages[2].content == f"{THOUGHT}[message] hi"
+    read = shaped_tokenizer("qwen3").decode(partner.prompt_ids + partner.response_ids)
+    assert "hi" in read and "secretly" not in read
+    assert all("secretly" not in message.content for message in partner.messages)
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [("<think>\nsecretly [accept]", 400), (f"{THOUGHT}[message] hi <think> secretly", 400), (THOUGHT, 20)],
+    ids=["never-ended", "begun-again", "over-the-limit"],
+)
+def test_an_unfinished_thought_is_a_cut_turn_that_says_nothing(text, limit):
+    record = play([text, "[message] hello"], limit=limit)
+    assert (record.turns[0].error_kind, record.turns[0].text) == ("cut", "")
+    read = shaped_tokenizer("qwen3").decode(record.trajectories[1].prompt_ids)
+    assert "secretly" not in read
+
+
+def test_a_prompt_that_opens_the_thought_itself_needs_only_its_end():
+    template = shaped_tokenizer("qwen3").chat_template.replace("assistant\\n' }}", "assistant\\n<think>\\n' }}")
+    tokenizer = shaped_tokenizer("qwen3")
+    always = type(tokenizer)(
+        tokenizer_object=tokenizer.backend_tokenizer, eos_token="<|im_end|>",
+        chat_template=template.replace("enable_thinking is defined and enable_thinking is false", "false"),
+    )  # fmt: skip
+    thinker = ChatTokenizer(always)
+    assert thinker.said("secretly\n</think>\n\n[message] hi") == ("[message] hi", True)
+    assert thinker.said("secretly") == ("", False)
+
+
+def test_a_model_without_thoughts_may_write_of_them():
+    assert ChatTokenizer(shaped_tokenizer("llama-3")).said("[message] </think> hi") == ("[message] </think> hi", True)
+
+
+def test_games_with_and_without_thoughts_are_not_mixed_in_one_file(tmp_path):
+    output = tmp_path / "games.jsonl"
+    configs = [load_config("tiny", {"generate.thinking": thinking}) for thinking in (False, True)]
+    before, after = (GameStore(output, make_job(config, output, "m", 0, 0).arguments) for config in configs)
+    with before.opened():
+        pass
+    with pytest.raises(UserError, match=r"policy.thinking \(False then, True now\)"), after.opened():
+        pass
+
+
+def test_slimes_rendered_prompt_must_agree_with_the_configuration():
+    prompt = shaped_tokenizer("qwen3").apply_chat_template(
+        [{"role": "user", "content": "table"}], add_generation_prompt=True, tokenize=False
+    )
+    assert first_prompt(chat(True), prompt) == tokens(prompt)
+    with pytest.raises(UserError, match="--apply-chat-template-kwargs"):
+        first_prompt(chat(False), prompt)
+
+
+def test_a_chat_models_thought_is_no_part_of_what_it_says(monkeypatch):
+    async def thinker(messages: list[dict[str, str]]) -> Reply:
+        return Reply(f"{THOUGHT}[message] hi", False, "stop")
+
+    async def endless(messages: list[dict[str, str]]) -> str:
+        return "<think> [message] secretly"
+
+    game = MatchingGame(BOARD.model_copy(update={"max_length": 2}))
+    players = [ChatPlayer(ask=thinker), ChatPlayer(ask=endless)]
+    sitting = Sitting(game, game.sample_state(state_rng(0, 0)), players, "g", (0, 0, 0))
+    asyncio.run(sitting.play.run())
+    assert [(turn.text, turn.error_kind) for turn in sitting.play.turns] == [("[message] hi", None), ("", "cut")]
+    assert all("secretly" not in message.content for seat in sitting.play.seats for message in seat.context())
