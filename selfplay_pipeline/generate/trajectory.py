@@ -46,6 +46,7 @@ class ChatTokenizer:
         self._thinks = THOUGHT_END in template
         tags = (THOUGHT, THOUGHT_END) if self._thinks else ()
         self._silent = {token for token, about in added.items() if about.special and about.content not in tags}
+        # A template that refuses a system message says so here, before a server is started.
         self._render([ChatMessage(role="system", content="s"), ChatMessage(role="user", content="u")])
         # Without a system message, which Mistral's templates repeat in the last user message.
         probe = [("user", "u"), ("assistant", REPLY), ("user", HEARD)]

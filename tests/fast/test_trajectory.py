@@ -108,6 +108,15 @@ def test_a_player_cannot_forge_a_turn_with_special_tokens_spelled_out():
     assert honest.prompt() == forged.prompt()
 
 
+def test_a_template_that_repeats_the_system_message_does_so_in_the_first_prompt_alone():
+    stream = Stream(chat("mistral"), 0, "rules", ["table"])
+    speak(stream, "[message] a")
+    stream.observe("x")
+    assert (
+        stream.chat.tokenizer.decode(stream.prompt()) == "<s>[INST] rules\n\ntable[/INST][message] a</s>[INST] x[/INST]"
+    )
+
+
 def test_qwens_default_system_prompt_never_appears():
     stream = Stream(chat("qwen2.5"), 0, "rules", ["table"])
     assert "Alibaba" not in stream.chat.tokenizer.decode(stream.prompt())

@@ -17,6 +17,8 @@ from selfplay_pipeline.iterate.manifest import RunDirectory
 from selfplay_pipeline.iterate.run import run_iterate
 
 TINY = Path("data/tiny_model")
+PREFERRED = '--preferred-sampling-params={"top_p": 0.1, "top_k": 2, "min_p": 0.5}'
+"""What a server would do to requests that do not say otherwise; every test that samples shows that ours do."""
 
 
 @dataclass
@@ -39,7 +41,8 @@ class Server:
 @pytest.fixture(scope="session")
 def _session_server(tmp_path_factory) -> Iterator[Server]:
     log = tmp_path_factory.mktemp("server") / "server.log"
-    server = SGLangServer(ServerSpec(model=str(TINY.resolve()), device="cpu", log_path=log))
+    spec = ServerSpec(model=str(TINY.resolve()), device="cpu", log_path=log, extra_args=(PREFERRED,))
+    server = SGLangServer(spec)
     asyncio.run(server.start())
     yield Server(server.url, log)
     server.stop()

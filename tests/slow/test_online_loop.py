@@ -156,7 +156,7 @@ def online_verl_config(folder: Path, device: Any, rows_per_play: int = 2, gpus: 
 
     config = OnlineConfig(
         model="data/tiny_model", output=folder, games=folder, plays_per_state=PLAYS, temperature=0.8,
-        max_new_tokens=64, context_length=1024, game=BOARD, num_gpus=gpus,
+        max_new_tokens=64, thinking=True, context_length=1024, game=BOARD, num_gpus=gpus,
     )  # fmt: skip
     overrides = online_overrides(config, GamesFile(160, rows_per_play), device)
     with initialize_config_dir(str(config_folder()), version_base=None):
@@ -550,6 +550,7 @@ class TestSizes:
         assert config.actor_rollout_ref.rollout.name == name
         assert config.trainer.v1.trainer_mode == "sync"
         assert config.actor_rollout_ref.rollout.agent.default_agent_loop == "selfplay"
+        assert (config.selfplay.max_new_tokens, config.selfplay.thinking) == (64, True)
         assert config.data.max_prompt_length + config.data.max_response_length == 1024
         assert config.trainer.total_epochs == 3, "50 steps of 8 states on 160"
 
