@@ -97,13 +97,15 @@ def test_sampled_logprobs_are_of_the_temperature_scaled_distribution(ask, temper
 
 def test_sampling_follows_the_softmax_of_scaled_logits(ask):
     draws, temperature = 2000, 1.5
+    # What is named first in a message is uncertain; that it is a message is not.
+    ids = [*prompt(), *chat().tokenizer.encode("[message]", add_special_tokens=False)]
 
     async def sample(engine):
         params = SamplingParams(temperature, 1, ())
-        return await asyncio.gather(*(engine.generate(list(prompt()), params, session=str(i)) for i in range(draws)))
+        return await asyncio.gather(*(engine.generate(ids, params, session=str(i)) for i in range(draws)))
 
     counts = Counter(done.token_ids[0] for done in ask(sample))
-    expected = next_logprobs(prompt(), temperature)[-1].exp()
+    expected = next_logprobs(ids, temperature)[-1].exp()
     distance = 0.5 * sum(abs(counts[token] / draws - float(p)) for token, p in enumerate(expected))
     # Expected distance of an exact sampler: about sum sqrt(p (1 - p) / (2 pi draws)); three times that is far out.
     exact = float((expected * (1 - expected) / (2 * 3.14159 * draws)).sqrt().sum())
