@@ -182,7 +182,11 @@ def _path_and_overrides(command: str, arguments: list[str] | None) -> tuple[Path
     Raises:
         UserError: it is neither.
     """
-    overrides = [argument for argument in arguments or () if "=" in argument or argument.startswith("~")]
+    overrides = [
+        argument
+        for argument in arguments or ()
+        if ("=" in argument or argument.startswith("~")) and not Path(argument).exists()
+    ]
     paths = [argument for argument in arguments or () if argument not in overrides]
     if len(paths) > 1:
         raise UserError(f"{command}: takes one path, but {' and '.join(paths)} are given; verl's keys are KEY=VALUE")
@@ -233,11 +237,11 @@ def generate(
         engine__device=device,
         engine__server_url=server_url or None,
     )
-    from selfplay_pipeline.stages import check_seats, generate_games, plan_generate
+    from selfplay_pipeline.stages import check_generate, generate_games, plan_generate
     from selfplay_pipeline.ui import say_announced, show_summary
 
     if dry_run:
-        check_seats(settings, str(settings.model), (player0, player1))
+        check_generate(settings, output, first_state, (player0, player1))
         say_announced()
         print(plan_generate(settings, output, (player0, player1)))
         return
@@ -315,7 +319,7 @@ def train(
         raise UserError(f"train: give {named} or --data {data}, not both")
     data = named or data or DATA / "train.parquet"
     if data.suffix == ".jsonl":
-        raise UserError(f"train: {data} holds games; `selfplay convert {data}` makes of them what training reads")
+        raise UserError(f"train: {data}: training reads parquet; `selfplay convert {data}` makes it from games")
     settings = _config(
         config,
         model=model,
@@ -357,8 +361,10 @@ def games(
     give that player's rows alone, so that half of what is played is not trained on.
     """
     from selfplay_pipeline.stages import online_games
+    from selfplay_pipeline.ui import say_announced
 
     online_games(_config(config, seed=seed), output, num_train, num_test, per_player=per_player)
+    say_announced()
     print(f"{output}: train.parquet, test.parquet")
 
 
@@ -550,6 +556,7 @@ def evaluate(
         default_folder,
         run_evaluate,
     )
+    from selfplay_pipeline.ui import say_announced
     from selfplay_pipeline.ui_evaluate import show_differences, show_evaluation
 
     if first_only and opponent == "self":
@@ -566,6 +573,7 @@ def evaluate(
         check_comparable(settings, job, compare)
     if dry_run:
         check_job(settings, job)
+        say_announced()
         print(job.plan())
         return
     show_evaluation(_run(run_evaluate(settings, job)), job.output)

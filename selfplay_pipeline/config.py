@@ -237,6 +237,8 @@ def _read(source: str, path: Path) -> _File:
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """`base` with the values of `over`; sections are merged key by key, lists are replaced."""
+    # A section of which all keys are commented out is None.
+    over = {key: value for key, value in over.items() if value is not None or not isinstance(base.get(key, {}), dict)}
     merged = base | over
     for key in base.keys() & over.keys():
         if isinstance(base[key], dict) and isinstance(over[key], dict):

@@ -37,20 +37,32 @@ def check_folder(folder: Path, command: str) -> None:
 
 
 def made_by(folder: Path) -> set[str]:
-    """The commands that have written into a folder, told by what each of them writes first."""
-    marks = {
-        "iterate": "manifest.json",
-        "games": "test.parquet",
-        "convert": "convert_report.txt",
-        "model": "config.json",
-    }
-    makers = {command for command, name in marks.items() if (folder / name).exists()}
-    training = folder / "trainer_state" / "training.json"
-    if training.exists():
-        makers.add("train-online" if "online.steps" in read_json(training) else "train")
+    """The commands that have written into a folder, told by what each of them writes first.
+
+    Files of these names that others wrote do not count, so they are looked into.
+    """
+    makers = {"convert"} if (folder / "convert_report.txt").exists() else set()
+    if (folder / "test.parquet").exists() and (folder / "train.parquet").exists():
+        makers.add("games")
+    for command, name, key in (("iterate", "manifest.json", "packages"), ("model", "config.json", "model_type")):
+        if key in _keys(folder / name):
+            makers.add(command)
+    training = _keys(folder / "trainer_state" / "training.json")
+    if training:
+        makers.add("train-online" if "online.steps" in training else "train")
     for arguments in folder.glob("*.args.json"):
-        if "player0" in read_json(arguments):
+        keys = _keys(arguments)
+        if "player0" in keys:
             makers.add("generate")
-        else:
+        elif "policy.checkpoint" in keys:
             makers.add("crossplay" if re.fullmatch(r"\d+-\d+\.args\.json", arguments.name) else "evaluate")
     return makers
+
+
+def _keys(path: Path) -> set[str]:
+    """The keys of a JSON file, none where it is missing or something else."""
+    try:
+        data = read_json(path)
+    except UserError:
+        return set()
+    return set(data) if isinstance(data, dict) else set()

@@ -162,6 +162,32 @@ async def _policy_player(config: Config, policy: PolicyRecord, server: PolicySer
     return PolicyPlayer(await server.serve(policy.checkpoint), chat, policy, context_length, name)
 
 
+def check_generate(config: Config, output: Path, first_state: int, seats: Sequence[str]) -> None:
+    """Whether `generate` can do what it is told; writes nothing.
+
+    Raises:
+        UserError: it cannot.
+    """
+    check_folder(output.parent, "generate")
+    make_job(config, output, str(config.model), 0, first_state, seats).store.check()
+    check_seats(config, str(config.model), seats)
+
+
+def check_trainable(config: Config) -> None:
+    """Whether what is played can be trained on.
+
+    Raises:
+        UserError: it cannot.
+    """
+    if config.generate.plays_per_state < 2:
+        raise UserError(
+            "generate.plays_per_state: all players of a play share its reward, so a group of one play has no spread "
+            "and GRPO learns nothing; play each state at least twice"
+        )
+    if config.generate.temperature == 0:
+        raise UserError("generate.temperature: greedy games cannot be trained on; sample with a temperature above 0")
+
+
 async def generate_games(
     config: Config,
     output: Path,
@@ -302,13 +328,7 @@ def train_online(config: Config, output: Path, games: Path | None = None) -> Onl
     model = str(config.model)
     check_folder(output, "train-online")
     check_checkpoint(model)
-    if config.generate.plays_per_state < 2:
-        raise UserError(
-            "generate.plays_per_state: all players of a play share its reward, so a group of one play has no spread "
-            "and GRPO learns nothing; play each state at least twice"
-        )
-    if config.generate.temperature == 0:
-        raise UserError("generate.temperature: greedy games cannot be trained on; sample with a temperature above 0")
+    check_trainable(config)
     if config.engine.server_url:
         raise UserError("engine.server_url: verl starts the servers of online training itself; leave it out")
     check_online(config)

@@ -23,7 +23,7 @@ Matching = tuple[tuple[int, int], ...]
 FORM = "write [propose] Proposal: and then one line 'Paper: Reviewer' for each paper"
 
 _LINKS = """
-and are as assign assigned assigning assignment assigns at be because best by covers does first for from get gets give
+and are as assign assigned assigning assignment assigns at be because best by covers does first for get gets give
 given go goes good handle handles has have he in is it item let lets make match matched matches name next of on pair
 paired pairs paper papers put receives review reviewed reviewer reviewers reviewing reviews rightarrow score scored
 scores select selected she should since suggest suggested take taken takes that the their them then they this title to
@@ -31,12 +31,36 @@ value we which while who will with would
 """
 LINKS = frozenset(_LINKS.split())
 """Words that may stand beside names, or between the two of a pair. Others there may be part of an unknown name."""
-DOUBTS = re.compile(
-    r"\b(?:or|not|no|cannot|never|neither|nor|either|except|instead|unless|if|but|maybe|perhaps|possibly|swap|switch"
-    r"|alternatively|alternative|otherwise|rather|without|avoid|\w+n't)\b|(?<!\?)\?(?!\?)",
-    re.IGNORECASE,
+_LEADS = """
+a account after again agree all allocation an another answer assignments attempt available based begin below board
+both by can cells certain clear combination combine combined combining conclusion consider considering csv current
+data decided decision discussed discussion do everything final find following formal format from given good got great
+have hello here hey hi highest hope html i information into itemize json know knowledge known ll markdown matches
+matching matchings maximize maximizes maximizing maximum me more most much my new no now offer ok okay optimal our
+overall pairing pairings plain plan plus point points possible proposal propose proposed proposing proposition
+propuesta provided python ready reason reasonable result right scores scoring see seems seen shared sharing since so
+solid solution some something strategy submit suggestion sum summary table tabular taking text thank thanks therefore
+these think those thought thus together told total try understood updated us use uses using values vorschlag way well
+what xml yaml yes you your
+"""
+LEADS = LINKS | frozenset(_LEADS.split())
+"""Words that may stand before the first pair. Others there may say that no proposal follows."""
+DENIALS = re.compile(
+    r"""\b(?:not(?!\ (?:visible|seen|known|shown)\b)|no(?!\.?\s*[|\d])|nope|\w+n't|cannot|never|neither|nor|either
+    |except|instead|unless|maybe|perhaps|possibly|alternative\w*|otherwise|rather|without|else|unsure|tentative\w*
+    |swap\w*|switch\w*|exchang\w*|revers\w*|rotat\w*|shift\w*|trad(?:e|es|ed|ing)|vice\ versa|other\ way
+    |correction|actually|forget|scratch|retract\w*|withdraw\w*|cancel\w*|back|ignore|disregard|never\ ?mind
+    |changed\ my|wait|hmm+|undo|void|kidding|joking|joke|mistake\w*|wrong|incorrect|invalid|false
+    |bad|terrible|awful|worse|worst|excluded|removed|rejected|refused?|example|quote[ds]?)\b""",
+    re.IGNORECASE | re.VERBOSE,
 )
+"""What takes a proposal or a pair of it back, wherever it stands."""
+MARKED_OUT = re.compile(r"[≠❌❎✗✘✖🚫⛔]|!=|~~|\[ \]|</?(?:s|del|strike)\b|<!--", re.IGNORECASE)
+"""Marks that do the same; some of them are markup, which reading removes."""
+DOUBTS = re.compile(r"\b(?:or|if|but|avoid)\b|\bmy (?:\w+ )?scores?(?= (?:are|is)\b|:)|(?<!\?)\?(?!\?)", re.IGNORECASE)
 """What leaves open whether the names around it are meant. Two question marks are a hidden score."""
+INVITATION = re.compile(r"\b(?:let me know|if (?:you|this|that|it|there)|unless you)\b[^.!?\n]*", re.IGNORECASE)
+"""The partner may be asked to disagree, behind the last pair."""
 
 LINE_END = re.compile(r"\n|\\n|</?(?:br|p|div|li|ul|ol|tr|table|thead|tbody)\b[^<>]*>", re.IGNORECASE)
 INLINE = re.compile(r"</?(?:b|i|u|em|strong|code|pre|span|t[dh])\b[^<>]*>|[*_`~\u200b]", re.IGNORECASE)
@@ -85,7 +109,9 @@ def parse_proposal(body: str, papers: Sequence[str], reviewers: Sequence[str]) -
     text = plain(body)
     pairs: dict[int, int] = {}
     try:
-        _read_pairs(text, _mentions(text, tuple(papers), tuple(reviewers)), pairs)
+        found = _mentions(text, tuple(papers), tuple(reviewers))
+        _check_meant(body, text, found)
+        _read_pairs(text, found, pairs)
         missing = [short(title) for index, title in enumerate(papers) if index not in pairs]
         if missing:
             raise ParseError(ErrorKind.INCOMPLETE, f"the proposal has no reviewer for {', '.join(missing)}")
@@ -181,6 +207,20 @@ def _abbreviated(word: str, names: _Names) -> set[Name]:
     return set().union(*(owners for part, owners in names.parts.items() if part.startswith(folded)))
 
 
+def _check_meant(body: str, text: str, found: list[Mention]) -> None:
+    """The words around the pairs neither deny nor quote them; a name may be part of a word that would."""
+    start, end = (found[0].start, found[-1].end) if found else (len(text), len(text))
+    lead, tail = text[:start], text[end:]
+    denial = DENIALS.search(text[:end] + INVITATION.sub("", tail)) or MARKED_OUT.search(html.unescape(body))
+    doubt = denial or DOUBTS.search(lead)
+    strange = [word for word in WORD.findall(lead.casefold()) if word not in LEADS and len(word) > 1]
+    if doubt or strange:
+        what = doubt.group() if doubt else strange[0]
+        raise ParseError(
+            ErrorKind.MALFORMED, f"{what!r} leaves open whether this is meant; write nothing but the pairs"
+        )
+
+
 def _read_pairs(text: str, found: list[Mention], pairs: dict[int, int]) -> None:
     """Read neighbouring names in twos into `pairs`, reviewer by paper."""
     if not found:
@@ -191,8 +231,9 @@ def _read_pairs(text: str, found: list[Mention], pairs: dict[int, int]) -> None:
     for number in range(0, len(found), 2):
         one, other = found[number], found[min(number + 1, len(found) - 1)]
         before, between, behind = gaps[number], gaps[number + 1], gaps[min(number + 2, len(found))]
-        # Of three names in a row the middle one belongs to the nearer one, and all pairs share a line or none does.
-        torn = between.apart > min(before.apart, behind.apart) or (between.apart == LINES) != (gaps[1].apart == LINES)
+        # Of three names in a row the middle one belongs to the nearer one. Pairs are written alike: all share a line or
+        # none does, and all have words between their names or none has; one that differs says something else.
+        torn = between.apart > min(before.apart, behind.apart) or _shape(between) != _shape(gaps[1])
         if one.name.is_reviewer == other.name.is_reviewer or torn:
             raise _alone(text, one)
         _check_gaps(text, one, before, between)
@@ -231,7 +272,7 @@ def _gap(text: str, apart: int | None = None) -> Gap:
     if apart is None:
         apart = LINES if "\n" in text else 1 if SEPARATOR.search(text) else 0
     said, first = BRACKETS.sub(" ", text), re.match(r"[^\S\n]+([^\W\d_]\w*)", text)
-    doubt = DOUBTS.search(said)
+    doubt = DOUBTS.search(text)
     return Gap(
         apart=apart,
         words=tuple(WORD.findall(said.casefold())),
@@ -248,6 +289,11 @@ def _last_word(line: str) -> str:
     token = line.split()[-1]
     word = re.split(r"\W", token.removesuffix("."))[-1]
     return word if WORD.match(word) and (len(word) == 1 or not token.endswith(".")) else ""
+
+
+def _shape(gap: Gap) -> tuple[bool, bool]:
+    """What the gaps within all pairs have in common."""
+    return gap.apart == LINES, not LINKS.isdisjoint(gap.words)
 
 
 def _check_gaps(text: str, mention: Mention, before: Gap, behind: Gap) -> None:

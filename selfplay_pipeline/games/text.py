@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from selfplay_pipeline.games.proposals import format_proposal, parse_proposal
+from selfplay_pipeline.games.proposals import DENIALS, format_proposal, parse_proposal
 from selfplay_pipeline.games.types import Action, ActionKind, ErrorKind, ParseError
 
 __all__ = ["ParseError", "format_proposal", "normalise", "parse_action", "untagged"]
@@ -13,6 +13,15 @@ __all__ = ["ParseError", "format_proposal", "normalise", "parse_action", "untagg
 TAG = re.compile(r"[\[［【][\s*_`\\]*(message|propose|proposal|accept|reject)[\s*_`\\]*[\]］】]", re.IGNORECASE)
 EMPHASIS = '*_`~"'
 ANSWERS = (ActionKind.ACCEPT, ActionKind.REJECT)
+SENTENCE_END = re.compile(r"[.!?…;]\W*(?:\s|$)")
+ABOUT_TAGS = re.compile(
+    r"\b(?:if|when|before|either|between|choices?|options?|said|says?|can|could|would|might|may|want|hope|please|you|format"
+    r"|looks? like|shall|should)\b",
+    re.IGNORECASE,
+)
+"""Words of an unfinished sentence before a tag that talk about it."""
+GOES_ON = re.compile(r"[\"'”’)]?[^\S\n]+(?:[a-z]|[-–—])")
+"""What stands behind the tag of an answer that is part of a longer sentence."""
 
 
 def parse_action(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> Action:
@@ -47,11 +56,11 @@ def normalise(name: str) -> str:
 def _tagged(text: str) -> tuple[ActionKind, str]:
     """The action and what stands behind its tag.
 
-    [message] and [propose] count wherever they stand. [accept] and [reject] decide and carry no words, so they count
-    only where a line or sentence starts with them, and next to nothing else: elsewhere they are talked about.
+    [message] counts wherever it stands. The others decide, so they count only where a line or sentence starts with
+    them, or where an answer ends the turn; elsewhere they are talked about. An answer stands beside no other tag.
     """
     tags = [(_kind(tag), tag) for tag in TAG.finditer(text)]
-    acting = [(kind, tag) for kind, tag in tags if kind not in ANSWERS or _opens(tag)]
+    acting = [(kind, tag) for kind, tag in tags if kind is ActionKind.MESSAGE or _opens(kind, tag)]
     if not acting:
         why = f"{tags[0][1].group()} is not at the start of a line; " if tags else ""
         raise ParseError(ErrorKind.NO_TAG, f"{why}start with [message], [propose], [accept] or [reject]")
@@ -68,12 +77,18 @@ def _kind(tag: re.Match[str]) -> ActionKind:
     return ActionKind.PROPOSE if name == "proposal" else ActionKind(name)
 
 
-def _opens(tag: re.Match[str]) -> bool:
-    """Whether a line or sentence starts with a tag, and is not just asking about it."""
-    before, behind = tag.string[: tag.start()], tag.string[tag.end() :]
-    line = before.rpartition("\n")[2].rstrip(EMPHASIS + " \t'“‘(\\")
-    amid_a_sentence = line[-1:].isalnum() or line.endswith(",")
-    return not amid_a_sentence and not behind.lstrip(EMPHASIS + " '”’)").startswith("?")
+def _opens(kind: ActionKind, tag: re.Match[str]) -> bool:
+    """Whether a tag decides: it starts a line or sentence, or ends the turn, and is not just talked about."""
+    before, behind = tag.string[: tag.start()].strip(), tag.string[tag.end() :]
+    unfinished = SENTENCE_END.split(before)[-1]
+    if DENIALS.search(unfinished) or ABOUT_TAGS.search(unfinished):
+        return False
+    closed = behind.lstrip(EMPHASIS + " '”’)")
+    if kind in ANSWERS and (closed.startswith("?") or (before and GOES_ON.match(behind))):
+        return False
+    line = tag.string[: tag.start()].rpartition("\n")[2].rstrip(EMPHASIS + " \t'“‘(\\")
+    amid_a_sentence = line[-1:].isalnum() or line.endswith((",", ")", ";"))
+    return not amid_a_sentence or (kind in ANSWERS and not closed.strip(".!"))
 
 
 def _behind(tag: re.Match[str]) -> str:

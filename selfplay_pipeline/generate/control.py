@@ -12,8 +12,10 @@ CONTROL = re.compile(
     | </?[a-z]+(?:_[a-z0-9]+)+>                # <start_of_turn>, <tool_call>, <extra_id_0>
     | </?(?:s|bos|eos|pad|unk|mask|cls|sep|sop|eop|think|thought|tools?|unused\d+|0x[0-9A-F]{2})>
     | <</?SYS>>
+    | <(?:reponame|filename|image|audio|2mass)>
+    | \[(?:@[A-Z]+@|control_\d+|multimodal)\]
     | \[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|ARGS|CALL_ID|THINK|MODEL_SETTINGS
-            |g?MASK|BOS|EOS|PAD|UNK|CLS|SEP|IMG)\]
+            |g?MASK|BOS|EOS|PAD|UNK|CLS|SEP|IMG|IMG_BREAK|IMG_END|PREFIX|SUFFIX|MIDDLE|REF|AUDIO|BEGIN_AUDIO)\]
     """,
     re.VERBOSE,
 )

@@ -69,7 +69,7 @@ class PolicyPlayer:
         params = SamplingParams(
             temperature=self.policy.temperature,
             max_new_tokens=self.policy.max_new_tokens,
-            stop_token_ids=(self.chat.end_of_turn,),
+            stop_token_ids=self.chat.stops,
         )
         return PolicySeat(
             engine=self.engine,

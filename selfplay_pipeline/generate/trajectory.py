@@ -55,6 +55,8 @@ class ChatTokenizer:
         """`header` is what follows an observation: its ending, and all that stands before the next reply."""
         self.end_of_turn: int = self._encode(self._before)[0]
         """The special token with which a reply ends."""
+        self.stops = tuple(sorted({self.end_of_turn, self.tokenizer.eos_token_id or self.end_of_turn}))
+        """The tokens that end a reply: a model may also end it with its end of text."""
 
     @classmethod
     def load(cls, model: str, *, thinking: bool = False) -> ChatTokenizer:
@@ -110,7 +112,7 @@ class ChatTokenizer:
             EngineError: the observation would become a control token.
         """
         ids = self._safely(self._before + observation + self.header, self._before + "x" + self.header)
-        return ids[1:] if reply and reply[-1] == ids[0] else ids
+        return ids[1:] if reply and reply[-1] in self.stops else ids
 
     def decode_reply(self, reply: Sequence[int]) -> str:
         """The text of a sampled reply, with its thoughts, without its special tokens."""

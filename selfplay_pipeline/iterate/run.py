@@ -28,6 +28,7 @@ from selfplay_pipeline.servers import Servers
 from selfplay_pipeline.stages import (
     SELF_PLAY,
     check_seats,
+    check_trainable,
     convert_games,
     generate_games,
     is_checkpoint,
@@ -275,6 +276,7 @@ def check_run(config: Config) -> None:
         UserError: something is missing.
     """
     check_opponent(config)
+    check_trainable(config)
     check_seats(config, str(config.model), seats_of(config))
     check_training(config.train)
 

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import explain, write_lines
-from selfplay_pipeline.folders import check_folder
 from selfplay_pipeline.games.matching import MatchingGame, MatchingState, best_matching
 from selfplay_pipeline.games.registry import GameConfig, make_game
 from selfplay_pipeline.games.types import HELD_OUT, TRAIN, state_rng
@@ -54,7 +53,8 @@ def write_data(out: Path, job: DataJob, on_row: Callable[[int], None] = lambda c
     Raises:
         UserError: the configuration admits no state, or the file cannot be written.
     """
-    check_folder(out.parent, "slime data")
+    if out.with_suffix(".args.json").exists():
+        raise UserError(f"{out} holds games of another command; give another --output")
     write_lines(out, _rows(job, on_row))
 
 

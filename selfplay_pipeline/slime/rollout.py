@@ -145,7 +145,7 @@ class Dialogue:
     def turn(self, max_new_tokens: int) -> SamplingParams:
         """How one turn is sampled."""
         stops = self.sampling.get("stop_token_ids") or []
-        stop_token_ids = tuple(sorted({*stops, self.chat.end_of_turn}))
+        stop_token_ids = tuple(sorted({*stops, *self.chat.stops}))
         return SamplingParams(self.sampling["temperature"], max_new_tokens, stop_token_ids)
 
     def request(self, turn: SamplingParams) -> dict[str, Any]:

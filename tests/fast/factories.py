@@ -37,6 +37,7 @@ class ByteTokenizer:
 
     chat_template = "chatml"
     name_or_path = "bytes"
+    eos_token_id = 257
     added_tokens_decoder = {256 + number: AddedToken(token, special=True) for number, token in enumerate(SPECIAL)}
 
     def apply_chat_template(self, messages: Any, *, add_generation_prompt: bool, tokenize: bool) -> str:

@@ -76,7 +76,7 @@ def test_every_command_explains_its_options(command):
         (("train", "--data", "/nowhere/train.parquet"), "/nowhere/train.parquet"),
         (("train", "/nowhere/train.parquet"), "/nowhere/train.parquet: no such file"),
         (("train", "/nowhere/train.parquet", "a=b", "~c.d"), "/nowhere/train.parquet: no such file"),
-        (("train", "games.jsonl"), "games.jsonl holds games; `selfplay convert games.jsonl` makes of them"),
+        (("train", "games.jsonl"), "games.jsonl: training reads parquet; `selfplay convert games.jsonl` makes it"),
         (("train", "a.parquet", "b.parquet"), "takes one path, but a.parquet and b.parquet are given"),
         (("train", "a.parquet", "--data", "b.parquet"), "give a.parquet or --data b.parquet, not both"),
         (("train-online", "/nowhere"), "/nowhere/test.parquet: "),
@@ -86,6 +86,8 @@ def test_every_command_explains_its_options(command):
         (("train-online", "--temperature", "0"), "greedy games cannot be trained on"),
         (("train-online", "--model", "/nowhere"), "/nowhere: no Hugging Face model there"),
         (("iterate", "--no-such-option"), "--no-such-option"),
+        (("iterate", "--dry-run", "--plays-per-state", "1"), "play each state at least twice"),
+        (("iterate", "--dry-run", "--temperature", "0"), "greedy games cannot be trained on"),
         (("evaluate", "/nowhere/checkpoint"), "/nowhere/checkpoint: no Hugging Face model there"),
         (
             ("evaluate", "random", "--opponent", "nobody"),

@@ -79,6 +79,11 @@ def test_the_built_ins_differ_from_tiny_in_what_they_are_for():
     }
 
 
+def test_a_section_of_which_all_is_commented_out_changes_nothing(tmp_path):
+    path = written(tmp_path, "generate:\n  # temperature: 0.9\nonline:\n")
+    assert not differing(load_config(path, {}), load_config("tiny", {}))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -19,6 +19,7 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.matching import MatchingGame
 from selfplay_pipeline.games.types import state_rng
 from selfplay_pipeline.generate.chat import ChatPlayer
+from selfplay_pipeline.generate.control import without_control
 from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 from selfplay_pipeline.partners.client import ChatClient
@@ -188,3 +189,9 @@ def test_a_template_that_takes_no_system_message_is_one_clear_line():
     tokenizer = shaped_tokenizer("gemma")
     with pytest.raises(UserError, match="System role not supported"):
         ChatTokenizer(type(tokenizer)(tokenizer_object=tokenizer.backend_tokenizer, chat_template=refusing))
+
+
+@pytest.mark.parametrize("name", [name for name in SHAPES if name != "normalising"])
+def test_a_chat_endpoint_is_sent_no_special_token_of_a_known_family(name):
+    tokens = [token.content for token in shaped_tokenizer(name).added_tokens_decoder.values() if token.special]
+    assert [without_control(f"a{token}b") for token in tokens] == ["ab"] * len(tokens)

@@ -39,9 +39,6 @@ WRITERS = {
     "evaluate": lambda folder: selfplay("evaluate", "random", *FEW, "--plays", 1, "--output", folder),
     "crossplay": lambda folder: selfplay("crossplay", "random", "sharing", *FEW, "--output", folder),
     "model smollm2": lambda folder: selfplay("model", "smollm2", "--output", folder),
-    "slime data": lambda folder: selfplay(
-        "slime", "data", "--config", "tiny", "--num-states", 1, "--output", folder / "data.jsonl"
-    ),
 }
 """Every command that writes, with what is quick. Trainings and loops would be refused for another reason."""
 
@@ -50,7 +47,7 @@ MADE = {
     "train": lambda folder: write_json(folder / "trainer_state" / "training.json", {"model": "m"}),
     "train-online": lambda folder: write_json(folder / "trainer_state" / "training.json", {"online.steps": 5}),
     "iterate": lambda folder: RunDirectory(folder).open(load_config("tiny", {})),
-    "a model": lambda folder: write_json(folder / "config.json", {}),
+    "a model": lambda folder: write_json(folder / "config.json", {"model_type": "qwen2"}),
 }
 STAGES = {"generate", "convert", "train"}
 
@@ -73,6 +70,30 @@ def test_no_other_command_writes_into_a_folder(maker, tmp_path):
         assert done.exit_code == 2, (command, done.output, done.exception)
         assert f"{folder} holds " in done.stderr and f"`selfplay {command.split()[0]}" in done.stderr, done.stderr
         assert content(folder) == before, command
+
+
+def test_files_that_only_have_such_a_name_make_a_folder_nobodys(tmp_path):
+    for name in ("config.json", "manifest.json", "x.args.json"):
+        write_json(tmp_path / name, [{"mine": 1}] if name == "manifest.json" else {"mine": 1})
+    (tmp_path / "test.parquet").write_text("mine")
+    (tmp_path / "y.args.json").write_text("no JSON")
+    assert WRITERS["generate"](tmp_path).exit_code == 0
+
+
+def test_states_for_slime_replace_no_games(tmp_path):
+    assert WRITERS["generate"](tmp_path).exit_code == 0
+    before = content(tmp_path)
+    states = ("slime", "data", "--config", "tiny", "--num-states", 1, "--output")
+    done = selfplay(*states, tmp_path / "games.jsonl")
+    assert done.exit_code == 2 and "holds games of another command" in done.stderr
+    assert content(tmp_path) == before
+    assert selfplay(*states, tmp_path / "states.jsonl").exit_code == 0
+
+
+def test_a_dry_run_of_generate_is_refused_like_the_run(tmp_path):
+    MADE["a model"](tmp_path)
+    done = selfplay("generate", "--dry-run", "--output", tmp_path / "games.jsonl")
+    assert done.exit_code == 2 and f"{tmp_path} holds a model" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["generate", "convert", "games", "evaluate", "crossplay"])

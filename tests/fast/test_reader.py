@@ -10,6 +10,9 @@ from proposal_corpus import (
     BEFORES,
     BOARDS,
     CLOSINGS,
+    DECISIONS,
+    DENYING_LEADS,
+    DENYING_MARKS,
     HOSTILE,
     HOSTILE_SHARED,
     LAYOUTS,
@@ -18,8 +21,10 @@ from proposal_corpus import (
     SHARED,
     STYLES,
     TAGS,
+    TALK_OF_TAGS,
     THREE,
     WHOLES,
+    WITHDRAWING_TAILS,
     Board,
     Style,
     case,
@@ -33,8 +38,8 @@ from selfplay_pipeline.games.text import ParseError, format_proposal, parse_acti
 from selfplay_pipeline.games.types import ActionKind, ErrorKind, state_rng
 from selfplay_pipeline.generate.records import TurnRecord
 
-NOT_READ = {"table turned round", "respectively"}
-"""Two lists side by side: who belongs to whom is a matter of counting, which is refused."""
+NOT_READ = {"table turned round", "respectively", "a hedging sentence"}
+"""Two lists side by side, where who belongs to whom is a matter of counting; and words that could deny the proposal."""
 MATCHING = ((0, 0), (1, 1), (2, 2))
 
 
@@ -75,6 +80,30 @@ def test_a_full_proposal_in_this_style_is_accepted(name: str) -> None:
 def test_a_turn_that_is_no_action_or_another_than_it_seems(name: str) -> None:
     text, wanted = HOSTILE[name]
     assert read(text)[0] == (wanted or "refused")
+
+
+PAIRS = [line.split(": ") for line in THREE.splitlines()]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"[propose] {lead}\n{THREE}" for lead in DENYING_LEADS),
+        *(f"[propose] Proposal:\n{THREE}\n{tail}" for tail in WITHDRAWING_TAILS),
+        *("[propose]\n" + "\n".join(mark.format(*pair) for pair in PAIRS) for mark in DENYING_MARKS),
+        *(f"[propose]\n{DENYING_MARKS[at].format(*PAIRS[0])}\n{THREE.partition(chr(10))[2]}" for at in (2, 6, 11)),
+        "[propose]\nBLEU: Ava Li\nElectra: Daniel Nguyen\nTell me the score of Sofia on GloVe.",
+        "[propose] BLEU: Ava Li, Electra: Daniel Nguyen. My score for GloVe with Sofia Patel is 4.",
+        *(talk.format(THREE) for talk in TALK_OF_TAGS),
+    ],
+)
+def test_what_is_denied_taken_back_quoted_or_only_talked_about_is_no_action(text: str) -> None:
+    assert read(text)[0] == "refused"
+
+
+@pytest.mark.parametrize("text", DECISIONS)
+def test_a_decision_may_have_words_before_its_tag(text: str) -> None:
+    assert read(text)[0] == "accept"
 
 
 @pytest.mark.parametrize("name", HOSTILE_SHARED)

@@ -145,3 +145,19 @@ def test_messages_hold_the_whole_conversation():
 def test_a_missing_model_is_one_clear_line(tmp_path):
     with pytest.raises(UserError, match="no tokenizer found"):
         ChatTokenizer.load(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["gemma", "phi"])
+def test_a_reply_that_ends_with_the_end_of_text_is_not_ended_twice(name):
+    tokenizer = chat(name)
+    end_of_text = tokenizer.tokenizer.eos_token_id
+    assert end_of_text != tokenizer.end_of_turn and set(tokenizer.stops) == {end_of_text, tokenizer.end_of_turn}
+    usual, other = (Stream(tokenizer, 0, "rules", ["table"]) for _ in range(2))
+    for stream, end in ((usual, tokenizer.end_of_turn), (other, end_of_text)):
+        ids = [*tokenizer.tokenizer.encode("hi", add_special_tokens=False), end]
+        prompt = stream.prompt()
+        stream.reply(Completion(ids, [-0.5] * len(ids), FinishReason.STOP, prompt_tokens=0, cached_tokens=0))
+        stream.observe("heard")
+        at = len(prompt) + len(ids)
+        assert stream.prompt()[:at] == prompt + ids
+    assert usual.prompt()[at:] == other.prompt()[at:]
