@@ -26,31 +26,40 @@ _LINKS = """
 and are as assign assigned assigning assignment assigns at be because best by covers does first for get gets give
 given go goes good handle handles has have he in is it item let lets make match matched matches name next of on pair
 paired pairs paper papers put receives review reviewed reviewer reviewers reviewing reviews rightarrow score scored
-scores select selected she should since suggest suggested take taken takes that the their them then they this title to
-value we which while who will with would
+scores select selected she should since suggest suggested take taken takes that the their them then they think this
+title to value we which while who will with would
 """
 LINKS = frozenset(_LINKS.split())
 """Words that may stand beside names, or between the two of a pair. Others there may be part of an unknown name."""
 _LEADS = """
-a account after again agree all allocation an another answer assignments attempt available based begin below board
-both by can cells certain clear combination combine combined combining conclusion consider considering csv current
-data decided decision discussed discussion do everything final find following formal format from given good got great
-have hello here hey hi highest hope html i information into itemize json know knowledge known ll markdown matches
-matching matchings maximize maximizes maximizing maximum me more most much my new no now offer ok okay optimal our
-overall pairing pairings plain plan plus point points possible proposal propose proposed proposing proposition
-propuesta provided python ready reason reasonable result right scores scoring see seems seen shared sharing since so
-solid solution some something strategy submit suggestion sum summary table tabular taking text thank thanks therefore
-these think those thought thus together told total try understood updated us use uses using values vorschlag way well
-what xml yaml yes you your
+a about account after again agree all allocation an another answer assignments attempt available based begin below
+board both by can cells certain clear combination combine combined combining conclusion confidence consider
+considering csv current d data decided decision discussed discussion do everything final find following formal format
+from given go good got great have hello here hey hi highest hope how html i info information into itemize json know
+knowledge known ll markdown matches matching matchings maximize maximizes maximizing maximum me more most much my new
+no now offer ok okay optimal our overall pairing pairings plain plan plus point points possible proposal propose
+proposed proposing proposition propuesta provided python re ready reason reasonable result right scores scoring see
+seems seen shared sharing since so solid solution some something strategy submit suggestion sum summary sure table
+tabular taking text thank thanks therefore these think those thought thus together told total try understood updated
+us use uses using values ve vorschlag way well what xml yaml yes you your
 """
 LEADS = LINKS | frozenset(_LEADS.split())
-"""Words that may stand before the first pair. Others there may say that no proposal follows."""
+"""Words that may stand before the first pair where nothing announces a proposal: others may say that none follows."""
+ANNOUNCED = re.compile(
+    r"\b(?:propos|assign|match|pair(?:s|ings?)\b|plan|suggest|recommend|allocat|finali[sz]e|solution)", re.IGNORECASE
+)
+QUOTED = re.compile(
+    r"\b(?:your|last|previous\w*|earlier|yesterday|old|was|were|had|later|soon|before|may|might|could|against|oppos\w*"
+    r"|hates?|dislikes?|veto\w*|conflicts?|scores? of|tell)\b",
+    re.IGNORECASE,
+)
+"""Words before the first pair by which an announced proposal may be another's, or of another time."""
 DENIALS = re.compile(
     r"""\b(?:not(?!\ (?:visible|seen|known|shown)\b)|no(?!\.?\s*[|\d])|nope|\w+n't|cannot|never|neither|nor|either
     |except|instead|unless|maybe|perhaps|possibly|alternative\w*|otherwise|rather|without|else|unsure|tentative\w*
-    |swap\w*|switch\w*|exchang\w*|revers\w*|rotat\w*|shift\w*|trad(?:e|es|ed|ing)|vice\ versa|other\ way
-    |correction|actually|forget|scratch|retract\w*|withdraw\w*|cancel\w*|back|ignore|disregard|never\ ?mind
-    |changed\ my|wait|hmm+|undo|void|kidding|joking|joke|mistake\w*|wrong|incorrect|invalid|false
+    |opposite|oops|mixed|flip\w*|upside|swap\w*|switch\w*|exchang\w*|revers\w*|rotat\w*|shift\w*|trad(?:e|es|ed|ing)
+    |vice\ versa|other\ way|correction|actually|forget|scratch|retract\w*|withdraw\w*|cancel\w*|back|ignore|disregard
+    |never\ ?mind|changed\ my|wait|hmm+|undo|void|kidding|joking|joke|mistake\w*|wrong|incorrect|invalid|false
     |bad|terrible|awful|worse|worst|excluded|removed|rejected|refused?|example|quote[ds]?)\b""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -214,6 +223,8 @@ def _check_meant(body: str, text: str, found: list[Mention]) -> None:
     denial = DENIALS.search(text[:end] + INVITATION.sub("", tail)) or MARKED_OUT.search(html.unescape(body))
     doubt = denial or DOUBTS.search(lead)
     strange = [word for word in WORD.findall(lead.casefold()) if word not in LEADS and len(word) > 1]
+    if strange and ANNOUNCED.search(lead):
+        strange = QUOTED.findall(lead)
     if doubt or strange:
         what = doubt.group() if doubt else strange[0]
         raise ParseError(

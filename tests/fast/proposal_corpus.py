@@ -489,6 +489,9 @@ WITHDRAWING_TAILS = (
     "This is not good enough, so let me think again.",
     "Actually, reverse the first two.",
     "- not!",
+    "Oops, I mixed up the first two.",
+    "The opposite for the first two, sorry.",
+    "Flip the last two.",
 )
 """Each takes back the pairs that stand before it, or one of them."""
 DENYING_MARKS = (
@@ -537,6 +540,10 @@ TALK_OF_TAGS = (
     "My choice is between two: [accept] - or nothing",
     "If you change BLEU: [accept]. Otherwise no.",
     "Please [accept]",
+    "[accept] only if you change BLEU to Sofia Patel.",
+    "[accept]... no wait, I don't accept.",
+    "[accept] Just kidding, I'm rejecting it.",
+    "[accept] Not yet! First tell me what Sofia scores on GloVe.",
 )
 """Turns without an action: they only speak of one."""
 DECISIONS = (
