@@ -23,25 +23,26 @@ Matching = tuple[tuple[int, int], ...]
 FORM = "write [propose] Proposal: and then one line 'Paper: Reviewer' for each paper"
 
 _LINKS = """
-and are as assign assigned assigning assignment assigns at be because best by covers does first for get gets give
-given go goes good handle handles has have he in is it item let lets make match matched matches name next of on pair
-paired pairs paper papers put receives review reviewed reviewer reviewers reviewing reviews rightarrow score scored
-scores select selected she should since suggest suggested take taken takes that the their them then they think this
-title to value we which while who will with would
+about and are as assign assigned assigning assignment assigns at be because best by covers does first for get gets
+give given go goes good handle handles has have he in is it item let lets make match matched matches name next of on
+pair paired pairs paper papers put receives review reviewed reviewer reviewers reviewing reviews rightarrow score
+scored scores select selected she should since suggest suggested take taken takes that the their them then they think
+this title to value we which while who will with would
 """
 LINKS = frozenset(_LINKS.split())
 """Words that may stand beside names, or between the two of a pair. Others there may be part of an unknown name."""
 _LEADS = """
-a about account after again agree all allocation an another answer assignments attempt available based begin below
-board both by can cells certain clear combination combine combined combining conclusion confidence consider
-considering csv current d data decided decision discussed discussion do everything final find following formal format
-from given go good got great have hello here hey hi highest hope how html i info information into itemize json know
-knowledge known ll markdown matches matching matchings maximize maximizes maximizing maximum me more most much my new
-no now offer ok okay optimal our overall pairing pairings plain plan plus point points possible proposal propose
-proposed proposing proposition propuesta provided python re ready reason reasonable result right scores scoring see
-seems seen shared sharing since so solid solution some something strategy submit suggestion sum summary sure table
-tabular taking text thank thanks therefore these think those thought thus together told total try understood updated
-us use uses using values ve vorschlag way well what xml yaml yes you your
+a about account after again agree agreed all allocation am an another answer assignments attempt available based been
+begin below board both by can cells certain clear combination combine combined combining conclusion confidence
+consider considering csv current d data decided decision discussed discussion do enough everything final find
+following formal format from given go good got great have hello here hey hi highest hope how html i info information
+input into itemize json know knowledge known ll m markdown matches matching matchings maximize maximizes maximizing
+maximum me more most much my new no now offer ok okay optimal our overall pairing pairings plain plan plus point
+points possible proposal propose proposed proposing proposition propuesta provided python re ready reason reasonable
+result right scores scoring see seem seems seen shared sharing since so solid solution some something strategy submit
+suggestion sum summary sure table tabular taking text thank thanks therefore these think thinking those thought thus
+together told total try understood updated us use uses using values ve very vorschlag way well what xml yaml yes you
+your
 """
 LEADS = LINKS | frozenset(_LEADS.split())
 """Words that may stand before the first pair where nothing announces a proposal: others may say that none follows."""
@@ -66,8 +67,10 @@ DENIALS = re.compile(
 """What takes a proposal or a pair of it back, wherever it stands."""
 MARKED_OUT = re.compile(r"[≠❌❎✗✘✖🚫⛔]|!=|~~|\[ \]|</?(?:s|del|strike)\b|<!--", re.IGNORECASE)
 """Marks that do the same; some of them are markup, which reading removes."""
-DOUBTS = re.compile(r"\b(?:or|if|but|avoid)\b|\bmy (?:\w+ )?scores?(?= (?:are|is)\b|:)|(?<!\?)\?(?!\?)", re.IGNORECASE)
+DOUBTS = re.compile(r"\b(?:or|if|but|avoid)\b|(?<!\?)\?(?!\?)", re.IGNORECASE)
 """What leaves open whether the names around it are meant. Two question marks are a hidden score."""
+OWN_SCORES = re.compile(r"\bmy (?:\w+ )?scores?(?: are| is)?:?\s*$", re.IGNORECASE)
+"""Behind this stand scores, and no proposal."""
 INVITATION = re.compile(r"\b(?:let me know|if (?:you|this|that|it|there)|unless you)\b[^.!?\n]*", re.IGNORECASE)
 """The partner may be asked to disagree, behind the last pair."""
 
@@ -221,7 +224,7 @@ def _check_meant(body: str, text: str, found: list[Mention]) -> None:
     start, end = (found[0].start, found[-1].end) if found else (len(text), len(text))
     lead, tail = text[:start], text[end:]
     denial = DENIALS.search(text[:end] + INVITATION.sub("", tail)) or MARKED_OUT.search(html.unescape(body))
-    doubt = denial or DOUBTS.search(lead)
+    doubt = denial or DOUBTS.search(lead) or OWN_SCORES.search(lead)
     strange = [word for word in WORD.findall(lead.casefold()) if word not in LEADS and len(word) > 1]
     if strange and ANNOUNCED.search(lead):
         strange = QUOTED.findall(lead)

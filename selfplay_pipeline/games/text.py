@@ -22,6 +22,8 @@ ABOUT_TAGS = re.compile(
 """Words of an unfinished sentence before a tag that talk about it."""
 GOES_ON = re.compile(r"[\"'”’)]?[^\S\n]+(?:[a-z]|[-–—])")
 """What stands behind the tag of an answer that is part of a longer sentence."""
+SUBJECT = re.compile(r"\W*[^\S\n](?:is|was|would|could|might|may)\b", re.IGNORECASE)
+"""The same, also where the tag opens the turn."""
 RETRACTED = re.compile(r"\b(?:only if|unless|not yet|no,? wait|kidding|joking|oops)\b", re.IGNORECASE)
 """What takes an acceptance back, or makes it depend on something."""
 
@@ -88,7 +90,7 @@ def _opens(kind: ActionKind, tag: re.Match[str]) -> bool:
     closed = behind.lstrip(EMPHASIS + " '”’)")
     if kind in ANSWERS and (closed.startswith("?") or (before and GOES_ON.match(behind))):
         return False
-    if kind is ActionKind.ACCEPT and RETRACTED.search(behind):
+    if (kind in ANSWERS and SUBJECT.match(behind)) or (kind is ActionKind.ACCEPT and RETRACTED.search(behind)):
         return False
     line = tag.string[: tag.start()].rpartition("\n")[2].rstrip(EMPHASIS + " \t'“‘(\\")
     amid_a_sentence = line[-1:].isalnum() or line.endswith((",", ")", ";"))

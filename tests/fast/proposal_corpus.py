@@ -540,6 +540,8 @@ TALK_OF_TAGS = (
     "My choice is between two: [accept] - or nothing",
     "If you change BLEU: [accept]. Otherwise no.",
     "Please [accept]",
+    "[accept] is not something I can say here, sorry.",
+    "[reject] is what I would say if you proposed Ava for BLEU.",
     "[accept] only if you change BLEU to Sofia Patel.",
     "[accept]... no wait, I don't accept.",
     "[accept] Just kidding, I'm rejecting it.",
