@@ -176,11 +176,17 @@ def _config(source: str | None, **overrides: Any) -> Config:
     return load_config(source, {key.replace("__", "."): value for key, value in overrides.items()}, announced.append)
 
 
-def _path_and_overrides(command: str, arguments: list[str] | None) -> tuple[Path | None, list[str]]:
+def _path_and_overrides(
+    command: str, arguments: list[str] | None, option: str, given: Path | None
+) -> tuple[Path | None, list[str]]:
     """What stands after a training command: at most one path, and verl's keys.
 
+    Args:
+        option: the option that takes the same path.
+        given: what it was given.
+
     Raises:
-        UserError: it is neither.
+        UserError: several paths are given.
     """
     overrides = [
         argument
@@ -190,7 +196,9 @@ def _path_and_overrides(command: str, arguments: list[str] | None) -> tuple[Path
     paths = [argument for argument in arguments or () if argument not in overrides]
     if len(paths) > 1:
         raise UserError(f"{command}: takes one path, but {' and '.join(paths)} are given; verl's keys are KEY=VALUE")
-    return (Path(paths[0]) if paths else None), overrides
+    if paths and given is not None:
+        raise UserError(f"{command}: give {paths[0]} or {option} {given}, not both")
+    return (Path(paths[0]) if paths else given), overrides
 
 
 def _warn(message: str | None) -> None:
@@ -314,10 +322,8 @@ def train(
     Killed, the same command continues at the last saved step. An example with a key of verl's:
     selfplay train data/train.parquet -- actor_rollout_ref.actor.clip_ratio_c=5
     """
-    named, overrides = _path_and_overrides("train", arguments)
-    if named is not None and data is not None:
-        raise UserError(f"train: give {named} or --data {data}, not both")
-    data = named or data or DATA / "train.parquet"
+    data, overrides = _path_and_overrides("train", arguments, "--data", data)
+    data = data or DATA / "train.parquet"
     if data.suffix == ".jsonl":
         raise UserError(f"train: {data}: training reads parquet; `selfplay convert {data}` makes it from games")
     settings = _config(
@@ -404,9 +410,7 @@ def train_online(
     `selfplay evaluate`, which stay held out. Groups whose plays all scored alike are left out of an update.
     Killed, the same command continues at the last saved step.
     """
-    named, overrides = _path_and_overrides("train-online", arguments)
-    if named is not None and games is not None:
-        raise UserError(f"train-online: give {named} or --games {games}, not both")
+    games, overrides = _path_and_overrides("train-online", arguments, "--games", games)
     settings = _config(
         config,
         model=model,
@@ -427,7 +431,7 @@ def train_online(
     from selfplay_pipeline.ui import show_online
 
     _warn(settings.train.clip_without_effect(online=True))
-    show_online(run(settings, output, named or games))
+    show_online(run(settings, output, games))
 
 
 @app.command()
