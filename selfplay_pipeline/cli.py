@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
@@ -16,6 +17,7 @@ import typer.core
 from selfplay_pipeline.cli_slime import slime_app
 from selfplay_pipeline.command_line import announced, earlier_names, program
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.harmless import one_line
 
 if TYPE_CHECKING:
     from selfplay_pipeline.config import Config
@@ -25,13 +27,26 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+LARGEST = 2**31 - 1
+"""Of numbers on the command line, as of those in the configuration."""
+UsageError: Any = typer.BadParameter.__base__
+"""A mistyped option, which typer does not export."""
+
+
 class Commands(typer.core.TyperGroup):
     """Exit 2 with one line for a user's mistake, 1 for a failure, 130 for Ctrl-C."""
 
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Understand the options before the command."""
+        _check_not_empty(args)
+        with _in_one_line():
+            return super().make_context(info_name, args, parent, **extra)
+
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; mistakes in the options are left to typer."""
+        """Run a command; typer says what is wrong with its options, and shows how to get help."""
         try:
-            return super().invoke(ctx)
+            with _in_one_line():
+                return super().invoke(ctx)
         except UserError as error:
             _fail(str(error), 2)
         except KeyboardInterrupt:
@@ -39,15 +54,38 @@ class Commands(typer.core.TyperGroup):
         except BaseExceptionGroup as group:
             _fail_group(group)
         except OSError as error:
-            if error.filename is None or os.environ.get("SELFPLAY_DEBUG"):
+            if error.errno == errno.EPIPE or os.environ.get("SELFPLAY_DEBUG"):
                 raise
-            _fail(f"{error.filename}: {error.strerror}; give another file or folder, or mend this one", 2)
+            if error.filename is None:
+                _fail(error.strerror or str(error), 1)
+            _fail(f"{os.fsdecode(error.filename)}: {error.strerror}; give another file or folder, or fix this one", 2)
         except Exception as error:
             if os.environ.get("SELFPLAY_DEBUG") or not _expected(error):
                 raise
             _fail(str(error), 1)
         finally:
             announced.clear()
+
+
+def _check_not_empty(arguments: list[str]) -> None:
+    """Refuse an empty value, which names no file and no model; verl's own keys may be empty."""
+    for before, argument in zip(["an argument", *arguments], arguments, strict=False):
+        if argument == "--":
+            return
+        if not argument or (argument.startswith("--") and argument.endswith("=")):
+            _fail(f"{argument or before}: an empty value is given; leave it out, or give one", 2)
+
+
+@contextlib.contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Let a usage error say in one bounded line what was typed."""
+    try:
+        yield
+    except UsageError as error:
+        message = one_line(error.format_message())
+        if message:  # without one it shows the help
+            error.format_message = lambda: message
+        raise
 
 
 app = typer.Typer(
@@ -128,8 +166,14 @@ KeepZeroSignal = Annotated[
 
 def main() -> None:
     """The command `selfplay`."""
+    from selfplay_pipeline import terminal
+
     stop_like_ctrl_c()
-    app(prog_name=program())
+    terminal.guard()
+    try:
+        app(prog_name=program())
+    finally:
+        terminal.finish()
 
 
 def stop_like_ctrl_c() -> None:
@@ -162,10 +206,13 @@ def _fail_group(group: BaseExceptionGroup[BaseException]) -> NoReturn:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    from selfplay_pipeline.harmless import harmless
+    from selfplay_pipeline.terminal import say, say_failure
 
-    message = harmless(message, lines=code == 1).replace("`selfplay ", f"`{program()} ")
-    print(f"selfplay: {message}", file=sys.stderr)
+    message = message.replace("`selfplay ", f"`{program()} ")
+    if code == 1:
+        say_failure(message)
+    else:
+        say(f"selfplay: {message}")
     sys.exit(code)
 
 
@@ -202,8 +249,10 @@ def _path_and_overrides(
 
 
 def _warn(message: str | None) -> None:
+    from selfplay_pipeline.terminal import say
+
     if message is not None:
-        print(f"selfplay: warning: {message}", file=sys.stderr)
+        say(f"selfplay: warning: {message}")
 
 
 @app.command()
@@ -222,7 +271,7 @@ def generate(
     server_url: ServerUrl = None,
     player0: Annotated[str, typer.Option(help=f"Who speaks first: {PLAYERS}.")] = "policy",
     player1: Annotated[str, typer.Option(help="Who speaks second, likewise.")] = "policy",
-    first_state: Annotated[int, typer.Option(min=0, help="Number of the first game state.")] = 0,
+    first_state: Annotated[int, typer.Option(min=0, max=LARGEST, help="Number of the first game state.")] = 0,
     output: Annotated[Path, typer.Option(help="JSONL file; one play a line.")] = DATA / "selfplay_games.jsonl",
     dry_run: DryRun = False,
 ) -> None:
@@ -246,12 +295,13 @@ def generate(
         engine__server_url=server_url or None,
     )
     from selfplay_pipeline.stages import check_generate, generate_games, plan_generate
+    from selfplay_pipeline.terminal import result
     from selfplay_pipeline.ui import say_announced, show_summary
 
     if dry_run:
         check_generate(settings, output, first_state, (player0, player1))
         say_announced()
-        print(plan_generate(settings, output, (player0, player1)))
+        result(plan_generate(settings, output, (player0, player1)))
         return
     summary = _run(generate_games(settings, output, first_state=first_state, seats=(player0, player1)))
     show_summary(summary, output)
@@ -280,16 +330,18 @@ def convert(
     --model, and everything that was verified is printed and written beside it.
     """
     settings = _config(config, model=model, seed=seed, convert__val_fraction=val_fraction)
+    from selfplay_pipeline.terminal import result
+
     if check is not None:
         from selfplay_pipeline.convert.check import check_parquet
 
         thinking = settings.generate.thinking
-        print(check_parquet(check, str(settings.model), thinking=thinking).to_text(), end="")
+        result(check_parquet(check, str(settings.model), thinking=thinking).to_text().rstrip("\n"))
         return
     from selfplay_pipeline.stages import convert_games
 
     report = convert_games(settings, games, output or games.parent, skip_bad=skip_bad)
-    print(report.to_text(), end="")
+    result(report.to_text().rstrip("\n"))
 
 
 @app.command()
@@ -351,9 +403,9 @@ def train(
 @app.command()
 def games(
     output: Annotated[Path, typer.Option(help="Folder for train.parquet and test.parquet.")] = ONLINE / "games",
-    num_train: Annotated[int, typer.Option(min=1, help="Game states to train on.")] = 1000,
+    num_train: Annotated[int, typer.Option(min=1, max=LARGEST, help="Game states to train on.")] = 1000,
     num_test: Annotated[
-        int, typer.Option(min=1, help="Game states to validate on, apart from those of `evaluate`.")
+        int, typer.Option(min=1, max=LARGEST, help="Game states to validate on, apart from those of `evaluate`.")
     ] = 100,
     per_player: Annotated[
         bool, typer.Option("--per-player", help="A row for each player; throws half of each play away.")
@@ -367,11 +419,12 @@ def games(
     give that player's rows alone, so that half of what is played is not trained on.
     """
     from selfplay_pipeline.stages import online_games
+    from selfplay_pipeline.terminal import result
     from selfplay_pipeline.ui import say_announced
 
     online_games(_config(config, seed=seed), output, num_train, num_test, per_player=per_player)
     say_announced()
-    print(f"{output}: train.parquet, test.parquet")
+    result(one_line(f"{output}: train.parquet, test.parquet"))
 
 
 @app.command(name="train-online")
@@ -503,11 +556,12 @@ def iterate(
     _warn(settings.train.clip_without_effect())
     if dry_run:
         from selfplay_pipeline.iterate.run import plan_iterate
+        from selfplay_pipeline.terminal import result
         from selfplay_pipeline.ui import say_announced
 
         plan = plan_iterate(settings, output)
         say_announced()
-        print(*plan, sep="\n")
+        result("\n".join(map(one_line, plan)))
         return
     from selfplay_pipeline.iterate.run import run_iterate
     from selfplay_pipeline.ui import show_run
@@ -560,6 +614,7 @@ def evaluate(
         default_folder,
         run_evaluate,
     )
+    from selfplay_pipeline.terminal import result
     from selfplay_pipeline.ui import say_announced
     from selfplay_pipeline.ui_evaluate import show_differences, show_evaluation
 
@@ -578,7 +633,7 @@ def evaluate(
     if dry_run:
         check_job(settings, job)
         say_announced()
-        print(job.plan())
+        result(one_line(job.plan()))
         return
     show_evaluation(_run(run_evaluate(settings, job)), job.output)
     if compare is not None:
@@ -591,7 +646,7 @@ def crossplay(
     config: ConfigFile = None,
     states: StatesFile = None,
     num_states: NumStates = None,
-    plays: Annotated[int, typer.Option(min=1, help="Plays of each state and pair.")] = 1,
+    plays: Annotated[int, typer.Option(min=1, max=LARGEST, help="Plays of each state and pair.")] = 1,
     temperature: Temperature = None,
     max_new_tokens: MaxNewTokens = None,
     max_concurrency: Concurrency = None,
@@ -670,6 +725,7 @@ def report(
     """
     from selfplay_pipeline.report.draw import formats_in
     from selfplay_pipeline.report.sources import discover
+    from selfplay_pipeline.terminal import result
     from selfplay_pipeline.ui import progress
 
     as_page = form.strip().lower() == "html"
@@ -682,10 +738,10 @@ def report(
         scans = scan_all(source, on_progress)
     if as_page:
         page = write_page(source, scans, output or folder / "report.html")
-        print(f"{page}: {page.stat().st_size / 1e6:.1f} MB; open it in a browser")
+        result(one_line(f"{page}: {page.stat().st_size / 1e6:.1f} MB; open it in a browser"))
         return
     for plot in write_plots(source, scans, formats, output or folder / "plots"):
-        print(plot)
+        result(one_line(str(plot)))
 
 
 @app.command()
@@ -709,12 +765,11 @@ def show(
     given = [name for name, on in exclusive.items() if on]
     if len(given) > 1:
         raise UserError(f"show: {' and '.join(given)} exclude each other; give one of them")
-    from rich.console import Console
-
     from selfplay_pipeline.report import terminal
     from selfplay_pipeline.report.tokens import NO_TOKENS, find_decoder, nearby_checkpoints
+    from selfplay_pipeline.terminal import Terminal, say
 
-    console = Console(highlight=False, markup=False)
+    console = Terminal()
 
     def show(record: PlayRecord) -> None:
         decoder = find_decoder([record.policy.checkpoint, *nearby_checkpoints(file)]) if tokens else None
@@ -724,7 +779,7 @@ def show(
 
     if follow:
         if not file.exists():
-            print(f"waiting for {file}", file=sys.stderr)
+            say(f"waiting for {file}")
         with contextlib.suppress(KeyboardInterrupt):
             for record, count in terminal.follow(file):
                 if count > 1:
@@ -741,10 +796,11 @@ def show_config(config: ConfigFile = None, model: Model = None) -> None:
     import yaml
 
     settings = _config(config, model=model)
+    from selfplay_pipeline.terminal import result
     from selfplay_pipeline.ui import say_announced
 
     say_announced()
-    print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), end="")
+    result(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False).rstrip("\n"))
 
 
 @model_app.command()
@@ -756,7 +812,7 @@ def tiny(
     lesson: Annotated[
         str, typer.Option(help="self-play, or shy: to hold player 0's seat opposite the shy partner, asking a little.")
     ] = "self-play",
-    seed: Annotated[int, typer.Option(min=0, help="Seeds weights, games and batches.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST, help="Seeds weights, games and batches.")] = 0,
 ) -> None:
     """Build the tiny model: tokenizer, a Qwen2 checkpoint of about 1M parameters, warm start on scripted games.
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from selfplay_pipeline.command_line import announced, earlier_names
+from selfplay_pipeline.harmless import one_line
 
 slime_app = typer.Typer(
     help="The shy partner's experiment: prompt data for slime, a check of slime, and what its runs show.",
@@ -48,6 +49,7 @@ def data(
     """
     from selfplay_pipeline.config import load_config
     from selfplay_pipeline.slime.data import DataJob, write_data
+    from selfplay_pipeline.terminal import result
     from selfplay_pipeline.ui import progress, say_announced
 
     overrides = {"evaluate.state_seed" if held_out else "seed": seed, "game.max_length": max_length}
@@ -63,11 +65,11 @@ def data(
     )
     if dry_run:
         say_announced()
-        print(job.plan(output))
+        result(one_line(job.plan(output)))
         return
     with progress("sampling game states", brief=True) as on_progress:
         write_data(output, job, lambda count: on_progress(count, num_states, str))
-    print(f"{output}: {num_states} rows; slime reads it with --input-key prompt --metadata-key metadata")
+    result(one_line(f"{output}: {num_states} rows; slime reads it with --input-key prompt --metadata-key metadata"))
 
 
 @slime_app.command(context_settings=earlier_names(config="custom-config"))
@@ -84,10 +86,10 @@ def check(
 
     Reads slime's source without importing it, which would need Megatron and a GPU.
     """
-    from rich.console import Console
     from rich.table import Table
 
     from selfplay_pipeline.slime.check import check_all
+    from selfplay_pipeline.terminal import Terminal
 
     found = check_all(slime, custom_config, data or [])
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
@@ -95,7 +97,7 @@ def check(
         table.add_row("ok" if item.ok else "missing", item.what, item.found)
         if not item.ok:
             table.add_row("", "", f"→ {item.remedy}")
-    Console(markup=False, highlight=False).print(table)
+    Terminal().print(table)
     if not all(item.ok for item in found):
         raise typer.Exit(2)
 

@@ -5,30 +5,25 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.registry import GameConfig
 from selfplay_pipeline.online.config import OnlineOptions
 from selfplay_pipeline.partners.config import PartnerConfig
+from selfplay_pipeline.sections import Section
+from selfplay_pipeline.small_files import check_regular
 from selfplay_pipeline.train.config import TrainOptions
+from selfplay_pipeline.yaml_file import YamlFile, read_yaml
 
 TINY_MODEL = "data/tiny_model"
 GPU_MODEL = "Qwen/Qwen2.5-7B-Instruct"
 BUILT_IN = ("tiny", "default", "tiny4x4", "tiny_shy")
 """Configurations in the folder `configs`."""
-
-
-class Section(BaseModel):
-    """A part of the configuration; unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 class EngineConfig(Section):
@@ -163,7 +158,7 @@ def load_config(
         file = _built_in(source)
         said = source
     else:
-        file = _read(source, Path(source))
+        file = _read(source)
         base, why = file.data.pop("base", None), "as the file says"
         if base is None:
             base, why = _base_for(given.get("model", file.data.get("model")))
@@ -186,19 +181,6 @@ def load_config(
     return config
 
 
-@dataclass
-class _File:
-    """A YAML file: its keys and values, and where they stand."""
-
-    name: str
-    node: yaml.Node | None
-    data: dict[str, Any]
-
-    def where(self, path: list[str]) -> str:
-        """File, line and key, for an error."""
-        return f"{self.name}:{_line(self.node, path)}: key '{'.'.join(path)}'"
-
-
 def _base_for(model: Any) -> tuple[str, str]:
     """The built-in configuration that is used where none is named, and why."""
     if not gpu_visible():
@@ -208,31 +190,21 @@ def _base_for(model: Any) -> tuple[str, str]:
     return "default", "a GPU is visible"
 
 
-def _built_in(name: str) -> _File:
+def _built_in(name: str) -> YamlFile:
     """A built-in configuration, with what it builds on."""
-    file = _read(name, Path(str(resources.files("selfplay_pipeline") / "configs" / f"{name}.yaml")))
+    file = read_yaml(Path(str(resources.files("selfplay_pipeline") / "configs" / f"{name}.yaml")), name)
     base = file.data.pop("base", None)
     if base is not None:
         file.data = _merged(_built_in(base).data, file.data)
     return file
 
 
-def _read(source: str, path: Path) -> _File:
-    try:
-        text = path.read_text()
-        node = yaml.compose(text)
-        data = yaml.safe_load(text) or {}
-    except FileNotFoundError:
-        raise UserError(
-            f"--config: no built-in configuration or file {source!r}; built-in: {', '.join(BUILT_IN)}"
-        ) from None
-    except OSError as error:
-        raise UserError(f"--config {source}: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"--config {source}: not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(data, dict):
-        raise UserError(f"--config {source}: expected keys and values, found {type(data).__name__}")
-    return _File(source, node, data)
+def _read(source: str) -> YamlFile:
+    path = Path(source)
+    if not path.exists():
+        raise UserError(f"--config: no built-in configuration or file {source!r}; built-in: {', '.join(BUILT_IN)}")
+    check_regular(path, "give a YAML file to --config")
+    return read_yaml(path)
 
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -246,7 +218,7 @@ def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _explain(error: ValidationError, file: _File, given: dict[str, Any]) -> str:
+def _explain(error: ValidationError, file: YamlFile, given: dict[str, Any]) -> str:
     first = error.errors()[0]
     path = [str(part) for part in first["loc"]]
     key = ".".join(path)
@@ -254,18 +226,6 @@ def _explain(error: ValidationError, file: _File, given: dict[str, Any]) -> str:
     what = (
         "there is no such key; `selfplay config` prints all keys"
         if first["type"] == "extra_forbidden"
-        else first["msg"]
+        else str(first["msg"]).removeprefix("Value error, ")
     )
     return f"{where}: {what}"
-
-
-def _line(node: yaml.Node | None, path: list[str]) -> int:
-    line = 1
-    for part in path:
-        if not isinstance(node, yaml.MappingNode):
-            break
-        for key, value in node.value:
-            if key.value == part:
-                line, node = key.start_mark.line + 1, value
-                break
-    return line

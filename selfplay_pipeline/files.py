@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, ValidationError
 
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.small_files import read_json as read_json
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -52,22 +53,6 @@ def write_lines(path: Path, lines: Iterable[Any]) -> None:
     write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
-def read_json(path: Path) -> Any:
-    """Read JSON.
-
-    Raises:
-        UserError: the file is missing or not JSON.
-    """
-    try:
-        return json.loads(path.read_text())
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: not JSON: not even text") from None
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
-
-
 def read_model(path: Path, kind: type[Model], writer: str) -> Model:
     """Read JSON as a pydantic model.
 
@@ -75,7 +60,7 @@ def read_model(path: Path, kind: type[Model], writer: str) -> Model:
         UserError: the file is missing, not JSON or not of this kind; names `writer`, the command that writes it.
     """
     try:
-        return kind.model_validate(read_json(path))
+        return kind.model_validate(read_json(path, f"`{writer}` writes this file"))
     except ValidationError as error:
         raise UserError(f"{path}: {explain(error)}; `{writer}` writes this file") from None
 
@@ -84,7 +69,8 @@ def explain(error: ValidationError) -> str:
     """The first thing that is wrong, and in which field."""
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"])
-    return f"field '{field}': {first['msg']}" if field else str(first["msg"])
+    what = str(first["msg"]).removeprefix("Value error, ")
+    return f"field '{field}': {what}" if field else what
 
 
 def check_checkpoint(name: str) -> None:

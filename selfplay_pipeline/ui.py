@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.progress import (
     BarColumn,
@@ -27,15 +27,17 @@ from rich.text import Text
 
 from selfplay_pipeline.command_line import announced, program
 from selfplay_pipeline.evaluate.figures import LABELS
-from selfplay_pipeline.files import read_json
 from selfplay_pipeline.generate.summary import Summary
+from selfplay_pipeline.harmless import one_line
+from selfplay_pipeline.small_files import read_object
+from selfplay_pipeline.terminal import Terminal
 
 if TYPE_CHECKING:
     from selfplay_pipeline.iterate.manifest import RunDirectory, Stage
     from selfplay_pipeline.online.run import OnlineResult
     from selfplay_pipeline.train.run import TrainResult
 
-console = Console(stderr=True, highlight=False, markup=False)
+console = Terminal(stderr=True)
 LOG_EVERY_SECONDS, DRAW_EVERY_SECONDS = 15.0, 0.2
 LIVE_ROWS = 12
 """Iterations of a run that are shown while it goes on."""
@@ -56,10 +58,15 @@ class Reporter(Protocol):
     def __call__(self, done: int, total: int, figures: Callable[[], str]) -> None: ...
 
 
+def say(line: str) -> None:
+    """Print one line for people; above a bar or a table if one is drawn."""
+    console.print(one_line(line), soft_wrap=True)
+
+
 def say_announced() -> None:
     """Something begins: say what was announced."""
     while announced:
-        console.print(announced.pop(0), soft_wrap=True)
+        say(announced.pop(0))
 
 
 @contextmanager
@@ -71,13 +78,14 @@ def progress(title: str, begin: str = "", *, brief: bool = False) -> Iterator[Re
         brief: for what may be over at once: in a log there is nothing to read of it in the first 15 s, and on a
             terminal nothing stays.
     """
+    title = one_line(title)
     if console.is_terminal:
         say_announced()
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.fields[figures]}", markup=False),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
@@ -120,7 +128,7 @@ class _Heartbeat(threading.Thread):
     def _print(self, line: str) -> None:
         say_announced()
         self.last = time.monotonic()
-        console.print(line, soft_wrap=True)
+        say(line)
 
     def run(self) -> None:
         while not self.over.wait(max(0.0, self.last + LOG_EVERY_SECONDS - time.monotonic())):
@@ -155,6 +163,7 @@ def waiting(title: str) -> Iterator[Callable[[str], None]]:
 
     Yields a function that changes the text.
     """
+    title = one_line(title)
     if not console.is_terminal:
         with _Heartbeat(title) as beat:
             beat.say(title)
@@ -164,7 +173,7 @@ def waiting(title: str) -> Iterator[Callable[[str], None]]:
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=None)
-        yield lambda text: bar.update(task, description=text)
+        yield lambda text: bar.update(task, description=one_line(text))
 
 
 def figures_of(summary: Summary) -> str:
@@ -179,7 +188,9 @@ def figures_of(summary: Summary) -> str:
 def show_summary(summary: Summary, output: Path) -> None:
     """The closing table of `generate`."""
     data = summary.to_dict()
-    table = Table(title=f"{data['plays']} plays of {data['groups']} game states in {output}", show_header=False)
+    table = Table(
+        title=one_line(f"{data['plays']} plays of {data['groups']} game states in {output}"), show_header=False
+    )
     table.add_row("mean normalised reward", f"{data['mean_reward']:.4f} ± {data['reward_standard_error']:.4f}")
     table.add_row("agreement rate", f"{data['agreement_rate']:.1%}")
     table.add_row("statuses", ", ".join(f"{name} {count}" for name, count in sorted(data["statuses"].items())))
@@ -200,14 +211,14 @@ def show_summary(summary: Summary, output: Path) -> None:
             "partner's tokens", f"{used.prompt_tokens:,} in, {used.completion_tokens:,} out, ${used.dollars:.2f}"
         )
     table.add_row("time", f"{data['seconds']:.1f} s, {data['plays_per_second']:.2f} plays/s")
-    Console(markup=False).print(table)
+    Terminal(highlight=True).print(table)
 
 
 def show_training(result: TrainResult) -> None:
     """The closing lines of `train`."""
-    Console(highlight=False, markup=False).print(
+    Terminal().print(
         f"{result.steps} steps on {result.groups} groups ({result.groups_without_signal} without signal) in "
-        f"{result.seconds_total:.0f} s\ncheckpoint: {result.checkpoint}\nmetrics:    {result.metrics_path}",
+        f"{result.seconds_total:.0f} s\n{_where(result)}",
         soft_wrap=True,
     )
 
@@ -220,12 +231,17 @@ def show_online(result: OnlineResult) -> None:
     for name, label in LABELS.items():
         if result.before.get(name) is not None and result.after.get(name) is not None:
             table.add_row(label, f"{result.before[name]:.3f}", f"{result.after[name]:.3f}")
-    show = Console(highlight=False, markup=False)
+    show = Terminal()
     show.print(table)
     times = f"{result.seconds_total:.0f} s"
     if result.seconds_to_first_step is not None and result.seconds_per_step is not None:
         times += f": {result.seconds_to_first_step:.0f} s before the first step, {result.seconds_per_step:.1f} s a step"
-    show.print(f"{times}\ncheckpoint: {result.checkpoint}\nmetrics:    {result.metrics_path}", soft_wrap=True)
+    show.print(f"{times}\n{_where(result)}", soft_wrap=True)
+
+
+def _where(result: TrainResult | OnlineResult) -> str:
+    """What a training has written, a line each."""
+    return one_line(f"checkpoint: {result.checkpoint}") + "\n" + one_line(f"metrics:    {result.metrics_path}")
 
 
 @contextmanager
@@ -236,13 +252,13 @@ def watching(run: RunDirectory) -> Iterator[Callable[[str], None]]:
     """
     say_announced()
     if not console.is_terminal:
-        yield lambda text: console.print(text, soft_wrap=True)
+        yield say
         return
     token = _in_table.set(True)
     try:
         with Live(run_table(run, newest=LIVE_ROWS), console=console, transient=True) as live:
             yield lambda text: live.update(
-                Group(run_table(run, newest=LIVE_ROWS), Text(text, style="bold")), refresh=True
+                Group(run_table(run, newest=LIVE_ROWS), Text(one_line(text), style="bold")), refresh=True
             )
     finally:
         _in_table.reset(token)
@@ -251,7 +267,7 @@ def watching(run: RunDirectory) -> Iterator[Callable[[str], None]]:
 def run_table(run: RunDirectory, newest: int | None = None) -> Table:
     """One row an iteration, or only of the `newest` ones; what is not done yet is empty."""
     table = Table(
-        title=f"self-play in {run.path}",
+        title=one_line(f"self-play in {run.path}"),
         caption="reward, agreed, illegal, msgs: of the games trained on, which the checkpoint before played\n"
         "held out, greedy: of the new checkpoint; flat: groups without signal; seconds per stage",
         box=None,
@@ -286,13 +302,13 @@ def run_table(run: RunDirectory, newest: int | None = None) -> Table:
 
 def show_run(run: RunDirectory) -> None:
     """The closing table of `iterate`, and where the checkpoints are."""
-    Console(markup=False).print(run_table(run))
-    show = Console(highlight=False, markup=False)
+    Terminal(highlight=True).print(run_table(run))
+    show = Terminal()
     trained = [number for number, stages in sorted(run.state.iterations.items()) if "train" in stages]
-    show.print(f"newest checkpoint: {short(run.checkpoint(trained[-1]))}", soft_wrap=True)
+    show.print(one_line(f"newest checkpoint: {short(run.checkpoint(trained[-1]))}"), soft_wrap=True)
     if (run.path / "best.json").exists():
-        best = read_json(run.path / "best.json")
-        show.print(
-            f"best on held-out states: iteration {best['iteration']}, {short(best['checkpoint'])}", soft_wrap=True
-        )
-    show.print(f"to look at curves and games: {program()} report {shlex.quote(short(str(run.path)))}", soft_wrap=True)
+        best = read_object(run.path / "best.json", "selfplay iterate", "iteration", "checkpoint")
+        where = short(str(best["checkpoint"]))
+        show.print(one_line(f"best on held-out states: iteration {best['iteration']}, {where}"), soft_wrap=True)
+    command = f"{program()} report {shlex.quote(short(str(run.path)))}"
+    show.print(one_line(f"to look at curves and games: {command}"), soft_wrap=True)

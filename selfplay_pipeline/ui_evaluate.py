@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from selfplay_pipeline.evaluate.bootstrap import Interval
@@ -13,6 +12,8 @@ from selfplay_pipeline.evaluate.crossplay import CrossPlay
 from selfplay_pipeline.evaluate.figures import LABELS
 from selfplay_pipeline.evaluate.run import Evaluation, Mode
 from selfplay_pipeline.evaluate.states import ABOUT_OWN_VIEW
+from selfplay_pipeline.harmless import one_line
+from selfplay_pipeline.terminal import Terminal
 
 
 def show_evaluation(evaluation: Evaluation, folder: Path) -> None:
@@ -20,32 +21,28 @@ def show_evaluation(evaluation: Evaluation, folder: Path) -> None:
     with_whom = "itself" if evaluation.opponent == "self" else evaluation.opponent
     muted = ", messages muted" if evaluation.mute else ""
     title = f"{evaluation.player} with {with_whom} on {evaluation.states}{muted}"
-    table = _figures_table(title, {mode: report.figures for mode, report in evaluation.modes.items()})
+    table = _figures_table(one_line(title), {mode: report.figures for mode, report in evaluation.modes.items()})
     for label, cells in {
         "plays": [str(report.plays) for report in evaluation.modes.values()],
         "statuses": [", ".join(f"{k} {v}" for k, v in sorted(r.statuses.items())) for r in evaluation.modes.values()],
     }.items():
         table.add_row(label, *cells)
-    console = Console(highlight=False, markup=False)
+    console = Terminal()
     console.print(table)
     lines = ", ".join(f"{name.replace('_', ' ')} {interval}" for name, interval in evaluation.references.items())
-    console.print(
-        f"rewards on the same states: {lines}\n({ABOUT_OWN_VIEW})\nwritten to {folder / 'evaluation.json'}",
-        soft_wrap=True,
-    )
+    written = one_line(f"written to {folder / 'evaluation.json'}")
+    console.print(f"rewards on the same states: {lines}\n({ABOUT_OWN_VIEW})\n{written}", soft_wrap=True)
 
 
 def show_differences(differences: Mapping[Mode, Mapping[str, Interval]], earlier: Path) -> None:
     """This evaluation minus an earlier one."""
-    Console(highlight=False, markup=False).print(
-        _figures_table(f"difference to {earlier}, paired by game state", differences)
-    )
+    Terminal().print(_figures_table(one_line(f"difference to {earlier}, paired by game state"), differences))
 
 
 def show_crossplay(result: CrossPlay, folder: Path) -> None:
     """The matrix of means, and how wide their intervals are."""
-    console = Console(highlight=False, markup=False)
-    table = Table(title=f"mean rewards on {result.states}; rows speak first", box=None, padding=(0, 2, 0, 0))
+    console = Terminal()
+    table = Table(title=one_line(f"mean rewards on {result.states}; rows speak first"), box=None, padding=(0, 2, 0, 0))
     table.add_column("")
     for column in range(len(result.players)):
         table.add_column(str(column), justify="right", no_wrap=True)
@@ -53,13 +50,13 @@ def show_crossplay(result: CrossPlay, folder: Path) -> None:
         table.add_row(str(number), *(f"{cell.value:.3f}" if cell.value is not None else "–" for cell in row))
     console.print(table)
     for number, name in enumerate(result.players):
-        console.print(f"{number}: {name}", soft_wrap=True)
+        console.print(one_line(f"{number}: {name}"), soft_wrap=True)
     widths = [
         (cell.high - cell.low) / 2 for row in result.rewards for cell in row if cell.high and cell.low is not None
     ]
     if widths:
         console.print(f"95 % intervals of ± {min(widths):.3f} to ± {max(widths):.3f}")
-    console.print(f"written to {folder / 'crossplay.json'}", soft_wrap=True)
+    console.print(one_line(f"written to {folder / 'crossplay.json'}"), soft_wrap=True)
 
 
 def _figures_table(title: str, columns: Mapping[Mode, Mapping[str, Interval]]) -> Table:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from selfplay_pipeline.asking.analysis import Analysis, count
 from selfplay_pipeline.asking.statistics import LABELS
+from selfplay_pipeline.harmless import one_line
+from selfplay_pipeline.terminal import Terminal
 
 SHOWN = ("questions", "asking", "specific", "repeated", "learned", "reward", "leaks")
 MOST_ROWS = 16
@@ -18,9 +19,9 @@ MOST_ROWS = 16
 
 def show_analysis(analysis: Analysis, files: Sequence[Path]) -> None:
     """Figures by step, the verdicts, and where the plots are."""
-    console = Console(highlight=False, markup=False)
+    console = Terminal()
     table = Table(
-        title=f"{analysis.dialogues:,} dialogues in {analysis.source}",
+        title=f"{analysis.dialogues:,} dialogues in {one_line(str(analysis.source))}",
         caption=f"step: {analysis.unit}; n: dialogues; " + "; ".join(f"{name}: {LABELS[name]}" for name in SHOWN),
         box=None,
         padding=(0, 1, 0, 0),
@@ -44,7 +45,8 @@ def show_analysis(analysis: Analysis, files: Sequence[Path]) -> None:
         console.print(f"left out: {count(analysis.lost, 'dialogue')} in which a machine failed")
     for sentence in analysis.verdicts:
         console.print(sentence, soft_wrap=True)
-    console.print(f"{len(files)} files in {files[0].parent}: {', '.join(file.name for file in files)}", soft_wrap=True)
+    names = ", ".join(file.name for file in files)
+    console.print(one_line(f"{len(files)} files in {files[0].parent}: {names}"), soft_wrap=True)
 
 
 def _short(value: float | None) -> str:

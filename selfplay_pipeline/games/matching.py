@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from scipy.optimize import linear_sum_assignment
 
 from selfplay_pipeline.errors import UserError
@@ -31,16 +31,17 @@ from selfplay_pipeline.games.types import (
     Status,
     Step,
 )
+from selfplay_pipeline.sections import Section
 
 
-class MatchingConfig(BaseModel):
+class MatchingConfig(Section):
     """The board and the limits.
 
     The board's defaults are DialOp's. Three things are not: its games end after 30 turns, it ends none for illegal
     actions, and it keeps an unfiltered state now and then (`unfiltered_after`).
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     name: Literal["matching"] = "matching"
     """Which game this is."""
@@ -146,9 +147,10 @@ class MatchingGame:
     name = "matching"
     num_players = 2
 
-    MAX_TRIES = 200_000
+    MAX_TRIES = 100_000
+    """A board that admits no state is refused within two seconds; of 8×8 ones about one in 2,700 is hard enough."""
     DRAWS = 100
-    """States drawn at a time: on 8×8 boards about one in 2,700 is hard enough."""
+    """States drawn at a time."""
 
     def __init__(self, config: MatchingConfig | None = None) -> None:
         self.config = config or MatchingConfig()

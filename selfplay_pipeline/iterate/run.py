@@ -38,7 +38,7 @@ from selfplay_pipeline.stages import (
     train_policy,
 )
 from selfplay_pipeline.train.groups import NoSignalError
-from selfplay_pipeline.ui import console, short, watching
+from selfplay_pipeline.ui import say, short, watching
 
 PLAY_AND_LEARN: tuple[Stage, ...] = ("generate", "convert", "train")
 """What every iteration does."""
@@ -148,9 +148,7 @@ class Loop:
                 reference_model=reference,
             )
         except NoSignalError as reason:
-            console.print(
-                f"iteration {number}: not trained, the checkpoint is carried forward: {reason}", soft_wrap=True
-            )
+            say(f"iteration {number}: not trained, the checkpoint is carried forward: {reason}")
             return {"checkpoint": checkpoint, "carried": True, "steps": 0, "seconds_in_steps": 0.0}
         return {
             "checkpoint": str(result.checkpoint),
@@ -183,7 +181,7 @@ class Loop:
         since = range(max(1, number - config.iterate.evaluate_every + 1), number + 1)
         shared = count_shared(states, set().union(*(states_in(self.run.games(earlier)) for earlier in since)))
         if shared:
-            console.print(f"iteration {number}: {shared} held-out states were among those trained on", soft_wrap=True)
+            say(f"iteration {number}: {shared} held-out states were among those trained on")
         job = EvaluationJob(
             checkpoint,
             states,
@@ -227,7 +225,7 @@ class Loop:
             return
         if self.config.iterate.stop_on_collapse:
             raise CollapseError(f"iteration {number}: {reason}; the run stops, its iterations are kept")
-        console.print(f"iteration {number}: collapse? {reason}", soft_wrap=True)
+        say(f"iteration {number}: collapse? {reason}")
 
 
 def stages_of(config: Config, number: int) -> tuple[Stage, ...]:

@@ -100,6 +100,8 @@ def build_tiny_model(
     import torch
     from rich.progress import track
 
+    from selfplay_pipeline.terminal import Terminal
+
     started = time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(seed)
@@ -110,7 +112,7 @@ def build_tiny_model(
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimiser, lambda step: min((step + 1) / warm_up, 0.5 + 0.5 * math.cos(math.pi * step / steps))
     )
-    for step in track(range(steps), description="warm start"):
+    for step in track(range(steps), description="warm start", console=Terminal()):
         rng = state_rng(seed, step, WARM_START)
         players = taught.early if step < 0.6 * steps else taught.late
         plays = [imitated_play(game, chat, players, rng) for _ in range(games_per_step)]

@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from selfplay_pipeline.games.registry import GameConfig
+from selfplay_pipeline.sections import Section
 from selfplay_pipeline.train.config import PolicyTraining
 
 
-class OnlineOptions(BaseModel):
+class OnlineOptions(Section):
     """How much is played and trained. Sampling and plays a state stand in `generate:`, the loss in `train:`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     steps: Annotated[int, Field(ge=1)] = 50
     """Training steps; each plays new games with the newest weights, and is one update."""

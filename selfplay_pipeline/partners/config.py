@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.sections import Section
 
 OPENAI_URL = "https://api.openai.com/v1"
 
 
-class PartnerConfig(BaseModel):
+class PartnerConfig(Section):
     """The chat model and how it is asked. Its key comes from the environment variable OPENAI_API_KEY alone."""
-
-    model_config = ConfigDict(extra="forbid")
 
     base_url: str | None = None
     """Address of an OpenAI-compatible endpoint, such as http://localhost:30000/v1. Default: the environment variable

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from selfplay_pipeline.sections import Section
 
 
-class TrainOptions(BaseModel):
+class TrainOptions(Section):
     """What a user may set; everything else is verl's and goes through `overrides`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     epochs: Annotated[int, Field(ge=1)] = 1
     """Passes over the data."""

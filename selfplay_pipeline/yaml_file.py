@@ -1,0 +1,142 @@
+"""YAML that somebody wrote: checked before anything is built, and every mistake with its line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.small_files import read_small_text
+
+MOST_BYTES, MOST_EVENTS, DEEPEST = 100_000, 10_000, 20
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values are null, true, false, whole numbers, numbers with a point, and text: nothing becomes a date.
+
+    Of YAML 1.1 sixty-fold (`1:30`), octal (`010`), hexadecimal and binary numbers are left out, which nobody means.
+    """
+
+    yaml_implicit_resolvers: dict[Any, Any] = {}
+
+
+_POINT = r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"(?:yes|no|true|false|on|off)", list("yYnNtTfFoO")),
+    ("int", r"[-+]?(?:0|[1-9][0-9_]{0,20})", list("-+0123456789")),
+    ("float", _POINT, list("-+0123456789.")),
+):
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$", re.I if _tag == "bool" else 0), _first
+    )
+
+
+@dataclass
+class YamlFile:
+    """Keys and values of a file, and where they stand.
+
+    Attributes:
+        name: what the file is called in messages.
+    """
+
+    name: str
+    node: yaml.Node | None
+    data: dict[str, Any]
+
+    def where(self, path: list[str]) -> str:
+        """File, line and key, for an error."""
+        return f"{self.name}:{_line(self.node, path)}: key '{'.'.join(path)}'"
+
+
+def read_yaml(path: Path, name: str = "") -> YamlFile:
+    """Read keys and values.
+
+    Args:
+        name: what the file is called in messages; its path by default.
+
+    Raises:
+        UserError: the file is missing, no regular file, too large, or not plain YAML with keys and values.
+    """
+    name = name or str(path)
+    text = read_small_text(path, MOST_BYTES)
+    try:
+        _check_events(text, name)
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return YamlFile(name, None, {})
+        _check_keys(node, name)
+        data = loader.construct_document(node)
+    except yaml.MarkedYAMLError as error:
+        line = _number(error.problem_mark or error.context_mark)
+        raise UserError(f"{name}:{line}: not YAML: {error.problem or error.context}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise UserError(f"{name}: not YAML: {' '.join(str(error).split())}") from None
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        raise UserError(f"{name}: expected keys and values, found {type(data).__name__}")
+    return YamlFile(name, node, data)
+
+
+def _check_events(text: str, name: str) -> None:
+    """Nothing is built here, so that a small file cannot take all memory.
+
+    Raises:
+        UserError: too many values, nested too deep, an alias, a tag, or a second document.
+    """
+    depth = documents = 0
+    for count, event in enumerate(yaml.parse(text, Loader=_Loader)):
+        where = f"{name}:{_number(event.start_mark)}"
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        documents += isinstance(event, yaml.DocumentStartEvent)
+        if count > MOST_EVENTS or depth > DEEPEST:
+            what = f"nested deeper than {DEEPEST}" if depth > DEEPEST else f"more than {MOST_EVENTS:,} values"
+            raise UserError(f"{where}: {what}; a configuration has far fewer")
+        if documents > 1:
+            raise UserError(f"{where}: a second document begins; keep one of them")
+        anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)
+        if anchor is not None:
+            raise UserError(f"{where}: anchors and aliases ({anchor}) are not taken; write the values out")
+        if tag is not None:
+            raise UserError(f"{where}: tags ({tag}) are not taken; write the value alone")
+
+
+def _check_keys(node: yaml.Node, name: str) -> None:
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _check_keys(item, name)
+    if isinstance(node, yaml.MappingNode):
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            line = _number(key.start_mark)
+            if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str" or key.value == "<<":
+                raise UserError(f"{name}:{line}: a key must be a name; quote it if it is meant")
+            if key.value in lines:
+                raise UserError(
+                    f"{name}:{line}: key '{key.value}' is given in line {lines[key.value]} already; keep one of them"
+                )
+            lines[key.value] = line
+            _check_keys(value, name)
+
+
+def _line(node: yaml.Node | None, path: list[str]) -> int:
+    line = 1
+    for part in path:
+        if not isinstance(node, yaml.MappingNode):
+            break
+        for key, value in node.value:
+            if key.value == part:
+                line, node = _number(key.start_mark), value
+                break
+    return line
+
+
+def _number(mark: Any) -> int:
+    """The line of a place in the text, from 1; libyaml and the library itself have two types of marks."""
+    return 1 if mark is None else int(mark.line) + 1
