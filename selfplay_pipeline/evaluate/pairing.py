@@ -10,12 +10,12 @@ from typing import Any
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.states import StateSet
-from selfplay_pipeline.files import read_json
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import POLICY
 from selfplay_pipeline.generate.run import GenerateJob
 from selfplay_pipeline.servers import Servers
+from selfplay_pipeline.small_files import read_object
 from selfplay_pipeline.stages import check_players, is_checkpoint, play, policy_record, rules_and_sampling, seat_players
 
 
@@ -91,7 +91,8 @@ def check_names(names: Iterable[str]) -> None:
 async def play_pairing(config: Config, pairing: Pairing, servers: Servers) -> None:
     """Play what is missing. The first checkpoint of the two is recorded as the policy."""
     task = pairing.task(config)
-    if task.summary_path.exists() and read_json(task.output.with_suffix(".args.json")) == task.arguments:
+    arguments = task.output.with_suffix(".args.json")
+    if task.summary_path.exists() and read_object(arguments, "selfplay evaluate") == task.arguments:
         return
     task.store.check()  # before a server is started, which takes long
     names = [POLICY if name == task.policy.checkpoint else name for name in (pairing.first, pairing.second)]

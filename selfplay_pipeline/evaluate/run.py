@@ -15,12 +15,13 @@ from selfplay_pipeline.evaluate.bootstrap import Interval, Totals, contrast
 from selfplay_pipeline.evaluate.figures import Seating, Tally
 from selfplay_pipeline.evaluate.pairing import Pairing, check_names, comparable, play_pairing
 from selfplay_pipeline.evaluate.states import StateSet, references
-from selfplay_pipeline.files import read_json, write_text
+from selfplay_pipeline.files import write_text
 from selfplay_pipeline.folders import check_folder
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_games
 from selfplay_pipeline.preflight import check_play
 from selfplay_pipeline.servers import Servers
+from selfplay_pipeline.small_files import read_object
 from selfplay_pipeline.stages import is_checkpoint
 
 Mode = Literal["sampled", "greedy", "scripted"]
@@ -203,7 +204,8 @@ def check_comparable(config: Config, job: EvaluationJob, earlier: Path) -> None:
             raise UserError(
                 f"{earlier}: no finished evaluation there with {mode} plays; `selfplay evaluate` writes one"
             )
-        if not comparable(job.pairing(config, mode).task(config).arguments, read_json(path)):
+        before = read_object(path, "selfplay evaluate", "first", "second")
+        if not comparable(job.pairing(config, mode).task(config).arguments, before):
             raise UserError(
                 f"{earlier}: not comparable: its states, plays, opponent, rules or sampling differ "
                 f"(compare {path.name} of both folders)"

@@ -16,6 +16,7 @@ from selfplay_pipeline.evaluate.bootstrap import Interval, Totals
 from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, MatchingState, own_view_matching
 from selfplay_pipeline.games.types import HELD_OUT, state_rng
 from selfplay_pipeline.generate.records import read_lines
+from selfplay_pipeline.small_files import parse_json
 
 ABOUT_OWN_VIEW = (
     "own view is not the best play without messages: on the built-in 3×3, 4×4 and 8×8 boards, where the hard filter "
@@ -76,17 +77,19 @@ def read_states(path: Path, game: MatchingGame) -> StateSet:
         if not line.strip():
             continue
         try:
-            data = json.loads(line)
+            data = parse_json(line)
             if not isinstance(data, dict):
                 raise UserError("expected a JSON object")
             state = game.load_state(data)
             score = data.get("proposal_reward")
             states.append(state)
-            human.append(None if score is None else float(score) / state.best)
+            if not (score is None or (isinstance(score, int | float) and 0 <= score <= state.best)):
+                raise UserError(f"field 'proposal_reward': {score!r} is no score between 0 and {state.best}")
+            human.append(None if score is None else score / state.best)
         except json.JSONDecodeError as error:
             raise UserError(f"{path}:{number}: not JSON: {error.msg}") from None
-        except (UserError, TypeError, ValueError) as error:
-            raise UserError(f"{path}:{number}: {error}; mend the line or remove it") from None
+        except (UserError, TypeError, ValueError, OverflowError) as error:
+            raise UserError(f"{path}:{number}: {error}; fix the line or remove it") from None
         _check_fits(state, game, f"{path}:{number}")
     if not states:
         raise UserError(f"{path}: holds no game state; expected one JSON object a line")

@@ -31,7 +31,7 @@ from selfplay_pipeline.games.types import (
     Status,
     Step,
 )
-from selfplay_pipeline.sections import Section
+from selfplay_pipeline.sections import LARGEST, Section
 
 
 class MatchingConfig(Section):
@@ -206,14 +206,12 @@ class MatchingGame:
             UserError: a field is missing, has the wrong shape or disagrees with the table.
         """
         try:
-            table = np.array(data["table"], dtype=np.int64)
-            masks = (np.array(data["mask1"], dtype=bool), np.array(data["mask2"], dtype=bool))
-            scales = (float(data["scale1"]), float(data["scale2"]))
+            table = _whole_numbers(data, "table", LARGEST)
+            masks = (_whole_numbers(data, "mask1", 1).astype(bool), _whole_numbers(data, "mask2", 1).astype(bool))
+            scales = (_positive(data, "scale1"), _positive(data, "scale2"))
             recorded = data["best_assignment_reward"]
         except KeyError as error:
             raise UserError(f"game state: field {error} is missing") from None
-        except (TypeError, ValueError) as error:
-            raise UserError(f"game state: {error}") from None
         if table.ndim != 2 or table.shape[0] != table.shape[1] or table.shape[0] < 2:
             raise UserError(f"game state: field 'table' has shape {table.shape}, expected a square of 2 or more")
         for name, mask in zip(("mask1", "mask2"), masks, strict=True):
@@ -222,13 +220,14 @@ class MatchingGame:
         size = table.shape[0]
         if size > len(PAPERS) and ("papers" not in data or "reviewers" not in data):
             raise UserError(f"game state: a board of {size} needs fields 'papers' and 'reviewers'")
-        papers = tuple(data.get("papers", PAPERS[:size]))
-        reviewers = tuple(data.get("reviewers", REVIEWERS[:size]))
+        named = (data.get("papers", PAPERS[:size]), data.get("reviewers", REVIEWERS[:size]))
+        papers, reviewers = (tuple(names) if isinstance(names, list | tuple) else () for names in named)
         for field_name, names in (("papers", papers), ("reviewers", reviewers)):
-            if len(names) != size or len({normalise(name) for name in names}) != size:
+            different = {normalise(name) for name in names if isinstance(name, str)}
+            if not len(names) == len(different) == size:
                 raise UserError(f"game state: field '{field_name}' needs {size} different names")
         _, best = best_matching(table)
-        if best <= 0 or int(best) != int(recorded):
+        if best <= 0 or recorded != best:
             raise UserError(
                 f"game state: best_assignment_reward is {recorded}, the table's best matching gives {best:g}"
             )
@@ -236,6 +235,29 @@ class MatchingGame:
 
     def start(self, state: MatchingState) -> MatchingSession:
         return MatchingSession(state, self.config, self.prompts)
+
+
+def _whole_numbers(data: dict[str, Any], name: str, largest: int) -> NDArray[np.int64]:
+    """Rows of numbers from 0 to `largest`.
+
+    Raises:
+        UserError: the field is something else.
+    """
+    rows = data[name]
+    try:
+        numbers = np.array(rows)
+    except (TypeError, ValueError, RecursionError):
+        numbers = np.array(None)
+    if numbers.dtype.kind not in "biu" or (numbers < 0).any() or (numbers > largest).any():
+        raise UserError(f"game state: field '{name}' is not made of rows of whole numbers from 0 to {largest}")
+    return numbers.astype(np.int64)
+
+
+def _positive(data: dict[str, Any], name: str) -> float:
+    value = data[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LARGEST:
+        raise UserError(f"game state: field '{name}' is {value!r}, not a number above 0")
+    return float(value)
 
 
 @dataclass

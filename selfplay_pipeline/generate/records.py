@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import explain
 from selfplay_pipeline.games.types import ActionKind, ErrorKind, Status
+from selfplay_pipeline.small_files import check_regular
 
 SCHEMA_VERSION: Literal[1] = 1
 POLICY = "policy"
@@ -176,6 +177,7 @@ def read_lines(path: Path, hint: str = "`selfplay generate` writes this file") -
     Raises:
         UserError: the file cannot be read.
     """
+    check_regular(path, hint)
     try:
         with path.open("rb") as file:
             yield from enumerate(file, start=1)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import locked, read_json, write_json
+from selfplay_pipeline.files import locked, write_json
 from selfplay_pipeline.generate.records import PlayRecord, read_games
+from selfplay_pipeline.small_files import read_object
 
 
 @dataclass
@@ -58,7 +59,7 @@ class GameStore:
                     "give another --output"
                 )
             return
-        before = read_json(self.arguments_path)
+        before = read_object(self.arguments_path, "selfplay generate")
         differ = [key for key in sorted({*before, *self.arguments}) if before.get(key) != self.arguments.get(key)]
         if differ:
             listed = ", ".join(f"{key} ({before.get(key)!r} then, {self.arguments.get(key)!r} now)" for key in differ)

@@ -9,13 +9,13 @@ import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import read_json, read_model, write_json, write_text
+from selfplay_pipeline.files import explain, read_model, write_json, write_text
 from selfplay_pipeline.folders import check_folder
 from selfplay_pipeline.partners.seat import partner_arguments
 
@@ -43,6 +43,53 @@ class Manifest(BaseModel):
     git_revision: str | None
 
 
+class _Figures(BaseModel):
+    """What must be among a stage's figures, since tables, charts and the next stage read it."""
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+
+
+class _Played(_Figures):
+    mean_reward: float
+    reward_standard_error: float
+    agreement_rate: float
+    illegal_per_game: float
+    messages_per_game: float
+    groups: int
+    groups_without_signal: int
+    token_entropy: float | None = None
+    proposed_without_message: float | None = None
+    repeated_messages: float | None = None
+    questions_per_game: float | None = None
+
+
+class _Trained(_Figures):
+    checkpoint: str
+    carried: bool
+    steps: int
+    log_prob_gap: float | None = None
+
+
+class _Interval(_Figures):
+    value: float
+    low: float
+    high: float
+
+
+class _Evaluated(_Figures):
+    checkpoint: str
+    held_out_reward: _Interval
+    held_out_greedy_reward: _Interval
+
+
+FIGURES: dict[Stage, type[_Figures]] = {
+    "generate": _Played,
+    "convert": _Figures,
+    "train": _Trained,
+    "evaluate": _Evaluated,
+}
+
+
 class StageRecord(BaseModel):
     """A finished stage: its wall-clock seconds, all its attempts' last one, and its figures."""
 
@@ -57,7 +104,7 @@ class RunState(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    iterations: dict[int, dict[Stage, StageRecord]] = {}
+    iterations: dict[Annotated[int, Field(ge=0)], dict[Stage, StageRecord]] = {}
 
     def get(self, iteration: int, stage: Stage) -> StageRecord | None:
         return self.iterations.get(iteration, {}).get(stage)
@@ -111,8 +158,8 @@ class RunDirectory:
         if not self.manifest.exists():
             return
         settings, partner = _decisive(config)
-        recorded = read_json(self.manifest)
-        before = flatten(_with_defaults(recorded["config"])) | recorded.get("partner", {})
+        recorded = read_model(self.manifest, Manifest, "selfplay iterate")
+        before = flatten(_with_defaults(recorded.config)) | recorded.partner
         now = flatten(settings) | partner
         differ = [
             key
@@ -131,11 +178,20 @@ class RunDirectory:
         """Read what is done.
 
         Raises:
-            UserError: state.json was not written by this program.
+            UserError: state.json was not written by this program, or is damaged.
         """
         path = self.path / "state.json"
         if path.exists():
             self.state = read_model(path, RunState, "selfplay iterate")
+        for number, stages in self.state.iterations.items():
+            for stage, record in stages.items():
+                try:
+                    FIGURES[stage].model_validate(record.figures)
+                except ValidationError as error:
+                    raise UserError(
+                        f"{path}: iteration {number}, {stage}: {explain(error)}; `selfplay iterate` writes this file; "
+                        f"without this entry it does {stage} again"
+                    ) from None
         return self.state
 
     def finish(self, iteration: int, stage: Stage, record: StageRecord) -> None:

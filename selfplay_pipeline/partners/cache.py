@@ -12,6 +12,7 @@ from typing import Any
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.generate.play import Reply
+from selfplay_pipeline.small_files import check_regular
 
 FILE_NAME = "chat_answers.sqlite3"
 
@@ -33,6 +34,8 @@ class AnswerCache:
         path: the file; or, without an ending, the folder that it lies in.
         """
         self.path = path if path.suffix and not path.is_dir() else path / FILE_NAME
+        if self.path.exists():
+            check_regular(self.path, "name another file for partner.cache")
         with self._explained():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(self.path, timeout=60, isolation_level=None)
@@ -46,6 +49,8 @@ class AnswerCache:
         """The answer of this key, if there is one."""
         with self._explained():
             row = self._database.execute("SELECT text, reason FROM answers WHERE key = ?", (key,)).fetchone()
+            if row and not all(isinstance(value, str) for value in row):
+                raise sqlite3.DataError("an answer is no text")
         return Reply(row[0], row[1] == "length", row[1]) if row else None
 
     def put(self, key: str, answer: Reply) -> None:

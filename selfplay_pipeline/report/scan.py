@@ -141,7 +141,7 @@ def parse(line: bytes, where: str) -> PlayRecord:
         _check(record)
     except ValidationError as error:
         raise UserError(f"{where}: {explain(error)}; `selfplay generate` writes this file") from None
-    except (UserError, TypeError, ValueError, AttributeError) as error:
+    except (UserError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise UserError(f"{where}: {error}; `selfplay generate` writes this file") from None
     return record
 

@@ -188,7 +188,7 @@ def _lines(path: Path) -> list[dict[str, float]]:
         if line.endswith(b"\n"):
             try:
                 found.append(_step(json.loads(line)))
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise UserError(f"{path}:{number}: not a step's metrics; `selfplay train` writes this file") from None
     return found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from selfplay_pipeline.errors import UserError
@@ -14,16 +13,19 @@ from selfplay_pipeline.games.partners import SCRIPTED
 from selfplay_pipeline.generate.players import Player, Scripted
 from selfplay_pipeline.generate.records import CHAT
 from selfplay_pipeline.partners.config import PartnerConfig
+from selfplay_pipeline.sections import Section
+from selfplay_pipeline.small_files import check_regular
+from selfplay_pipeline.yaml_file import read_yaml
 
 DEFAULT = Path(__file__).with_name("matching_config.yaml")
 TRACKING = ("slime.utils", "slime.observability")
 """Where slime keeps `logging_utils` and `metric_utils`: in 0.3.1, and in its later source."""
 
 
-class SelfplaySection(BaseModel):
+class SelfplaySection(Section):
     """What slime has no arguments for."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     partner: str = "shy"
     """Who sits opposite: `shy`, `chat` or another scripted partner."""
@@ -66,15 +68,8 @@ class RolloutConfig(BaseModel):
         Raises:
             UserError: it is missing, no YAML, or has an unknown key or a wrong value.
         """
-        try:
-            data = yaml.safe_load(path.read_text()) or {}
-        except OSError as error:
-            raise UserError(f"{path}: {error.strerror}; selfplay_pipeline/slime/matching_config.yaml is one") from None
-        except (yaml.YAMLError, ValueError) as error:
-            raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-        if not isinstance(data, dict):
-            raise UserError(f"{path}: expected keys and values, found {type(data).__name__}")
-        return _validated(data, str(path))
+        check_regular(path, "selfplay_pipeline/slime/matching_config.yaml is one")
+        return _validated(read_yaml(path).data, str(path))
 
     def player(self) -> Player:
         """The partner.

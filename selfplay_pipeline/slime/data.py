@@ -16,6 +16,7 @@ from selfplay_pipeline.games.matching import MatchingGame, MatchingState, best_m
 from selfplay_pipeline.games.registry import GameConfig, make_game
 from selfplay_pipeline.games.types import HELD_OUT, TRAIN, state_rng
 from selfplay_pipeline.generate.records import read_lines
+from selfplay_pipeline.small_files import parse_json
 
 UNUSABLE = (TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 """What reading a row raises whose values are of another kind than those written here."""
@@ -119,7 +120,7 @@ def check_data(path: Path) -> list[GameConfig]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             config, game_id = _check_row(row)
         except json.JSONDecodeError as error:
             raise UserError(f"{path}:{number}: not JSON: {error.msg}") from None

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import check_checkpoint, locked, read_json, write_json, write_text
+from selfplay_pipeline.files import check_checkpoint, locked, write_json, write_text
 from selfplay_pipeline.preflight import check_training
 from selfplay_pipeline.processes import Child, spawn
+from selfplay_pipeline.small_files import read_object, read_small_text
 from selfplay_pipeline.train.config import PolicyTraining, TrainConfig, TrainOptions
 from selfplay_pipeline.train.groups import Group, TrainData, read_data
 from selfplay_pipeline.train.overrides import (
@@ -226,7 +227,8 @@ def claim(config: PolicyTraining, training: dict[str, Any], checkpoint: Path) ->
             raise UserError(f"{checkpoint} exists but was not made by a training here; choose another output folder")
         write_json(record, training)
         return
-    earlier = TrainOptions().model_dump(mode="json") | read_json(record)  # with options that have come since
+    since = TrainOptions().model_dump(mode="json")  # options may have come since
+    earlier = since | read_object(record, "selfplay train")
     changed = [key for key in training if earlier.get(key) != training[key]]
     if changed:
         what = ", ".join(f"{key} was {earlier.get(key)}, is {training[key]}" for key in changed)
@@ -266,7 +268,7 @@ def _check_initial_state(config: TrainConfig, state: Path) -> None:
         )
     if not shard.exists():
         raise UserError(f"{state}: saved with another number of training processes than num_gpus={config.num_gpus}")
-    before = read_json(state / "training.json")
+    before = read_object(state / "training.json", "selfplay train", "learning_rate")
     if before["learning_rate"] != config.learning_rate:
         raise UserError(
             f"{state}: its optimizer has learning rate {before['learning_rate']}, asked for is {config.learning_rate}; "
@@ -306,10 +308,24 @@ def exported(state: Path, checkpoint: Path) -> bool:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Whole JSON lines; a torn last one is not there yet."""
+    """Whole JSON lines, each of a step; a torn last one is not there yet.
+
+    Raises:
+        UserError: a line is something else.
+    """
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    found = []
+    for number, text in enumerate(read_small_text(path).splitlines(keepends=True), start=1):
+        if text.endswith("\n"):
+            try:
+                line = json.loads(text)
+            except (ValueError, RecursionError):
+                line = None
+            if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+                raise UserError(f"{path}:{number}: not a step's metrics; remove the folder to train anew")
+            found.append(line)
+    return found
 
 
 def keep_lines(path: Path, last_step: int) -> None:

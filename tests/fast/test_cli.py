@@ -234,7 +234,7 @@ def test_waiting_shows_that_time_passes(monkeypatch, wait, terminal):
 
     passed = threading.Event()
     monkeypatch.setattr(ui, "LOG_EVERY_SECONDS", 0.02, raising=True)
-    monkeypatch.setattr(ui, "console", ui.Console(file=Screen(), force_terminal=terminal, width=120))
+    monkeypatch.setattr(ui, "console", ui.Terminal(file=Screen(), force_terminal=terminal, width=120))
     with wait():
         assert passed.wait(60)
     assert (
@@ -250,7 +250,7 @@ def test_sampling_states_shows_how_far_it_is(tmp_path, monkeypatch):
         "sampling held-out states: 2/3": ("evaluate", "random", "--num-states", "3", "--plays", "1"),
         "sampling game states: 2/3": ("games", "--num-train", "2", "--num-test", "1"),
     }.items():
-        console = ui.Console(file=io.StringIO(), markup=False)
+        console = ui.Terminal(file=io.StringIO())
         monkeypatch.setattr(ui, "console", console)
         assert selfplay(*command, "--output", str(tmp_path / command[0])).returncode == 0
         assert words in console.file.getvalue()
