@@ -82,8 +82,8 @@ def _in_one_line() -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        message = one_line(error.format_message())
-        if message:  # without one it shows the help
+        if type(error).show is UsageError.show:  # one without a command shows the help instead
+            message = one_line(error.format_message())
             error.format_message = lambda: message
         raise
 
@@ -104,6 +104,27 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        from selfplay_pipeline.terminal import result
+
+        result(f"selfplay-pipeline {version('selfplay-pipeline')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    pass
+
+
 model_app = typer.Typer(help="Build models for machines without a hub.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(model_app, name="model")
 app.add_typer(slime_app, name="slime")
@@ -248,6 +269,15 @@ def _path_and_overrides(
     return (Path(paths[0]) if paths else given), overrides
 
 
+def _suggest(command: str, path: Path) -> None:
+    """Say which command usually comes next."""
+    import shlex
+
+    from selfplay_pipeline.terminal import say
+
+    say(f"next: {program()} {command} {shlex.quote(str(path))}")
+
+
 def _warn(message: str | None) -> None:
     from selfplay_pipeline.terminal import say
 
@@ -305,6 +335,7 @@ def generate(
         return
     summary = _run(generate_games(settings, output, first_state=first_state, seats=(player0, player1)))
     show_summary(summary, output)
+    _suggest("convert", output) if "policy" in (player0, player1) else _suggest("show", output)
 
 
 @app.command()
@@ -342,6 +373,7 @@ def convert(
 
     report = convert_games(settings, games, output or games.parent, skip_bad=skip_bad)
     result(report.to_text().rstrip("\n"))
+    _suggest("train", (output or games.parent) / "train.parquet")
 
 
 @app.command()

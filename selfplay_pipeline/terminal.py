@@ -74,7 +74,11 @@ class Cleaned:
 
 
 def guard() -> None:
-    """Clean also what is written to the standard streams by others than this module."""
+    """Clean also what is written to the standard streams by others than this module.
+
+    The hub's library says only what has failed: it warns of every attempt, and then of the failure.
+    """
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, Cleaned):

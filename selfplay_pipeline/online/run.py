@@ -20,6 +20,7 @@ from selfplay_pipeline.online.config import MAY_CHANGE, UNUSED, OnlineConfig
 from selfplay_pipeline.online.figures import to_line
 from selfplay_pipeline.online.games import MONITOR_SPLIT, SCHEMA
 from selfplay_pipeline.online.overrides import EXTENSION, GamesFile, config_arguments, held_out_path, online_overrides
+from selfplay_pipeline.small_files import check_regular, parse_json
 from selfplay_pipeline.train.overrides import environment, metrics_path, resolve_device, state_dir
 from selfplay_pipeline.train.run import (
     FREE_TO_CHANGE,
@@ -174,16 +175,23 @@ def _rows(config: OnlineConfig, path: Path) -> tuple[int, dict[str, Any]]:
     Raises:
         UserError: the file is missing, not ours, or of another game than the configuration's.
     """
+    check_regular(path, "`selfplay games` writes it; without a folder of games new ones are made")
     try:
         file = pq.ParquetFile(path)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise UserError(f"{path}: {str(error).splitlines()[0]}; `selfplay games` writes it") from None
+    except (OSError, pa.ArrowException):
+        raise UserError(f"{path}: not a parquet file, or a damaged one; `selfplay games` writes it") from None
     if not file.schema_arrow.equals(SCHEMA, check_metadata=False):
         raise UserError(f"{path}: its columns are not those that `selfplay games` writes")
     if not file.metadata.num_rows:
         return 0, {}
     first: dict[str, Any] = next(file.iter_batches(batch_size=1, columns=["extra_info"])).to_pylist()[0]["extra_info"]
-    rules, mine = json.loads(first["rules"]), config.game.model_dump(mode="json")
+    try:
+        rules = parse_json(first["rules"])
+    except (ValueError, TypeError):
+        rules = None
+    if not isinstance(rules, dict):
+        raise UserError(f"{path}: field 'rules' is damaged; write the games anew with `selfplay games`")
+    mine = config.game.model_dump(mode="json")
     differ = [f"{key} ({rules.get(key)!r} there, {mine[key]!r} here)" for key in mine if rules.get(key) != mine[key]]
     if differ:
         raise UserError(

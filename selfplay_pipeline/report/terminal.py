@@ -20,6 +20,7 @@ from selfplay_pipeline.generate.records import PlayRecord
 from selfplay_pipeline.harmless import harmless
 from selfplay_pipeline.report.reading import Board, Decoder, Reading, Stream, gains, read_board, read_play
 from selfplay_pipeline.report.scan import parse, plays
+from selfplay_pipeline.small_files import check_regular
 
 SEAT_STYLES = ("cyan", "yellow")
 Pick = Literal["last", "best", "worst", "random"]
@@ -58,6 +59,7 @@ def choose(path: Path, pick: Pick, seed: int | None = None) -> PlayRecord:
         "worst": lambda new, old, count: new.outcome.normalized_reward < old.outcome.normalized_reward,
         "random": lambda new, old, count: rng.randrange(count) == 0,
     }
+    _check_file(path)
     records = (record for _, _, record in plays(path))
     if pick != "last":  # a play that the engine lost is neither good nor bad
         records = (record for record in records if record.outcome.status is not Status.ENGINE_FAILURE)
@@ -75,6 +77,7 @@ def find_game(path: Path, game: str) -> PlayRecord:
     Raises:
         UserError: there is none, or a line is bad.
     """
+    _check_file(path)
     first = None
     for _, _, record in plays(path):
         first = first or record.game_id
@@ -89,8 +92,7 @@ def follow(path: Path) -> Iterator[tuple[PlayRecord, int]]:
     Raises:
         UserError: it is a folder, or a line is bad.
     """
-    if path.is_dir():
-        raise UserError(f"{path}: a folder; give a file of games, such as iter_1/selfplay_games.jsonl")
+    _check_file(path)
     offset = 0
     while True:
         size = path.stat().st_size if path.exists() else 0
@@ -102,6 +104,15 @@ def follow(path: Path) -> Iterator[tuple[PlayRecord, int]]:
         if games:
             yield parse(games[-1], f"{path}, before byte {offset}"), len(games)
         time.sleep(POLL_SECONDS)
+
+
+def _check_file(path: Path) -> None:
+    if path.is_dir():
+        games = sorted(path.glob("*.jsonl")) + sorted(path.glob("*/selfplay_games.jsonl"))
+        example = games[-1] if games else "iter_1/selfplay_games.jsonl"
+        raise UserError(f"{path}: a folder; give a file of games, such as {example}")
+    if path.exists():
+        check_regular(path, "give a file of games")
 
 
 def _whole_lines(path: Path, offset: int) -> list[bytes]:

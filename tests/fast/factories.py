@@ -167,6 +167,19 @@ def write_plays(path: Path, plays: Any) -> Path:
     return path
 
 
+HELD_OUT = {"value": 0.9, "low": 0.8, "high": 1.0}
+FINISHED: dict[str, dict[str, Any]] = {
+    "generate": {
+        "mean_reward": 0.8, "reward_standard_error": 0.01, "agreement_rate": 1.0, "illegal_per_game": 0.0,
+        "messages_per_game": 1.5, "groups_without_signal": 2, "groups": 8,
+    },
+    "convert": {},
+    "train": {"checkpoint": "c", "carried": False, "steps": 7},
+    "evaluate": {"checkpoint": "c", "held_out_reward": HELD_OUT, "held_out_greedy_reward": HELD_OUT},
+}  # fmt: skip
+"""Figures of finished stages, as `iterate` records them."""
+
+
 def play_records(**fixed: Any) -> st.SearchStrategy[PlayRecord]:
     """Plays of any kind: agreed or not, with illegal and cut turns, broken off early, of seats that never spoke."""
     share = st.floats(0, 1)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from factories import make_plays, write_plays
+from factories import FINISHED, make_plays, write_plays
 from typer.testing import CliRunner
 
 from selfplay_pipeline import ui
@@ -200,7 +200,7 @@ def test_a_dry_run_of_a_loop_says_what_is_left(tmp_path):
     run.open(load_config("tiny", {}))
     for number, stages in {0: ["evaluate"], 1: ["generate", "convert", "train", "evaluate"], 2: ["generate"]}.items():
         for stage in stages:
-            run.finish(number, stage, StageRecord(seconds=1, figures={}))
+            run.finish(number, stage, StageRecord(seconds=1, figures=FINISHED[stage]))
     before = {path: path.read_bytes() for path in run.path.iterdir()}
     arguments = ("iterate", "--config", "tiny", "--num-iterations", "4", "--dry-run", "--output", str(run.path))
     lines = selfplay(*arguments).stdout.splitlines()

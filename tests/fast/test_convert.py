@@ -14,7 +14,7 @@ from selfplay_pipeline.convert.rows import METADATA_KEY, play_to_rows
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.types import Status
-from selfplay_pipeline.iterate.manifest import RunDirectory
+from selfplay_pipeline.iterate.manifest import RunDirectory, describe
 
 GROUPS, PLAYS = 10, 4
 
@@ -63,7 +63,7 @@ def test_by_default_every_group_is_trained_on_and_an_older_val_file_is_removed(g
 def test_a_run_made_when_a_tenth_was_set_aside_is_refused_in_one_line(tmp_path):
     config = load_config("tiny", {})
     then = config.model_dump(mode="json") | {"convert": {"val_fraction": 0.1}}
-    (tmp_path / "manifest.json").write_text(json.dumps({"config": then}))
+    (tmp_path / "manifest.json").write_text(json.dumps(describe(then)))
     with pytest.raises(UserError, match=r"another configuration: convert.val_fraction \(0.1 then, 0.0 now\)"):
         RunDirectory(tmp_path).open(config)
 

@@ -105,7 +105,7 @@ def test_the_human_states_and_what_humans_reached_on_them():
         ({"mask1": [[1, 0], [0, 1]]}, r"states\.jsonl:2: game state: field 'mask1' has shape \(2, 2\)"),
         ({"table": None}, r"states\.jsonl:2: game state"),
         ({"best_assignment_reward": 3}, r"states\.jsonl:2: game state: best_assignment_reward is 3"),
-        ({"proposal_reward": "many"}, r"states\.jsonl:2: could not convert"),
+        ({"proposal_reward": "many"}, r"states\.jsonl:2: field 'proposal_reward': 'many' is no score between 0 and"),
     ],
 )
 def test_a_bad_state_names_file_line_and_field(tmp_path, change, words):

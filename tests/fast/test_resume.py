@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from factories import FINISHED
 
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.errors import UserError
@@ -50,7 +51,7 @@ class OnlyTraining(Loop):
     """The loop without its games; what verl would do is in the test."""
 
     def _generate(self, number, checkpoint):
-        return {}
+        return FINISHED["generate"]
 
     _convert = _generate
 

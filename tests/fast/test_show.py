@@ -120,7 +120,7 @@ def test_following_shows_the_newest_game_of_a_growing_file(tmp_path):
     ("arguments", "words"),
     [
         (("--best", "--worst"), "--worst and --best exclude each other"),
-        (("--game", ""), "no game ''; its first is s0-g000000-p0"),
+        (("--game", ""), "--game: an empty value is given"),
         (("--game", "s9-g000000-p0"), "no game 's9-g000000-p0'; its first is s0-g000000-p0"),
     ],
 )

@@ -104,8 +104,8 @@ def spoil(row: dict, *path: str, value: object) -> None:
         (("metadata", "optimal_score"), 1, "'optimal_score' are not those"),
         (("metadata", "game_id"), None, "'game_id' is missing"),
         (("prompt",), "match", "field 'prompt'"),
-        (("metadata", "game_state", "papers"), [None] * 3, "field 'metadata.game_state' is unusable"),
-        (("metadata", "game_state", "scale1"), 10**400, "field 'metadata.game_state' is unusable"),
+        (("metadata", "game_state", "papers"), [None] * 3, "field 'papers' needs 3 different names"),
+        (("metadata", "game_state", "scale1"), 10**400, "field 'scale1' is 1000"),
     ],
 )
 def test_a_bad_row_is_named_with_its_line(tmp_path, path, value, words):
