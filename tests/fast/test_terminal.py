@@ -1,0 +1,227 @@
+"""One place prints, and nothing that it prints steers the terminal."""
+
+import ast
+import io
+import os
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+
+import pytest
+from factories import make_play, make_plays, write_plays
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+from test_cli import selfplay
+
+import selfplay_pipeline
+from selfplay_pipeline import terminal
+from selfplay_pipeline.harmless import LONGEST_LINE, one_line
+from selfplay_pipeline.terminal import Cleaned, Terminal
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\u202edrow\u2066\u200f\x9b31m\nselfplay: all is well :smile: [red]x[/red]"
+PACKAGE = Path(selfplay_pipeline.__file__).parent
+
+
+def steering(text: str) -> list[str]:
+    """Characters that act on a terminal; line breaks apart."""
+    marks = ("RLO", "LRO", "RLE", "LRE", "PDF", "RLI", "LRI", "FSI", "PDI")
+    return [
+        c
+        for c in text
+        if (unicodedata.category(c) in ("Cc", "Cs") and c != "\n")
+        or unicodedata.bidirectional(c) in marks
+        or c in "\u200e\u200f\u061c"
+    ]
+
+
+def test_nothing_prints_but_the_one_module():
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        if path.name == "terminal.py" and path.parent == PACKAGE:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = {getattr(node, "id", None), getattr(node, "attr", None)}
+            call = isinstance(node, ast.Call) and {getattr(node.func, "id", None), getattr(node.func, "attr", None)}
+            if (call and call & {"print", "echo", "secho", "Console", "print_exc"} and not _ours(node)) or (
+                isinstance(node, ast.Attribute)
+                and names & {"stdout", "stderr"}
+                and getattr(node.value, "id", "") == "sys"
+            ):
+                found.append(f"{path.relative_to(PACKAGE)}:{node.lineno}")
+    assert not found
+
+
+def _ours(call: ast.Call) -> bool:
+    """A method of a `Terminal`."""
+    owner = getattr(call.func, "value", None)
+    if isinstance(owner, ast.Call):
+        return getattr(owner.func, "id", "") == "Terminal"
+    return getattr(owner, "id", "") in ("console", "show")
+
+
+@pytest.mark.parametrize(
+    "shown", [HOSTILE, Text(HOSTILE, style="bold"), Panel(Text(HOSTILE)), Text.assemble((HOSTILE, "red"), HOSTILE)]
+)
+@pytest.mark.parametrize("colours", [True, False])
+def test_only_styles_of_ones_own_reach_the_terminal(shown, colours):
+    screen = io.StringIO()
+    Terminal(file=screen, force_terminal=colours, color_system="standard" if colours else None, width=200).print(shown)
+    text = screen.getvalue()
+    for style in ("\x1b[0m", "\x1b[1m", "\x1b[31m"):
+        text = text.replace(style, "")
+    assert not steering(text) and "␛]0;owned" in text
+    assert ":smile: [red]x[/red]" in text
+
+
+def test_hostile_cells_titles_and_names_leave_a_table_straight():
+    screen = io.StringIO()
+    table = Table(title=one_line(HOSTILE))
+    table.add_column(one_line(HOSTILE))
+    table.add_row("a\x1b[2Jb")
+    Terminal(file=screen, width=200).print(table)
+    lines = [line for line in screen.getvalue().splitlines() if "│" in line or "━" in line]
+    assert len({len(line) for line in lines}) == 1 and not steering(screen.getvalue())
+
+
+def test_what_libraries_write_is_cleaned_and_what_is_printed_here_keeps_its_styles(monkeypatch):
+    beneath = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setattr(sys, "stderr", beneath)
+    terminal.guard()
+    assert isinstance(sys.stderr, Cleaned)
+    sys.stderr.write(f"{HOSTILE}\rbar\n")
+    Terminal(stderr=True, force_terminal=True, color_system="standard").print(Text("styled", style="red"))
+    beneath.flush()
+    library, styled = beneath.buffer.getvalue().decode().rsplit("bar\n", 1)
+    assert steering(library) == ["\r", "\r"] and "␛]0;owned␇" in library
+    assert styled == "\x1b[31mstyled\x1b[0m\n"
+
+
+def test_a_line_is_one_line_of_bounded_length_and_keeps_its_end():
+    line = one_line("x" * 1_000_000 + "\nwhat to do")
+    assert len(line) < LONGEST_LINE + 10 and line.endswith("␊what to do")
+
+
+def test_the_log_below_a_failure_cannot_be_taken_for_a_line_of_ours(capsys):
+    terminal.say_failure(f"the server ended; log {HOSTILE}\nlast line {HOSTILE}")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("selfplay: the server ended")
+    assert len(lines) > 1 and all(line.startswith("  | ") for line in lines[1:])
+
+
+PATH = f"./{HOSTILE}/x"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("generate", "--model", PATH),
+        ("generate", "--config", PATH),
+        ("generate", "--player1", HOSTILE),
+        ("convert", PATH),
+        ("convert", "--check", PATH),
+        ("train", PATH),
+        ("train", HOSTILE, PATH),
+        ("games", "--config", PATH),
+        ("train-online", PATH),
+        ("iterate", "--model", PATH),
+        ("iterate", "--opponent", HOSTILE),
+        ("evaluate", PATH),
+        ("evaluate", "random", "--states", PATH),
+        ("evaluate", "random", "--compare", PATH),
+        ("crossplay", PATH, "random"),
+        ("report", PATH),
+        ("report", "--format", HOSTILE),
+        ("show", PATH),
+        ("config", "--config", PATH),
+        ("model", "tiny", "--lesson", HOSTILE),
+        ("slime", "data", "--config", PATH),
+        ("slime", "analyze", "--log-dir", PATH),
+    ],
+)
+def test_no_name_that_is_given_to_a_command_reaches_the_terminal_as_it_is(tmp_path, command):
+    done = selfplay(*command)
+    assert done.returncode == 2, done
+    assert not steering(done.stdout + done.stderr)
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("selfplay: ")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        (HOSTILE,),
+        ("slime", HOSTILE),
+        ("generate", f"--{HOSTILE}"),
+        ("generate", "--seed", HOSTILE),
+        ("generate", HOSTILE),
+        ("show", "--seed", "9" * 100_000),
+    ],
+)
+def test_a_mistyped_option_is_shown_harmlessly_in_one_line(command):
+    done = selfplay(*command)
+    assert done.returncode == 2 and not steering(done.stderr)
+    usage, try_this, empty, error = done.stderr.splitlines()
+    assert usage.startswith("Usage: selfplay") and "--help" in try_this and not empty
+    assert error.startswith("Error: ") and len(error) <= LONGEST_LINE + 20
+
+
+@pytest.mark.parametrize(
+    "line", ['{"\\u001b]0;x\\u0007": 1}', "[1]", "x", '{"game_id": ' + '"' + "a" * 1_000_000 + '"}', "[" * 100_000]
+)
+def test_a_bad_line_of_a_file_neither_steers_nor_fills_the_terminal(tmp_path, line):
+    path = tmp_path / f"games{HOSTILE.replace('/', '')}.jsonl"
+    path.write_text(f"{line}\n")
+    for command in ("show", "convert", "report"):
+        done = selfplay(command, str(path))
+        assert done.returncode == 2 and not steering(done.stdout + done.stderr)
+        lines = done.stderr.splitlines()
+        assert lines[-1].startswith("selfplay: ") and len(lines) <= 3
+        assert all(len(line) < LONGEST_LINE + 20 for line in lines)
+
+
+def test_hostile_games_in_a_hostile_folder_are_shown_converted_and_reported(tmp_path):
+    games = tmp_path / HOSTILE.replace("/", "") / "games.jsonl"
+    record = make_play(9).model_copy(update={"game_id": HOSTILE, "players": ["policy", HOSTILE]})
+    write_plays(games, [*make_plays(1, 2), record])
+    for command in ("show", "convert", "report"):
+        done = selfplay(command, str(games))
+        assert done.returncode == 0, done.stderr
+        assert not steering(done.stdout + done.stderr)
+        assert not [line for line in done.stdout.splitlines() if line.startswith("selfplay: all is well")]
+
+
+@pytest.mark.parametrize("key", ['"\\e]0;x\\a"', "a" * 50_000, '"\\u202e"'])
+def test_an_unknown_key_of_a_configuration_is_shown_harmlessly(tmp_path, key):
+    path = tmp_path / "run.yaml"
+    path.write_text(f"? {key}\n: 1\n")
+    done = selfplay("config", "--config", str(path))
+    assert done.returncode == 2 and "there is no such key" in done.stderr
+    assert not steering(done.stderr) and done.stderr.count("\n") == 1 and len(done.stderr) < LONGEST_LINE + 20
+
+
+def child(code: str, **environment: str) -> subprocess.Popen[bytes]:
+    """A process of its own, with real streams."""
+    command = [
+        sys.executable,
+        "-c",
+        f"from selfplay_pipeline import terminal\nterminal.guard()\n{code}\nterminal.finish()",
+    ]
+    env = {**os.environ, "PYTHONPATH": str(PACKAGE.parent), **environment}
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_who_stops_reading_ends_the_command_without_a_traceback():
+    process = child("while True: terminal.result('line ' * 1000)")
+    assert process.stdout.readline().startswith(b"line")
+    process.stdout.close()
+    assert process.stderr.read() == b"" and process.wait(30) == 1
+
+
+def test_an_output_that_knows_only_ascii_gets_question_marks():
+    out, err = child(
+        "terminal.result('0.5 \\xb1 0.1 \\u2026'); terminal.say('\\udcff \\xb1'); print('na\\xefve \\x1b[2J')",
+        PYTHONIOENCODING="ascii", LC_ALL="C", PYTHONUTF8="0",
+    ).communicate()  # fmt: skip
+    assert out.decode("ascii").splitlines() == ["0.5 ? 0.1 ?", "na?ve ?[2J"]
+    assert err == b"? ?\n"
