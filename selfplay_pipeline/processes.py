@@ -8,7 +8,9 @@ read end of a pipe whose write end only the driver has, so it notices the driver
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,17 +18,19 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 GRACE_SECONDS = 8.0
 """Time between asking a process to end and killing it."""
-
-
 SCRATCH_VARIABLE = "SELFPLAY_SCRATCH"
-"""Names a folder that the supervisor makes for the command, and removes after it."""
+"""Names a folder that the supervisor makes for the command, and removes after it. No other user can look into it."""
+SCRATCH_HOME = Path("/tmp")
+"""Not TMPDIR, because Ray's sockets are in the folder and their paths may have 107 characters at most."""
+SCRATCH_PREFIX = "selfplay-run-"
 
 
 class Child:
@@ -57,6 +61,8 @@ class Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._process.returncode < 0:  # killed, so that it has not cleaned up
+            remove_abandoned(SCRATCH_HOME)
 
     def last_lines(self, count: int = 15) -> str:
         """The end of the log, to show when the command failed."""
@@ -138,6 +144,62 @@ def _alive(pid: int) -> bool:
         return False
 
 
+@contextmanager
+def scratch_folder(home: Path) -> Iterator[Path]:
+    """A new folder for this user alone, removed at the end; so are those that killed supervisors have left there.
+
+    The folder is locked while its supervisor lives, so that one without a lock can be told to be abandoned.
+    """
+    remove_abandoned(home)
+    while (made := _locked_folder(home)) is None:
+        pass
+    folder, lock = made
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked_folder(home: Path) -> tuple[Path, int] | None:
+    """A new folder and the lock on it; None if another process took it for abandoned before it was locked."""
+    folder = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=home))
+    try:
+        lock = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    if folder.exists():
+        return folder, lock
+    os.close(lock)
+    return None
+
+
+def remove_abandoned(home: Path) -> None:
+    """Remove this user's folders whose supervisor was killed."""
+    for folder in home.glob(f"{SCRATCH_PREFIX}*"):
+        lock = _lock_if_abandoned(folder)
+        if lock is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+
+
+def _lock_if_abandoned(folder: Path) -> int | None:
+    """The lock on this user's folder, which nobody holds; else None."""
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        if os.fstat(lock).st_uid == os.getuid():
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+    except BlockingIOError:
+        pass
+    os.close(lock)
+    return None
+
+
 def supervise(command: Sequence[str]) -> int:
     """Run a command until it ends or standard input closes; leave no descendant. Returns its exit code."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -155,14 +217,12 @@ def supervise(command: Sequence[str]) -> int:
         over.set()
 
     threading.Thread(target=watch_driver, daemon=True).start()
-    # In /tmp, because Ray puts sockets there and their paths may have 107 characters at most; inside the folder of the
-    # supervisor around this one, if any, which may kill this one before it has cleaned up.
-    outer = os.environ.get(SCRATCH_VARIABLE, "/tmp")
-    with tempfile.TemporaryDirectory(prefix="selfplay-", dir=outer, ignore_cleanup_errors=True) as scratch:
+    # Inside the folder of the supervisor around this one, if any, which may kill this one before it has cleaned up.
+    with scratch_folder(Path(os.environ.get(SCRATCH_VARIABLE, SCRATCH_HOME))) as scratch:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, SCRATCH_VARIABLE: scratch},
+            env={**os.environ, SCRATCH_VARIABLE: str(scratch), "TMPDIR": str(scratch)},
             preexec_fn=lambda: _prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
         )
         while process.poll() is None and not over.wait(0.1):

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.keys import key_from_environment
 
 OPENAI_URL = "https://api.openai.com/v1"
 
@@ -70,14 +71,12 @@ class PartnerConfig(BaseModel):
         Raises:
             UserError: there is none, or it cannot be one.
         """
-        key = os.environ.get("OPENAI_API_KEY", "").strip()
+        key = key_from_environment("OPENAI_API_KEY")
         if not key and self.endpoint == OPENAI_URL:
             raise UserError(
                 "the partner `chat` needs a key: set the environment variable OPENAI_API_KEY, or partner.base_url to "
                 "a server of your own"
             )
-        if not key.isascii() or not key.isprintable() or " " in key:
-            raise UserError("OPENAI_API_KEY: not a key: it holds spaces or characters that no key has; set it again")
         return key
 
 
