@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import multiprocessing
 import os
 import shutil
 import signal
@@ -31,6 +32,8 @@ SCRATCH_VARIABLE = "SELFPLAY_SCRATCH"
 SCRATCH_HOME = Path("/tmp")
 """Not TMPDIR, because Ray's sockets are in the folder and their paths may have 107 characters at most."""
 SCRATCH_PREFIX = "selfplay-run-"
+SHARED_MEMORY = Path("/dev/shm")
+"""Where Linux keeps named semaphores, each as a file `sem.NAME`."""
 
 
 class Child:
@@ -157,8 +160,36 @@ def scratch_folder(home: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         os.close(lock)
+
+
+@contextmanager
+def own_temporary_files() -> Iterator[None]:
+    """Let this process's temporary files, libraries' caches included, go to a scratch folder."""
+    with scratch_folder(Path(tempfile.gettempdir())) as folder:
+        tempfile.tempdir = str(folder)
+        try:
+            yield
+        finally:
+            tempfile.tempdir = None
+
+
+def name_semaphores() -> None:
+    """Let semaphores of this process and those it starts be told by the scratch folder's name, and go with it.
+
+    Python would name them `mp-…`, and those of a killed process stay in shared memory.
+    """
+    if scratch := os.environ.get(SCRATCH_VARIABLE):
+        multiprocessing.current_process()._config["semprefix"] = f"/{Path(scratch).name}"  # type: ignore[attr-defined]
+
+
+def _remove(folder: Path) -> None:
+    """Remove a scratch folder, those of supervisors within, and their semaphores."""
+    for owner in (folder, *folder.glob(f"{SCRATCH_PREFIX}*")):
+        for semaphore in SHARED_MEMORY.glob(f"sem.{owner.name}-*"):
+            semaphore.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _locked_folder(home: Path) -> tuple[Path, int] | None:
@@ -180,7 +211,7 @@ def remove_abandoned(home: Path) -> None:
     for folder in home.glob(f"{SCRATCH_PREFIX}*"):
         lock = _lock_if_abandoned(folder)
         if lock is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
             os.close(lock)
 
 
@@ -229,6 +260,7 @@ def supervise(command: Sequence[str]) -> int:
             pass
         code = process.poll()
         _end_all(process.pid if code is None else None)
+    remove_abandoned(Path(tempfile.gettempdir()))  # the driver's own, if it was killed
     return 128 + signal.SIGTERM if code is None else code if code >= 0 else 128 - code
 
 

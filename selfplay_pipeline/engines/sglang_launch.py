@@ -16,6 +16,7 @@ from typing import Any
 
 from selfplay_pipeline.keys import SERVER_KEY
 from selfplay_pipeline.loopback import keep_torch_local
+from selfplay_pipeline.processes import name_semaphores
 
 STAND_INS = {
     "torchvision": ("io", "transforms", "transforms.functional", "transforms.v2", "transforms.v2.functional", "ops"),
@@ -87,6 +88,7 @@ def main(arguments: list[str]) -> None:
     from sglang.srt.server_args import prepare_server_args
     from sglang.srt.utils import kill_process_tree
 
+    name_semaphores()
     server_args = prepare_server_args(arguments)
     key = os.environ.pop(SERVER_KEY, "")
     if key and server_args.tokenizer_worker_num == 1:  # else SGLang has no keys

@@ -1,17 +1,18 @@
-"""Who listens: the sockets of all processes that carry a mark in their environment, looked at again and again."""
+"""What a run opens: sockets and scratch folders of all processes that carry a mark in their environment."""
 
 from __future__ import annotations
 
 import socket
+import stat
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import ip_address
-from types import TracebackType
+from ipaddress import IPv6Address, ip_address
+from pathlib import Path
 
 import psutil
 
-SECONDS_BETWEEN_LOOKS = 0.25
+SECONDS_BETWEEN_LOOKS = 0.3
 
 
 @dataclass(frozen=True, order=True)
@@ -22,12 +23,15 @@ class Listener:
     address: str
     port: int
     command: str
-    """The process's command line, cut."""
+    """The process's command line."""
 
     @property
     def is_local(self) -> bool:
         """Whether this machine alone can reach it."""
-        return ip_address(self.address).is_loopback
+        address = ip_address(self.address)
+        if isinstance(address, IPv6Address) and address.ipv4_mapped:
+            address = address.ipv4_mapped
+        return address.is_loopback
 
 
 def carriers(mark: str) -> list[psutil.Process]:
@@ -47,7 +51,7 @@ def listeners(processes: Iterable[psutil.Process]) -> set[Listener]:
     found = set()
     for process in processes:
         try:
-            command = " ".join(process.cmdline())[:200]
+            command = " ".join(process.cmdline()).strip() or process.name()  # Ray's workers rename themselves
             for connection in process.net_connections("inet"):
                 if connection.laddr and not connection.raddr and connection.status in ("LISTEN", "NONE"):
                     protocol = "tcp" if connection.type == socket.SOCK_STREAM else "udp"
@@ -57,23 +61,35 @@ def listeners(processes: Iterable[psutil.Process]) -> set[Listener]:
     return found
 
 
+def scratch_folders(processes: Iterable[psutil.Process]) -> dict[Path, str]:
+    """The folders that their supervisors made for them, with what others may do there, as `ls` shows it."""
+    found = {}
+    for process in processes:
+        try:
+            folder = Path(process.environ()["SELFPLAY_SCRATCH"])
+            found[folder] = stat.filemode(folder.stat().st_mode)
+        except (psutil.Error, KeyError, OSError):
+            continue
+    return found
+
+
 class Watch:
-    """All listeners that were seen while the block ran."""
+    """All that was seen since it began."""
 
     def __init__(self, mark: str) -> None:
         self.mark = mark
-        self.seen: set[Listener] = set()
+        self.listeners: set[Listener] = set()
+        self.scratch: dict[Path, str] = {}
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look)
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
 
     def _look(self) -> None:
         while not self._over.wait(SECONDS_BETWEEN_LOOKS):
-            self.seen |= listeners(carriers(self.mark))
+            processes = carriers(self.mark)
+            self.listeners |= listeners(processes)
+            self.scratch |= scratch_folders(processes)
 
-    def __enter__(self) -> Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def stop(self) -> None:
         self._over.set()
         self._thread.join()
