@@ -32,6 +32,8 @@ SCRATCH_VARIABLE = "SELFPLAY_SCRATCH"
 SCRATCH_HOME = Path("/tmp")
 """Not TMPDIR, because Ray's sockets are in the folder and their paths may have 107 characters at most."""
 SCRATCH_PREFIX = "selfplay-run-"
+DATASETS_CACHE = "HF_DATASETS_CACHE"
+"""Names the folder into which `datasets` copies each file that verl reads; by default it is in the home directory."""
 SHARED_MEMORY = Path("/dev/shm")
 """Where Linux keeps named semaphores, each as a file `sem.NAME`."""
 
@@ -168,11 +170,14 @@ def scratch_folder(home: Path) -> Iterator[Path]:
 def own_temporary_files() -> Iterator[None]:
     """Let this process's temporary files, libraries' caches included, go to a scratch folder."""
     with scratch_folder(Path(tempfile.gettempdir())) as folder:
+        # Not TMPDIR: supervisors look there for what this process leaves when it is killed.
         tempfile.tempdir = str(folder)
+        os.environ[DATASETS_CACHE] = str(folder)
         try:
             yield
         finally:
             tempfile.tempdir = None
+            del os.environ[DATASETS_CACHE]
 
 
 def name_semaphores() -> None:
@@ -253,7 +258,7 @@ def supervise(command: Sequence[str]) -> int:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, SCRATCH_VARIABLE: str(scratch), "TMPDIR": str(scratch)},
+            env=os.environ | dict.fromkeys((SCRATCH_VARIABLE, "TMPDIR", DATASETS_CACHE), str(scratch)),
             preexec_fn=lambda: _prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
         )
         while process.poll() is None and not over.wait(0.1):

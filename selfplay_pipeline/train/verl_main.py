@@ -30,7 +30,6 @@ def ray_folder(scratch: str) -> str:
 
 
 def _train(arguments: list[str], scratch: str) -> None:
-    os.environ["HF_DATASETS_CACHE"] = scratch  # else each file read leaves a copy in the home directory
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray keeps one in the home directory
     import ray
     from verl.trainer.main_ppo import main as main_ppo

@@ -177,6 +177,14 @@ def test_no_temporary_file_is_left_by_a_run_that_ended_or_was_killed(killed):
     assert killed.files_left == []
 
 
+def test_no_copy_of_a_checked_file_is_left_in_the_home_directory(killed, tmp_path):
+    command = ["convert", "--check", str(killed.run / "iter_1" / "train.parquet")]
+    env = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    env.pop("HF_HOME", None)
+    subprocess.run([sys.executable, "-m", "selfplay_pipeline.cli", *command], env=env, check=True)
+    assert [path for path in tmp_path.rglob("*") if path.suffix in (".arrow", ".lock")] == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("in_background", [False, True])
 def test_ctrl_c_stops_the_server_and_says_that_the_command_continues(folder, number, in_background):
