@@ -188,11 +188,15 @@ KeepZeroSignal = Annotated[
 def main() -> None:
     """The command `selfplay`."""
     from selfplay_pipeline import terminal
+    from selfplay_pipeline.processes import own_temporary_files
 
     stop_like_ctrl_c()
     terminal.guard()
     try:
-        app(prog_name=program())
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError):  # of a full disk, say: the command tells what it could not do
+                stack.enter_context(own_temporary_files())
+            app(prog_name=program())
     finally:
         terminal.finish()
 

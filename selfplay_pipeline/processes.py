@@ -8,7 +8,10 @@ read end of a pipe whose write end only the driver has, so it notices the driver
 from __future__ import annotations
 
 import ctypes
+import fcntl
+import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,17 +19,23 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 GRACE_SECONDS = 8.0
 """Time between asking a process to end and killing it."""
-
-
 SCRATCH_VARIABLE = "SELFPLAY_SCRATCH"
-"""Names a folder that the supervisor makes for the command, and removes after it."""
+"""Names a folder that the supervisor makes for the command, and removes after it. No other user can look into it."""
+SCRATCH_HOME = Path("/tmp")
+"""Not TMPDIR, because Ray's sockets are in the folder and their paths may have 107 characters at most."""
+SCRATCH_PREFIX = "selfplay-run-"
+DATASETS_CACHE = "HF_DATASETS_CACHE"
+"""Names the folder into which `datasets` copies each file that verl reads; by default it is in the home directory."""
+SHARED_MEMORY = Path("/dev/shm")
+"""Where Linux keeps named semaphores, each as a file `sem.NAME`."""
 
 
 class Child:
@@ -57,6 +66,8 @@ class Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._process.returncode < 0:  # killed, so that it has not cleaned up
+            remove_abandoned(SCRATCH_HOME)
 
     def last_lines(self, count: int = 15) -> str:
         """The end of the log, to show when the command failed."""
@@ -138,6 +149,93 @@ def _alive(pid: int) -> bool:
         return False
 
 
+@contextmanager
+def scratch_folder(home: Path) -> Iterator[Path]:
+    """A new folder for this user alone, removed at the end; so are those that killed supervisors have left there.
+
+    The folder is locked while its supervisor lives, so that one without a lock can be told to be abandoned.
+    """
+    remove_abandoned(home)
+    while (made := _locked_folder(home)) is None:
+        pass
+    folder, lock = made
+    try:
+        yield folder
+    finally:
+        _remove(folder)
+        os.close(lock)
+
+
+@contextmanager
+def own_temporary_files() -> Iterator[None]:
+    """Let this process's temporary files, libraries' caches included, go to a scratch folder."""
+    with scratch_folder(Path(tempfile.gettempdir())) as folder:
+        # Not TMPDIR: supervisors look there for what this process leaves when it is killed.
+        tempfile.tempdir = str(folder)
+        os.environ[DATASETS_CACHE] = str(folder)
+        try:
+            yield
+        finally:
+            tempfile.tempdir = None
+            del os.environ[DATASETS_CACHE]
+
+
+def name_semaphores() -> None:
+    """Let semaphores of this process and those it starts be told by the scratch folder's name, and go with it.
+
+    Python would name them `mp-…`, and those of a killed process stay in shared memory.
+    """
+    if scratch := os.environ.get(SCRATCH_VARIABLE):
+        multiprocessing.current_process()._config["semprefix"] = f"/{Path(scratch).name}"  # type: ignore[attr-defined]
+
+
+def _remove(folder: Path) -> None:
+    """Remove a scratch folder, those of supervisors within, and their semaphores."""
+    for owner in (folder, *folder.glob(f"{SCRATCH_PREFIX}*")):
+        for semaphore in SHARED_MEMORY.glob(f"sem.{owner.name}-*"):
+            semaphore.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _locked_folder(home: Path) -> tuple[Path, int] | None:
+    """A new folder and the lock on it; None if another process took it for abandoned before it was locked."""
+    folder = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=home))
+    try:
+        lock = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    if folder.exists():
+        return folder, lock
+    os.close(lock)
+    return None
+
+
+def remove_abandoned(home: Path) -> None:
+    """Remove this user's folders whose supervisor was killed."""
+    for folder in home.glob(f"{SCRATCH_PREFIX}*"):
+        lock = _lock_if_abandoned(folder)
+        if lock is not None:
+            _remove(folder)
+            os.close(lock)
+
+
+def _lock_if_abandoned(folder: Path) -> int | None:
+    """The lock on this user's folder, which nobody holds; else None."""
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        if os.fstat(lock).st_uid == os.getuid():
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+    except BlockingIOError:
+        pass
+    os.close(lock)
+    return None
+
+
 def supervise(command: Sequence[str]) -> int:
     """Run a command until it ends or standard input closes; leave no descendant. Returns its exit code."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -155,20 +253,19 @@ def supervise(command: Sequence[str]) -> int:
         over.set()
 
     threading.Thread(target=watch_driver, daemon=True).start()
-    # In /tmp, because Ray puts sockets there and their paths may have 107 characters at most; inside the folder of the
-    # supervisor around this one, if any, which may kill this one before it has cleaned up.
-    outer = os.environ.get(SCRATCH_VARIABLE, "/tmp")
-    with tempfile.TemporaryDirectory(prefix="selfplay-", dir=outer, ignore_cleanup_errors=True) as scratch:
+    # Inside the folder of the supervisor around this one, if any, which may kill this one before it has cleaned up.
+    with scratch_folder(Path(os.environ.get(SCRATCH_VARIABLE, SCRATCH_HOME))) as scratch:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, SCRATCH_VARIABLE: scratch},
+            env=os.environ | dict.fromkeys((SCRATCH_VARIABLE, "TMPDIR", DATASETS_CACHE), str(scratch)),
             preexec_fn=lambda: _prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
         )
         while process.poll() is None and not over.wait(0.1):
             pass
         code = process.poll()
         _end_all(process.pid if code is None else None)
+    remove_abandoned(Path(tempfile.gettempdir()))  # the driver's own, if it was killed
     return 128 + signal.SIGTERM if code is None else code if code >= 0 else 128 - code
 
 

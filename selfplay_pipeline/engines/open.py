@@ -11,6 +11,7 @@ from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.engines.types import Engine, EngineError
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.keys import SERVER_KEY, key_from_environment
 
 
 def resolve_device(device: str) -> str:
@@ -30,7 +31,7 @@ async def open_engine(
 
     Raises:
         EngineError: the server did not come up.
-        UserError: an attached server does not answer or serves another model.
+        UserError: an attached server does not answer, refuses the key or serves another model.
     """
     device = resolve_device(config.device)
     if config.kind == "transformers":
@@ -40,7 +41,8 @@ async def open_engine(
         return
 
     if config.server_url:
-        engine = SGLangEngine(config.server_url, request_timeout=config.request_timeout)
+        key = key_from_environment(SERVER_KEY)
+        engine = SGLangEngine(config.server_url, key=key, request_timeout=config.request_timeout)
         try:
             await _attach(engine, model, notify)
             yield engine
@@ -60,7 +62,9 @@ async def open_engine(
     )
 
     async with SGLangServer(spec, config.startup_timeout) as server:
-        engine = SGLangEngine([server.url], request_timeout=config.request_timeout, alive=lambda: server.running)
+        engine = SGLangEngine(
+            [server.url], key=server.key, request_timeout=config.request_timeout, alive=lambda: server.running
+        )
         try:
             yield engine
         finally:

@@ -11,6 +11,8 @@ import aiohttp
 from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
 from selfplay_pipeline.engines.types import NEUTRAL, Completion, EngineError, SamplingParams, finish_reason
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.keys import SERVER_KEY, redacted
 
 PROBE = SamplingParams(temperature=0.0, max_new_tokens=1, stop_token_ids=())
 
@@ -44,17 +46,20 @@ class SGLangEngine:
         self,
         urls: Sequence[str],
         *,
+        key: str = "",
         request_timeout: float = 600,
         attempts: int = 6,
         alive: Callable[[], bool] = lambda: True,
     ) -> None:
         """Args:
         urls: the servers' addresses.
+        key: sent with each request; empty for servers that ask for none.
         request_timeout: seconds for one completion.
         attempts: how often a request is sent before it fails; waits double from 0.5 s to 8 s.
         alive: whether a server that we launched still runs; when it does not, waiting is pointless.
         """
         self.urls = [url.rstrip("/") for url in urls]
+        self._key = key
         self.request_timeout = request_timeout
         self.attempts = attempts
         self.alive = alive
@@ -66,6 +71,7 @@ class SGLangEngine:
             self._session = aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(total=self.request_timeout),
                 connector=aiohttp.TCPConnector(limit=0),
+                headers={"Authorization": f"Bearer {self._key}"} if self._key else None,
             )
         return self._session
 
@@ -133,6 +139,7 @@ class SGLangEngine:
 
         Raises:
             EngineError: all attempts failed, or the server refused the request.
+            UserError: the server asks for another key.
         """
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(_Retriable),
@@ -153,8 +160,12 @@ class SGLangEngine:
             async with self._http.request(method, url + path, json=body, headers=headers) as response:
                 if response.status >= 500 or response.status in (408, 429):
                     raise _Retriable(f"answered {response.status}")
+                if response.status in (401, 403):
+                    refuses = f"refuses the key in {SERVER_KEY}" if self._key else "asks for a key"
+                    raise UserError(f"{url} {refuses}; set the environment variable {SERVER_KEY} to the server's key")
                 if response.status >= 400:
-                    raise EngineError(f"{url}{path} answered {response.status}: {(await response.text())[:300]}")
+                    text = redacted(await response.text(), self._key)[:300]
+                    raise EngineError(f"{url}{path} answered {response.status}: {text}")
                 answer = await _json_object(response) if response.content_type == "application/json" else {}
                 if path == "/generate" and "meta_info" not in answer:
                     raise _Retriable("answered without meta_info")

@@ -14,6 +14,10 @@ import sys
 import types
 from typing import Any
 
+from selfplay_pipeline.keys import SERVER_KEY
+from selfplay_pipeline.loopback import keep_torch_local
+from selfplay_pipeline.processes import name_semaphores
+
 STAND_INS = {
     "torchvision": ("io", "transforms", "transforms.functional", "transforms.v2", "transforms.v2.functional", "ops"),
     "sgl_kernel": ("kvcacheio",),
@@ -67,16 +71,30 @@ def _importable(package: str) -> bool:
 
 if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
     install_stand_ins()
+keep_torch_local()
+
+
+class Unprinted(str):
+    """A key that does not show in the list of arguments that SGLang writes to its log."""
+
+    def __repr__(self) -> str:
+        return "'(not shown)'"
 
 
 def main(arguments: list[str]) -> None:
-    """Serve until told to stop; takes the arguments of `python -m sglang.launch_server`."""
+    """Serve until told to stop; takes the arguments of `python -m sglang.launch_server`, and the key from the
+    environment."""
     from sglang.srt.entrypoints.http_server import launch_server
     from sglang.srt.server_args import prepare_server_args
     from sglang.srt.utils import kill_process_tree
 
+    name_semaphores()
+    server_args = prepare_server_args(arguments)
+    key = os.environ.pop(SERVER_KEY, "")
+    if key and server_args.tokenizer_worker_num == 1:  # else SGLang has no keys
+        server_args.api_key = Unprinted(key)
     try:
-        launch_server(prepare_server_args(arguments))
+        launch_server(server_args)
     finally:
         kill_process_tree(os.getpid(), include_parent=False)
 

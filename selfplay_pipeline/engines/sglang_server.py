@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import secrets
 import socket
 import sys
 import time
@@ -15,6 +16,8 @@ from pathlib import Path
 import aiohttp
 
 from selfplay_pipeline.engines.types import EngineError
+from selfplay_pipeline.keys import SERVER_KEY
+from selfplay_pipeline.loopback import ADDRESS, loopback_environment
 from selfplay_pipeline.processes import Child, spawn
 
 CPU_ARGUMENTS = [
@@ -56,7 +59,7 @@ class ServerSpec:
         """The command line; the same module starts the server on either device."""
         arguments = [
             f"--model-path={self.model}",
-            "--host=127.0.0.1",
+            f"--host={ADDRESS}",
             f"--port={port}",
             f"--tp-size={self.tensor_parallel}",
             f"--dp-size={self.data_parallel}",
@@ -71,10 +74,10 @@ class ServerSpec:
 
     def environment(self) -> dict[str, str]:
         # A health check that generates can kill SGLang 0.5.12 while weights are being updated.
-        common = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0"}
+        common = loopback_environment() | {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0"}
         # While it starts, SGLang asks itself over HTTP, and through a proxy it would not be found.
         direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-        common["no_proxy"] = common["NO_PROXY"] = ",".join(filter(None, [direct, "127.0.0.1"]))
+        common["no_proxy"] = common["NO_PROXY"] = ",".join(filter(None, [direct, ADDRESS]))
         if self.device != "cpu":
             return common
         # More threads than free cores made the server 5 to 40 times slower.
@@ -95,17 +98,22 @@ def cpu_cache_tokens(model: str) -> int:
 
 
 class SGLangServer:
-    """A launched server; use as an async context manager so that it is stopped however the block ends."""
+    """A launched server; use as an async context manager so that it is stopped however the block ends.
+
+    Attributes:
+        key: what a request must bring, so that other users of the machine cannot make the server load their weights.
+    """
 
     def __init__(self, spec: ServerSpec, startup_timeout: float = 900) -> None:
         self.spec = spec
         self.startup_timeout = startup_timeout
         self.port = 0
+        self.key = secrets.token_hex(32)
         self.child: Child | None = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{ADDRESS}:{self.port}"
 
     @property
     def running(self) -> bool:
@@ -118,7 +126,9 @@ class SGLangServer:
             EngineError: it died or did not answer in time; the message holds the end of its log.
         """
         self.port = _free_port()
-        self.child = spawn(self.spec.command(self.port), self.spec.log_path, self.spec.environment())
+        # Not on the command line, which every user of the machine can see.
+        environment = self.spec.environment() | {SERVER_KEY: self.key}
+        self.child = spawn(self.spec.command(self.port), self.spec.log_path, environment)
         try:
             await self._wait_until_healthy(self.child)
         except BaseException:
@@ -169,7 +179,7 @@ def _free_port() -> int:
     for port in random.sample(range(20_000, 30_000), 100):
         with socket.socket() as probe:
             try:
-                probe.bind(("127.0.0.1", port))
+                probe.bind((ADDRESS, port))
             except OSError:
                 continue
             return port

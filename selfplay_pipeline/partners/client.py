@@ -19,6 +19,7 @@ from selfplay_pipeline.generate.chat import Message
 from selfplay_pipeline.generate.play import Reply
 from selfplay_pipeline.generate.records import PartnerUsage
 from selfplay_pipeline.harmless import harmless
+from selfplay_pipeline.keys import redacted
 from selfplay_pipeline.partners.cache import AnswerCache, cache_key
 from selfplay_pipeline.partners.config import PartnerConfig
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 LONGEST_PAUSE = 120.0
 """Seconds. A server that asks for a longer one loses the request, rather than keep everyone waiting."""
-SHORTEST_SECRET = 8
-"""Characters. Shorter keys are fillers such as EMPTY, and words of a reply may hold them."""
 
 
 class PartnerError(EngineError):
@@ -211,7 +210,7 @@ class ChatClient:
         return harmless(" ".join(self._redacted(text).split())[:200])
 
     def _redacted(self, text: str) -> str:
-        return text.replace(self._key, "[key]") if len(self._key) >= SHORTEST_SECRET else text
+        return redacted(text, self._key)
 
 
 class _Retriable(Exception):

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.keys import key_from_environment
 from selfplay_pipeline.sections import Section
 
 OPENAI_URL = "https://api.openai.com/v1"
@@ -69,14 +70,12 @@ class PartnerConfig(Section):
         Raises:
             UserError: there is none, or it cannot be one.
         """
-        key = os.environ.get("OPENAI_API_KEY", "").strip()
+        key = key_from_environment("OPENAI_API_KEY")
         if not key and self.endpoint == OPENAI_URL:
             raise UserError(
                 "the partner `chat` needs a key: set the environment variable OPENAI_API_KEY, or partner.base_url to "
                 "a server of your own"
             )
-        if not key.isascii() or not key.isprintable() or " " in key:
-            raise UserError("OPENAI_API_KEY: not a key: it holds spaces or characters that no key has; set it again")
         return key
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from packaging.version import Version
 
+from selfplay_pipeline.loopback import loopback_environment
 from selfplay_pipeline.train.config import PolicyTraining, TrainConfig, TrainOptions
 from selfplay_pipeline.train.groups import TrainData, plan_steps, to_groups
 
@@ -170,7 +171,7 @@ def environment(
     config: PolicyTraining, device: Device, base: Mapping[str, str] = os.environ, extension: str = EXTENSION
 ) -> dict[str, str]:
     """Environment variables of the trainer and, through Ray, of all its processes."""
-    env = {
+    env = loopback_environment() | {
         "VERL_USE_EXTERNAL_MODULES": extension,
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_enable_worker_prestart": "0",

@@ -24,14 +24,17 @@ def main(launch_file: Path) -> None:
     export(**launch["export"])
 
 
+def ray_folder(scratch: str) -> str:
+    """A folder for Ray inside a private one, because Ray lets everybody write into its own."""
+    return f"{scratch}/ray"
+
+
 def _train(arguments: list[str], scratch: str) -> None:
-    os.environ["HF_DATASETS_CACHE"] = scratch  # else each file read leaves a copy in the home directory
-    os.environ["TMPDIR"] = scratch  # Ray's processes inherit it: nothing of theirs outlives the supervisor
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray keeps one in the home directory
     import ray
     from verl.trainer.main_ppo import main as main_ppo
 
-    sys.argv = ["main_ppo", *arguments, f"+ray_kwargs.ray_init._temp_dir={scratch}"]
+    sys.argv = ["main_ppo", *arguments, f"+ray_kwargs.ray_init._temp_dir={ray_folder(scratch)}"]
     try:
         main_ppo()
     finally:

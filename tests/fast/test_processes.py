@@ -1,14 +1,17 @@
 """Children never outlive the driver, with all their descendants."""
 
 import os
+import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
-from selfplay_pipeline.processes import spawn
+from selfplay_pipeline.processes import own_temporary_files, remove_abandoned, scratch_folder, spawn
 
 DAEMON = "import subprocess,sys,time; subprocess.Popen(['sleep', '300'], start_new_session=True); time.sleep({seconds})"
 
@@ -71,3 +74,83 @@ def test_a_child_finds_the_programs_of_its_python_environment_that_is_not_activa
     child = spawn([sys.executable, "-c", "import shutil; print(shutil.which('pytest'))"], tmp_path / "log")
     assert child.wait(60) == 0
     assert child.last_lines() == str(Path(sys.executable).parent / "pytest")
+
+
+WRITER = (
+    "import os, sys, tempfile, time, multiprocessing; from selfplay_pipeline.processes import name_semaphores; "
+    "name_semaphores(); lock = multiprocessing.get_context('spawn').Lock(); handle, path = tempfile.mkstemp(); "
+    "print(os.environ['SELFPLAY_SCRATCH'], path, flush=True); time.sleep({seconds})"
+)
+"""Leaves a file and, when it is killed, a semaphore in shared memory; says where its folder and the file are."""
+
+
+def wrote(log: Path) -> tuple[Path, Path]:
+    """The folder and the file of the writer."""
+    while not log.exists() or not log.read_text().endswith("\n"):
+        time.sleep(0.01)
+    folder, file = log.read_text().split()
+    return Path(folder), Path(file)
+
+
+def semaphores(folder: Path) -> list[Path]:
+    return list(Path("/dev/shm").glob(f"*{folder.name}*"))
+
+
+def test_what_a_child_writes_into_the_temporary_folder_is_its_own_and_goes_with_it(tmp_path):
+    child = spawn([sys.executable, "-c", WRITER.format(seconds=300)], tmp_path / "log")
+    folder, file = wrote(tmp_path / "log")
+    assert file.parent == folder
+    assert stat.filemode(folder.stat().st_mode) == "drwx------"
+    assert len(semaphores(folder)) == 1
+    child.stop()
+    assert not folder.exists()
+    assert not semaphores(folder)
+
+
+def test_what_a_killed_supervisor_could_not_remove_is_removed_when_its_driver_stops_it(tmp_path):
+    child = spawn([sys.executable, "-c", WRITER.format(seconds=300)], tmp_path / "log")
+    folder, _ = wrote(tmp_path / "log")
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait(20)
+    assert folder.exists()
+    child.stop()
+    assert not folder.exists()
+    assert not semaphores(folder)
+
+
+def test_a_folder_is_abandoned_once_its_process_is_gone_and_not_before(tmp_path):
+    keep = "; ".join(
+        [
+            "import sys, time; from pathlib import Path; from selfplay_pipeline.processes import scratch_folder",
+            f"context = scratch_folder(Path({str(tmp_path)!r}))",
+            "print(context.__enter__(), flush=True); time.sleep(300)",
+        ]
+    )
+    process = subprocess.Popen([sys.executable, "-c", keep], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    folder = Path(process.stdout.readline().strip())
+    with scratch_folder(tmp_path) as other:
+        assert folder.is_dir() and other.is_dir()
+        process.kill()
+        process.wait()
+        remove_abandoned(tmp_path)
+        assert not folder.exists()
+        assert other.is_dir()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_of_other_programs_are_left_alone(tmp_path):
+    (tmp_path / "selfplay-of-something-else").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "selfplay-run-link").symlink_to(tmp_path / "elsewhere")
+    remove_abandoned(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_temporary_files_of_a_command_are_private_and_go_with_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with own_temporary_files():
+        Path(tempfile.mkdtemp(), "file").touch()
+        (folder,) = tmp_path.iterdir()
+        assert stat.filemode(folder.stat().st_mode) == "drwx------"
+    assert list(tmp_path.iterdir()) == []

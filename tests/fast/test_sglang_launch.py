@@ -1,11 +1,20 @@
-"""What stands in for packages that SGLang imports on a CPU."""
+"""How a server is launched: what stands in for packages that it imports on a CPU, and its key."""
 
+import asyncio
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from selfplay_pipeline.engines.sglang_engine import SGLangEngine
+from selfplay_pipeline.engines.sglang_launch import Unprinted
+from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.keys import SERVER_KEY, key_from_environment, redacted
 
 
 def imported(site: Path, code: str) -> str:
@@ -32,3 +41,61 @@ def test_a_package_that_cannot_be_imported_gets_a_stand_in(tmp_path, package):
     (tmp_path / f"{package}.py").write_text("raise ImportError('libcuda.so.1: cannot open shared object file')\n")
     code = "import torchvision, sgl_kernel; print([isinstance(p.real, str) for p in (torchvision, sgl_kernel)])"
     assert imported(tmp_path, code) == f"{[package != name for name in ('torchvision', 'sgl_kernel')]}\n"
+
+
+def test_the_key_of_a_server_is_on_no_command_line_and_in_no_log():
+    spec = ServerSpec(model="data/tiny_model", device="cpu", log_path=Path("log"))
+    first, second = SGLangServer(spec), SGLangServer(spec)
+    assert len(first.key) >= 32
+    assert first.key != second.key
+    assert first.key not in " ".join(spec.command(1))
+    assert first.key not in f"{[Unprinted(first.key)]}", "SGLang logs its arguments as a whole"
+    assert first.key in f"Bearer {Unprinted(first.key)}"
+
+
+def answer(key: str, engine_key: str) -> tuple[dict, int]:
+    """What an engine gets from a server that asks for a key, and how many requests it sent."""
+    seen = []
+
+    async def model_info(request: web.Request) -> web.Response:
+        seen.append(request.headers.get("Authorization", ""))
+        if seen[-1] != f"Bearer {key}":
+            return web.json_response({"error": f"Unauthorized: {seen[-1]}"}, status=401)
+        return web.json_response({"model_path": "m"})
+
+    async def ask() -> dict:
+        app = web.Application()
+        app.router.add_get("/model_info", model_info)
+        async with TestServer(app) as server:
+            engine = SGLangEngine([str(server.make_url("/"))], key=engine_key)
+            try:
+                return {"models": await engine.served_models()}
+            except UserError as error:
+                return {"error": str(error)}
+            finally:
+                await engine.close()
+
+    return asyncio.run(ask()), len(seen)
+
+
+def test_a_server_with_a_key_answers_those_who_bring_it():
+    assert answer("a-long-key", "a-long-key") == ({"models": ["m"]}, 1)
+
+
+@pytest.mark.parametrize(("brought", "said"), [("", "asks for a key"), ("another-key", "refuses the key")])
+def test_a_wrong_key_is_said_at_once_and_not_repeated(brought, said):
+    result, requests = answer("a-long-key", brought)
+    assert said in result["error"] and "set the environment variable SGLANG_API_KEY" in result["error"]
+    assert not brought or brought not in result["error"]
+    assert requests == 1
+
+
+def test_what_cannot_be_a_key_is_refused_without_showing_it(monkeypatch):
+    monkeypatch.setenv(SERVER_KEY, "two words")
+    with pytest.raises(UserError, match="SGLANG_API_KEY: not a key") as error:
+        key_from_environment(SERVER_KEY)
+    assert "two" not in str(error.value)
+
+
+def test_a_servers_words_do_not_show_the_key_that_it_was_sent():
+    assert redacted("you sent 0123456789", "0123456789") == "you sent [key]"

@@ -43,6 +43,7 @@ def _session_server(tmp_path_factory) -> Iterator[Server]:
     log = tmp_path_factory.mktemp("server") / "server.log"
     spec = ServerSpec(model=str(TINY.resolve()), device="cpu", log_path=log, extra_args=(PREFERRED,))
     server = SGLangServer(spec)
+    server.key = ""  # tests attach to it as to a server that asks for none
     asyncio.run(server.start())
     yield Server(server.url, log)
     server.stop()

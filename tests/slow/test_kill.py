@@ -9,10 +9,12 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from watching import Listener, Watch
 
 from selfplay_pipeline.generate.records import read_games
 from selfplay_pipeline.train.groups import read_data
@@ -30,18 +32,24 @@ GONE_WITHIN = 15.0
 
 
 class Driver:
-    """`selfplay …` in a process group of its own; all its descendants carry a mark in their environment."""
+    """`selfplay …` in a process group of its own; all its descendants carry a mark in their environment.
+
+    Watched from its start to `assert_nothing_is_left`.
+    """
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.mark = uuid.uuid4().hex
         self.log = (folder / "driver.log").open("ab")
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir(exist_ok=True)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "selfplay_pipeline.cli", *arguments],
             stdout=self.log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, "SELFPLAY_TEST_MARK": self.mark},
+            env={**os.environ, "SELFPLAY_TEST_MARK": self.mark, "TMPDIR": str(self.temporary)},
         )
+        self.watch = Watch(self.mark)
 
     def left(self) -> list[str]:
         """Command lines of processes that still carry the mark."""
@@ -62,10 +70,17 @@ class Driver:
         os.kill(self.process.pid, number)
         self.process.wait(60)
 
+    def files_left(self) -> list[Path]:
+        """In the temporary folder, of supervisors, and in shared memory, where each name begins with its maker's."""
+        names = [f"*{folder.name}*" for folder in self.watch.scratch]
+        shared = [path for name in names for path in Path("/dev/shm").glob(name)]
+        return [*self.temporary.iterdir(), *filter(Path.exists, self.watch.scratch), *shared]
+
     def assert_nothing_is_left(self) -> None:
         deadline = time.monotonic() + GONE_WITHIN
         while self.left() and time.monotonic() < deadline:
             time.sleep(0.2)
+        self.watch.stop()
         assert self.left() == []
 
 
@@ -75,7 +90,24 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
-def test_kill_9_inside_each_stage_and_at_each_boundary_loses_nothing_and_repeats_nothing(folder):
+@dataclass
+class Killed:
+    """A run that was killed at each of its stages and then came to its end."""
+
+    run: Path
+    drivers: list[Driver]
+    files_left: list[Path]
+    """In the temporary folder and the like, by any of the drivers."""
+
+    @property
+    def listeners(self) -> set[Listener]:
+        return {listener for driver in self.drivers for listener in driver.watch.listeners}
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory) -> Killed:
+    folder = tmp_path_factory.mktemp("killed")
+    (folder / "config.yaml").write_text(CONFIG)
     run, first = folder / "run", folder / "run" / "iter_1"
     games, state = first / "selfplay_games.jsonl", run / "state.json"
 
@@ -100,14 +132,22 @@ def test_kill_9_inside_each_stage_and_at_each_boundary_loses_nothing_and_repeats
         lambda: finished("train"),
     ]
     command = ("iterate", "--config", str(folder / "config.yaml"), "--output", str(run))
+    drivers: list[Driver] = []
+    files_left: list[Path] = []
     for moment in moments:
-        driver = Driver(folder, *command)
-        driver.send_when(signal.SIGKILL, moment)
-        driver.assert_nothing_is_left()
+        drivers.append(Driver(folder, *command))
+        drivers[-1].send_when(signal.SIGKILL, moment)
+        drivers[-1].assert_nothing_is_left()
+        files_left += drivers[-1].files_left()
     last = Driver(folder, *command)
     assert last.process.wait(300) == 0, (folder / "driver.log").read_text()[-3000:]
     last.assert_nothing_is_left()
+    return Killed(run, [*drivers, last], files_left + last.files_left())
 
+
+def test_kill_9_inside_each_stage_and_at_each_boundary_loses_nothing_and_repeats_nothing(killed):
+    first = killed.run / "iter_1"
+    games = first / "selfplay_games.jsonl"
     ids = [record.game_id for record in read_games(games)]
     assert sorted(ids) == [f"s0-g{group:06d}-p{play}" for group in range(6) for play in range(4)]
     for name in ("train", "val"):
@@ -118,6 +158,31 @@ def test_kill_9_inside_each_stage_and_at_each_boundary_loses_nothing_and_repeats
     expected = {(0, group.index) for group in read_data([first / "train.parquet"]).to_train(True)}
     assert seen == Counter(dict.fromkeys(expected, EPOCHS))
     assert (first / "checkpoint" / "config.json").exists()
+
+
+def test_no_other_machine_can_reach_a_socket_of_playing_or_of_training(killed):
+    commands = " ".join(listener.command for listener in killed.listeners)
+    for of_playing_or_training in ("sglang_launch", "raylet", "gcs_server", "verl_main", "TransferQueue"):
+        assert of_playing_or_training in commands
+    assert [listener for listener in sorted(killed.listeners) if not listener.is_local] == []
+
+
+def test_no_other_user_can_look_into_the_folders_of_servers_and_trainers(killed):
+    folders = {folder: mode for driver in killed.drivers for folder, mode in driver.watch.scratch.items()}
+    assert len(folders) > len(killed.drivers), "of a server each time, and of a trainer"
+    assert set(folders.values()) == {"drwx------"}
+
+
+def test_no_temporary_file_is_left_by_a_run_that_ended_or_was_killed(killed):
+    assert killed.files_left == []
+
+
+def test_no_copy_of_a_checked_file_is_left_in_the_home_directory(killed, tmp_path):
+    command = ["convert", "--check", str(killed.run / "iter_1" / "train.parquet")]
+    env = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    env.pop("HF_HOME", None)
+    subprocess.run([sys.executable, "-m", "selfplay_pipeline.cli", *command], env=env, check=True)
+    assert [path for path in tmp_path.rglob("*") if path.suffix in (".arrow", ".lock")] == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -133,4 +198,5 @@ def test_ctrl_c_stops_the_server_and_says_that_the_command_continues(folder, num
     driver.send_when(number, lambda: len(driver.left()) >= 3)
     assert driver.process.returncode == 130
     driver.assert_nothing_is_left()
+    assert driver.files_left() == []
     assert "the same command continues" in (folder / "driver.log").read_text()

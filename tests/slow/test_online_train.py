@@ -42,6 +42,7 @@ class Run:
     """Processes and folders in /tmp, then and in the training that continued."""
     lines_before: int
     """Lines of metrics.jsonl then."""
+    drivers: list[Driver]
 
     @property
     def lines(self) -> list[dict[str, Any]]:
@@ -86,7 +87,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         time.sleep(2)
     assert second.process.returncode == 0, log.read_text()[-3000:]
     second.assert_nothing_is_left()
-    return Run(folder, running, seen, before)
+    return Run(folder, running, seen, before, [first, second])
 
 
 def test_what_a_kill_9_of_the_driver_leaves_is_nothing_not_even_the_server(run):
@@ -95,6 +96,21 @@ def test_what_a_kill_9_of_the_driver_leaves_is_nothing_not_even_the_server(run):
     assert run.lines_before < STEPS + 1, "the training was over before the kill"
     assert sum(trace.startswith("/tmp/") for trace in run.traces) == 4, "of the trainer and its server, twice"
     assert not remaining(run.traces)
+
+
+def test_no_other_machine_can_reach_a_socket_of_online_training(run):
+    listeners = {listener for driver in run.drivers for listener in driver.watch.listeners}
+    commands = " ".join(listener.command for listener in listeners)
+    assert all(part in commands for part in ("sglang_launch", "raylet", "gcs_server", "verl_main", "AgentLoopWorker"))
+    assert [listener for listener in sorted(listeners) if not listener.is_local] == []
+
+
+def test_no_other_user_can_look_into_the_folders_of_online_training(run):
+    assert {mode for driver in run.drivers for mode in driver.watch.scratch.values()} == {"drwx------"}
+
+
+def test_no_temporary_file_is_left_by_online_training(run):
+    assert [path for driver in run.drivers for path in driver.files_left()] == []
 
 
 def test_a_line_a_step_without_gap_or_repetition(run):

@@ -47,11 +47,11 @@ class CPUServer:
     async def start(self) -> str:
         """Launch, wait until it answers, and return its URL."""
         await self._server.start()
-        self._engine = SGLangEngine([self._server.url], alive=lambda: self._server.running)
+        self._engine = SGLangEngine([self._server.url], key=self._server.key, alive=lambda: self._server.running)
         return self._server.url
 
-    async def url(self) -> str:
-        return self._server.url
+    async def address_and_key(self) -> tuple[str, str]:
+        return self._server.url, self._server.key
 
     async def generate(
         self,
@@ -129,7 +129,8 @@ class CPUAdapter(BaseRollout):  # type: ignore[misc]
         folder = Path(os.environ[SCRATCH_VARIABLE]) / f"weights_{rank}"
         write_weights(weights, folder, tied=bool(self.model_config.hf_config.tie_word_embeddings))
         server = ray.get_actor(_actor_name(rank))
-        engine = SGLangEngine([await server.url.remote()])
+        url, key = await server.address_and_key.remote()
+        engine = SGLangEngine([url], key=key)
         try:
             await engine.reload(folder)
             probe = await engine.generate(PROBE_IDS, PROBE)

@@ -6,7 +6,11 @@ Nothing here may be imported by the rest of the package: torch and verl come wit
 
 import os
 
+from selfplay_pipeline.loopback import keep_torch_local
+
 if os.environ.get("VERL_PLATFORM") == "cpu":
     from selfplay_pipeline.train.verl_ext import cpu as cpu
 
 from selfplay_pipeline.train.verl_ext import trainer as trainer
+
+keep_torch_local()

@@ -1,0 +1,54 @@
+"""All processes of a command run on one machine, so whatever listens does so where no other machine can reach it.
+
+TransferQueue, Ray and SGLang's processes talk to each other over sockets, and some unpickle what arrives without asking
+who sent it: a socket that others can reach lets them run code. docs/security.md says which they are.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from importlib import import_module
+from typing import Any
+
+ADDRESS = "127.0.0.1"
+SWITCH = "SELFPLAY_LOOPBACK"
+"""Set where all processes are on this machine; a cluster would leave out `loopback_environment`, and this with it."""
+
+
+def loopback_environment() -> dict[str, str]:
+    """Environment variables that keep a server or a trainer, and all that they start, on the loopback address."""
+    return {
+        SWITCH: "1",
+        # Ray's own switch, set on other systems: its node is 127.0.0.1. verl and TransferQueue take Ray's address.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
+        "SGLANG_HOST_IP": ADDRESS,
+    }
+
+
+def keep_torch_local() -> None:
+    """Let torch's rendezvous store of this process listen on the loopback address, where the switch is set.
+
+    torch has the store listen on all interfaces, whatever address it is given.
+    """
+    if os.environ.get(SWITCH) != "1":
+        return
+    # Not an import statement: it would give the function of the same name.
+    import_module("torch.distributed.rendezvous").TCPStore = _local_store  # type: ignore[attr-defined]
+
+
+def _local_store(host_name: str, port: int, *, is_master: bool = False, **options: Any) -> Any:
+    """A `TCPStore`; one that serves this machine alone gets a socket that is bound already."""
+    from torch.distributed import TCPStore
+
+    if not is_master or host_name not in (ADDRESS, "localhost"):
+        return TCPStore(host_name, port, is_master=is_master, **options)
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((ADDRESS, port))
+        listener.listen()
+        port = listener.getsockname()[1]
+        # The store closes the socket that it is given, hence a copy.
+        return TCPStore(host_name, port, is_master=True, master_listen_fd=os.dup(listener.fileno()), **options)
