@@ -96,6 +96,21 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def filling(path: Path) -> Iterator[Path]:
+    """A new folder whose files go into the folder `path` once all of them are written; others there stay.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    with _temporary(path, folder=True) as (new, _):
+        yield new
+        path.mkdir(exist_ok=True)
+        for file in sorted(new.iterdir(), key=lambda file: file.name == "config.json"):  # what makes it a model, last
+            _sync(file)
+            file.replace(path / file.name)
+
+
+@contextmanager
 def appending(path: Path) -> Iterator[Callable[[bytes], None]]:
     """A function that appends bytes to a file: after it failed, the file ends where it did before.
 

@@ -126,13 +126,14 @@ def _check_facts(path: Path, metadata: dict[bytes, bytes]) -> None:
 
 
 def _check_columns(path: Path, schema: pa.Schema) -> None:
+    for name, column in NUMBERS.items():
+        if schema.names.count(column) != 1 or not pa.types.is_struct(schema.field(column).type):
+            raise UserError(f"{path}: no column {column!r} of fields; was it written by `selfplay convert`?")
+        _check_column(
+            path, name, pa.schema(list(schema.field(column).type)), pa.schema(list(SCHEMA.field(column).type))
+        )
     for name in (*STREAMS, TEMPERATURE):
         _check_column(path, name, schema, SCHEMA)
-    for name, column in NUMBERS.items():
-        ours, theirs = SCHEMA.field(column).type, schema.field(column).type if column in schema.names else None
-        if theirs is None or not pa.types.is_struct(theirs):
-            raise UserError(f"{path}: no column {column!r} of fields; was it written by `selfplay convert`?")
-        _check_column(path, name, pa.schema(list(theirs)), pa.schema(list(ours)))
 
 
 def _check_column(path: Path, name: str, theirs: pa.Schema, ours: pa.Schema) -> None:

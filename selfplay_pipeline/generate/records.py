@@ -194,9 +194,9 @@ class PlayRecord(_Record):
         trained = [trajectory.player_index for trajectory in self.trajectories]
         for field, found in (("turns", [turn.player for turn in self.turns]), ("trajectories", trained)):
             if found and max(found) >= seats:
-                raise ValueError(f"{field} are of player {max(found)}, but 'players' has {seats}, numbered from 0")
+                raise ValueError(f"field 'players': has {seats}, numbered from 0, but {field} are of {max(found)}")
         if len(set(trained)) < len(trained):
-            raise ValueError("trajectories has two of one player")
+            raise ValueError("field 'trajectories': two are of one player")
         return self
 
 

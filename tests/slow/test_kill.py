@@ -86,7 +86,7 @@ def test_kill_9_inside_each_stage_and_at_each_boundary_loses_nothing_and_repeats
         return games.exists() and games.read_bytes().count(b"\n") >= 3
 
     def converting() -> bool:
-        return (first / ".train.parquet.tmp").exists() or finished("convert")
+        return any(first.glob(".train.parquet.*.tmp")) or finished("convert")
 
     def a_saved_step() -> bool:
         return (first / "trainer_state" / "latest_checkpointed_iteration.txt").exists()
