@@ -268,6 +268,16 @@ def check_file(path: Path, hint: str) -> None:
         raise UserError(f"{path}: is a device or pipe; give a file; {hint}")
 
 
+def check_is_folder(path: Path) -> None:
+    """Whether `path` is a folder or nothing yet.
+
+    Raises:
+        UserError: something else lies there.
+    """
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path}: is a file; give a folder")
+
+
 def vocabulary_of(model: str) -> int | None:
     """How many token ids a model has, by the `config.json` in its folder; None where it does not say."""
     try:
