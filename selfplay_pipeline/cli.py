@@ -46,7 +46,9 @@ class Commands(typer.core.TyperGroup):
         """Run a command; typer says what is wrong with its options, and shows how to get help."""
         try:
             with _in_one_line():
-                return super().invoke(ctx)
+                result = super().invoke(ctx)
+            sys.stdout.flush()  # here a full disk can still be told in one line
+            return result
         except UserError as error:
             _fail(str(error), 2)
         except KeyboardInterrupt:
@@ -55,10 +57,8 @@ class Commands(typer.core.TyperGroup):
             _fail_group(group)
         except OSError as error:
             if error.errno == errno.EPIPE or os.environ.get("SELFPLAY_DEBUG"):
-                raise
-            if error.filename is None:
-                _fail(error.strerror or str(error), 1)
-            _fail(f"{os.fsdecode(error.filename)}: {error.strerror}; give another file or folder, or fix this one", 2)
+                raise  # a closed pipe is for typer to end quietly
+            _fail_system(error)
         except Exception as error:
             if os.environ.get("SELFPLAY_DEBUG") or not _expected(error):
                 raise
@@ -225,9 +225,22 @@ def _fail_group(group: BaseExceptionGroup[BaseException]) -> NoReturn:
     first: BaseException = group
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
-    if not _expected(first):
+    if os.environ.get("SELFPLAY_DEBUG") or not (_expected(first) or isinstance(first, OSError)):
         raise group
+    if isinstance(first, OSError):
+        _fail_system(first)
     _fail(str(first), 2 if isinstance(first, UserError) else 1)
+
+
+def _fail_system(error: OSError) -> NoReturn:
+    """What the system refused, in one line; where it names no file, there is none to give another of."""
+    reason = os.strerror(error.errno) if error.errno else str(error) or type(error).__name__
+    if error.filename is not None:
+        _fail(f"{os.fsdecode(error.filename)}: {reason}; give another file or folder, or fix this one", 2)
+    if error.errno == errno.ENOSPC:  # else the interpreter tries once more to write what is left, and complains
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _fail(f"the system refused an operation: {reason.splitlines()[0]}; what was finished is kept", 1)
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import glob
 import json
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,30 +22,28 @@ from selfplay_pipeline.small_files import read_json as read_json
 
 Model = TypeVar("Model", bound=BaseModel)
 
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""What the system answers where no more can be written."""
+
 
 def write_text(path: Path, text: str) -> None:
     """Write under a temporary name, then rename.
 
     A file that holds just this text is left alone, so that a command with nothing to do changes nothing.
+
+    Raises:
+        UserError: the file cannot be written.
     """
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """The same for bytes.
-
-    Raises:
-        UserError: the path cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        if path.exists() and path.read_bytes() == data:
+    """The same for bytes."""
+    with _explained(path):
+        if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
         temporary.write_bytes(data)
-        temporary.replace(path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror}); give another place or mend it") from None
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -51,6 +54,164 @@ def write_json(path: Path, data: Any) -> None:
 def write_lines(path: Path, lines: Iterable[Any]) -> None:
     """Write JSON, one value a line, under a temporary name, then rename."""
     write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A new file with a name of its own beside `path`, which it replaces once it is written.
+
+    Two processes that write the same file both leave a whole one. The new file is removed if anything fails; that of
+    a killed process, by the next one that writes the same file. If it is gone at the end, `path` stays as it is.
+
+    Raises:
+        UserError: the file cannot be written, for example because the disk is full.
+    """
+    with _temporary(path, folder=False) as (temporary, descriptor):
+        yield temporary
+        if temporary.exists():
+            os.fsync(descriptor)
+            temporary.replace(path)
+
+
+@contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """The same for a folder: what `path` held before goes.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    with _temporary(path, folder=True) as (new, _):
+        yield new
+        for file in new.rglob("*"):
+            if file.is_file():
+                _sync(file)
+        with _temporary(path, folder=True) as (old, _):
+            if path.exists():
+                path.replace(old)  # an empty folder may be replaced
+            try:
+                new.replace(path)
+            except OSError:
+                old.replace(path)
+                raise
+
+
+@contextmanager
+def filling(path: Path) -> Iterator[Path]:
+    """A new folder whose files go into the folder `path` once all of them are written; others there stay.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    with _temporary(path, folder=True) as (new, _):
+        yield new
+        path.mkdir(exist_ok=True)
+        for file in sorted(new.iterdir(), key=lambda file: file.name == "config.json"):  # what makes it a model, last
+            _sync(file)
+            file.replace(path / file.name)
+
+
+@contextmanager
+def appending(path: Path) -> Iterator[Callable[[bytes], None]]:
+    """A function that appends bytes to a file: after it failed, the file ends where it did before.
+
+    Raises:
+        UserError: the file cannot be written, for example because the disk is full.
+    """
+    with _explained(path):
+        file = path.open("ab", buffering=0)
+    with file:
+
+        def append(data: bytes) -> None:
+            size = os.fstat(file.fileno()).st_size
+            rest = memoryview(data)
+            try:
+                while rest:
+                    rest = rest[file.write(rest) :]
+            except OSError as error:
+                with suppress(OSError):
+                    file.truncate(size)  # else the next line would be glued to half of this one
+                raise unwritable(path, error) from None
+
+        yield append
+
+
+def unwritable(path: Path, error: OSError) -> UserError:
+    """What to tell somebody whose file cannot be written."""
+    reason = os.strerror(error.errno) if error.errno else str(error).splitlines()[0]
+    if error.errno in FULL:
+        return UserError(
+            f"{path}: cannot be written ({reason}); make room there or give another place; what was finished is kept, "
+            "the same command continues"
+        )
+    return UserError(f"{path}: cannot be written ({reason}); give another place or make this one writable")
+
+
+@contextmanager
+def _temporary(path: Path, *, folder: bool) -> Iterator[tuple[Path, int]]:
+    """A new file or folder beside `path` and its descriptor, removed at the end if it is still there."""
+    with _explained(path):
+        if path.exists() and not (path.is_dir() if folder else path.is_file()):
+            what = "a folder" if path.is_dir() else "a file" if path.is_file() else "a device or pipe"
+            raise UserError(f"{path}: cannot be written: it is {what}; give a {'folder' if folder else 'file'}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for stale in path.parent.glob(f".{glob.escape(path.name)}.*tmp"):
+            _remove_unless_locked(stale)
+        temporary, descriptor = _create_locked(path, folder=folder)
+        try:
+            yield temporary, descriptor
+        finally:
+            _remove(temporary)
+            os.close(descriptor)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        named = Path(str(error.filename))
+        if error.filename is None or named in (path, *path.parents) or f".{path.name}." in str(named):
+            raise unwritable(path, error) from None
+        raise  # about a file that was read meanwhile
+
+
+def _create_locked(path: Path, *, folder: bool) -> tuple[Path, int]:
+    """The lock, which ends with the process, tells a file that is being written from one that a kill has left."""
+    while True:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        if folder:
+            temporary.mkdir()
+        descriptor = os.open(temporary, os.O_RDONLY if folder else os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        with suppress(OSError):  # not every file system can lock; there nothing is ever taken for stale
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if temporary.exists():
+            return temporary, descriptor
+        os.close(descriptor)  # another process came between and took it for stale
+
+
+def _remove_unless_locked(path: Path) -> None:
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(path)
+        finally:
+            os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_model(path: Path, kind: type[Model], writer: str) -> Model:
@@ -71,6 +232,26 @@ def explain(error: ValidationError) -> str:
     field = ".".join(str(part) for part in first["loc"])
     what = str(first["msg"]).removeprefix("Value error, ")
     return f"field '{field}': {what}" if field else what
+
+
+def check_is_folder(path: Path) -> None:
+    """Whether `path` is a folder or nothing yet.
+
+    Raises:
+        UserError: something else lies there.
+    """
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path}: is a file; give a folder")
+
+
+def vocabulary_of(model: str) -> int | None:
+    """How many token ids a model has, by the `config.json` in its folder; None where it does not say."""
+    try:
+        config = json.loads((Path(model) / "config.json").read_text())
+        size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
+    return size if isinstance(size, int) and size > 0 else None
 
 
 def check_checkpoint(name: str) -> None:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import read_json
+from selfplay_pipeline.files import check_is_folder, read_json
 
 HOLDS = {
     "generate": "games of `selfplay generate`",
@@ -30,6 +30,7 @@ def check_folder(folder: Path, command: str) -> None:
     Raises:
         UserError: another command has written there.
     """
+    check_is_folder(folder)
     makers = made_by(folder)
     if makers and not makers & (STAGES if command in STAGES else {command}):
         listed = " and ".join(HOLDS[maker] for maker in sorted(makers))

@@ -11,7 +11,7 @@ from selfplay_pipeline.convert.run import ConvertReport, run_convert
 from selfplay_pipeline.engines.open import model_context_length
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.states import StateSet, held_out_states
-from selfplay_pipeline.files import check_checkpoint
+from selfplay_pipeline.files import check_checkpoint, check_is_folder
 from selfplay_pipeline.folders import check_folder
 from selfplay_pipeline.games.partners import SCRIPTED
 from selfplay_pipeline.games.registry import make_game
@@ -326,6 +326,8 @@ def train_online(config: Config, output: Path, games: Path | None = None) -> Onl
             step takes one.
     """
     model = str(config.model)
+    if games is not None:
+        check_is_folder(games)
     check_folder(output, "train-online")
     check_checkpoint(model)
     check_trainable(config)

@@ -11,7 +11,7 @@ from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import explain, write_text
+from selfplay_pipeline.files import appending, explain, write_text
 from selfplay_pipeline.generate.records import read_lines
 from selfplay_pipeline.generate.store import repair
 
@@ -103,8 +103,8 @@ def _lines(records: Iterable[DialogueRecord]) -> str:
 
 def _append(path: Path, lines: str) -> None:
     repair(path)
-    with path.open("ab") as file:
-        file.write(lines.encode())
+    with appending(path) as append:
+        append(lines.encode())
 
 
 def _last_step(path: Path) -> int:

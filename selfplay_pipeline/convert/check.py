@@ -10,9 +10,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from selfplay_pipeline.convert.parquet import read_rows
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, row_tensors
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import write_text
+from selfplay_pipeline.files import vocabulary_of, write_text
 from selfplay_pipeline.games.matching import MatchingGame
 from selfplay_pipeline.generate.records import ChatMessage
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
@@ -40,7 +41,7 @@ def check_parquet(path: Path, model: str, *, thinking: bool = False) -> CheckRep
     Raises:
         UserError: the first check that fails, with the row it fails for.
     """
-    rows = _read(path)
+    rows = _read(path, vocabulary_of(model))
     chat = ChatTokenizer.load(model, thinking=thinking)
     report = CheckReport(path)
     _check_verl_loads(path, rows, chat)
@@ -59,16 +60,21 @@ def check_parquet(path: Path, model: str, *, thinking: bool = False) -> CheckRep
     return report
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
+def _read(path: Path, vocabulary: int | None) -> list[dict[str, Any]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    for _ in read_rows(path, vocabulary):
+        pass
     try:
         table = pq.read_table(path)
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, pa.ArrowException, ValueError) as error:
         raise UserError(f"{path}: cannot be read as parquet: {str(error).splitlines()[0]}") from None
     if not table.schema.equals(SCHEMA, check_metadata=False) or METADATA_KEY not in (table.schema.metadata or {}):
         raise UserError(f"{path}: its columns are not those that `selfplay convert` writes")
+    for name in SCHEMA.names:
+        if table.column(name).null_count:
+            raise UserError(f"{path}: column {name!r} has a row without a value; convert the games again")
     rows: list[dict[str, Any]] = table.to_pylist()
     return rows
 
@@ -100,11 +106,7 @@ def _check_tokens(where: str, row: dict[str, Any], chat: ChatTokenizer) -> None:
 
 
 def _check_tensors(where: str, row: dict[str, Any], pad_token_id: int) -> None:
-    mask, logprobs = row["response_mask"], row["response_logprobs"]
-    if not len(mask) == len(logprobs) == len(row["response_ids"]) or set(mask) - {0, 1} or mask[-1] != 1:
-        raise UserError(f"{where}: response_mask is not 0 and 1, of the response's length, ending with 1")
-    if any(logprob > 0 or (not own and logprob) for logprob, own in zip(logprobs, mask, strict=True)):
-        raise UserError(f"{where}: response_logprobs must be at most 0, and 0 where masked")
+    mask = row["response_mask"]
     tensors = row_tensors(row, pad_token_id, len(row["prompt_ids"]) + 3, len(mask) + 3)
     rewarded = tensors["token_level_rewards"].nonzero().flatten().tolist()
     if rewarded not in ([], [len(mask) - 1]):
@@ -122,13 +124,14 @@ def _check_groups(path: Path, rows: list[dict[str, Any]]) -> tuple[int, int]:
         info, reward = row["extra_info"], row["reward_model"]
         plays[info["index"], info["play"]].add((reward["normalized_reward"], reward["game_state"]))
         states[info["index"]].add(reward["game_state"])
-        if not 0 <= reward["normalized_reward"] <= 1:
-            raise UserError(f"{path}: {info['game_id']}: reward {reward['normalized_reward']} is outside [0, 1]")
     for (group, play), seen in plays.items():
         if len(seen) != 1:
             raise UserError(f"{path}: group {group} play {play}: the two perspectives differ in reward or state")
     for group, found in states.items():
         if len(found) != 1 or sum(index == group for index, _ in plays) < 2:
             raise UserError(f"{path}: group {group} has {len(found)} states, or fewer than two plays")
-        game.load_state(json.loads(next(iter(found))))
+        try:
+            game.load_state(json.loads(next(iter(found))))
+        except (UserError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+            raise UserError(f"{path}: group {group}: field 'game_state': {error}; convert the games again") from None
     return len(plays), len(states)

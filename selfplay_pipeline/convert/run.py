@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import ValidationError
 
+from selfplay_pipeline.convert.plays import check_play
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, play_to_rows
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import explain, write_text
+from selfplay_pipeline.files import locked, replacing, write_text
 from selfplay_pipeline.games.types import Status
-from selfplay_pipeline.generate.records import SCHEMA_VERSION, PlayRecord, read_lines
+from selfplay_pipeline.generate.records import SCHEMA_VERSION, PlayRecord, parse_play, read_lines
 
 PLAYS_PER_WRITE = 256
 
@@ -104,16 +104,16 @@ def run_convert(
         on_progress: called with bytes done and bytes to do, both passes counted.
 
     Raises:
-        UserError: a bad line, one play per state, repeated plays, sampling that cannot be trained on, or no play in
-            which the policy took a turn.
+        UserError: a bad line or an impossible play, one play per state, repeated plays, sampling that cannot be trained
+            on, or no play in which the policy took a turn.
     """
     report = ConvertReport()
     size = games.stat().st_size if games.exists() else 0
     index = _first_pass(games, report, skip_bad, lambda done: on_progress(done, 2 * size))
     order, val_groups = _plan(games, index, report, val_fraction, seed)
-    out_dir.mkdir(parents=True, exist_ok=True)
-    _second_pass(games, out_dir, index, order, val_groups, report, lambda done: on_progress(size + done, 2 * size))
-    write_text(out_dir / "convert_report.txt", report.to_text())
+    with locked(out_dir / ".convert.lock", f"folder {out_dir}"):
+        _second_pass(games, out_dir, index, order, val_groups, report, lambda done: on_progress(size + done, 2 * size))
+        write_text(out_dir / "convert_report.txt", report.to_text())
     return report
 
 
@@ -125,16 +125,17 @@ def _first_pass(games: Path, report: ConvertReport, skip_bad: bool, on_bytes: Ca
         if not line.strip():
             continue
         try:
-            record = PlayRecord.model_validate_json(line)
-        except ValidationError as error:
-            where = f"{games}:{number}: {explain(error)}"
+            record = parse_play(line)
+            written = check_play(record)
+        except ValueError as error:
+            where = f"{games}:{number}: {error}"
             if not skip_bad:
                 raise UserError(f"{where}; mend the line, or leave such lines out with --skip-bad") from None
             report.bad_lines.append(where)
             continue
         report.plays += 1
         sampling = _check_sampling(games, number, record, sampling)
-        state = hashlib.blake2b(json.dumps(record.state, sort_keys=True).encode(), digest_size=8).digest()
+        state = hashlib.blake2b(written.encode(), digest_size=8).digest()
         if index.states.setdefault(record.group_index, state) != state:
             raise UserError(f"{games}:{number}: field 'state': group {record.group_index} has two different states")
         if record.outcome.status is Status.ENGINE_FAILURE:
@@ -221,13 +222,14 @@ def _second_pass(
         "plays_per_state": report.plays_per_state,
     }
     schema = SCHEMA.with_metadata({METADATA_KEY: json.dumps(facts).encode()})
-    temporary = {name: out_dir / f".{name}.parquet.tmp" for name in ("train", "val")}
     buffers: dict[str, list[dict[str, Any]]] = {"train": [], "val": []}
     done = 0
     with (
         games.open("rb") as file,
-        pq.ParquetWriter(temporary["train"], schema) as train,
-        pq.ParquetWriter(temporary["val"], schema) as val,
+        replacing(out_dir / "val.parquet") as new_val,
+        replacing(out_dir / "train.parquet") as new_train,
+        pq.ParquetWriter(new_train, schema) as train,
+        pq.ParquetWriter(new_val, schema) as val,
     ):
         writers = {"train": train, "val": val}
 
@@ -255,9 +257,7 @@ def _second_pass(
                 flush(name)
         flush("train")
         flush("val")
-    temporary["train"].replace(out_dir / "train.parquet")
-    if report.val_rows:
-        temporary["val"].replace(out_dir / "val.parquet")
-    else:  # verl cannot load a file without rows, and an older one would not fit the new train.parquet
-        temporary["val"].unlink()
+        if not report.val_rows:
+            new_val.unlink()
+    if not report.val_rows:  # verl cannot load a file without rows, and an older one would not fit train.parquet
         (out_dir / "val.parquet").unlink(missing_ok=True)

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import explain
 from selfplay_pipeline.games.types import ActionKind, ErrorKind, Status
+from selfplay_pipeline.generate.streams import MAX_COUNT, Fault, Lists, Streams, first_fault
 from selfplay_pipeline.small_files import check_regular
 
 SCHEMA_VERSION: Literal[1] = 1
 POLICY = "policy"
 """Name of the player whose trajectories are recorded."""
+SAME_REWARD = 1e-6
+"""Rewards closer than this are alike."""
+MAX_LINE = 1 << 26
+"""Bytes of one play as JSON. A play of two times 100,000 tokens takes about 6 MB."""
 CHAT = "chat"
 """Name of the chat model behind an API."""
 
 
+Count = Annotated[int, Field(ge=0, lt=MAX_COUNT)]
+
+
 class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ChatMessage(_Record):
@@ -34,7 +45,7 @@ class ChatMessage(_Record):
 class TurnRecord(_Record):
     """One turn of the dialogue."""
 
-    player: int
+    player: Count
     text: str
     action: ActionKind
     """What the text was understood as."""
@@ -55,31 +66,44 @@ class Trajectory(_Record):
     temperature-scaled distribution, 0.0 where the mask is 0.
     """
 
-    player_index: int
+    player_index: Count
     prompt_ids: list[int]
     response_ids: list[int]
     response_mask: list[Literal[0, 1]]
     response_logprobs: list[float]
     messages: list[ChatMessage]
     """The whole conversation from this player's view, own thoughts included."""
-    num_prompt_messages: int
+    num_prompt_messages: Count
     """How many of `messages` are in `prompt_ids`."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> Trajectory:
-        length = len(self.response_ids)
-        if len(self.response_mask) != length or len(self.response_logprobs) != length:
-            raise ValueError(
-                f"response_ids has {length} entries, response_mask {len(self.response_mask)}, "
-                f"response_logprobs {len(self.response_logprobs)}"
-            )
-        if length and self.response_mask[-1] != 1:
-            raise ValueError("response_mask must end with 1, the player's last own token")
-        if any(
-            logprob != 0.0 for logprob, own in zip(self.response_logprobs, self.response_mask, strict=True) if not own
-        ):
-            raise ValueError("response_logprobs must be 0.0 where response_mask is 0")
+    def _possible(self) -> Trajectory:
+        fault = self.fault()
+        if fault:
+            raise ValueError(f"{fault.field} {fault.what}")
+        if self.num_prompt_messages > len(self.messages):
+            raise ValueError(f"num_prompt_messages is {self.num_prompt_messages} of {len(self.messages)} messages")
         return self
+
+    def fault(self, vocabulary: int | None = None) -> Fault | None:
+        """What is impossible about the tokens, if anything.
+
+        Args:
+            vocabulary: how many token ids the model has, where that is known.
+
+        Raises:
+            ValueError: a number needs more than 64 bits.
+        """
+        try:
+            streams = Streams(
+                Lists.one(self.prompt_ids, np.int64),
+                Lists.one(self.response_ids, np.int64),
+                Lists.one(self.response_mask, np.int64),
+                Lists.one(self.response_logprobs, np.float64),
+            )
+        except OverflowError:
+            raise ValueError("a token id needs more than 64 bits") from None
+        return first_fault(streams, vocabulary)
 
 
 class OutcomeRecord(_Record):
@@ -87,13 +111,23 @@ class OutcomeRecord(_Record):
 
     status: Status
     score: float
-    best: float
+    best: float = Field(gt=0.0)
     normalized_reward: float = Field(ge=0.0, le=1.0)
     proposal: list[tuple[int, int]] | None
-    num_turns: int
-    num_messages: int
-    num_proposals: int
-    num_illegal: int
+    num_turns: Count
+    num_messages: Count
+    num_proposals: Count
+    num_illegal: Count
+
+    @model_validator(mode="after")
+    def _reward_follows(self) -> OutcomeRecord:
+        expected = self.score / self.best if self.status is Status.AGREED else 0.0
+        if abs(self.normalized_reward - expected) > SAME_REWARD:
+            raise ValueError(
+                f"normalized_reward is {self.normalized_reward}, but {self.status.value} with score {self.score:g} of "
+                f"{self.best:g} gives {expected:g}"
+            )
+        return self
 
 
 class PolicyRecord(_Record):
@@ -102,7 +136,7 @@ class PolicyRecord(_Record):
     checkpoint: str
     iteration: int
     engine: str
-    temperature: float
+    temperature: float = Field(ge=0.0)
     top_p: float = 1.0
     top_k: int = -1
     repetition_penalty: float = 1.0
@@ -134,9 +168,9 @@ class PlayRecord(_Record):
 
     schema_version: Literal[1] = SCHEMA_VERSION
     game_id: str
-    group_index: int = Field(ge=0)
+    group_index: Count
     """The game state's number: all plays of one state are one group."""
-    play: int = Field(ge=0)
+    play: Count
     seed: int
     game: str
     """Name of the game whose rules `state` belongs to."""
@@ -155,6 +189,58 @@ class PlayRecord(_Record):
     partner: PartnerUsage | None = None
     """Of a chat model in one of the seats."""
 
+    @model_validator(mode="after")
+    def _seats_exist(self) -> PlayRecord:
+        seats = len(self.players)
+        trained = [trajectory.player_index for trajectory in self.trajectories]
+        for field, found in (("turns", [turn.player for turn in self.turns]), ("trajectories", trained)):
+            if found and max(found) >= seats:
+                raise ValueError(f"field 'players': has {seats}, numbered from 0, but {field} are of {max(found)}")
+        if len(set(trained)) < len(trained):
+            raise ValueError("field 'trajectories': two are of one player")
+        return self
+
+
+def parse_play(line: bytes) -> PlayRecord:
+    """One line as a play.
+
+    Raises:
+        ValueError: it is none; the message names the field.
+    """
+    try:
+        record = PlayRecord.model_validate_json(line)
+    except ValidationError as error:
+        raise ValueError(explain(error)) from None
+    if not _has_no_key_twice(line, record):
+        json.loads(line, object_pairs_hook=_different)
+    return record
+
+
+def _has_no_key_twice(line: bytes, record: PlayRecord) -> bool:
+    """Whether a count shows that no key is there twice, of which pydantic takes the last; to read again takes long."""
+    if b" :" in line or b"\t:" in line or b"\r:" in line:
+        return False
+    return line.count(b'":') - line.count(b'\\":') == _keys(record)  # quotes inside of strings follow a backslash
+
+
+def _keys(value: Any) -> int:
+    """How many keys the JSON of a value has."""
+    if isinstance(value, BaseModel):
+        return sum(1 + _keys(getattr(value, name)) for name in value.model_fields_set)
+    if isinstance(value, dict):
+        return sum(1 + _keys(item) for item in value.values())
+    if isinstance(value, list) and value and isinstance(value[0], BaseModel | dict | list):
+        return sum(map(_keys, value))
+    return 0
+
+
+def _different(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = Counter(key for key, _ in pairs)
+    for key, count in keys.items():
+        if count > 1:
+            raise ValueError(f"field '{key}': is there {count} times; write it once")
+    return dict(pairs)
+
 
 def read_games(path: Path) -> Iterator[PlayRecord]:
     """Read plays one line at a time.
@@ -166,20 +252,23 @@ def read_games(path: Path) -> Iterator[PlayRecord]:
         if not line.strip():
             continue
         try:
-            yield PlayRecord.model_validate_json(line)
-        except ValidationError as error:
-            raise UserError(f"{path}:{number}: {explain(error)}") from None
+            yield parse_play(line)
+        except ValueError as error:
+            raise UserError(f"{path}:{number}: {error}") from None
 
 
 def read_lines(path: Path, hint: str = "`selfplay generate` writes this file") -> Iterator[tuple[int, bytes]]:
     """All lines with their numbers, from 1; `hint` says what to do about a missing file.
 
     Raises:
-        UserError: the file cannot be read.
+        UserError: the file cannot be read, or a line is longer than `MAX_LINE`.
     """
     check_regular(path, hint)
     try:
         with path.open("rb") as file:
-            yield from enumerate(file, start=1)
+            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), start=1):
+                if len(line) > MAX_LINE:
+                    raise UserError(f"{path}:{number}: longer than {MAX_LINE >> 20} MiB, the limit of a line; {hint}")
+                yield number, line
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; {hint}") from None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import locked, write_json
+from selfplay_pipeline.files import appending, locked, write_json
 from selfplay_pipeline.generate.records import PlayRecord, read_games
 from selfplay_pipeline.small_files import read_object
 
@@ -38,11 +38,10 @@ class GameStore:
                 write_json(self.arguments_path, self.arguments)
             repair(self.path)
             existing = read_games(self.path) if self.path.exists() else iter(())
-            with self.path.open("ab") as file:
+            with appending(self.path) as append_bytes:
 
                 def append(record: PlayRecord) -> None:
-                    file.write(record.model_dump_json().encode() + b"\n")
-                    file.flush()
+                    append_bytes(record.model_dump_json().encode() + b"\n")
 
                 yield existing, append
 

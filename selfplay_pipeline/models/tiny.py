@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.files import filling
 from selfplay_pipeline.folders import check_folder
 from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
 from selfplay_pipeline.games.scripted import ScriptedPlayer
@@ -23,7 +24,7 @@ from selfplay_pipeline.games.types import HELD_OUT, WARM_START, state_rng
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 from selfplay_pipeline.models.tiny_figures import Figures, measure
 from selfplay_pipeline.models.tiny_teacher import AskingTeacher, Teacher, imitated_play
-from selfplay_pipeline.models.tiny_tokenizer import save_tokenizer
+from selfplay_pipeline.models.tiny_tokenizer import build_tokenizer
 
 CONTEXT_LENGTH = 1024
 
@@ -103,9 +104,8 @@ def build_tiny_model(
     from selfplay_pipeline.terminal import Terminal
 
     started = time.monotonic()
-    out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(seed)
-    tokenizer = save_tokenizer(out)
+    tokenizer = build_tokenizer()
     chat, game, model = ChatTokenizer(tokenizer), MatchingGame(board), new_model(tokenizer)
     optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     warm_up = max(1, steps // 20)
@@ -123,8 +123,6 @@ def build_tiny_model(
         schedule.step()
         optimiser.zero_grad()
     model.eval()
-    model.save_pretrained(out)
-    (out / "model.safetensors").chmod(0o644)
     seconds = time.monotonic() - started
     states = [game.sample_state(state_rng(seed, index, HELD_OUT)) for index in range(400)]
     figures = [measure(model, chat, game, states, temperature, seed, taught.partner) for temperature in (1.0, 0.7, 0.0)]
@@ -140,7 +138,11 @@ def build_tiny_model(
         "game": board.model_dump(),
         "figures": [asdict(figure) for figure in figures],
     }
-    (out / "warm_start.json").write_text(json.dumps(report, indent=2) + "\n")
+    with filling(out) as new:
+        tokenizer.save_pretrained(new)
+        model.save_pretrained(new)
+        (new / "model.safetensors").chmod(0o644)
+        (new / "warm_start.json").write_text(json.dumps(report, indent=2) + "\n")
     return figures
 
 

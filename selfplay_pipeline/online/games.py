@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from selfplay_pipeline.convert.rows import AGENT_NAME, DATA_SOURCE
+from selfplay_pipeline.files import locked, replacing
 from selfplay_pipeline.games.matching import MatchingGame, MatchingState
 from selfplay_pipeline.games.registry import GameConfig, make_game
 from selfplay_pipeline.games.types import MONITOR, TRAIN, state_rng
@@ -65,18 +66,20 @@ def write_games(
     """
     game = make_game(config)
     files = out / "train.parquet", out / "test.parquet"
-    done = 0
+    done, rows = 0, {path: list[dict[str, Any]]() for path in files}
     for path, count, space, space_seed, split in zip(
         files, (num_train, num_test), (TRAIN, MONITOR), (seed, test_seed), (TRAIN_SPLIT, MONITOR_SPLIT), strict=True
     ):
-        rows = []
         for number in range(count):
             state = game.sample_state(state_rng(space_seed, number, space))
             # Each monitor state is one row in any layout, so that no play is left out where a player never spoke.
-            rows += game_rows(game, state, number, space_seed, split, per_player and space == TRAIN)
+            rows[path] += game_rows(game, state, number, space_seed, split, per_player and space == TRAIN)
             done += 1
             on_progress(done, num_train + num_test)
-        _write(path, rows)
+    with locked(out / ".games.lock", f"folder {out}"):
+        for path in files:
+            with replacing(path) as temporary:
+                pq.write_table(pa.Table.from_pylist(rows[path], schema=SCHEMA), temporary)
     return files
 
 
@@ -110,10 +113,3 @@ def game_rows(
             }
         )
     return rows
-
-
-def _write(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), temporary)
-    temporary.replace(path)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import locked, write_json
+from selfplay_pipeline.files import appending, locked, write_json
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.online.config import MAY_CHANGE, UNUSED, OnlineConfig
 from selfplay_pipeline.online.figures import to_line
@@ -232,6 +232,6 @@ def _absorb(config: OnlineConfig) -> list[dict[str, Any]]:
     logged = [entry for entry in read_lines(_verl_log(config)) if entry["step"] > last]
     new = [to_line(entry["step"], entry["data"], held_out.get(entry["step"])) for entry in logged]
     if new:
-        with path.open("a") as file:
-            file.writelines(json.dumps(line) + "\n" for line in new)
+        with appending(path) as append:
+            append("".join(json.dumps(line) + "\n" for line in new).encode())
     return lines + new

@@ -6,11 +6,23 @@ import json
 import shutil
 from pathlib import Path
 
+from selfplay_pipeline.files import replacing_folder
+
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.gguf")
 
 
 def export(saved: str, model: str, checkpoint: str, dtype: str) -> None:
-    """Write `checkpoint`, whole or not at all.
+    """Write `checkpoint`, whole or not at all; the arguments are those of `write_checkpoint`.
+
+    Args:
+        checkpoint: the folder to write; an older one there is replaced.
+    """
+    with replacing_folder(Path(checkpoint)) as new:
+        write_checkpoint(saved, model, new, dtype)
+
+
+def write_checkpoint(saved: str, model: str, new: Path, dtype: str) -> None:
+    """Fill an empty folder.
 
     Weights come from `saved` (verl's `huggingface/` folder, float32), everything else (configuration, tokenizer,
     chat template, generation configuration) as it is from `model`, the policy that training began with.
@@ -18,17 +30,15 @@ def export(saved: str, model: str, checkpoint: str, dtype: str) -> None:
     Args:
         saved: verl's folder with safetensors.
         model: folder or hub name.
-        checkpoint: the folder to write; an older one there is replaced.
+        new: the folder to fill.
         dtype: float32 or bfloat16, of the weights and in config.json.
     """
     import torch
     from safetensors import safe_open
     from safetensors.torch import save_file
 
-    target = Path(checkpoint)
-    new, old = (target.with_name(f".{target.name}.{suffix}") for suffix in ("new", "old"))
-    shutil.rmtree(new, ignore_errors=True)
-    shutil.copytree(_folder(model), new, ignore=shutil.ignore_patterns(*WEIGHTS, ".*", "*.md", "warm_start.json"))
+    ignored = shutil.ignore_patterns(*WEIGHTS, ".*", "*.md", "warm_start.json")
+    shutil.copytree(_folder(model), new, ignore=ignored, dirs_exist_ok=True)
     weight_map: dict[str, str] = {}
     size = 0
     for shard in sorted(Path(saved).glob("*.safetensors")):
@@ -45,11 +55,6 @@ def export(saved: str, model: str, checkpoint: str, dtype: str) -> None:
     config = json.loads((new / "config.json").read_text())
     config.pop("torch_dtype", None)
     (new / "config.json").write_text(json.dumps(config | {"dtype": dtype}, indent=2) + "\n")
-    shutil.rmtree(old, ignore_errors=True)
-    if target.exists():
-        target.replace(old)
-    new.replace(target)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _folder(model: str) -> Path:

@@ -1,19 +1,15 @@
-"""Which rows are trained on, and in what order. Reads only small columns; no torch."""
+"""Which rows are trained on, and in what order. No torch."""
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from selfplay_pipeline.convert.parquet import read_rows
 from selfplay_pipeline.errors import UserError
 
 SAME_REWARD = 1e-8
@@ -74,33 +70,30 @@ class TrainData:
         return kept
 
 
-def read_data(files: Sequence[Path]) -> TrainData:
-    """Read groups, rewards and lengths.
+def read_data(files: Sequence[Path], vocabulary: int | None = None) -> TrainData:
+    """Read groups, rewards and lengths, and check every row.
+
+    Args:
+        vocabulary: how many token ids the model has, where that is known.
 
     Raises:
-        UserError: a file is missing or not ours, holds no rows, mixes temperatures, or has one play per state.
+        UserError: a file is missing or not ours, holds an impossible row or none, mixes temperatures, or has one play
+            per state.
     """
     rows: dict[tuple[int, int], list[int]] = defaultdict(list)
     rewards: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
     temperatures: set[float] = set()
     plays_per_state, count, longest_prompt, longest_response = 0, 0, 0, 0
     for number, path in enumerate(files):
-        reader = _open(path)
-        metadata = json.loads((reader.schema_arrow.metadata or {}).get(b"selfplay", b"{}"))
-        for key, neutral in (("top_p", 1), ("top_k", -1), ("repetition_penalty", 1)):
-            if metadata.get(key, neutral) != neutral:
-                raise UserError(f"{path}: sampled with {key}={metadata[key]}; the log-probs ignore it, sample without")
-        for batch in _batches(reader, path):
-            info, reward = batch["extra_info"], pc.struct_field(batch["reward_model"], "normalized_reward").to_pylist()
-            plays_per_state = max(plays_per_state, pc.max(pc.struct_field(info, "plays_per_state")).as_py() or 0)
-            temperatures.update(pc.unique(batch["sampling_temperature"]).to_pylist())
-            longest_prompt = max(longest_prompt, pc.max(pc.list_value_length(batch["prompt_ids"])).as_py() or 0)
-            longest_response = max(longest_response, pc.max(pc.list_value_length(batch["response_ids"])).as_py() or 0)
-            indices = pc.struct_field(info, "index").to_pylist()
-            plays = pc.struct_field(info, "play").to_pylist()
-            for index, play, value in zip(indices, plays, reward, strict=True):
+        for batch in read_rows(path, vocabulary):
+            plays_per_state = max(plays_per_state, int(batch.plays_per_state.max()))
+            temperatures.update(batch.sampling_temperature.tolist())
+            longest_prompt = max(longest_prompt, int(batch.streams.prompt_ids.lengths.max()))
+            longest_response = max(longest_response, int(batch.streams.response_ids.lengths.max()))
+            small = batch.index.tolist(), batch.play.tolist(), batch.normalized_reward.tolist()
+            for index, play, value in zip(*small, strict=True):
                 rows[number, index].append(count)
-                rewards[number, index][play] = float(value)
+                rewards[number, index][play] = value
                 count += 1
     names = ", ".join(str(path) for path in files)
     if not count:
@@ -157,22 +150,3 @@ def split_rows(rows: int, updates: int, processes: int, micro_batch_size: int) -
 def to_groups(rows: int, rows_per_group: int) -> int:
     """Rows, rounded to whole groups, at least one."""
     return max(1, round(rows / rows_per_group))
-
-
-def _open(path: Path) -> pq.ParquetFile:
-    try:
-        return pq.ParquetFile(path)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; `selfplay convert` writes it") from None
-    except (OSError, pa.ArrowInvalid) as error:
-        raise UserError(f"{path}: not a readable parquet file: {str(error).splitlines()[0]}") from None
-
-
-def _batches(reader: pq.ParquetFile, path: Path) -> Iterator[dict[str, Any]]:
-    columns = ["extra_info", "reward_model", "sampling_temperature", "prompt_ids", "response_ids"]
-    missing = set(columns) - set(reader.schema_arrow.names)
-    if missing:
-        raise UserError(f"{path}: no column {sorted(missing)[0]!r}; was it written by `selfplay convert`?")
-    for batch in reader.iter_batches(batch_size=1024, columns=columns):
-        if batch.num_rows:
-            yield {name: batch.column(name) for name in columns}

@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import check_checkpoint, locked, write_json, write_text
+from selfplay_pipeline.files import (
+    check_checkpoint,
+    locked,
+    vocabulary_of,
+    write_json,
+    write_lines,
+    write_text,
+)
 from selfplay_pipeline.preflight import check_training
 from selfplay_pipeline.processes import Child, spawn
 from selfplay_pipeline.small_files import read_object, read_small_text
@@ -86,7 +93,7 @@ def run_train(config: TrainConfig, on_progress: Callable[[Progress], None] | Non
     check_options(config, config.reference_model)
     if config.initial_trainer_state is not None:
         _check_initial_state(config, config.initial_trainer_state)
-    data = read_data([config.data])
+    data = read_data([config.data], vocabulary_of(config.model))
     groups = data.to_train(config.keep_zero_signal)
     planned = len(plan_for(config, data, len(groups)))
     state, metrics = state_dir(config), metrics_path(config)
@@ -331,10 +338,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 def keep_lines(path: Path, last_step: int) -> None:
     """Drop lines of steps that a resumed training does again."""
     if path.exists():
-        kept = [line for line in read_lines(path) if line["step"] <= last_step]
-        temporary = path.with_name(f".{path.name}.tmp")
-        temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
-        temporary.replace(path)
+        write_lines(path, [line for line in read_lines(path) if line["step"] <= last_step])
 
 
 def prune(state: Path, step: int) -> None:

@@ -507,7 +507,7 @@ def test_a_file_of_a_run_that_is_broken_is_named(run_folder, file, content, word
         ({"players": ["policy"]}, "field 'players'"),
         ({"outcome.proposal": [[0, 0], [1, 1], [7, 2]]}, "is no matching of 3 reviewers and papers"),
         ({"outcome.proposal": [[0, 0]]}, "is no matching of 3 reviewers and papers"),
-        ({"outcome.score": float("nan")}, "not a finite number"),
+        ({"outcome.score": float("nan")}, "a finite number"),
     ],
 )
 def test_a_play_that_cannot_have_been_is_named_with_its_line(tmp_path, change, words):

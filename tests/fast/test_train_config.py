@@ -59,6 +59,8 @@ def write(
             "extra_info": {"index": group, "play": play, "player_index": player, "plays_per_state": plays_per_state},
             "prompt_ids": [1] * (3 + group),
             "response_ids": [2] * (4 + play),
+            "response_mask": [1] * (4 + play),
+            "response_logprobs": [-1.0] * (4 + play),
             "sampling_temperature": temperature,
         }
         for group, plays in enumerate(rewards)
@@ -71,6 +73,8 @@ def write(
             "extra_info": pa.struct({key: pa.int64() for key in ("index", "play", "player_index", "plays_per_state")}),
             "prompt_ids": pa.list_(pa.int32()),
             "response_ids": pa.list_(pa.int32()),
+            "response_mask": pa.list_(pa.int8()),
+            "response_logprobs": pa.list_(pa.float32()),
             "sampling_temperature": pa.float64(),
         },
         metadata={b"selfplay": json.dumps({"temperature": temperature, **extra}).encode()},

@@ -118,7 +118,7 @@ def killed(tmp_path_factory) -> Killed:
         return games.exists() and games.read_bytes().count(b"\n") >= 3
 
     def converting() -> bool:
-        return (first / ".train.parquet.tmp").exists() or finished("convert")
+        return any(first.glob(".train.parquet.*.tmp")) or finished("convert")
 
     def a_saved_step() -> bool:
         return (first / "trainer_state" / "latest_checkpointed_iteration.txt").exists()

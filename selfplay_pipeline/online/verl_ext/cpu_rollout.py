@@ -21,6 +21,7 @@ from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry,
 from selfplay_pipeline.engines.sglang_engine import PROBE, SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.engines.types import SamplingParams
+from selfplay_pipeline.files import replacing
 from selfplay_pipeline.online.verl_engine import check_sampling
 from selfplay_pipeline.processes import SCRATCH_VARIABLE
 
@@ -153,10 +154,8 @@ def write_weights(weights: Iterator[tuple[str, torch.Tensor]], folder: Path, *, 
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in weights}
     if tied:
         tensors.pop("lm_head.weight", None)
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / ".model.tmp"
-    save_file(tensors, temporary, metadata={"format": "pt"})
-    temporary.replace(folder / "model.safetensors")
+    with replacing(folder / "model.safetensors") as temporary:
+        save_file(tensors, temporary, metadata={"format": "pt"})
 
 
 def _actor_name(rank: int) -> str:

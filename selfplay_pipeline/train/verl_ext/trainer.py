@@ -19,6 +19,7 @@ from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 from verl.utils.dataset.rl_dataset import collate_fn
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
+from selfplay_pipeline.files import appending
 from selfplay_pipeline.train.groups import plan_steps, split_rows
 from selfplay_pipeline.train.verl_ext.reference import ReferenceWorker
 
@@ -40,8 +41,8 @@ class MetricsFile:
         groups = [self._trainer.train_dataset.groups[position] for position in self._trainer.plan[step - 1]]
         line = {"step": step, "time": time.time(), "groups": [[group.file, group.index] for group in groups]}
         metrics = {name: number for name, value in sorted(data.items()) if (number := _number(value)) is not None}
-        with self._path.open("a") as file:
-            file.write(json.dumps(line | metrics) + "\n")
+        with appending(self._path) as append:
+            append(json.dumps(line | metrics).encode() + b"\n")
 
 
 @register_trainer("offline")

@@ -1,0 +1,194 @@
+"""Reading the rows of train.parquet and val.parquet, which somebody else may have written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.games.matching import MatchingGame
+from selfplay_pipeline.generate.records import SAME_REWARD
+from selfplay_pipeline.generate.streams import MAX_COUNT, Lists, Streams, first_fault
+from selfplay_pipeline.small_files import check_regular
+
+ROWS_AT_A_TIME = 1024
+NEUTRAL = {"top_p": 1, "top_k": -1, "repetition_penalty": 1}
+"""Metadata of sampling by temperature alone."""
+NUMBERS = {
+    "index": "extra_info",
+    "play": "extra_info",
+    "player_index": "extra_info",
+    "plays_per_state": "extra_info",
+    "normalized_reward": "reward_model",
+}
+"""Fields of one number a row, by the column that they are in."""
+STREAMS = ("prompt_ids", "response_ids", "response_mask", "response_logprobs")
+TEMPERATURE = "sampling_temperature"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows in their order, in columns: what decides how they are trained on."""
+
+    index: NDArray[np.int64]
+    play: NDArray[np.int64]
+    player_index: NDArray[np.int64]
+    plays_per_state: NDArray[np.int64]
+    normalized_reward: NDArray[np.float64]
+    sampling_temperature: NDArray[np.float64]
+    streams: Streams
+
+
+def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
+    """The rows of a file, some at a time, each checked.
+
+    Args:
+        vocabulary: how many token ids the model has, where that is known.
+
+    Raises:
+        UserError: the file is missing, damaged or not ours, or a row is impossible; names file, row and field.
+    """
+    reader = _open(path)
+    _check_facts(path, reader.schema_arrow.metadata or {})
+    _check_columns(path, reader.schema_arrow)
+    seen: dict[tuple[int, int, int], int] = {}
+    rewards: dict[tuple[int, int], float] = {}
+    columns = [*dict.fromkeys(NUMBERS.values()), TEMPERATURE, *STREAMS]
+    first = 0
+    for batch in _batches(path, reader, columns):
+        rows = _rows(path, first, batch)
+        _check(path, first, rows, vocabulary)
+        small = (column.tolist() for column in (rows.index, rows.play, rows.player_index, rows.normalized_reward))
+        for at, (group, play, seat, reward) in enumerate(zip(*small, strict=True), start=first):
+            earlier = seen.setdefault((group, play, seat), at)
+            if earlier != at:
+                what = f"group {group}, play {play}, player {seat} is in row {earlier} too"
+                raise _impossible(path, at, "extra_info", what)
+            if abs(rewards.setdefault((group, play), reward) - reward) > SAME_REWARD:
+                what = f"{reward}, but {rewards[group, play]} in another row of group {group}, play {play}"
+                raise _impossible(path, at, "normalized_reward", what)
+        first += len(rows.index)
+        yield rows
+
+
+def _impossible(path: Path, row: int, field: str, what: str) -> UserError:
+    return UserError(f"{path}: row {row}: field '{field}': {what}; convert the games again")
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{path}: not a readable parquet file: {reason}; convert the games again") from None
+
+
+def _open(path: Path) -> pq.ParquetFile:
+    if not path.exists():
+        raise UserError(f"{path}: no such file; `selfplay convert` writes it")
+    check_regular(path, "`selfplay convert` writes train.parquet")
+    with _readable(path):
+        return pq.ParquetFile(path)
+
+
+def _batches(path: Path, reader: pq.ParquetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    batches = reader.iter_batches(batch_size=ROWS_AT_A_TIME, columns=columns)
+    while True:
+        with _readable(path):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        if batch.num_rows:
+            yield batch
+
+
+def _check_facts(path: Path, metadata: dict[bytes, bytes]) -> None:
+    try:
+        facts = json.loads(metadata.get(METADATA_KEY, b"{}"))
+    except (ValueError, RecursionError):
+        raise UserError(f"{path}: its metadata 'selfplay' is not JSON; convert the games again") from None
+    if not isinstance(facts, dict):
+        raise UserError(f"{path}: its metadata 'selfplay' is no JSON object; convert the games again")
+    for key, neutral in NEUTRAL.items():
+        if facts.get(key, neutral) != neutral:
+            raise UserError(f"{path}: sampled with {key}={facts[key]}; the log-probs ignore it, sample without")
+
+
+def _check_columns(path: Path, schema: pa.Schema) -> None:
+    for name, column in NUMBERS.items():
+        if schema.names.count(column) != 1 or not pa.types.is_struct(schema.field(column).type):
+            raise UserError(f"{path}: no column {column!r} of fields; was it written by `selfplay convert`?")
+        _check_column(
+            path, name, pa.schema(list(schema.field(column).type)), pa.schema(list(SCHEMA.field(column).type))
+        )
+    for name in (*STREAMS, TEMPERATURE):
+        _check_column(path, name, schema, SCHEMA)
+
+
+def _check_column(path: Path, name: str, theirs: pa.Schema, ours: pa.Schema) -> None:
+    if theirs.names.count(name) != 1:
+        raise UserError(f"{path}: no column {name!r}; was it written by `selfplay convert`?")
+    found, expected = theirs.field(name).type, ours.field(name).type
+    if found != expected:
+        raise UserError(f"{path}: column {name!r} is {found}, not {expected}; was it written by `selfplay convert`?")
+
+
+def _rows(path: Path, first: int, batch: pa.RecordBatch) -> Rows:
+    numbers = {}
+    for name in (*NUMBERS, TEMPERATURE):
+        column = batch.column(NUMBERS.get(name, name))
+        values = pc.struct_field(column, name) if name in NUMBERS else column
+        _check_nulls(path, first, name, values)
+        numbers[name] = values.to_numpy(zero_copy_only=False)
+    lists = {}
+    for name in STREAMS:
+        column = batch.column(name)
+        _check_nulls(path, first, name, column)
+        lengths = pc.list_value_length(column).to_numpy()
+        offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        values = column.flatten()
+        if values.null_count:
+            at = int(values.is_null().to_numpy(zero_copy_only=False).argmax())
+            row = first + int(np.searchsorted(offsets, at, side="right")) - 1
+            raise _impossible(path, row, name, "an entry is null")
+        lists[name] = Lists(values.to_numpy(), offsets)
+    return Rows(**numbers, streams=Streams(**lists))
+
+
+def _check_nulls(path: Path, first: int, name: str, values: pa.Array) -> None:
+    if values.null_count:
+        raise _impossible(path, first + int(values.is_null().to_numpy(zero_copy_only=False).argmax()), name, "is null")
+
+
+def _check(path: Path, first: int, rows: Rows, vocabulary: int | None) -> None:
+    seats = MatchingGame.num_players  # a row does not say how many there are
+    for field, least, below, expected in (
+        ("index", 0, MAX_COUNT, f"0 to {MAX_COUNT - 1}"),
+        ("plays_per_state", 1, MAX_COUNT, f"1 to {MAX_COUNT - 1}"),
+        ("play", 0, rows.plays_per_state, "0 or more, below plays_per_state"),
+        ("player_index", 0, seats, f"0 to {seats - 1}"),
+        ("normalized_reward", 0, np.nextafter(1, 2), "0 to 1"),
+        (TEMPERATURE, 0, np.inf, "a finite number above 0"),
+    ):
+        values = getattr(rows, field)
+        possible = (values >= least) & (values < below)  # NaN is neither
+        if not possible.all():
+            at = int(possible.argmin())
+            raise _impossible(path, first + at, field, f"{values[at]}, expected {expected}")
+    silent = np.flatnonzero(rows.streams.response_ids.lengths == 0)
+    if len(silent):
+        raise _impossible(path, first + int(silent[0]), "response_ids", "is empty")
+    fault = first_fault(rows.streams, vocabulary)
+    if fault:
+        raise _impossible(path, first + fault.stream, fault.field, fault.what)

@@ -1,0 +1,329 @@
+"""What no model and no game can have given is refused with its place, before anything is written or trained on."""
+
+import json
+import os
+from copy import deepcopy
+from functools import cache
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from factories import make_play, make_plays, write_plays
+from typer.testing import CliRunner
+
+from selfplay_pipeline.cli import app
+from selfplay_pipeline.convert import plays as checks
+from selfplay_pipeline.convert.check import check_parquet
+from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, play_to_rows
+from selfplay_pipeline.convert.run import run_convert
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.generate import records
+from selfplay_pipeline.train.groups import read_data
+
+VOCABULARY = 400
+NAN, INFINITE = float("nan"), float("inf")
+
+
+@cache
+def plays():
+    return [json.loads(play.model_dump_json()) for play in make_plays(2, 2)]
+
+
+@cache
+def rows():
+    return [row for play in make_plays(2, 2) for row in play_to_rows(play, 2)]
+
+
+def put(data, path, value):
+    """Set what lies at a dotted path; `…` in place of a value removes it, a function changes it."""
+    *outer, last = path.split(".")
+    for key in outer:
+        data = data[int(key) if key.lstrip("-").isdigit() else key]
+    last = int(last) if last.lstrip("-").isdigit() else last
+    if value is ...:
+        del data[last]
+    else:
+        data[last] = value(data[last]) if callable(value) else value
+
+
+def without_mask(seat_or_row):
+    """Token streams whose last own token is cut off, so that they end with an observation."""
+    for field, value in (("response_ids", 5), ("response_mask", 0), ("response_logprobs", 0.0)):
+        seat_or_row[field].append(value)
+    return seat_or_row
+
+
+def negative_if_masked(seat_or_row):
+    seat_or_row["response_mask"][0] = 0
+    seat_or_row["response_logprobs"][0] = -0.5
+    return seat_or_row
+
+
+STREAMS = [
+    ("response_logprobs.0", NAN, "response_logprobs"),
+    ("response_logprobs.0", -INFINITE, "response_logprobs"),
+    ("response_logprobs.0", INFINITE, "response_logprobs"),
+    ("response_logprobs.0", 0.25, "response_logprobs"),
+    ("response_logprobs.0", None, "response_logprobs"),
+    ("response_logprobs", lambda found: found[:-1], "response_logprobs"),
+    ("response_logprobs", lambda found: [*found, -1.0], "response_logprobs"),
+    ("response_mask", lambda found: found[:-1], "response_mask"),
+    ("response_mask.0", 2, "response_mask"),
+    ("response_mask.0", -1, "response_mask"),
+    ("response_ids.0", -1, "response_ids"),
+    ("response_ids.0", VOCABULARY, "response_ids"),
+    ("response_ids.0", 2**31 - 1, "response_ids"),
+    ("prompt_ids.1", -7, "prompt_ids"),
+    ("prompt_ids.1", VOCABULARY, "prompt_ids"),
+    ("prompt_ids", [], "prompt_ids"),
+]
+"""What is wrong with one seat's tokens, and the field that is named."""
+
+LINES = [
+    *((f"trajectories.0.{path}", value, field) for path, value, field in STREAMS),
+    ("trajectories.0", without_mask, "response_mask"),
+    ("trajectories.0", negative_if_masked, "response_logprobs"),
+    ("trajectories.0.response_ids.0", 2**31, "response_ids"),
+    ("trajectories.0.response_ids.0", 2**80, "64 bits"),
+    ("trajectories.0.response_logprobs.0", -1e300, "response_logprobs"),
+    ("trajectories.0.player_index", 2, "'players'"),
+    ("trajectories.0.player_index", -1, "player_index"),
+    ("trajectories.0.player_index", 1, "'trajectories'"),
+    ("trajectories.0.num_prompt_messages", 99, "num_prompt_messages"),
+    ("trajectories.0.num_prompt_messages", -1, "num_prompt_messages"),
+    ("turns.0.player", 2, "'players'"),
+    ("players", [], "'players'"),
+    ("group_index", -1, "'group_index'"),
+    ("group_index", 2**31, "'group_index'"),
+    ("group_index", 2**70, "'group_index'"),
+    ("play", -1, "'play'"),
+    ("play", 2**31, "'play'"),
+    ("game", "chess", "'game'"),
+    ("policy.temperature", NAN, "'policy.temperature'"),
+    ("policy.temperature", INFINITE, "'policy.temperature'"),
+    ("policy.temperature", -0.5, "'policy.temperature'"),
+    ("outcome.normalized_reward", NAN, "normalized_reward"),
+    ("outcome.normalized_reward", 1.5, "normalized_reward"),
+    ("outcome.normalized_reward", lambda found: 0.5 * found + 0.25, "normalized_reward"),
+    ("outcome.best", lambda found: found + 1, "normalized_reward"),
+    ("outcome.best", 0, "'outcome.best'"),
+    ("outcome.score", NAN, "'outcome.score'"),
+    ("outcome.num_turns", -1, "'outcome.num_turns'"),
+    ("state.best_assignment_reward", lambda found: found + 1, "'state'"),
+    ("state.best_assignment_reward", NAN, "'state'"),
+    ("state.table", [[1, 2], [3]], "'state'"),
+    ("state.scale1", INFINITE, "'state'"),
+]
+
+
+def refused_line(folder, text):
+    """What is said of a file whose second line is `text`."""
+    lines = [json.dumps(play).encode() for play in plays()]
+    path = folder / "games.jsonl"
+    path.write_bytes(b"\n".join([lines[0], text, *lines[2:]]) + b"\n")
+    with pytest.raises(UserError) as refused:
+        run_convert(path, folder / "out")
+    assert not (folder / "out").exists(), "nothing is written"
+    said = str(refused.value)
+    assert said.startswith(f"{path}:2: ") and "\n" not in said
+    return said
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    """The checkpoint that the games name, with a small vocabulary."""
+    (tmp_path / "data" / "tiny_model").mkdir(parents=True)
+    (tmp_path / "data" / "tiny_model" / "config.json").write_text(json.dumps({"vocab_size": VOCABULARY}))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("model")
+@pytest.mark.parametrize(("path", "value", "field"), LINES)
+def test_an_impossible_play_is_refused_with_its_line_and_field(tmp_path, path, value, field):
+    checks._vocabulary.cache_clear()
+    play = deepcopy(plays()[1])
+    put(play, path, value)
+    assert field in refused_line(tmp_path, json.dumps(play).encode())
+
+
+def test_a_score_that_the_proposal_does_not_have_is_refused(tmp_path):
+    play = next(play for play in plays() if play["outcome"]["status"] == "agreed")
+    lower = deepcopy(play)
+    outcome = lower["outcome"]
+    outcome["score"] -= 1
+    outcome["normalized_reward"] = outcome["score"] / outcome["best"]
+    assert "'outcome.score'" in refused_line(tmp_path, json.dumps(lower).encode())
+    lower["outcome"] = play["outcome"] | {"proposal": [[0, 0], [0, 1], [9, 2]]}
+    assert "'outcome.proposal'" in refused_line(tmp_path, json.dumps(lower).encode())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda line: line.replace(b'"play": ', b'"play": 1e400, "x": '), "number"),
+        (lambda line: line.replace(b'"play": ', b'"play": 7, "play": '), "field 'play': is there 2 times"),
+        (lambda line: line.replace(b'"play": ', b'"play" : 7, "play":'), "field 'play': is there 2 times"),
+        (lambda line: line.replace(b'"table": ', b'"table": 0, "table": '), "field 'table': is there 2 times"),
+        (lambda line: line.replace(b'"text": "', b'"text": "\xff\xfe', 1), "JSON"),
+        (lambda line: line.replace(b'"text": "', b'"text": "\0', 1), "JSON"),
+        (lambda line: line.replace(b'"text": "', b'"text": "\\ud800', 1), "JSON"),
+        (lambda line: b"\0" * 1000, "JSON"),
+        (lambda line: b"[" * 100_000, "JSON"),
+        (lambda line: line.replace(b'"state": {', b'"state": {"deep": ' + b"[" * 500 + b"]" * 500 + b", "), ""),
+    ],
+)
+def test_a_line_that_is_no_json_object_of_ours_is_refused(tmp_path, change, words):
+    line = json.dumps(plays()[1]).encode()
+    assert change(line) != line
+    assert words in refused_line(tmp_path, change(line))
+
+
+def test_quotes_colons_and_backslashes_in_texts_are_no_keys(tmp_path):
+    play = deepcopy(plays()[1])
+    for text in ('":', '" :', '\\":', '{"play": 1, "play": 2}', "\\\\", 'a"\t:'):
+        play["trajectories"][0]["messages"].append({"role": "user", "content": text})
+        assert records.parse_play(json.dumps(play).encode()) == records.parse_play(
+            json.dumps(play, separators=(",", ":")).encode()
+        )
+
+
+def test_a_line_beyond_the_limit_is_refused_without_being_read_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "MAX_LINE", 1 << 20)
+    assert "longer than 1 MiB, the limit of a line" in refused_line(tmp_path, b" " * (1 << 20) + b"x")
+
+
+ROWS = [
+    *((path, value, field) for path, value, field in STREAMS if value is not None),
+    ("", without_mask, "response_mask"),
+    ("", negative_if_masked, "response_logprobs"),
+    ("response_ids", [], "response_"),
+    ("extra_info.index", -1, "index"),
+    ("extra_info.index", 2**31, "index"),
+    ("extra_info.play", -1, "play"),
+    ("extra_info.play", 2, "play"),
+    ("extra_info.play", 0, "extra_info"),
+    ("extra_info.plays_per_state", 1, "play"),
+    ("extra_info.plays_per_state", 2**40, "plays_per_state"),
+    ("extra_info.player_index", -1, "player_index"),
+    ("extra_info.player_index", 2, "player_index"),
+    ("extra_info.player_index", 1, "extra_info"),
+    ("reward_model.normalized_reward", NAN, "normalized_reward"),
+    ("reward_model.normalized_reward", 1.01, "normalized_reward"),
+    ("reward_model.normalized_reward", -0.1, "normalized_reward"),
+    ("reward_model.normalized_reward", lambda found: (found + 0.5) / 2, "normalized_reward"),
+    ("sampling_temperature", NAN, "sampling_temperature"),
+    ("sampling_temperature", INFINITE, "sampling_temperature"),
+    ("sampling_temperature", -1.0, "sampling_temperature"),
+    *((field, None, field) for field in ("prompt_ids", "response_logprobs", "sampling_temperature", "extra_info")),
+    *((f"extra_info.{field}", None, field) for field in ("index", "play", "player_index", "plays_per_state")),
+    ("reward_model.normalized_reward", None, "normalized_reward"),
+    ("response_logprobs.0", None, "response_logprobs"),
+    ("response_ids.0", None, "response_ids"),
+]
+
+
+def write_rows(path, changed, facts=b"{}", schema=SCHEMA):
+    pq.write_table(pa.Table.from_pylist(changed, schema.with_metadata({METADATA_KEY: facts})), path)
+    return path
+
+
+def said_of(read):
+    with pytest.raises(UserError) as refused:
+        read()
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+@pytest.mark.usefixtures("model")
+@pytest.mark.parametrize(("path", "value", "field"), ROWS)
+def test_an_impossible_row_is_refused_by_training_and_by_the_check_with_its_number_and_field(
+    tmp_path, path, value, field
+):
+    changed = deepcopy(rows())
+    put({"row": changed[2]}, f"row.{path}" if path else "row", value)
+    file = write_rows(tmp_path / "train.parquet", changed)
+    said = {said_of(lambda: read_data([file], VOCABULARY)), said_of(lambda: check_parquet(file, "data/tiny_model"))}
+    assert len(said) == 1, "both say the same"
+    place, _, what = said.pop().partition(": field ")
+    assert place.startswith(f"{file}: row ") and place[-1] in "23", "row 3 is the other seat of the play"
+    assert what.startswith(f"'{field}") or (what.startswith("'index'") and path == "extra_info")
+
+
+@pytest.mark.usefixtures("model")
+def test_training_refuses_impossible_rows_before_it_writes_anything(tmp_path):
+    changed = deepcopy(rows())
+    changed[0]["response_logprobs"][0] = NAN
+    file = write_rows(tmp_path / "train.parquet", changed)
+    done = CliRunner().invoke(
+        app, ["train", str(file), "--config", "tiny", "--device", "cpu", "--output", str(tmp_path / "out")]
+    )
+    assert done.exit_code == 2 and "row 0: field 'response_logprobs': entry 0 is nan" in done.stderr, done.output
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (b"{", "'selfplay' is not JSON"),
+        (b"\xff", "'selfplay' is not JSON"),
+        (b"[1]", "'selfplay' is no JSON object"),
+        (b'{"top_p": "much"}', "top_p=much"),
+    ],
+)
+def test_damaged_metadata_is_one_line(tmp_path, facts, words):
+    file = write_rows(tmp_path / "train.parquet", rows(), facts)
+    assert words in said_of(lambda: read_data([file]))
+
+
+@pytest.mark.parametrize("name", ["prompt_ids", "response_logprobs", "sampling_temperature", "extra_info"])
+def test_other_columns_are_one_line(tmp_path, name):
+    table = pa.Table.from_pylist(rows(), SCHEMA)
+    texts = table.set_column(SCHEMA.get_field_index(name), name, pa.array(["x"] * len(rows())))
+    for number, changed in enumerate((table.drop_columns([name]), texts)):
+        pq.write_table(changed, tmp_path / f"{number}.parquet")
+        said = said_of(lambda file=tmp_path / f"{number}.parquet": read_data([file]))
+        assert name in said or "extra_info" in said
+
+
+@pytest.mark.parametrize("keep", [0, 3, 0.3, 0.6, 0.9, 0.999])
+def test_a_cut_or_overwritten_file_is_one_line(tmp_path, keep):
+    whole = write_rows(tmp_path / "whole.parquet", rows()).read_bytes()
+    file = tmp_path / "train.parquet"
+    file.write_bytes(whole[: keep if isinstance(keep, int) else int(keep * len(whole))])
+    assert "not a readable parquet file" in said_of(lambda: read_data([file]))
+    middle = int(0.4 * len(whole))
+    file.write_bytes(whole[: middle - 200] + os.urandom(400) + whole[middle + 200 :])
+    assert str(file) in said_of(lambda: read_data([file]))
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "device"])
+def test_only_files_are_read(tmp_path, kind):
+    path = tmp_path / "path"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    for command in (
+        ("convert", str(path)),
+        ("convert", "--check", str(path)),
+        ("show", str(path)),
+        ("train", str(path), "--config", "tiny", "--device", "cpu", "--output", str(tmp_path / "out")),
+    ):
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 2, (command, done.output, done.exception)
+        expected = "is a folder; give a file" if kind == "folder" else "is a device or pipe; give a file"
+        assert f"{path}: {expected}" in done.stderr, (command, done.stderr)
+
+
+def test_a_file_where_a_folder_is_expected_is_one_line(tmp_path):
+    games = write_plays(tmp_path / "games.jsonl", [make_play(0, 0), make_play(0, 1)])
+    for command in (
+        ("train-online", "--games", str(games), "--config", "tiny", "--device", "cpu", "--output", str(tmp_path / "o")),
+        ("convert", str(games), "--output", str(games)),
+        ("games", "--config", "tiny", "--num-train", "1", "--num-test", "1", "--output", str(games)),
+    ):
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 2, (command, done.output, done.exception)
+        assert f"{games}: is a file; give a folder" in done.stderr, (command, done.stderr)

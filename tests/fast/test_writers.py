@@ -1,0 +1,271 @@
+"""Whatever writes a file leaves a whole one: when two write at once, after a kill, and when the disk is full."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from factories import make_play, make_plays, write_plays
+from typer.testing import CliRunner
+
+from selfplay_pipeline.cli import app
+from selfplay_pipeline.config import load_config
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.files import filling, locked, replacing, replacing_folder, write_text
+from selfplay_pipeline.generate.records import read_games
+from selfplay_pipeline.generate.store import GameStore
+from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
+
+TIMES = 4
+CONVERT_AGAIN_AND_AGAIN = f"""\
+import sys
+from pathlib import Path
+from selfplay_pipeline.convert.run import run_convert
+from selfplay_pipeline.errors import UserError
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range({TIMES}):
+    try:
+        run_convert(Path(sys.argv[1]), Path(sys.argv[2]), val_fraction=0.5)
+        print("whole")
+    except UserError as error:
+        print(error)
+"""
+
+
+def temporaries(folder):
+    return [path.name for path in folder.rglob(".*") if "tmp" in path.name]
+
+
+def test_two_converts_in_one_folder_finish_with_whole_files_or_are_refused(tmp_path):
+    games, out = write_plays(tmp_path / "games.jsonl", make_plays(6, 4)), tmp_path / "out"
+    command = [sys.executable, "-c", CONVERT_AGAIN_AND_AGAIN, str(games), str(out)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    two = [subprocess.Popen(command, **pipes) for _ in range(2)]
+    for process in two:
+        assert process.stdout.readline() == "ready\n"
+    for process in two:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    for process in two:
+        said, wrong = process.communicate(timeout=60)
+        assert process.returncode == 0, wrong
+        assert len(said.splitlines()) == TIMES
+        for line in said.splitlines():
+            assert line == "whole" or f"folder {out} is in use by another process" in line
+    rows = {name: pq.read_table(out / f"{name}.parquet").num_rows for name in ("train", "val")}
+    report = (out / "convert_report.txt").read_text()
+    assert all(f"{name:<28}{count} rows" in report for name, count in rows.items()), report
+    assert temporaries(out) == []
+
+
+@pytest.mark.parametrize("command", ["convert", "games"])
+def test_a_folder_that_a_command_is_writing_is_refused_in_one_line(command, tmp_path):
+    arguments = {
+        "convert": (str(write_plays(tmp_path / "games.jsonl", make_plays(2, 2))),),
+        "games": ("--num-train", "1", "--num-test", "1", "--config", "tiny"),
+    }
+    with locked(tmp_path / "out" / f".{command}.lock", "folder"):
+        done = CliRunner().invoke(app, [command, *arguments[command], "--output", str(tmp_path / "out")])
+    assert done.exit_code == 2 and "is in use by another process" in done.stderr
+    assert not list((tmp_path / "out").glob("*.parquet"))
+
+
+def test_two_writers_of_one_file_each_have_a_temporary_file_of_their_own(tmp_path):
+    path = tmp_path / "file"
+    with replacing(path) as first, replacing(path) as second:
+        assert first.exists() and second.exists() and first != second
+        first.write_text("first" * 1000)
+        second.write_text("second")
+    assert path.read_text() == "first" * 1000
+    assert temporaries(tmp_path) == []
+
+
+@pytest.mark.parametrize("write", [replacing, replacing_folder, filling])
+def test_what_a_killed_process_left_is_removed_by_the_next_writer_and_what_a_living_one_writes_is_not(tmp_path, write):
+    path = tmp_path / "target"
+    killed = "import os, sys; from pathlib import Path; from selfplay_pipeline.files import *\n"
+    killed += f"with {write.__name__}(Path(sys.argv[1])): os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", killed, str(path)])
+    assert len(temporaries(tmp_path)) == 1
+    with write(path) as living:
+        assert temporaries(tmp_path) == [living.name], "what was left is gone"
+        with write(path) as other:
+            assert living.exists() and other.exists()
+
+
+def test_a_failed_write_leaves_the_earlier_file_and_no_temporary_one(tmp_path):
+    path = tmp_path / "file"
+    write_text(path, "earlier")
+
+    def fail_to_write_a_file():
+        with replacing(path) as temporary:
+            temporary.write_text("half")
+            raise ZeroDivisionError
+
+    def fail_to_write_a_folder():
+        with replacing_folder(tmp_path / "folder") as folder:
+            (folder / "half").write_text("half")
+            raise ZeroDivisionError
+
+    for fail in (fail_to_write_a_file, fail_to_write_a_folder):
+        with pytest.raises(ZeroDivisionError):
+            fail()
+    assert path.read_text() == "earlier"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+
+
+def test_a_new_folder_takes_the_place_of_the_old_one_or_fills_it_as_told(tmp_path):
+    for write, left in ((filling, ["a", "b"]), (replacing_folder, ["a"])):
+        folder = tmp_path / write.__name__
+        write_text(folder / "b", "old")
+        with write(folder) as new:
+            (new / "a").write_text("new")
+        assert sorted(path.name for path in folder.iterdir()) == left
+    assert temporaries(tmp_path) == []
+
+
+def test_a_file_gets_the_rights_that_any_new_file_has(tmp_path):
+    write_text(tmp_path / "ours", "text")
+    (tmp_path / "theirs").write_text("text")
+    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "theirs").stat().st_mode
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "/dev/null"])
+def test_only_a_file_is_replaced_by_a_file(tmp_path, kind):
+    path = Path(kind) if kind == "/dev/null" else tmp_path / "target"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    mode = path.stat().st_mode
+    with pytest.raises(UserError, match=f"{path}: cannot be written: it is a .*; give a file"):
+        write_text(path, "text")
+    assert path.stat().st_mode == mode
+
+
+class Limited:
+    """No file may grow beyond a size, which a process can be told anywhere."""
+
+    reason = "File too large"
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    @contextmanager
+    def full(self, left):
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (left, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+class SmallDisk:
+    """A file system in memory that another file fills."""
+
+    reason = "No space left on device"
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    @contextmanager
+    def full(self, left):
+        filler = self.folder.parent / "filler"
+        free = os.statvfs(self.folder)
+        filler.write_bytes(bytes(max(0, free.f_bavail * free.f_frsize - left)))
+        try:
+            yield
+        finally:
+            filler.unlink()
+
+
+@pytest.fixture(params=[Limited, SmallDisk])
+def disk(request, tmp_path):
+    if request.param is SmallDisk:
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(tmp_path)], capture_output=True)
+        if mounted.returncode:
+            pytest.skip("this process may not mount a small disk")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    yield request.param(folder)
+    if request.param is SmallDisk:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+def scripted(folder, command):
+    few = ("--config", "tiny", "--output", str(folder / "out"))
+    plays = ("--num-games", "8", "--plays-per-state", "2", "--player0", "random", "--player1", "sharing")
+    return {
+        "generate": ("generate", *few[:2], *plays, "--max-concurrency", "1", "--output", str(folder / "games.jsonl")),
+        "convert": ("convert", str(folder / "games.jsonl"), *few),
+        "evaluate": ("evaluate", "random", *few, "--num-states", "12", "--plays", "1"),
+        "games": ("games", *few, "--num-train", "20", "--num-test", "2"),
+        "report": ("report", str(folder / "games.jsonl"), "--output", str(folder / "out" / "report.html")),
+    }[command]
+
+
+@pytest.mark.parametrize("command", ["generate", "convert", "evaluate", "games", "report"])
+def test_a_full_disk_is_told_in_one_line_and_the_same_command_continues(disk, command):
+    if command == "report" and isinstance(disk, SmallDisk):
+        pytest.skip("a page takes long to draw; once is enough")
+    if command in ("convert", "report"):
+        write_plays(disk.folder / "games.jsonl", make_plays(4, 2))
+    arguments = scripted(disk.folder, command)
+    with disk.full(4096):
+        refused = CliRunner().invoke(app, arguments)
+    assert refused.exit_code == 2, (refused.output, refused.exception)
+    said = refused.stderr.splitlines()[-1]
+    assert said.startswith("selfplay: ") and disk.reason in said and str(disk.folder) in said, refused.stderr
+    assert "make room" in said and "Traceback" not in refused.stderr
+    assert temporaries(disk.folder) == []
+    for path in disk.folder.rglob("*.jsonl"):
+        assert path.read_bytes().endswith(b"\n") or not path.stat().st_size
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, (done.output, done.exception)
+    if command == "generate":
+        ids = [play.game_id for play in read_games(disk.folder / "games.jsonl")]
+        assert sorted(ids) == sorted(set(ids)) and len(ids) == 8
+
+
+def test_a_run_records_its_stage_once_there_is_room_again(disk):
+    run = RunDirectory(disk.folder / "run")
+    run.open(load_config("tiny", {}))
+    with disk.full(0), pytest.raises(UserError, match=f"state.json: .*{disk.reason}"):
+        run.finish(1, "generate", StageRecord(seconds=1.0, figures={}))
+    assert not (run.path / "state.json").exists() and temporaries(disk.folder) == []
+    run.finish(1, "generate", StageRecord(seconds=1.0, figures={}))
+    assert json.loads((run.path / "state.json").read_text())["iterations"]["1"]
+
+
+def test_a_line_that_did_not_fit_is_taken_back_so_that_the_next_is_not_glued_to_it(disk):
+    store = GameStore(disk.folder / "games.jsonl", {})
+    with store.opened() as (_, append):
+
+        def play_on():
+            for play in range(1, 10):
+                append(make_play(0, play))
+
+        append(make_play(0, 0))
+        with disk.full(store.path.stat().st_size + 4096), pytest.raises(UserError, match=disk.reason):
+            play_on()
+        before = store.path.read_bytes()
+        assert before.endswith(b"\n")
+        append(make_play(1, 0))
+    assert store.path.read_bytes().startswith(before)
+    assert [(play.group_index, play.play) for play in read_games(store.path)][-1] == (1, 0)
+
+
+def test_output_that_cannot_be_written_ends_in_one_line():
+    command = [sys.executable, "-m", "selfplay_pipeline.cli", "config", "--config", "tiny"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    last = "selfplay: the system refused an operation: No space left on device; what was finished is kept"
+    assert done.stderr.splitlines()[1:] == [last]
