@@ -143,7 +143,7 @@ def completion_of(
         raise EngineError(f"{url} answered without a token (finish reason {said.type})")
     if meta.prompt_tokens != prompt_tokens or meta.cached_tokens > prompt_tokens:
         raise EngineError(
-            f"{url} read {meta.prompt_tokens} prompt tokens, {meta.cached_tokens} of them cached; {prompt_tokens} were sent"
+            f"{url} read {meta.prompt_tokens} prompt tokens ({meta.cached_tokens} cached); {prompt_tokens} were sent"
         )
     return Completion(
         token_ids=token_ids,

@@ -105,7 +105,7 @@ class Line:
         Raises:
             EngineError: no answer in the end.
         """
-        # It goes through the scheduler, as a request for a token, of which SGLang 0.5.12 can die while it loads weights.
+        # Asks for a token, through the scheduler; while it loads weights, SGLang 0.5.12 can die of that.
         async with self._watched("/health_generate"):
             async for attempt in self._retrying(self._attempts):
                 with attempt:
