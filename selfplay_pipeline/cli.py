@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import shlex
 import sys
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
@@ -254,6 +255,13 @@ def _fail(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
+def _fail_if_lost(plays: int) -> None:
+    """A command that did not play all that it was told to has failed, whatever it could show."""
+    if plays:
+        again = shlex.join(sys.argv[1:])
+        _fail(f"{plays} plays are missing, lost to the engine or the partner; `selfplay {again}` plays them", 1)
+
+
 def _config(source: str | None, **overrides: Any) -> Config:
     """The configuration; when something begins, one line says what it builds on."""
     from selfplay_pipeline.config import load_config
@@ -352,6 +360,7 @@ def generate(
         return
     summary = _run(generate_games(settings, output, first_state=first_state, seats=(player0, player1)))
     show_summary(summary, output)
+    _fail_if_lost(summary.failures)
     _suggest("convert", output) if "policy" in (player0, player1) else _suggest("show", output)
 
 
@@ -684,9 +693,11 @@ def evaluate(
         say_announced()
         result(one_line(job.plan()))
         return
-    show_evaluation(_run(run_evaluate(settings, job)), job.output)
+    evaluation = _run(run_evaluate(settings, job))
+    show_evaluation(evaluation, job.output)
     if compare is not None:
         show_differences(compare_with(settings, job, compare), compare)
+    _fail_if_lost(sum(report.lost for report in evaluation.modes.values()))
 
 
 @app.command()
@@ -716,6 +727,7 @@ def crossplay(
 
     result = _run(run_crossplay(settings, players, _states(settings, states), plays, output))
     show_crossplay(result, output)
+    _fail_if_lost(result.lost)
 
 
 def _evaluation_config(

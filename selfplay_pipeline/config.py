@@ -47,6 +47,13 @@ class EngineConfig(Section):
     """Seconds to wait for a launched server to answer."""
     request_timeout: Annotated[float, Field(gt=0)] = 600
     """Seconds to wait for one turn."""
+    hang_timeout: Annotated[float, Field(gt=0)] = 60
+    """Seconds without a sign of life, while something is asked of a server, after which it hangs: no answer, no health
+    check, and no work of its processes where they can be seen. A launched one is started again."""
+    max_restarts: Annotated[int, Field(ge=0)] = 3
+    """How often a launched server that has died or hangs is started again, with the weights that it served last."""
+    reconnect_timeout: Annotated[float, Field(ge=0)] = 120
+    """Seconds to wait for an attached server (`server_url`) that is gone, before its games are lost."""
     extra_args: list[str] = []
     """Further arguments for the SGLang server."""
 
@@ -68,7 +75,8 @@ class GenerateConfig(Section):
     max_concurrency: Annotated[int, Field(ge=1)] = 64
     """Live plays at a time."""
     max_failures: Annotated[int, Field(ge=0)] = 16
-    """Plays lost to engine failures before the run stops."""
+    """Plays that may be lost to the server or the partner, after a second try at the end of the run. With more the
+    command stops, and `iterate` does not train on what is left. The same command plays what was lost."""
 
 
 class ConvertConfig(Section):

@@ -11,7 +11,7 @@ from selfplay_pipeline.config import EngineConfig
 from selfplay_pipeline.engines.open import open_engine
 from selfplay_pipeline.engines.types import Engine
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.ui import waiting
+from selfplay_pipeline.ui import say, waiting
 
 if TYPE_CHECKING:
     from selfplay_pipeline.partners.client import ChatClient
@@ -33,7 +33,7 @@ class PolicyServer:
             await self.stop()
         if self.engine is None:
             with waiting(f"starting the {self.config.kind} engine for {checkpoint}") as tell:
-                self._context = open_engine(self.config, checkpoint, self.log_path, tell)
+                self._context = open_engine(self.config, checkpoint, self.log_path, tell, say)
                 self.engine = await self._context.__aenter__()
         elif self.serving != checkpoint:
             await self.engine.reload(Path(checkpoint))

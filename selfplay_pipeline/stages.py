@@ -29,7 +29,7 @@ from selfplay_pipeline.preflight import check_online, check_play
 from selfplay_pipeline.servers import PolicyServer, Servers
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import Progress, TrainResult, run_train
-from selfplay_pipeline.ui import figures_of, progress
+from selfplay_pipeline.ui import figures_of, progress, say
 
 SELF_PLAY = (POLICY, POLICY)
 
@@ -231,13 +231,19 @@ async def play(
 ) -> Summary:
     """Play a job with a progress bar."""
     with progress(f"playing {job.output.name}") as report:
-        return await run_generate(
+        summary = await run_generate(
             job,
             game,
             states,
             players,
             lambda summary: report(summary.plays, job.num_plays, lambda: figures_of(summary)),
         )
+    if summary.failures:
+        say(
+            f"playing {job.output.name}: {summary.failures} of {job.num_plays} plays were lost twice to the engine or "
+            f"the partner, at most {job.max_failures} may be (generate.max_failures)"
+        )
+    return summary
 
 
 def num_groups(config: Config) -> int:

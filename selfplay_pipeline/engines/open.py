@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from selfplay_pipeline.config import EngineConfig, gpu_visible
+from selfplay_pipeline.engines.attached import AttachedServer
+from selfplay_pipeline.engines.line import Server, same_model
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.engines.types import Engine, EngineError
@@ -21,13 +24,18 @@ def resolve_device(device: str) -> str:
 
 @asynccontextmanager
 async def open_engine(
-    config: EngineConfig, model: str, log_path: Path, notify: Callable[[str], None] = lambda text: None
+    config: EngineConfig,
+    model: str,
+    log_path: Path,
+    notify: Callable[[str], None] = lambda text: None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> AsyncIterator[Engine]:
     """Launch or attach to the engine that serves `model`; what was launched is stopped at the end.
 
     Args:
         log_path: where a launched server's output goes.
-        notify: told in one line what is being waited for.
+        notify: told in one line what is being waited for, while this is.
+        tell: told in one line what happens to a server later.
 
     Raises:
         EngineError: the server did not come up.
@@ -40,14 +48,25 @@ async def open_engine(
         yield TransformersEngine(model, device)
         return
 
+    vocabulary = model_vocabulary(model)
+
+    def engine_of(servers: Sequence[Server]) -> SGLangEngine:
+        return SGLangEngine(
+            servers,
+            request_timeout=config.request_timeout,
+            hang_timeout=config.hang_timeout,
+            vocabulary=vocabulary,
+            tell=tell,
+        )
+
     if config.server_url:
         key = key_from_environment(SERVER_KEY)
-        engine = SGLangEngine(config.server_url, key=key, request_timeout=config.request_timeout)
-        try:
-            await _attach(engine, model, notify)
+        attached = [
+            AttachedServer(url, key=key, patience=config.reconnect_timeout, tell=tell) for url in config.server_url
+        ]
+        async with engine_of(attached) as engine:
+            await _attach(engine, attached, model, notify)
             yield engine
-        finally:
-            await engine.close()
         return
 
     spec = ServerSpec(
@@ -60,24 +79,28 @@ async def open_engine(
         context_length=config.context_length,
         extra_args=tuple(config.extra_args),
     )
+    launched = SGLangServer(
+        spec,
+        config.startup_timeout,
+        hang_timeout=config.hang_timeout,
+        max_restarts=config.max_restarts,
+        tell=tell,
+    )
+    async with launched, engine_of([launched]) as engine:
+        yield engine
 
-    async with SGLangServer(spec, config.startup_timeout) as server:
-        engine = SGLangEngine(
-            [server.url], key=server.key, request_timeout=config.request_timeout, alive=lambda: server.running
-        )
-        try:
-            yield engine
-        finally:
-            await engine.close()
 
-
-async def _attach(engine: SGLangEngine, model: str, notify: Callable[[str], None]) -> None:
+async def _attach(
+    engine: SGLangEngine, servers: Sequence[AttachedServer], model: str, notify: Callable[[str], None]
+) -> None:
     try:
         served = await engine.served_models()
     except EngineError as error:
         raise UserError(f"--server-url: {error}; is an SGLang server running there?") from None
-    for url, name in zip(engine.urls, served, strict=True):
-        if name == model or _same_folder(name, model):
+    for server in servers:
+        server.model = model
+    for url, name in zip([server.url for server in servers], served, strict=True):
+        if same_model(name, model):
             continue
         if not Path(model).is_dir():
             raise UserError(f"--server-url: {url} serves {name}, not {model}; start it with that model")
@@ -86,8 +109,14 @@ async def _attach(engine: SGLangEngine, model: str, notify: Callable[[str], None
         return
 
 
-def _same_folder(first: str, second: str) -> bool:
-    return Path(first).exists() and Path(second).exists() and Path(first).resolve() == Path(second).resolve()
+def model_vocabulary(model: str) -> int | None:
+    """Number of tokens that a model knows, None where its configuration does not say.
+
+    Raises:
+        UserError: the model's configuration cannot be read.
+    """
+    size = getattr(_config_of(model), "vocab_size", None)
+    return size if isinstance(size, int) else None
 
 
 def model_context_length(model: str, configured: int | None) -> int:
@@ -96,11 +125,22 @@ def model_context_length(model: str, configured: int | None) -> int:
     Raises:
         UserError: the model's configuration cannot be read.
     """
+    try:
+        own = int(_config_of(model).max_position_embeddings)
+    except (ValueError, AttributeError) as error:
+        raise _unusable(model, error) from None
+    return min(own, configured) if configured else own
+
+
+def _config_of(model: str) -> Any:
     from transformers import AutoConfig
 
     try:
-        own = int(AutoConfig.from_pretrained(model).max_position_embeddings)
-    except (OSError, ValueError, AttributeError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"model {model}: cannot be loaded ({reason}); give a folder or a hub name") from None
-    return min(own, configured) if configured else own
+        return AutoConfig.from_pretrained(model)
+    except (OSError, ValueError) as error:
+        raise _unusable(model, error) from None
+
+
+def _unusable(model: str, error: Exception) -> UserError:
+    reason = str(error).strip().splitlines()[0]
+    return UserError(f"model {model}: cannot be loaded ({reason}); give a folder or a hub name")

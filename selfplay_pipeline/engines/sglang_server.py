@@ -10,12 +10,14 @@ import secrets
 import socket
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import aiohttp
 
 from selfplay_pipeline.engines.types import EngineError
+from selfplay_pipeline.engines.vitals import Vitals
 from selfplay_pipeline.keys import SERVER_KEY
 from selfplay_pipeline.loopback import ADDRESS, loopback_environment
 from selfplay_pipeline.processes import Child, spawn
@@ -101,15 +103,34 @@ class SGLangServer:
     """A launched server; use as an async context manager so that it is stopped however the block ends.
 
     Attributes:
+        model: what it serves, also after it was told to load other weights: started again, it begins with them.
         key: what a request must bring, so that other users of the machine cannot make the server load their weights.
     """
 
-    def __init__(self, spec: ServerSpec, startup_timeout: float = 900) -> None:
-        self.spec = spec
-        self.startup_timeout = startup_timeout
+    ours = True
+
+    def __init__(
+        self,
+        spec: ServerSpec,
+        startup_timeout: float = 900,
+        *,
+        hang_timeout: float | None = None,
+        max_restarts: int = 0,
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """Args:
+        hang_timeout: seconds in which a server that starts may do nothing at all; None leaves that to the other one.
+        max_restarts: how often it is started again when it has died or hung.
+        tell: takes one line for people.
+        """
+        self.spec, self.model = spec, spec.model
+        self.startup_timeout, self.hang_timeout, self.max_restarts = startup_timeout, hang_timeout, max_restarts
         self.port = 0
         self.key = secrets.token_hex(32)
         self.child: Child | None = None
+        self._vitals: Vitals | None = None
+        self._restarts = 0
+        self._tell = tell
 
     @property
     def url(self) -> str:
@@ -126,44 +147,108 @@ class SGLangServer:
             EngineError: it died or did not answer in time; the message holds the end of its log.
         """
         self.port = _free_port()
+        spec = replace(self.spec, model=self.model)
         # Not on the command line, which every user of the machine can see.
-        environment = self.spec.environment() | {SERVER_KEY: self.key}
-        self.child = spawn(self.spec.command(self.port), self.spec.log_path, environment)
+        environment = spec.environment() | {SERVER_KEY: self.key}
+        self.child = spawn(spec.command(self.port), spec.log_path, environment)
+        self._vitals = Vitals(self.child.pid)
         try:
-            await self._wait_until_healthy(self.child)
+            await self._wait_until_healthy(self.child, self._vitals)
         except BaseException:
             self.stop()
             raise
 
-    async def _wait_until_healthy(self, child: Child) -> None:
-        started = time.monotonic()
+    async def _wait_until_healthy(self, child: Child, vitals: Vitals) -> None:
+        started = worked = time.monotonic()
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as http:
             while not await _healthy(http, self.url):
-                waited = time.monotonic() - started
                 if (code := child.poll()) is not None:
                     raise EngineError(
                         f"the SGLang server ended with code {code} while starting; log {child.log_path} ends with:\n"
                         + child.last_lines()
                     )
-                if waited > self.startup_timeout:
+                worked = time.monotonic() if vitals.working() else worked
+                if self.hang_timeout is not None and time.monotonic() - worked > self.hang_timeout:
+                    raise _HangsError(
+                        f"the SGLang server hangs while starting: it has done nothing for {self.hang_timeout:.0f} s "
+                        f"(engine.hang_timeout); see {child.log_path}"
+                    )
+                if time.monotonic() - started > self.startup_timeout:
                     raise EngineError(
                         f"the SGLang server did not answer within {self.startup_timeout:.0f} s "
                         f"(engine.startup_timeout); log {child.log_path} ends with:\n{child.last_lines()}"
                     )
                 await asyncio.sleep(0.5)
 
+    def computes(self) -> bool:
+        return self._vitals is not None and self._vitals.working()
+
+    async def end(self) -> None:
+        await asyncio.to_thread(self.stop)
+
+    async def come_back(self, reason: str) -> None:
+        """Return once it answers: at once if only a connection broke, else started again with what it served.
+
+        Raises:
+            EngineError: it was started again often enough.
+        """
+        if self.child is not None and await self._still_lives(self.child):
+            return
+        if self.child is not None:
+            code = self.child.poll()
+            what = "does not answer" if code is None else f"has ended with code {code}"
+            reason = f"{self.url}: the SGLang server {what}; see {self.spec.log_path}"
+            await self.end()
+        while self._restarts < self.max_restarts:
+            self._restarts += 1
+            self._tell(
+                f"{reason.splitlines()[0]}; starting it again with {self.model} "
+                f"({self._restarts} of {self.max_restarts}, engine.max_restarts)"
+            )
+            try:
+                await self.start()
+            except EngineError as error:
+                reason = str(error)
+            else:
+                self._tell("the SGLang server answers again; what was under way goes on")
+                return
+        times = f"; it was started again {self._restarts} times (engine.max_restarts)" if self._restarts else ""
+        raise EngineError(reason + times)
+
+    async def _still_lives(self, child: Child) -> bool:
+        """Whether it answers; one that dies is waited for, since its supervisor has to see that first."""
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as http:
+            for _ in range(DYING_LOOKS):
+                if child.poll() is not None:
+                    return False
+                if await _healthy(http, self.url):
+                    return True
+                await asyncio.sleep(0.2)
+        return False
+
     def stop(self) -> None:
         """End the server and its workers; returns when they are gone."""
-        if self.child is not None:
-            self.child.stop()
-            self.child = None
+        child, self.child = self.child, None
+        if child is not None:
+            child.stop()
 
     async def __aenter__(self) -> SGLangServer:
-        await self.start()
+        try:
+            await self.start()
+        except _HangsError as error:
+            await self.come_back(str(error))
         return self
 
     async def __aexit__(self, *error: object) -> None:
         self.stop()
+
+
+DYING_LOOKS = 75
+"""About as many seconds as a supervisor takes at most to end what a dead server has left, times five."""
+
+
+class _HangsError(EngineError):
+    """A server does nothing while it should start."""
 
 
 async def _healthy(http: aiohttp.ClientSession, url: str) -> bool:

@@ -32,6 +32,8 @@ class CrossPlay(BaseModel):
     plays: int
     temperature: float
     rewards: list[list[Interval]]
+    lost: int = 0
+    """Plays that the engine or a partner failed, and that are missing."""
 
 
 async def run_crossplay(config: Config, names: Sequence[str], states: StateSet, plays: int, output: Path) -> CrossPlay:
@@ -47,7 +49,7 @@ async def run_crossplay(config: Config, names: Sequence[str], states: StateSet, 
     check_play(config, filter(is_checkpoint, names), states.states)
     two = sum(map(is_checkpoint, names)) > 1
     async with Servers(config.engine, output, two=two) as servers:
-        rewards = [
+        cells = [
             [await _cell(config, names, pair, states, plays, output, servers) for pair in row] for row in _pairs(names)
         ]
     result = CrossPlay(
@@ -55,7 +57,8 @@ async def run_crossplay(config: Config, names: Sequence[str], states: StateSet, 
         states=states.name,
         plays=plays,
         temperature=config.generate.temperature,
-        rewards=rewards,
+        rewards=[[reward for reward, _ in row] for row in cells],
+        lost=sum(lost for row in cells for _, lost in row),
     )
     write_text(output / "crossplay.json", result.model_dump_json(indent=2) + "\n")
     return result
@@ -68,9 +71,9 @@ def _pairs(names: Sequence[str]) -> list[list[tuple[int, int]]]:
 async def _cell(
     config: Config, names: Sequence[str], pair: tuple[int, int], states: StateSet, plays: int, output: Path,
     servers: Servers,
-) -> Interval:  # fmt: skip
+) -> tuple[Interval, int]:  # fmt: skip
     first, second = names[pair[0]], names[pair[1]]
     file = output / f"{pair[0]}-{pair[1]}.jsonl"
-    await play_pairing(config, Pairing(first, second, states, file, plays, config.generate.temperature), servers)
+    lost = await play_pairing(config, Pairing(first, second, states, file, plays, config.generate.temperature), servers)
     tally = Tally(make_game(config.game), len(states), Seating.BOTH).add(read_games(file))
-    return tally.totals().intervals()["reward"]
+    return tally.totals().intervals()["reward"], lost

@@ -11,11 +11,11 @@ from selfplay_pipeline.config import Config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.games.types import Status
 from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import POLICY
 from selfplay_pipeline.generate.run import GenerateJob
 from selfplay_pipeline.servers import Servers
-from selfplay_pipeline.small_files import read_object
 from selfplay_pipeline.stages import check_players, is_checkpoint, play, policy_record, rules_and_sampling, seat_players
 
 
@@ -88,12 +88,14 @@ def check_names(names: Iterable[str]) -> None:
     check_players(names)
 
 
-async def play_pairing(config: Config, pairing: Pairing, servers: Servers) -> None:
-    """Play what is missing. The first checkpoint of the two is recorded as the policy."""
+async def play_pairing(config: Config, pairing: Pairing, servers: Servers) -> int:
+    """Play what is missing, and return how many plays are missing still, lost to the engine or a partner.
+
+    The first checkpoint of the two is recorded as the policy.
+    """
     task = pairing.task(config)
-    arguments = task.output.with_suffix(".args.json")
-    if task.summary_path.exists() and read_object(arguments, "selfplay evaluate") == task.arguments:
-        return
+    if _is_whole(task):
+        return 0
     task.store.check()  # before a server is started, which takes long
     names = [POLICY if name == task.policy.checkpoint else name for name in (pairing.first, pairing.second)]
     by_name = await seat_players(config, names, task.policy, servers)
@@ -102,7 +104,14 @@ async def play_pairing(config: Config, pairing: Pairing, servers: Servers) -> No
     def players(number: int) -> Sequence[Player]:
         return seatings[number % 2 if pairing.both_seatings else 0]
 
-    await play(task, make_game(config.game), pairing.states.states.__getitem__, players)
+    return (await play(task, make_game(config.game), pairing.states.states.__getitem__, players)).failures
+
+
+def _is_whole(task: GenerateJob) -> bool:
+    """Whether all was played, by this configuration."""
+    if not task.summary_path.exists() or read_json(task.output.with_suffix(".args.json")) != task.arguments:
+        return False
+    return Status.ENGINE_FAILURE.value not in read_json(task.summary_path)["statuses"]
 
 
 def weights_of(name: str) -> list[list[Any]]:

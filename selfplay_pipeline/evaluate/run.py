@@ -18,6 +18,7 @@ from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.files import write_text
 from selfplay_pipeline.folders import check_folder
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.games.types import Status
 from selfplay_pipeline.generate.records import read_games
 from selfplay_pipeline.preflight import check_play
 from selfplay_pipeline.servers import Servers
@@ -103,6 +104,11 @@ class ModeReport(BaseModel):
     statuses: dict[str, int]
     figures: dict[str, Interval]
 
+    @property
+    def lost(self) -> int:
+        """Plays that the engine or the partner failed, and that are missing."""
+        return self.statuses.get(Status.ENGINE_FAILURE.value, 0)
+
 
 class Evaluation(BaseModel):
     """`evaluation.json`."""
@@ -136,8 +142,9 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
             return await run_evaluate(config, job, own)
     reports: dict[Mode, ModeReport] = {}
     for mode in job.modes:
-        await play_pairing(config, job.pairing(config, mode), servers)
+        lost = await play_pairing(config, job.pairing(config, mode), servers)
         tally = tally_of(config, job, mode)
+        tally.statuses.update({Status.ENGINE_FAILURE.value: lost} if lost else {})
         reports[mode] = ModeReport(
             plays=tally.statuses.total(), statuses=dict(tally.statuses), figures=tally.totals().intervals()
         )

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from selfplay_pipeline.generate.chat import ChatSeat
 from selfplay_pipeline.generate.play import Play
 from selfplay_pipeline.generate.players import Place, Player
 from selfplay_pipeline.generate.records import OutcomeRecord, PartnerUsage, PlayRecord, PolicyRecord
+from selfplay_pipeline.generate.sampling import StateSource
 from selfplay_pipeline.generate.store import GameStore
 from selfplay_pipeline.generate.summary import Summary
 
@@ -72,14 +72,16 @@ async def run_generate(
 ) -> Summary:
     """Play what is missing from `job.output` and return the figures of the whole file.
 
+    A play that the engine or the partner failed is not written, so that it is missing still: it is tried once more
+    at the end, and then by the same command given again. The figures count what is lost in the end.
+
     Args:
         states: the state of each number.
         players: who sits where, by the number of the play within its group.
         on_play: called with the figures so far, after each play.
 
     Raises:
-        EngineError: more than `max_failures` plays, or all, were lost to the engine or the partner; the file keeps
-            all plays.
+        EngineError: more than `max_failures` plays, or all, were lost to the engine or the partner.
         NoTurnsError: every play ended at the context length, or before anyone spoke; the file keeps all plays.
         UserError: the file belongs to another process or to other arguments.
     """
@@ -90,44 +92,54 @@ async def run_generate(
             done[record.group_index, record.play] += 1
             summary.add(record)
         summary.start()
-        failures_before = summary.failures
-        missing = _missing(job, done)
         on_play(summary)
         started = time.monotonic()
+        main = asyncio.current_task()
 
-        @lru_cache(maxsize=2 * job.max_concurrency)
-        def state_of(group: int) -> State:
-            return states(group)
+        source = StateSource(states, keep=2 * job.max_concurrency)
+        lost: dict[tuple[int, int], EngineError] = {}
 
-        lost_to: EngineError | None = None
-
-        async def worker() -> None:
-            nonlocal lost_to
+        async def worker(missing: Iterator[tuple[int, int]]) -> None:
             for group, number in missing:
+                # Scripts wait for nothing, so that Ctrl-C would be heard only after one more play of each worker.
+                await asyncio.sleep(0)
+                if main is not None and main.cancelling():
+                    return
                 place = (job.seed, group, number)
-                sitting = Sitting(game, state_of(group), players(number), job.game_id(group, number), place)
+                state = await source.state(group)
+                sitting = Sitting(game, state, players(number), job.game_id(group, number), place)
                 await sitting.play.run()
                 record = sitting.record(job.policy)
-                append(record)
                 summary.add(record)
                 summary.seconds = time.monotonic() - started
                 on_play(summary)
-                if summary.failures - failures_before > job.max_failures:
+                if sitting.play.lost_to is None:
+                    append(record)
+                    continue
+                lost[group, number] = sitting.play.lost_to
+                if len(lost) > job.max_failures:
                     raise EngineError(
-                        f"{summary.failures - failures_before} plays were lost to the engine or the partner, "
-                        f"the last to: {sitting.play.lost_to}; "
-                        f"what was played is kept in {job.output}; the same command continues with the rest"
+                        f"{len(lost)} plays were lost to the engine or the partner, the last to: "
+                        f"{sitting.play.lost_to}; {job.num_plays - summary.plays + summary.failures} of "
+                        f"{job.num_plays} plays are missing in {job.output}; the same command plays them"
                     )
-                lost_to = sitting.play.lost_to or lost_to
 
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(min(job.max_concurrency, job.num_plays)):
-                tasks.create_task(worker())
+        async def play_all(missing: Iterator[tuple[int, int]]) -> None:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(min(job.max_concurrency, job.num_plays)):
+                    tasks.create_task(worker(missing))
+
+        await play_all(_missing(job, done))
+        if lost:
+            again = list(lost)
+            lost.clear()
+            summary.statuses.pop(Status.ENGINE_FAILURE.value)
+            await play_all(iter(again))
         summary.seconds = time.monotonic() - started
     if summary.plays == summary.failures:
         raise EngineError(
-            f"all {summary.plays} plays were lost to the engine or the partner"
-            f"{f', the last to: {lost_to}' if lost_to else ''}; mend that and give another --output"
+            f"all {summary.plays} plays were lost to the engine or the partner, the last to: "
+            f"{list(lost.values())[-1]}; fix that, and the same command plays them"
         )
     _check_played(job, summary)
     write_json(job.summary_path, summary.to_dict())

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import appending, locked, write_json
+from selfplay_pipeline.games.types import Status
 from selfplay_pipeline.generate.records import PlayRecord, read_games
 from selfplay_pipeline.small_files import read_object
 
@@ -37,6 +41,7 @@ class GameStore:
             if not self.arguments_path.exists():
                 write_json(self.arguments_path, self.arguments)
             repair(self.path)
+            drop_lost(self.path)
             existing = read_games(self.path) if self.path.exists() else iter(())
             with appending(self.path) as append_bytes:
 
@@ -65,6 +70,32 @@ class GameStore:
             raise UserError(
                 f"{self.path} was made with other arguments: {listed}; give another --output or the same arguments"
             )
+
+
+def drop_lost(path: Path) -> int:
+    """Remove the plays that the engine failed, which earlier versions wrote too, so that they are played again.
+
+    Returns how many there were.
+    """
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        lost = {number for number, line in enumerate(file) if _is_lost(line)}
+    if lost:
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        with path.open("rb") as file, temporary.open("wb") as kept:
+            kept.writelines(line for number, line in enumerate(file) if number not in lost)
+        temporary.replace(path)
+    return len(lost)
+
+
+def _is_lost(line: bytes) -> bool:
+    if Status.ENGINE_FAILURE.value.encode() not in line:
+        return False
+    try:
+        return PlayRecord.model_validate_json(line).outcome.status is Status.ENGINE_FAILURE
+    except ValidationError:
+        return False  # whoever reads the games says what is wrong with it
 
 
 def repair(path: Path) -> int:

@@ -46,7 +46,8 @@ class Summary:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     partner: PartnerUsage | None = None
-    """Of a chat model, in all plays of the file; not of plays that were cut with their process."""
+    """Of a chat model, in all plays of the file and those that this process lost; not of plays that were cut with their
+    process."""
     seconds: float = 0.0
     """Spent playing by this process."""
     plays_before: int = 0

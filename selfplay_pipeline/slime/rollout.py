@@ -14,8 +14,10 @@ from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from selfplay_pipeline.engines.answers import completion_of
 from selfplay_pipeline.engines.open import model_context_length
-from selfplay_pipeline.engines.sglang_engine import UNGUIDED, SGLangEngine, completion_of
+from selfplay_pipeline.engines.requests import UNGUIDED
+from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.types import Completion, FinishReason, SamplingParams
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.types import Status
@@ -103,11 +105,9 @@ class Dialogue:
             self.append(heard)
             limit = min(self.env.config.selfplay.max_new_tokens, room)
             turn = self.turn(limit)
-            answer = await self.router.ask(self.request(turn), headers=self.headers())
-            if (answer["meta_info"]["finish_reason"] or {}).get("type", "abort") == FinishReason.ABORT:
-                return self.aborted()
-            said = completion_of(answer, turn)
-            if not said.token_ids:
+            answer = await self.router.ask(self.request(turn), headers=self.headers(), longest=LONGEST_ANSWER)
+            said = completion_of(answer, turn, len(self.sample.tokens), self.router.urls[0])
+            if said.finish_reason is FinishReason.ABORT:
                 return self.aborted()
             self.append(said.token_ids, logprobs=said.logprobs, meta=answer["meta_info"])
             cut = said.finish_reason is FinishReason.LENGTH
@@ -259,5 +259,7 @@ def _router(url: str, loop: asyncio.AbstractEventLoop) -> SGLangEngine:
 ATTEMPTS = 12
 """How often a turn is requested: for about a minute, in which the router may find another server. slime starts a dead
 server anew, with --use-fault-tolerance, no sooner than at the next update of weights."""
+LONGEST_ANSWER = 1 << 30
+"""Bytes. With `--use-rollout-routing-replay` an answer names the experts of every token in every layer."""
 LOOK = 1.0
 """Seconds between looks whether slime wants the step to end, while the partner thinks."""

@@ -18,7 +18,9 @@ from safetensors.torch import save_file
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY, BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry, TokenOutput
 
-from selfplay_pipeline.engines.sglang_engine import PROBE, SGLangEngine
+from selfplay_pipeline.engines.line import HANG_TIMEOUT
+from selfplay_pipeline.engines.requests import PROBE, PROBE_IDS
+from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.engines.types import SamplingParams
 from selfplay_pipeline.files import replacing
@@ -27,8 +29,6 @@ from selfplay_pipeline.processes import SCRATCH_VARIABLE
 
 NAME = "sglang_cpu"
 """Value of `rollout.name`; options stand in `rollout.engine_kwargs.sglang_cpu`: `folder` for logs, `context_length`."""
-PROBE_IDS = (0, 1, 2)
-"""A prompt whose next token's log-prob tells one set of weights from another."""
 
 
 class CPUServer:
@@ -48,7 +48,7 @@ class CPUServer:
     async def start(self) -> str:
         """Launch, wait until it answers, and return its URL."""
         await self._server.start()
-        self._engine = SGLangEngine([self._server.url], key=self._server.key, alive=lambda: self._server.running)
+        self._engine = SGLangEngine([self._server], hang_timeout=HANG_TIMEOUT)
         return self._server.url
 
     async def address_and_key(self) -> tuple[str, str]:

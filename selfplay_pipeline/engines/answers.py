@@ -1,0 +1,154 @@
+"""What a server may answer: read once, here, before anything is made of it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
+
+from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason, SamplingParams, finish_reason
+from selfplay_pipeline.harmless import harmless
+
+ROUNDING = 1e-5
+"""How far above 0 a log-prob may lie. SGLang takes the logarithm of a float32 softmax, whose largest value may round to
+one or a few units in the last place (1.2e-7) above 1, whatever type the model computes in. Such a log-prob is 0."""
+
+
+class _Read(BaseModel):
+    """Numbers are numbers, never their names, and further fields do not matter."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, frozen=True)
+
+
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+LogProb = Annotated[float, Field(le=ROUNDING)]
+
+
+class _FinishReason(_Read):
+    type: Literal["stop", "length", "abort"]
+
+
+class _End(_Read):
+    finish_reason: _FinishReason | None
+    """None of an answer that was broken off."""
+
+
+class _Ended(_Read):
+    """What even an answer says that was broken off."""
+
+    meta_info: _End
+
+
+class _Meta(_Read):
+    output_token_logprobs: list[Annotated[list[Any], Field(min_length=2)]]
+    """Log-prob, token id and text of each sampled token."""
+    prompt_tokens: Count
+    cached_tokens: Count = 0
+
+
+class _Generated(_Read):
+    """Answer of `/generate`."""
+
+    output_ids: list[TokenId]
+    meta_info: _Meta
+
+
+class _LogProbs(_Read):
+    """Read on their own, so that an error names the token."""
+
+    log_prob: list[LogProb]
+
+
+class ModelInfo(_Read):
+    """Answer of `/model_info`."""
+
+    model_path: Annotated[str, Field(min_length=1)]
+    weight_version: str | None = None
+
+
+class Updated(_Read):
+    """Answer of `/update_weights_from_disk`."""
+
+    success: bool
+    message: str = ""
+
+
+Answer = TypeVar("Answer", bound=_Read)
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """An answer's JSON object.
+
+    Raises:
+        ValueError: it is none: not UTF-8, not JSON, nested too deeply, or something else than an object.
+    """
+    answer = from_json(body)
+    if not isinstance(answer, dict):
+        raise ValueError(f"JSON, but no object: {body[:40]!r}")
+    return answer
+
+
+def read(kind: type[Answer], answer: Any, url: str) -> Answer:
+    """An answer as what it should be.
+
+    Args:
+        url: what answered, for an error.
+
+    Raises:
+        EngineError: it is something else; says in which field.
+    """
+    try:
+        return kind.model_validate(answer)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        given = "" if first["type"] == "missing" else f", not {first['input']!r:.60}"
+        raise EngineError(harmless(f"{url} answered with a bad {where}: {first['msg']}{given}")) from None
+
+
+def completion_of(
+    answer: dict[str, Any], params: SamplingParams, prompt_tokens: int, url: str, vocabulary: int | None = None
+) -> Completion:
+    """The sampled tokens of an answer of `/generate`; none of one that was broken off.
+
+    Args:
+        prompt_tokens: length of the prompt that was sent; a server may not have cut it.
+        url: what answered, for an error.
+        vocabulary: number of tokens that the model knows, where that is known.
+
+    Raises:
+        EngineError: it is no answer to this request, or holds what cannot be: tokens beyond the vocabulary or the
+            limit, log-probs of other tokens, or log-probs that are no logarithms of probabilities.
+    """
+    said = read(_Ended, answer, url).meta_info.finish_reason
+    if said is None or said.type == "abort":
+        return Completion([], [], FinishReason.ABORT, prompt_tokens=prompt_tokens, cached_tokens=0)
+    generated = read(_Generated, answer, url)
+    token_ids, meta = generated.output_ids, generated.meta_info
+    pairs = meta.output_token_logprobs
+    if [entry[1] for entry in pairs] != token_ids:
+        raise EngineError(
+            f"{url} answered with log-probs of other tokens ({len(pairs)}) than its output_ids ({len(token_ids)})"
+        )
+    logprobs = read(_LogProbs, {"log_prob": [entry[0] for entry in pairs]}, url).log_prob
+    if vocabulary is not None and (beyond := [token for token in token_ids if token >= vocabulary]):
+        raise EngineError(f"{url} answered with token {beyond[0]}, beyond the model's vocabulary of {vocabulary}")
+    if len(token_ids) > params.max_new_tokens:
+        raise EngineError(
+            f"{url} answered with {len(token_ids)} tokens, more than max_new_tokens {params.max_new_tokens}"
+        )
+    if not token_ids:
+        raise EngineError(f"{url} answered without a token (finish reason {said.type})")
+    if meta.prompt_tokens != prompt_tokens or meta.cached_tokens > prompt_tokens:
+        raise EngineError(
+            f"{url} read {meta.prompt_tokens} prompt tokens ({meta.cached_tokens} cached); {prompt_tokens} were sent"
+        )
+    return Completion(
+        token_ids=token_ids,
+        logprobs=[min(logprob, 0.0) for logprob in logprobs],
+        finish_reason=finish_reason(said.type, token_ids, params),
+        prompt_tokens=meta.prompt_tokens,
+        cached_tokens=meta.cached_tokens,
+    )

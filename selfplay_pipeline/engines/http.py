@@ -1,0 +1,120 @@
+"""One HTTP request to a server: an answer, or what kind of failure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+
+from selfplay_pipeline.engines.answers import read_object
+from selfplay_pipeline.engines.types import EngineError
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.harmless import harmless
+from selfplay_pipeline.keys import SERVER_KEY, redacted
+
+LONGEST_ANSWER = 16 << 20
+"""Bytes. A token of an answer takes about 50."""
+NO_JSON = ("/pause_generation", "/continue_generation", "/flush_cache", "/health_generate")
+"""Paths whose status is the answer."""
+
+
+class ServerGoneError(EngineError):
+    """The connection could not be made, or broke."""
+
+
+class RetriableError(EngineError):
+    """The request may succeed when sent again."""
+
+
+class Http:
+    """Connections to one server; opened when first needed, and again after `close`."""
+
+    def __init__(self, timeout: float, key: str = "") -> None:
+        """Args:
+        timeout: seconds for a whole answer, however slowly it trickles.
+        key: sent with each request; empty for a server that asks for none.
+        """
+        self.timeout = timeout
+        self._key = key
+        self._session: aiohttp.ClientSession | None = None
+
+    async def send(
+        self,
+        url: str,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        timeout: float | None = None,
+        longest: int = LONGEST_ANSWER,
+    ) -> dict[str, Any]:
+        """POST, or GET without a body.
+
+        Raises:
+            ServerGoneError: there is no connection.
+            RetriableError: the server is busy, or what answered is a proxy without it.
+            EngineError: it refused the request, or did not answer in time.
+            UserError: it asks for another key.
+        """
+        method = "GET" if body is None else "POST"
+        limit = aiohttp.ClientTimeout(total=timeout or self.timeout)
+        try:
+            async with self._opened.request(
+                method, url, json=body, headers=headers, timeout=limit, allow_redirects=False
+            ) as response:
+                return await _read(response, url, longest, self._key)
+        except TimeoutError:
+            raise EngineError(f"{url} gave no answer within {limit.total:g} s (engine.request_timeout)") from None
+        except aiohttp.ClientConnectionError as error:
+            raise ServerGoneError(f"{url}: no connection ({type(error).__name__} {error})".replace(" )", ")")) from None
+        except aiohttp.ClientError as error:
+            raise RetriableError(f"{url} gave no usable answer ({type(error).__name__} {error:.200})") from None
+
+    async def close(self) -> None:
+        """Close the connections; requests under way fail as with a server that is gone."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    @property
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            # An answer that is not compressed is as long as it says.
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                headers={"Accept-Encoding": "identity"}
+                | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
+                auto_decompress=False,
+            )
+        return self._session
+
+
+async def _read(response: aiohttp.ClientResponse, url: str, longest: int, key: str) -> dict[str, Any]:
+    status = response.status
+    if 300 <= status < 400:
+        raise EngineError(f"{url} redirects to {response.headers.get('Location', 'nowhere')!r:.200}; give that address")
+    if status in (401, 403):
+        refuses = f"refuses the key in {SERVER_KEY}" if key else "asks for a key"
+        raise UserError(f"{url} {refuses}; set the environment variable {SERVER_KEY} to the server's key")
+    if status >= 500 or status in (408, 429):
+        raise RetriableError(f"{url} answered {status}")
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > longest:
+            raise EngineError(f"{url} answered with more than {longest >> 20} MiB")
+    if status >= 400:
+        raise EngineError(f"{url} answered {status}: {redacted(_words(body), key)}")
+    if url.partition("?")[0].endswith(NO_JSON):
+        return {}
+    try:
+        return read_object(bytes(body))
+    except ValueError as error:
+        kind = response.headers.get("Content-Type", "no content type")
+        what = f"{url} answered with {kind:.60}, not a JSON object ({error!s:.100})"
+        raise RetriableError(f"{what}: {redacted(_words(body), key)}") from None
+
+
+def _words(body: bytes | bytearray) -> str:
+    """The beginning of an answer, in one line."""
+    return harmless(" ".join(bytes(body[:1000]).decode(errors="replace").split())[:300]) or "nothing"

@@ -1,0 +1,278 @@
+"""The line to one server: requests that are repeated, a watch beside them, and what happens when the server is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+
+from selfplay_pipeline.engines.answers import ModelInfo, Updated, completion_of, read
+from selfplay_pipeline.engines.http import LONGEST_ANSWER, Http, RetriableError, ServerGoneError
+from selfplay_pipeline.engines.requests import PROBE, PROBE_IDS, request_of
+from selfplay_pipeline.engines.types import EngineError
+
+HANG_TIMEOUT = 60.0
+"""Seconds without a sign of life after which a server hangs, where nobody says otherwise."""
+LOOKS = 4
+"""In how many looks one after the other there must be none. Looks are counted and no clock is read, so that this
+process may itself be stopped for a while."""
+
+
+class Server(Protocol):
+    """Where a line ends: a server that was launched here, or one that somebody else runs."""
+
+    model: str
+    """What it serves, and is to serve when it comes back; empty if that does not matter."""
+
+    @property
+    def url(self) -> str:
+        """Its address. A server that is started again may get another one."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """What a request must bring, empty if nothing."""
+        ...
+
+    @property
+    def ours(self) -> bool:
+        """Whether it was launched here: then its processes can be seen, and it comes back with `model`."""
+        ...
+
+    def computes(self) -> bool:
+        """Whether one of ours worked since the last call."""
+        ...
+
+    async def end(self) -> None:
+        """It hangs: kill it, if it is ours."""
+        ...
+
+    async def come_back(self, reason: str) -> None:
+        """Return once it answers.
+
+        Args:
+            reason: why it is taken for gone.
+
+        Raises:
+            EngineError: it does not answer within what is allowed.
+        """
+        ...
+
+
+class Line:
+    """One server as an engine knows it.
+
+    A watch runs while something is under way. A busy server is not a hung one: its scheduler answers a health check
+    between two batches, however many requests wait; and where it cannot, in a long prompt on one slow core or while
+    CUDA kernels are compiled, its processes use the processor. So a server hangs when for `hang_timeout` nothing was
+    answered, no health check came through its scheduler, and none of its processes worked (or one is stopped, as by
+    SIGSTOP). If it works, but nothing comes of it for `request_timeout`, it hangs too. Of a server that was not
+    launched here only the answers are known.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        request_timeout: float,
+        hang_timeout: float | None,
+        attempts: int,
+        tell: Callable[[str], None],
+    ) -> None:
+        """Args:
+        hang_timeout: None leaves hanging to `request_timeout`.
+        attempts: how often a request is sent that fails in a way that may pass; waits double from 0.5 s to 8 s.
+        tell: takes one line for people when the server hangs.
+        """
+        self.server = server
+        self.weights: str | None = None
+        """Version of the weights that it was last told to load."""
+        self._attempts, self._hang_timeout, self._tell = attempts, hang_timeout, tell
+        self._http = Http(request_timeout, server.key)
+        self._life = 0
+        self._returning = asyncio.Lock()
+        self._under_way = self._answers = 0
+        self._watch: asyncio.Task[None] | None = None
+        self._hung = ""
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    async def generate(
+        self, body: dict[str, Any], headers: Mapping[str, str] | None = None, longest: int = LONGEST_ANSWER
+    ) -> dict[str, Any]:
+        """POST to `/generate`; the same again to a server that came back.
+
+        Raises:
+            EngineError: no answer in the end.
+        """
+        # Asks for a token, through the scheduler; while it loads weights, SGLang 0.5.12 can die of that.
+        async with self._watched("/health_generate"):
+            async for attempt in self._retrying(self._attempts):
+                with attempt:
+                    life = self._life
+                    try:
+                        answer = await self._http.send(f"{self.url}/generate", body, headers, longest=longest)
+                    except ServerGoneError as error:
+                        await self._come_back(life, str(error))
+                        raise
+                    self._answers += 1
+                    return answer
+        raise AssertionError("unreachable")
+
+    async def call(self, path: str, body: Any = None, *, attempts: int | None = None) -> dict[str, Any]:
+        """POST, or GET without a body, while the server is there.
+
+        Raises:
+            ServerGoneError: it is not.
+            EngineError: it refused the request, or all attempts failed.
+        """
+        async for attempt in self._retrying(attempts or self._attempts):
+            with attempt:
+                return await self._http.send(f"{self.url}{path}", body)
+        raise AssertionError("unreachable")
+
+    async def info(self, *, attempts: int | None = None) -> ModelInfo:
+        """What the server says it serves.
+
+        Raises:
+            EngineError: it does not answer, or says something else.
+        """
+        return read(ModelInfo, await self.call("/model_info", attempts=attempts), f"{self.url}/model_info")
+
+    async def reload(self, checkpoint: Path) -> None:
+        """Load a checkpoint's weights from disk, and prove that they answer. Nothing else is under way.
+
+        Raises:
+            EngineError: the server refused, answers with other weights, or is gone for good.
+        """
+        before, self.server.model = self.server.model, str(checkpoint)
+        # While it loads, a scheduler answers nothing: only its processes show that it works, or else only the port.
+        async with self._watched(None if self.server.ours else "/model_info"):
+            life = self._life
+            try:
+                await self._load(checkpoint)
+            except ServerGoneError as error:
+                await self._come_back(life, str(error))
+                await self._load(checkpoint)
+            except EngineError:
+                self.server.model = before
+                raise
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def _load(self, checkpoint: Path) -> None:
+        weights = sorted(checkpoint.glob("*.safetensors"))
+        if not weights:
+            raise EngineError(f"{checkpoint} holds no *.safetensors to load into {self.url}")
+        version = f"{checkpoint}@{max(path.stat().st_mtime_ns for path in weights)}"
+        await self.call("/pause_generation", {}, attempts=3)
+        try:
+            # With flush_cache=true SGLang 0.5.12 can die of an assertion, so the cache is flushed on its own.
+            update = {"model_path": str(checkpoint), "flush_cache": False, "weight_version": version}
+            path = "/update_weights_from_disk"
+            answer = read(Updated, await self.call(path, update, attempts=3), f"{self.url}{path}")
+            if not answer.success:
+                raise EngineError(f"{self.url} could not load {checkpoint}: {answer.message}")
+            await self.call("/flush_cache?timeout=60", {})
+        finally:
+            await self.call("/continue_generation", {}, attempts=3)
+        probe = await self.call("/generate", request_of(PROBE_IDS, PROBE))
+        said = completion_of(probe, PROBE, len(PROBE_IDS), f"{self.url}/generate")
+        found = probe["meta_info"].get("weight_version")
+        if found != version or said.cached_tokens != 0:
+            raise EngineError(f"{self.url} still answers with weights {found!r:.200}, not {version!r}")
+        self.weights = version
+
+    async def _come_back(self, life: int, reason: str) -> None:
+        """Wait until the server of that life was replaced or answers again; one waits for all.
+
+        Raises:
+            EngineError: it does not come back, or with another model.
+        """
+        async with self._returning:
+            if self._life != life:
+                return
+            await self.server.come_back(self._hung or reason)
+            self.weights = None
+            if self.server.model and not self.server.ours:
+                await self._serve_the_same()
+            self._life, self._hung = self._life + 1, ""
+
+    async def _serve_the_same(self) -> None:
+        """A server that somebody started again may serve what it did at its beginning."""
+        info = await self.info()
+        if same_model(info.model_path, self.server.model):
+            return
+        if not Path(self.server.model).is_dir():
+            raise EngineError(f"{self.url} came back with {info.model_path:.200}, not {self.server.model}")
+        await self._load(Path(self.server.model))
+
+    def _retrying(self, attempts: int) -> AsyncRetrying:
+        return AsyncRetrying(
+            retry=retry_if_exception_type((RetriableError, ServerGoneError)),
+            stop=stop_after_attempt(attempts),
+            wait=wait_exponential_jitter(initial=0.5, max=8),
+            reraise=True,
+        )
+
+    @asynccontextmanager
+    async def _watched(self, probe: str | None) -> AsyncIterator[None]:
+        """Watch the server while the block, or another one, waits for it.
+
+        Args:
+            probe: path to ask for a sign of life.
+        """
+        self._under_way += 1
+        if self._watch is None and self._hang_timeout is not None:
+            self._watch = asyncio.create_task(self._look_after(self._hang_timeout / LOOKS, probe))
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            if self._under_way == 0 and self._watch is not None:
+                self._watch.cancel()
+                self._watch = None
+
+    async def _look_after(self, pause: float, probe: str | None) -> None:
+        """Until nothing is under way: end a server that hangs, so that its requests fail as with one that is gone."""
+        self.server.computes()
+        silent = idle = 0
+        while True:
+            alive, _ = await asyncio.gather(self._sign(pause, probe), asyncio.sleep(pause))
+            computes = self.server.computes()
+            silent = 0 if alive else silent + 1
+            idle = 0 if alive or computes else idle + 1
+            if idle < LOOKS and silent * pause < self._http.timeout:
+                continue
+            self._hung = f"{self.url} hangs: no sign of life for {silent * pause:.0f} s (engine.hang_timeout)"
+            self._tell(self._hung)
+            await self.server.end()
+            await self._http.close()
+            silent = idle = 0
+
+    async def _sign(self, seconds: float, probe: str | None) -> bool:
+        """Whether something was answered within so many seconds, if need be to the probe."""
+        answers = self._answers
+        await asyncio.sleep(seconds / 2)
+        if self._answers != answers or self._returning.locked():
+            return True
+        if probe is None:
+            return False
+        try:
+            await self._http.send(f"{self.url}{probe}", timeout=seconds / 2)
+        except EngineError:
+            return self._answers != answers
+        return True
+
+
+def same_model(first: str, second: str) -> bool:
+    """Whether two names are of one model: equal, or of one folder."""
+    if first == second:
+        return True
+    return Path(first).exists() and Path(second).exists() and Path(first).resolve() == Path(second).resolve()
