@@ -30,12 +30,9 @@ from selfplay_pipeline.train.run import (
     export_arguments,
     exported,
     follow_verl,
-    go_back_to_last_logged_save,
-    keep_lines,
     log_path,
-    prune,
-    read_lines,
 )
+from selfplay_pipeline.train.saves import go_back_to_last_logged_save, keep_lines, prune, read_lines
 
 
 @dataclass(frozen=True)
@@ -224,6 +221,9 @@ def _absorb(config: OnlineConfig) -> list[dict[str, Any]]:
     logged = [entry for entry in read_lines(_verl_log(config)) if entry["step"] > last]
     new = [to_line(entry["step"], entry["data"], held_out.get(entry["step"])) for entry in logged]
     if new:
-        with path.open("a") as file:
-            file.writelines(json.dumps(line) + "\n" for line in new)
+        try:
+            with path.open("a") as file:
+                file.writelines(json.dumps(line) + "\n" for line in new)
+        except OSError as error:
+            raise TrainError(f"{path}: {error.strerror}; give the same command again when there is room") from None
     return lines + new

@@ -9,4 +9,5 @@ import os
 if os.environ.get("VERL_PLATFORM") == "cpu":
     from selfplay_pipeline.train.verl_ext import cpu as cpu
 
+from selfplay_pipeline.train.verl_ext import safe_load as safe_load
 from selfplay_pipeline.train.verl_ext import trainer as trainer
