@@ -27,61 +27,15 @@ LONGEST_TEXT = 2**20
 MOST_ROUNDS = 100_000
 """Rounds of all loops of one rendering together."""
 
-METHODS = frozenset(
-    [
-        "capitalize",
-        "casefold",
-        "count",
-        "endswith",
-        "find",
-        "get",
-        "index",
-        "isalpha",
-        "isdigit",
-        "items",
-        "keys",
-        "lower",
-        "lstrip",
-        "removeprefix",
-        "removesuffix",
-        "rsplit",
-        "rstrip",
-        "split",
-        "splitlines",
-        "startswith",
-        "strip",
-        "swapcase",
-        "title",
-        "upper",
-        "values",
-    ]
-)
-PLAIN_FILTERS = [
-    "abs",
-    "capitalize",
-    "count",
-    "d",
-    "default",
-    "first",
-    "float",
-    "int",
-    "last",
-    "length",
-    "lower",
-    "max",
-    "min",
-    "reverse",
-    "round",
-    "select",
-    "reject",
-    "sort",
-    "string",
-    "sum",
-    "title",
-    "trim",
-    "unique",
-    "upper",
-]
+METHODS = (
+    "capitalize", "casefold", "count", "endswith", "find", "get", "index", "isalpha", "isdigit", "items", "keys",
+    "lower", "lstrip", "removeprefix", "removesuffix", "rsplit", "rstrip", "split", "splitlines", "startswith",
+    "strip", "swapcase", "title", "upper", "values",
+)  # fmt: skip
+PLAIN_FILTERS = (
+    "abs", "capitalize", "count", "d", "default", "first", "float", "int", "last", "length", "lower", "max", "min",
+    "reject", "reverse", "round", "select", "sort", "string", "sum", "title", "trim", "unique", "upper",
+)  # fmt: skip
 REFUSED = {
     nodes.Macro: "macro", nodes.CallBlock: "call", nodes.FilterBlock: "filter", nodes.AssignBlock: "set … endset",
     nodes.Include: "include", nodes.Import: "import", nodes.FromImport: "import", nodes.Extends: "extends",
@@ -143,7 +97,8 @@ class PromptTemplate:
     def _error(self, error: Exception) -> UserError:
         line = error.lineno if isinstance(error, TemplateSyntaxError) else _line_of(error, str(self._path))
         place = f"{self._path}:{line}" if line else str(self._path)
-        return UserError(f"{self._key}: {place}: {str(error).strip().splitlines()[0] if str(error) else error!r}")
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        return UserError(f"{self._key}: {place}: {lines[0]}")
 
 
 def _line_of(error: Exception, file: str) -> int | None:
