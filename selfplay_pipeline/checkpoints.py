@@ -15,6 +15,8 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import read_json
 
 INDEX = "model.safetensors.index.json"
+LARGEST_JSON = 2**27
+"""Bytes of a file of settings, or of a tokenizer."""
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 LARGEST = {"num_hidden_layers": 10_000, "max_position_embeddings": 10**9}
 """Bounds of sizes in a configuration, above which a number is a mistake …"""
@@ -40,7 +42,11 @@ def check_checkpoint(name: str) -> None:
         UserError: it is a path, and no model lies there, or one that is damaged or not what it says.
     """
     path = Path(name)
-    is_path = path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1
+    try:
+        exists = path.exists()
+    except OSError as error:
+        raise UserError(f"{name[:100]}: {error.strerror}") from None
+    is_path = exists or name.startswith((".", "/", "~")) or name.count("/") > 1
     is_path = is_path or ("/" in name and path.parent.is_dir())
     if not is_path:
         return
@@ -89,7 +95,7 @@ def _shards(folder: Path) -> list[Path]:
             if not file.is_file():
                 raise UserError(f"{file}: no such file, but {INDEX} names it; copy the model anew")
         return files
-    files = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))
+    files = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
     if files:
         return files
     pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
@@ -112,10 +118,20 @@ def _header(file: Path) -> Shapes:
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    settings = read_json(path)
+    _check_file(path)
+    try:
+        settings = read_json(path)
+    except RecursionError:
+        settings = None
     if not isinstance(settings, dict):
         raise UserError(f"{path}: not a JSON object; copy the model anew")
     return settings
+
+
+def _check_file(path: Path) -> None:
+    """Refuse what would never end."""
+    if not path.is_file() or path.stat().st_size > LARGEST_JSON:
+        raise UserError(f"{path}: no file of at most {LARGEST_JSON // 2**20} MiB; copy the model anew")
 
 
 def _check_sizes(path: Path, config: Mapping[str, Any]) -> None:
@@ -144,6 +160,7 @@ def _check_vocabulary(folder: Path, config: Mapping[str, Any]) -> None:
     path = folder / "tokenizer.json"
     if not path.exists():  # loading the tokenizer says what else may be there
         return
+    _check_file(path)
     from tokenizers import Tokenizer
 
     try:
