@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import pickle
 import re
 from pathlib import Path
 
@@ -53,10 +54,11 @@ def one_line(error: BaseException) -> str:
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    forbidden = re.search(r"Unsupported global: GLOBAL (\S+)|Unsupported class (\S+)", str(error))
-    if forbidden:
-        name = (forbidden[1] or forbidden[2]).rstrip(".,")
-        return f"it asks for {name}, which is not data of a trainer state and may be code; it was not loaded"
+    if isinstance(error, pickle.UnpicklingError):
+        asked = re.search(r"GLOBAL ([\w.]+)", str(error))
+        return (
+            f"it asks for {asked[1]}, which may be code; it was not loaded" if asked else "it is no data of a training"
+        )
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 

@@ -7,40 +7,13 @@ of `torch.load` in this process. Importing this module is enough; all of verl's 
 from __future__ import annotations
 
 import os
-from importlib import import_module
 
+import numpy as np
+import torch.distributed.tensor  # noqa: F401  # lets torch load sharded tensors
 from torch.serialization import add_safe_globals
 
-PARTS = (
-    "torch.distributed.tensor.DTensor",
-    "torch.distributed.tensor._dtensor_spec.DTensorSpec",
-    "torch.distributed.tensor._dtensor_spec.ShardOrderEntry",
-    "torch.distributed.tensor._dtensor_spec.TensorMeta",
-    "torch.distributed.tensor.placement_types.Partial",
-    "torch.distributed.tensor.placement_types.Replicate",
-    "torch.distributed.tensor.placement_types.Shard",
-    "torch.distributed.tensor.placement_types._StridedShard",
-    "torch.distributed.device_mesh.DeviceMesh",
-    "torch.distributed._mesh_layout._MeshLayout",
-    "numpy._core.multiarray._reconstruct",
-    "numpy.ndarray",
-    "numpy.dtype",
-    "numpy.dtypes.UInt32DType",
-)
-"""What the shards that verl saves consist of: sharded tensors, and the state of numpy's random numbers. Some versions
-of torch lack one or another."""
-
-
-def allow_parts() -> None:
-    """Let torch load what verl's shards hold, and nothing else."""
-    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
-    os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
-    for path in PARTS:
-        module, name = path.rsplit(".", 1)
-        try:
-            add_safe_globals([(getattr(import_module(module), name), path)])
-        except (ImportError, AttributeError):
-            continue
-
-
-allow_parts()
+os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
+os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
+# The state of numpy's random numbers, which verl saves too.
+_reconstruct = np.zeros(0).__reduce__()[0]
+add_safe_globals([(_reconstruct, "numpy._core.multiarray._reconstruct"), np.ndarray, np.dtype, np.dtypes.UInt32DType])
