@@ -6,6 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
+from selfplay_pipeline.train.stopped import TrainingStopped, no_space
+
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.gguf")
 
 
@@ -20,20 +22,46 @@ def export(saved: str, model: str, checkpoint: str, dtype: str) -> None:
         model: folder or hub name.
         checkpoint: the folder to write; an older one there is replaced.
         dtype: float32 or bfloat16, of the weights and in config.json.
+
+    Raises:
+        TrainingStopped: there is no room, or the weights are not finite; an older checkpoint is still there.
     """
+    target = Path(checkpoint)
+    new, old = (target.with_name(f".{target.name}.{suffix}") for suffix in ("new", "old"))
+    shutil.rmtree(new, ignore_errors=True)
+    try:
+        _write(new, Path(saved), model, dtype)
+    except Exception as error:
+        shutil.rmtree(new, ignore_errors=True)
+        if not no_space(error):
+            raise
+        needed = sum(path.stat().st_size for path in Path(saved).glob("*.safetensors"))
+        raise TrainingStopped(
+            f"{target}: the checkpoint cannot be written: No space left on device (at most {needed / 1e6:.0f} MB are "
+            f"needed, {shutil.disk_usage(target.parent).free / 1e6:.0f} MB are free); make room and give the same "
+            "command again"
+        ) from error
+    shutil.rmtree(old, ignore_errors=True)
+    if target.exists():
+        target.replace(old)
+    new.replace(target)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _write(new: Path, saved: Path, model: str, dtype: str) -> None:
     import torch
     from safetensors import safe_open
     from safetensors.torch import save_file
 
-    target = Path(checkpoint)
-    new, old = (target.with_name(f".{target.name}.{suffix}") for suffix in ("new", "old"))
-    shutil.rmtree(new, ignore_errors=True)
     shutil.copytree(_folder(model), new, ignore=shutil.ignore_patterns(*WEIGHTS, ".*", "*.md", "warm_start.json"))
     weight_map: dict[str, str] = {}
     size = 0
-    for shard in sorted(Path(saved).glob("*.safetensors")):
+    for shard in sorted(saved.glob("*.safetensors")):
         with safe_open(shard, framework="pt") as file:
             tensors = {name: file.get_tensor(name).to(getattr(torch, dtype)) for name in file.keys()}  # noqa: SIM118
+        bad = [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
+        if bad:
+            raise TrainingStopped(f"{shard}: the trained weights are not finite ({bad[0]}); no checkpoint was written")
         save_file(tensors, new / shard.name, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(tensors, shard.name)
         size += sum(tensor.nbytes for tensor in tensors.values())
@@ -45,11 +73,6 @@ def export(saved: str, model: str, checkpoint: str, dtype: str) -> None:
     config = json.loads((new / "config.json").read_text())
     config.pop("torch_dtype", None)
     (new / "config.json").write_text(json.dumps(config | {"dtype": dtype}, indent=2) + "\n")
-    shutil.rmtree(old, ignore_errors=True)
-    if target.exists():
-        target.replace(old)
-    new.replace(target)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _folder(model: str) -> Path:
