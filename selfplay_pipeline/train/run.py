@@ -183,7 +183,8 @@ def follow_verl(
         follow(child, read, done, watch)
     finally:
         child.stop()
-    code, reason = child.poll(), take_reason(reason_file)
+        reason = take_reason(reason_file)
+    code = child.poll()
     if code != 0 and reason:
         raise TrainError(f"the training stopped: {reason} (all of it: {log_path(config)})")
     if code != 0:
