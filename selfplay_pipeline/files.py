@@ -254,19 +254,6 @@ def vocabulary_of(model: str) -> int | None:
     return size if isinstance(size, int) and size > 0 else None
 
 
-def check_checkpoint(name: str) -> None:
-    """Whether a model's name can be one: a Hugging Face folder, or else a hub name.
-
-    Raises:
-        UserError: it is a path, and no model lies there.
-    """
-    path = Path(name)
-    is_path = path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1
-    is_path = is_path or ("/" in name and path.parent.is_dir())
-    if is_path and not (path / "config.json").is_file():
-        raise UserError(f"{name}: no Hugging Face model there (config.json is missing)")
-
-
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
     """Hold `path` for one process at a time; the lock ends with the process, however it ends.

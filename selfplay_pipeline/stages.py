@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from selfplay_pipeline.checkpoints import check_checkpoint
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.convert.run import ConvertReport, run_convert
 from selfplay_pipeline.engines.open import model_context_length
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.states import StateSet, held_out_states
-from selfplay_pipeline.files import check_checkpoint, check_is_folder
+from selfplay_pipeline.files import check_is_folder
 from selfplay_pipeline.folders import check_folder
 from selfplay_pipeline.games.partners import SCRIPTED
 from selfplay_pipeline.games.registry import make_game

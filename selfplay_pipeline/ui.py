@@ -69,11 +69,6 @@ def say_announced() -> None:
         say(announced.pop(0))
 
 
-def say(text: str) -> None:
-    """Say in one line what happens beside the stage that goes on."""
-    console.print(text, soft_wrap=True)
-
-
 @contextmanager
 def progress(title: str, begin: str = "", *, brief: bool = False) -> Iterator[Reporter]:
     """A bar where a terminal can draw one, else a line at the start, every 15 s and at the end.

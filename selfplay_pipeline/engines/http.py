@@ -79,11 +79,11 @@ class Http:
     @property
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
+            key = {"Authorization": f"Bearer {self._key}"} if self._key else {}
             # An answer that is not compressed is as long as it says.
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
-                headers={"Accept-Encoding": "identity"}
-                | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
+                headers={"Accept-Encoding": "identity"} | key,
                 auto_decompress=False,
             )
         return self._session

@@ -16,6 +16,7 @@ from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import POLICY
 from selfplay_pipeline.generate.run import GenerateJob
 from selfplay_pipeline.servers import Servers
+from selfplay_pipeline.small_files import read_object
 from selfplay_pipeline.stages import check_players, is_checkpoint, play, policy_record, rules_and_sampling, seat_players
 
 
@@ -109,9 +110,12 @@ async def play_pairing(config: Config, pairing: Pairing, servers: Servers) -> in
 
 def _is_whole(task: GenerateJob) -> bool:
     """Whether all was played, by this configuration."""
-    if not task.summary_path.exists() or read_json(task.output.with_suffix(".args.json")) != task.arguments:
+    arguments = task.output.with_suffix(".args.json")
+    if not task.summary_path.exists() or read_object(arguments, "selfplay evaluate") != task.arguments:
         return False
-    return Status.ENGINE_FAILURE.value not in read_json(task.summary_path)["statuses"]
+    return (
+        Status.ENGINE_FAILURE.value not in read_object(task.summary_path, "selfplay evaluate", "statuses")["statuses"]
+    )
 
 
 def weights_of(name: str) -> list[list[Any]]:

@@ -31,12 +31,9 @@ from selfplay_pipeline.train.run import (
     export_arguments,
     exported,
     follow_verl,
-    go_back_to_last_logged_save,
-    keep_lines,
     log_path,
-    prune,
-    read_lines,
 )
+from selfplay_pipeline.train.saves import go_back_to_last_logged_save, keep_lines, prune, read_lines
 
 
 @dataclass(frozen=True)

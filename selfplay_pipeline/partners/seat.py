@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined, Template, TemplateError
-
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.generate.chat import ChatSeat, Message
 from selfplay_pipeline.generate.play import Reply
@@ -17,6 +15,7 @@ from selfplay_pipeline.generate.players import Place
 from selfplay_pipeline.generate.records import CHAT, PartnerUsage
 from selfplay_pipeline.partners.client import ChatClient
 from selfplay_pipeline.partners.config import PartnerConfig
+from selfplay_pipeline.templates import PromptTemplate
 
 PROMPTS = Path(__file__).parent / "prompts"
 
@@ -29,7 +28,7 @@ class ChatPartner:
     """
 
     client: ChatClient
-    prompt: Template
+    prompt: PromptTemplate
     name: str = CHAT
 
     @classmethod
@@ -42,10 +41,7 @@ class ChatPartner:
         return cls(client, _template(client.config.prompt))
 
     def sit(self, place: Place) -> ChatSeat:
-        try:
-            system = self.prompt.render(rules=place.opening.system).strip()
-        except TemplateError as error:
-            raise UserError(f"partner.prompt: {self.client.config.prompt}: {error}") from None
+        system = self.prompt.render(rules=place.opening.system)
         seat = ChatSeat(replace(place.opening, system=system))
 
         def count(used: PartnerUsage) -> None:
@@ -66,7 +62,7 @@ def partner_arguments(config: PartnerConfig, players: Iterable[str]) -> dict[str
     """
     if CHAT not in players:
         return {}
-    fingerprint = hashlib.sha256(_source(config.prompt).encode()).hexdigest()[:12]
+    fingerprint = hashlib.sha256(_template(config.prompt).source.encode()).hexdigest()[:12]
     return {
         "partner.endpoint": config.endpoint,
         "partner.model": config.model,
@@ -76,18 +72,11 @@ def partner_arguments(config: PartnerConfig, players: Iterable[str]) -> dict[str
     }
 
 
-def _template(prompt: str) -> Template:
-    try:
-        return Environment(undefined=StrictUndefined, trim_blocks=True).from_string(_source(prompt))
-    except TemplateError as error:
-        raise UserError(f"partner.prompt: {prompt}: {error}") from None
-
-
-def _source(prompt: str) -> str:
+def _template(prompt: str) -> PromptTemplate:
     builtin = PROMPTS / f"{prompt}.j2"
-    try:
-        return (builtin if builtin.is_file() else Path(prompt)).read_text()
-    except (OSError, UnicodeDecodeError) as error:
+    path = builtin if builtin.is_file() else Path(prompt)
+    if not path.is_file():
         known = ", ".join(sorted(path.stem for path in PROMPTS.glob("*.j2")))
-        reason = error.strerror if isinstance(error, OSError) else "not text"
-        raise UserError(f"partner.prompt: {prompt!r}: {reason}; give a file or a built-in prompt ({known})") from None
+        reason = "Is a directory" if path.is_dir() else "No such file or directory"
+        raise UserError(f"partner.prompt: {prompt!r}: {reason}; give a file or a built-in prompt ({known})")
+    return PromptTemplate(path, "partner.prompt")

@@ -7,18 +7,34 @@ import shutil
 from pathlib import Path
 
 from selfplay_pipeline.files import replacing_folder
+from selfplay_pipeline.train.stopped import TrainingStopped, no_space
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.gguf")
 
 
 def export(saved: str, model: str, checkpoint: str, dtype: str) -> None:
-    """Write `checkpoint`, whole or not at all; the arguments are those of `write_checkpoint`.
+    """Write `checkpoint`, whole or not at all.
 
     Args:
+        saved: as for `write_checkpoint`, like `model` and `dtype`.
         checkpoint: the folder to write; an older one there is replaced.
+
+    Raises:
+        TrainingStopped: there is no room, or the weights are not finite; an older checkpoint is still there.
     """
-    with replacing_folder(Path(checkpoint)) as new:
-        write_checkpoint(saved, model, new, dtype)
+    target = Path(checkpoint)
+    try:
+        with replacing_folder(target) as new:
+            write_checkpoint(saved, model, new, dtype)
+    except Exception as error:
+        if not no_space(error):
+            raise
+        needed = sum(path.stat().st_size for path in Path(saved).glob("*.safetensors"))
+        raise TrainingStopped(
+            f"{target}: the checkpoint cannot be written: No space left on device (at most {needed / 1e6:.0f} MB are "
+            f"needed, {shutil.disk_usage(target.parent).free / 1e6:.0f} MB are free); make room and give the same "
+            "command again"
+        ) from error
 
 
 def write_checkpoint(saved: str, model: str, new: Path, dtype: str) -> None:
@@ -32,6 +48,9 @@ def write_checkpoint(saved: str, model: str, new: Path, dtype: str) -> None:
         model: folder or hub name.
         new: the folder to fill.
         dtype: float32 or bfloat16, of the weights and in config.json.
+
+    Raises:
+        TrainingStopped: the weights are not finite.
     """
     import torch
     from safetensors import safe_open
@@ -44,6 +63,9 @@ def write_checkpoint(saved: str, model: str, new: Path, dtype: str) -> None:
     for shard in sorted(Path(saved).glob("*.safetensors")):
         with safe_open(shard, framework="pt") as file:
             tensors = {name: file.get_tensor(name).to(getattr(torch, dtype)) for name in file.keys()}  # noqa: SIM118
+        bad = [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
+        if bad:
+            raise TrainingStopped(f"{shard}: the trained weights are not finite ({bad[0]}); no checkpoint was written")
         save_file(tensors, new / shard.name, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(tensors, shard.name)
         size += sum(tensor.nbytes for tensor in tensors.values())

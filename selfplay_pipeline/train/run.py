@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -12,18 +10,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from selfplay_pipeline.checkpoints import check_checkpoint
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import (
-    check_checkpoint,
-    locked,
-    vocabulary_of,
-    write_json,
-    write_lines,
-    write_text,
-)
+from selfplay_pipeline.files import locked, vocabulary_of, write_json
 from selfplay_pipeline.preflight import check_training
 from selfplay_pipeline.processes import Child, spawn
-from selfplay_pipeline.small_files import read_object, read_small_text
+from selfplay_pipeline.small_files import read_object
 from selfplay_pipeline.train.config import PolicyTraining, TrainConfig, TrainOptions
 from selfplay_pipeline.train.groups import Group, TrainData, read_data
 from selfplay_pipeline.train.overrides import (
@@ -36,16 +28,16 @@ from selfplay_pipeline.train.overrides import (
     state_dir,
     verl_overrides,
 )
+from selfplay_pipeline.train.saves import go_back_to_last_logged_save, keep_lines, prune, read_lines, saved_step
+from selfplay_pipeline.train.stopped import prepare_reason, take_reason
 
 POLL_SECONDS = 0.2
-LATEST = "latest_checkpointed_iteration.txt"
-"""verl's record of the last whole save."""
 FREE_TO_CHANGE = {"loggers", "save_every", "dump_rows", "micro_batch_size", "output", "keep_optimizer", "kl_reference"}
 """Options that a resumed training may change."""
 
 
 class TrainError(RuntimeError):
-    """verl failed or did not do what was planned; the message shows the end of its log."""
+    """verl failed or did not do what was planned; the message gives the reason, or else the end of its log."""
 
 
 @dataclass(frozen=True)
@@ -183,15 +175,19 @@ def follow_verl(
     Raises:
         TrainError: verl failed.
     """
-    launch_file = state_dir(config) / "launch.json"
-    write_json(launch_file, launch)
+    launch_file, reason_file = state_dir(config) / "launch.json", state_dir(config) / "reason.txt"
+    write_json(launch_file, launch | {"reason": str(reason_file)})
+    prepare_reason(reason_file)
     command = [sys.executable, "-m", "selfplay_pipeline.train.verl_main", str(launch_file)]
     child = spawn(command, log_path(config), env)
     try:
         follow(child, read, done, watch)
     finally:
         child.stop()
+        reason = take_reason(reason_file)
     code = child.poll()
+    if code != 0 and reason:
+        raise TrainError(f"the training stopped: {reason} (all of it: {log_path(config)})")
     if code != 0:
         raise TrainError(f"verl ended with exit code {code}; the end of {log_path(config)}:\n{child.last_lines(25)}")
 
@@ -283,71 +279,8 @@ def _check_initial_state(config: TrainConfig, state: Path) -> None:
         )
 
 
-def saved_step(state: Path) -> int:
-    """The step of verl's last whole save, 0 if none."""
-    try:
-        step = int((state / LATEST).read_text())
-    except (OSError, ValueError):
-        return 0
-    return step if (state / f"global_step_{step}").is_dir() else 0
-
-
-def go_back_to_last_logged_save(state: Path, metrics: Path) -> int:
-    """Let verl continue at its last whole save whose step was logged, else begin anew; returns the step or 0.
-
-    verl saves before it logs, so that a kill in between would lose the step's metrics; and it cannot read a record of
-    the last save that a kill has torn. `data.pt` is the last file of a save.
-    """
-    saved = {int(path.parent.name.removeprefix("global_step_")) for path in state.glob("global_step_*/data.pt")}
-    step = max(saved & {line["step"] for line in read_lines(metrics)}, default=0)
-    if step:
-        write_text(state / LATEST, str(step))
-    else:
-        (state / LATEST).unlink(missing_ok=True)
-    for later in state.glob("global_step_*"):  # else they could be taken for saves of the steps that are done again
-        if int(later.name.removeprefix("global_step_")) > step:
-            shutil.rmtree(later)
-    return step
-
-
 def exported(state: Path, checkpoint: Path) -> bool:
     return (state / "exported.json").exists() and (checkpoint / "config.json").exists()
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Whole JSON lines, each of a step; a torn last one is not there yet.
-
-    Raises:
-        UserError: a line is something else.
-    """
-    if not path.exists():
-        return []
-    found = []
-    for number, text in enumerate(read_small_text(path).splitlines(keepends=True), start=1):
-        if text.endswith("\n"):
-            try:
-                line = json.loads(text)
-            except (ValueError, RecursionError):
-                line = None
-            if not isinstance(line, dict) or not isinstance(line.get("step"), int):
-                raise UserError(f"{path}:{number}: not a step's metrics; remove the folder to train anew")
-            found.append(line)
-    return found
-
-
-def keep_lines(path: Path, last_step: int) -> None:
-    """Drop lines of steps that a resumed training does again."""
-    if path.exists():
-        write_lines(path, [line for line in read_lines(path) if line["step"] <= last_step])
-
-
-def prune(state: Path, step: int) -> None:
-    """Keep the last save alone, without the weights that are in the checkpoint already."""
-    for folder in state.glob("global_step_*"):
-        if folder.name != f"global_step_{step}":
-            shutil.rmtree(folder)
-    for shard in (state / f"global_step_{step}" / "actor" / "huggingface").glob("*.safetensors"):
-        shard.unlink()
 
 
 def log_path(config: PolicyTraining) -> Path:

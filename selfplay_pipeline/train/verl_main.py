@@ -10,13 +10,23 @@ import os
 import secrets
 import sys
 from pathlib import Path
+from typing import Any
 
 from selfplay_pipeline.processes import SCRATCH_VARIABLE
+from selfplay_pipeline.train.stopped import leave_reason
 
 
 def main(launch_file: Path) -> None:
-    """Train unless all steps are done, then export."""
+    """Train unless all steps are done, then export; what goes wrong is said in one line in the file for it."""
     launch = json.loads(launch_file.read_text())
+    try:
+        _run(launch)
+    except Exception as error:
+        leave_reason(Path(launch["reason"]), error)
+        raise
+
+
+def _run(launch: dict[str, Any]) -> None:
     if launch["train"]:
         _train(launch.get("arguments", []) + launch["overrides"], os.environ[SCRATCH_VARIABLE])
     from selfplay_pipeline.train.export import export

@@ -11,14 +11,17 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.iterate.manifest import RunDirectory
 from selfplay_pipeline.iterate.run import Loop, run_iterate
 from selfplay_pipeline.train.config import TrainConfig
-from selfplay_pipeline.train.run import LATEST, TrainResult, claim, go_back_to_last_logged_save
+from selfplay_pipeline.train.run import TrainResult, claim
+from selfplay_pipeline.train.saves import LATEST, PICKLED_POSITION, WHOLE, go_back_to_last_logged_save
 
 
-def saved(folder: Path, whole: list[int], torn: list[int], logged: list[int], latest: str | None) -> tuple[Path, Path]:
+def saved(
+    folder: Path, whole: list[int], torn: list[int], logged: list[int], latest: str | None, mark: str
+) -> tuple[Path, Path]:
     for step in whole + torn:
-        (folder / f"global_step_{step}").mkdir()
+        (folder / f"global_step_{step}" / "actor").mkdir(parents=True)
     for step in whole:
-        (folder / f"global_step_{step}" / "data.pt").touch()
+        (folder / f"global_step_{step}" / mark).touch()
     if latest is not None:
         (folder / LATEST).write_text(latest)
     metrics = folder / "metrics.jsonl"
@@ -37,14 +40,38 @@ def saved(folder: Path, whole: list[int], torn: list[int], logged: list[int], la
         ([2], [], [1], "2", 0),
     ],
 )
-def test_it_goes_back_to_the_last_whole_save_that_was_logged(tmp_path, whole, torn, logged, latest, expected):
-    folder, metrics = saved(tmp_path, whole, torn, logged, latest)
+@pytest.mark.parametrize("mark", [WHOLE, PICKLED_POSITION], ids=["now", "an earlier version"])
+def test_it_goes_back_to_the_last_whole_save_that_was_logged(tmp_path, whole, torn, logged, latest, expected, mark):
+    folder, metrics = saved(tmp_path, whole, torn, logged, latest, mark)
     assert go_back_to_last_logged_save(folder, metrics) == expected
     assert (folder / LATEST).exists() == bool(expected)
     assert [int(left.name.split("_")[-1]) for left in folder.glob("global_step_*")] == [
         s for s in whole if s <= expected
     ]
     assert not expected or (folder / LATEST).read_text() == str(expected)
+    assert not list(folder.glob("*/data.pt")), "verl would unpickle it"
+
+
+def test_a_save_whose_content_was_taken_away_is_none(tmp_path):
+    folder, metrics = saved(tmp_path, [1, 2], [], [1, 2], "2", WHOLE)
+    (folder / "global_step_2" / "actor").rmdir()
+    assert go_back_to_last_logged_save(folder, metrics) == 1
+
+
+@pytest.mark.parametrize("line", ["{", "[1]", '{"loss": 1}', '{"step": "one"}'])
+def test_a_damaged_line_of_metrics_is_named(tmp_path, line):
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text(f'{{"step": 1}}\n{line}\n{{"step": 2}}\n')
+    with pytest.raises(UserError, match=r"metrics.jsonl:2: damaged"):
+        go_back_to_last_logged_save(tmp_path, metrics)
+
+
+def test_a_damaged_record_of_a_training_is_named(tmp_path):
+    config = TrainConfig(model="some/model", data=Path("train.parquet"), output=tmp_path)
+    claim(config, {"seed": 0}, tmp_path / "checkpoint")
+    (tmp_path / "trainer_state" / "training.json").write_text("[]")
+    with pytest.raises(UserError, match=r"training\.json: damaged"):
+        claim(config, {"seed": 0}, tmp_path / "checkpoint")
 
 
 class OnlyTraining(Loop):

@@ -7,9 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template, TemplateError
-
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.templates import PromptTemplate
 
 NAMES = ("system", "opening", "partner", "error", "rejected")
 """The files of a set, each with the ending `.j2`."""
@@ -19,13 +18,10 @@ NAMES = ("system", "opening", "partner", "error", "rejected")
 class Prompts:
     """One loaded set of templates."""
 
-    templates: dict[str, Template]
+    templates: dict[str, PromptTemplate]
 
     def render(self, name: str, **values: Any) -> str:
-        try:
-            return self.templates[name].render(**values).strip()
-        except TemplateError as error:
-            raise UserError(f"prompt template {name}.j2: {error}") from None
+        return self.templates[name].render(**values)
 
 
 @cache
@@ -40,10 +36,4 @@ def load_prompts(name_or_folder: str) -> Prompts:
     if not folder.is_dir():
         known = ", ".join(sorted(p.name for p in Path(__file__).parent.iterdir() if (p / "system.j2").exists()))
         raise UserError(f"game.prompts: no built-in set or folder {name_or_folder!r}; built-in sets: {known}")
-    environment = Environment(
-        loader=FileSystemLoader(folder), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    try:
-        return Prompts({name: environment.get_template(f"{name}.j2") for name in NAMES})
-    except TemplateError as error:
-        raise UserError(f"game.prompts: {folder}: {type(error).__name__}: {error}") from None
+    return Prompts({name: PromptTemplate(folder / f"{name}.j2", "game.prompts") for name in NAMES})

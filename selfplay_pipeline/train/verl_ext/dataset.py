@@ -25,6 +25,7 @@ class GroupDataset(Dataset):  # type: ignore[misc]
 
     def __init__(self, data_files: Any, config: Any, **kwargs: Any) -> None:
         files = [data_files] if isinstance(data_files, str) else list(data_files)
+        self.files = files
         self.groups, self._table = _load(tuple(files), bool(config.selfplay.keep_zero_signal))
 
     def __len__(self) -> int:
@@ -37,6 +38,16 @@ class GroupDataset(Dataset):  # type: ignore[misc]
         """The rows of a group, as `convert` wrote them."""
         found: list[dict[str, Any]] = self._table.take(list(self.groups[position].rows)).to_pylist()
         return found
+
+    def row_name(self, position: int, play: int, player: int) -> str:
+        """Where a row is from, for a message."""
+        group = self.groups[position]
+        for number, row in zip(group.rows, self.rows(position), strict=True):
+            info = row["extra_info"]
+            if (info["play"], info["player_index"]) == (play, player):
+                before = sum(pq.read_metadata(file).num_rows for file in self.files[: group.file])
+                return f"{self.files[group.file]}, row {number - before} ({info['game_id']}, player {player})"
+        raise KeyError((position, play, player))
 
 
 @lru_cache(maxsize=1)

@@ -21,6 +21,7 @@ from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
 from selfplay_pipeline.files import appending
 from selfplay_pipeline.train.groups import plan_steps, split_rows
+from selfplay_pipeline.train.verl_ext.guard import Guarded, loading
 from selfplay_pipeline.train.verl_ext.reference import ReferenceWorker
 
 
@@ -46,7 +47,7 @@ class MetricsFile:
 
 
 @register_trainer("offline")
-class OfflineTrainer(PPOTrainer):  # type: ignore[misc]
+class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
     """Differs from verl's synchronous trainer in where trajectories come from, and in the size of steps.
 
     verl takes equal batches and drops what is left over. Here the plan says which groups a step holds, and batch,
@@ -78,13 +79,15 @@ class OfflineTrainer(PPOTrainer):  # type: ignore[misc]
         if self.global_steps == 0 and earlier:
             # Weights, optimizer and scheduler only: step number and data position belong to other data.
             folder = Path(find_latest_ckpt_path(earlier)) / "actor"
-            self.actor_rollout_wg.load_checkpoint(local_path=str(folder), del_local_after_load=False)
+            with loading(earlier):
+                self.actor_rollout_wg.load_checkpoint(local_path=str(folder), del_local_after_load=False)
 
     def _next_train_batch(self, num_prompts: int | None = None) -> Any:
-        items = [self.train_dataset[position] for position in self.plan[self.global_steps - 1]]
+        positions = self.plan[self.global_steps - 1]
+        items = [self.train_dataset[position] for position in positions]
         batch = collate_fn(items)
         batch["uid"] = np.array([str(uuid.uuid4()) for _ in items], dtype=object)
-        self._index_of = dict(zip(batch["uid"], [item["index"] for item in items], strict=True))
+        self._position_of = dict(zip(batch["uid"], positions, strict=True))
         batch = tu.get_tensordict(batch)
         tu.assign_non_tensor_data(batch, "global_steps", self.global_steps)
         return batch
@@ -138,11 +141,15 @@ class OfflineTrainer(PPOTrainer):  # type: ignore[misc]
                 uid, play, player = key.rsplit("_", 2)
                 place = {
                     "step": self.global_steps,
-                    "group": self._index_of[uid],
+                    "group": self.train_dataset.groups[self._position_of[uid]].index,
                     "play": int(play),
                     "player": int(player),
                 }
                 file.write(json.dumps(place | {name: values.tolist() for name, values in row.items()}) + "\n")
+
+    def row_name(self, key: str) -> str:
+        uid, play, player = key.rsplit("_", 2)
+        return str(self.train_dataset.row_name(self._position_of[uid], int(play), int(player)))
 
     def on_train_begin(self) -> None:
         self.logger.logger["metrics.jsonl"] = MetricsFile(Path(self.config.selfplay.metrics_path), self)

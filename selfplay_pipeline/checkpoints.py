@@ -1,0 +1,255 @@
+"""Whether a folder holds a model, told from its configuration and the headers of its weights before it is loaded.
+
+SGLang and transformers fill up what is missing or misnamed with random weights, and play with them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.files import read_json
+
+INDEX = "model.safetensors.index.json"
+LARGEST_JSON = 2**27
+"""Bytes of a file of settings, or of a tokenizer."""
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+LARGEST = {"num_hidden_layers": 10_000, "max_position_embeddings": 10**9}
+"""Bounds of sizes in a configuration, above which a number is a mistake …"""
+LARGEST_OTHERWISE = 10_000_000
+"""… and of the others."""
+SIZES = (
+    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+    "vocab_size", "max_position_embeddings", "n_embd", "n_layer", "n_head", "n_positions", "num_experts",
+    "num_local_experts", "moe_intermediate_size",
+)  # fmt: skip
+BUFFERS = r"\.inv_freq$|\.masked_bias$|\.attn\.bias$|position_ids$"
+"""Tensors that older versions saved and nobody reads."""
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def check_checkpoint(name: str) -> None:
+    """Whether a model's name can be one: a whole Hugging Face folder, or else a hub name, which is not looked at.
+
+    Reads configuration, tokenizer and the headers of the weights.
+
+    Raises:
+        UserError: it is a path, and no model lies there, or one that is damaged or not what it says.
+    """
+    path = Path(name)
+    try:
+        exists = path.exists()
+    except OSError as error:
+        raise UserError(f"{name[:100]}: {error.strerror}") from None
+    is_path = exists or name.startswith((".", "/", "~")) or name.count("/") > 1
+    is_path = is_path or ("/" in name and path.parent.is_dir())
+    if not is_path:
+        return
+    if not (path / "config.json").is_file():
+        raise UserError(f"{name}: no Hugging Face model there (config.json is missing)")
+    config = _settings(path / "config.json")
+    _check_sizes(path / "config.json", config)
+    for other in ("generation_config.json", "tokenizer_config.json", "special_tokens_map.json"):
+        if (path / other).exists():
+            _settings(path / other)
+    shapes = stored_shapes(path)
+    _check_vocabulary(path, config)
+    _check_against_class(path, config, shapes)
+
+
+def stored_shapes(folder: Path) -> Shapes:
+    """Names and shapes of the weights, from the headers of the safetensors files.
+
+    Raises:
+        UserError: weights are missing, damaged, or pickles.
+    """
+    shapes: Shapes = {}
+    for file in _shards(folder):
+        shapes |= _header(file)
+    if not shapes:
+        raise UserError(f"{folder}: its safetensors hold no weights")
+    return shapes
+
+
+def number_of_weights(folder: Path) -> int | None:
+    """How many numbers a model's weights are; None if this is not known."""
+    try:
+        return sum(math.prod(shape) for shape in stored_shapes(folder).values())
+    except UserError:
+        return None
+
+
+def _shards(folder: Path) -> list[Path]:
+    index = folder / INDEX
+    if index.exists():
+        named = _settings(index).get("weight_map")
+        if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
+            raise UserError(f"{index}: damaged: it has no weight_map of names; copy the model anew")
+        files = [folder / name for name in sorted(set(named.values()))]
+        for file in files:
+            if not file.is_file():
+                raise UserError(f"{file}: no such file, but {INDEX} names it; copy the model anew")
+        return files
+    files = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
+    if files:
+        return files
+    pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
+    if pickles:
+        raise UserError(
+            f"{folder}: its weights are pickles ({pickles[0]}), which can run code when they are loaded; take a model "
+            "with safetensors"
+        )
+    raise UserError(f"{folder}: no weights there (no *.safetensors); copy the model anew")
+
+
+def _header(file: Path) -> Shapes:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="np") as tensors:
+            return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{file}: damaged or cut off ({_first_line(error)}); copy the model anew") from None
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    _check_file(path)
+    try:
+        settings = read_json(path)
+    except RecursionError:
+        settings = None
+    if not isinstance(settings, dict):
+        raise UserError(f"{path}: not a JSON object; copy the model anew")
+    return settings
+
+
+def _check_file(path: Path) -> None:
+    """Refuse what would never end."""
+    if not path.is_file() or path.stat().st_size > LARGEST_JSON:
+        raise UserError(f"{path}: no file of at most {LARGEST_JSON // 2**20} MiB; copy the model anew")
+
+
+def _check_sizes(path: Path, config: Mapping[str, Any]) -> None:
+    for key, value in _numbers(config):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"{path}: {key} is {value}; copy the model anew")
+    for key in SIZES:
+        value = config.get(key)
+        if value is None:
+            continue
+        largest = LARGEST.get(key, LARGEST_OTHERWISE)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= largest:
+            raise UserError(f"{path}: {key} is {value!r}, must be a number from 1 to {largest}; copy the model anew")
+
+
+def _numbers(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield from _numbers(part, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, float):
+        yield key, value
+
+
+def _check_vocabulary(folder: Path, config: Mapping[str, Any]) -> None:
+    """Whether the model has an embedding for each token of its tokenizer."""
+    path = folder / "tokenizer.json"
+    if not path.exists():  # loading the tokenizer says what else may be there
+        return
+    _check_file(path)
+    from tokenizers import Tokenizer
+
+    try:
+        highest = max(Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=True).values(), default=-1)
+    except Exception as error:  # the library raises nothing more special
+        raise UserError(f"{path}: not a tokenizer ({_first_line(error)}); copy the model anew") from None
+    size = config.get("vocab_size")
+    if isinstance(size, int) and highest >= size:
+        raise UserError(
+            f"{folder}: its tokenizer has ids up to {highest}, the model has {size} (vocab_size in config.json); they "
+            "do not belong together"
+        )
+
+
+def _check_against_class(folder: Path, config: Mapping[str, Any], stored: Shapes) -> None:
+    """Whether the weights are those of the class that the configuration names.
+
+    Quantised weights and models of several parts have other names than the class; they are not compared.
+    """
+    from transformers import CONFIG_MAPPING, AutoConfig
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    kind, path = config.get("model_type"), folder / "config.json"
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+        own = "; models with code of their own (auto_map) are not loaded" if "auto_map" in config else ""
+        raise UserError(f"{path}: model_type {kind!r} is not known to transformers{own}")
+    if "quantization_config" in config or any(isinstance(part, dict) for part in map(config.get, _PARTS)):
+        return
+    classes = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
+    names = {classes} if isinstance(classes, str) else set(classes or ())
+    said = config.get("architectures") or []
+    if not names or (said and not names & set(said)):
+        does = f"architectures is {said}, " if said and names else ""
+        raise UserError(
+            f"{path}: {does}model_type {kind} is "
+            + (f"that of {' or '.join(sorted(names))}; copy the model anew" if names else "no model that writes text")
+        )
+    try:
+        settings = AutoConfig.from_pretrained(folder)
+    except Exception as error:  # each configuration class has checks of its own
+        raise UserError(f"{path}: cannot be read ({_first_line(error)})") from None
+    if get_checkpoint_conversion_mapping(kind) is None:
+        _compare(folder, settings, stored)
+
+
+_PARTS = ("text_config", "vision_config", "audio_config")
+
+
+def _compare(folder: Path, settings: Any, stored: Shapes) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(settings)
+    except Exception as error:  # sizes that do not fit each other, told by whichever layer notices first
+        raise UserError(f"{folder / 'config.json'}: no model can be built ({_first_line(error)})") from None
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    prefix = f"{model.base_model_prefix}."
+    if not any(name.startswith(prefix) for name in stored):  # saved without the head's part of the names
+        stored = {f"{prefix}{name}" if f"{prefix}{name}" in expected else name: shape for name, shape in stored.items()}
+    tied = set(model._tied_weights_keys or ()) if settings.tie_word_embeddings else set()
+    missing = _unless(expected.keys() - stored.keys() - tied, model._keys_to_ignore_on_load_missing)
+    further = _unless(
+        stored.keys() - expected.keys() - tied, [*(model._keys_to_ignore_on_load_unexpected or ()), BUFFERS]
+    )
+    differ = sorted(name for name in expected.keys() & stored.keys() if expected[name] != stored[name])
+    kind = type(model).__name__
+    advice = "config.json and weights do not belong together, or weights are missing"
+    if missing:
+        raise UserError(f"{folder}: {_some(missing)} of {kind} not among the weights; {advice}")
+    if further:
+        raise UserError(f"{folder}: {_some(further)} among the weights unknown to {kind}; {advice}")
+    if differ:
+        name = differ[0]
+        raise UserError(
+            f"{folder}: {name} has shape {list(stored[name])}, {kind} wants {list(expected[name])}; {advice}"
+        )
+
+
+def _unless(names: Iterable[str], patterns: Iterable[str] | None) -> list[str]:
+    return sorted(name for name in names if not any(re.search(pattern, name) for pattern in patterns or ()))
+
+
+def _some(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,34 @@
+"""verl's synchronous trainer on games that the policy plays meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from verl.trainer.ppo.v1.trainer_base import register_trainer
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+
+from selfplay_pipeline.train.verl_ext.guard import Guarded
+
+
+@register_trainer("online")
+class OnlineTrainer(Guarded, PPOTrainerSync):  # type: ignore[misc]
+    """Differs from verl's in when it stops, and in how it finds the place in the data when it continues."""
+
+    def _build_replay_buffer(self) -> Any:
+        self.trainer_mode = "sync"
+        return super()._build_replay_buffer()
+
+    def _load_checkpoint(self) -> None:
+        """Pass over what the steps before took, each one batch; verl would load this position from a pickle."""
+        super()._load_checkpoint()
+        for _ in range(self.global_steps):
+            self._fetch_one_gen_batch()
+
+    def _next_train_batch(self, num_prompts: int | None = None) -> Any:
+        batch = super()._next_train_batch(num_prompts)
+        self._state_of = dict(zip(list(batch["uid"]), list(batch["index"]), strict=True))
+        return batch
+
+    def row_name(self, key: str) -> str:
+        uid, play, player = key.rsplit("_", 2)
+        return f"state {self._state_of.get(uid)}, play {play}, output {player}"

@@ -1,0 +1,103 @@
+"""What a training has done: the saves in `trainer_state/` and the lines of its metrics, a line a step."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.files import write_json, write_text
+
+LATEST = "latest_checkpointed_iteration.txt"
+"""verl's record of the last whole save."""
+WHOLE = "whole.json"
+"""The last file of a save."""
+PICKLED_POSITION = "data.pt"
+"""The dataloader's position, which was the last file of a save in earlier versions. A pickle, and not needed: what a
+step trains on follows from its number."""
+
+
+def saves(state: Path) -> dict[int, Path]:
+    """The saves' folders by their steps, torn ones included."""
+    found = {path: re.fullmatch(r"global_step_([0-9]{1,9})", path.name) for path in state.glob("global_step_*")}
+    return {int(match[1]): path for path, match in found.items() if match and path.is_dir()}
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a save was finished and is still there: verl takes the content of the oldest ones away."""
+    return (folder / WHOLE).exists() and (folder / "actor").is_dir()
+
+
+def saved_step(state: Path) -> int:
+    """The step of verl's last whole save, 0 if none."""
+    try:
+        step = int((state / LATEST).read_text())
+    except (OSError, ValueError):
+        return 0
+    return step if step in saves(state) else 0
+
+
+def go_back_to_last_logged_save(state: Path, metrics: Path) -> int:
+    """Let verl continue at its last whole save whose step was logged, else begin anew; returns the step or 0.
+
+    verl saves before it logs, so that a kill in between would lose the step's metrics; and it cannot read a record of
+    the last save that a kill has torn.
+    """
+    folders, logged = saves(state), {line["step"] for line in read_lines(metrics)}
+    for step, folder in folders.items():
+        if (folder / PICKLED_POSITION).exists():
+            write_json(folder / WHOLE, {"step": step})
+            (folder / PICKLED_POSITION).unlink()
+    step = max((step for step, folder in folders.items() if step in logged and is_whole(folder)), default=0)
+    if step:
+        write_text(state / LATEST, str(step))
+    else:
+        (state / LATEST).unlink(missing_ok=True)
+    for later, folder in folders.items():  # else they could be taken for saves of the steps that are done again
+        if later > step:
+            shutil.rmtree(folder)
+    return step
+
+
+def prune(state: Path, step: int) -> None:
+    """Keep the last save alone, without the weights that are in the checkpoint already."""
+    for saved, folder in saves(state).items():
+        if saved != step:
+            shutil.rmtree(folder)
+    for shard in (state / f"global_step_{step}" / "actor" / "huggingface").glob("*.safetensors"):
+        shard.unlink()
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Whole JSON lines, each of a step; a torn last one is not there yet.
+
+    Raises:
+        UserError: a line is damaged.
+    """
+    if not path.exists():
+        return []
+    lines = []
+    for number, text in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+        if not text.endswith(b"\n"):
+            continue
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError):
+            line = None
+        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+            raise UserError(
+                f"{path}:{number}: damaged: not the figures of a step; delete this line and those below it, and the "
+                "training goes on from there"
+            )
+        lines.append(line)
+    return lines
+
+
+def keep_lines(path: Path, last_step: int) -> None:
+    """Drop lines of steps that a resumed training does again."""
+    if path.exists():
+        kept = [line for line in read_lines(path) if line["step"] <= last_step]
+        write_text(path, "".join(json.dumps(line) + "\n" for line in kept))

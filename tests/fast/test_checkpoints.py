@@ -1,0 +1,140 @@
+"""A folder that is no whole model is refused before anything is started, in one line that names the file."""
+
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from selfplay_pipeline.checkpoints import check_checkpoint
+from selfplay_pipeline.errors import UserError
+
+TINY = Path("data/tiny_model")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(TINY, tmp_path / "model"))
+
+
+def said(**settings: Any) -> Callable[[Path], None]:
+    """Change config.json."""
+
+    def change(model: Path) -> None:
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps(config | settings))
+
+    return change
+
+
+def changed(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    """Change the weights."""
+
+    def write(model: Path) -> None:
+        tensors = load_file(model / "model.safetensors")
+        change(tensors)
+        save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
+
+    return write
+
+
+def written(name: str, content: str | bytes) -> Callable[[Path], None]:
+    data = content.encode() if isinstance(content, str) else content
+    return lambda model: (model / name).write_bytes(data) and None
+
+
+def cut(size: int) -> Callable[[Path], None]:
+    return lambda model: os.truncate(model / "model.safetensors", size)
+
+
+def sharded(model: Path) -> None:
+    (model / "model.safetensors").rename(model / "model-00001-of-00002.safetensors")
+    names = {"lm_head.weight": "model-00002-of-00002.safetensors", "a": "model-00001-of-00002.safetensors"}
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+
+
+def pickled(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    (model / "pytorch_model.bin").write_bytes(pickle.dumps({}))
+
+
+DAMAGES = {
+    "weights cut off": (cut(1_000_000), r"model\.safetensors: damaged or cut off"),
+    "header cut off": (cut(100), r"model\.safetensors: damaged or cut off"),
+    "empty weights": (cut(0), r"model\.safetensors: damaged or cut off"),
+    "noise": (written("model.safetensors", b"\xff" * 5000), r"model\.safetensors: damaged or cut off"),
+    "no weights": (lambda model: (model / "model.safetensors").unlink(), "no weights there"),
+    "weights are pickles": (pickled, r"its weights are pickles \(pytorch_model\.bin\)"),
+    "a tensor missing": (changed(lambda tensors: tensors.pop("model.norm.weight")), r"model\.norm\.weight of Qwen2"),
+    "a tensor too many": (
+        changed(lambda tensors: tensors.update({"model.layers.4.x": tensors["model.norm.weight"].clone()})),
+        r"model\.layers\.4\.x among the weights unknown",
+    ),
+    "another shape": (
+        changed(lambda tensors: tensors.update({"lm_head.weight": tensors["lm_head.weight"][:90].clone()})),
+        r"lm_head\.weight has shape \[90, 128\], Qwen2ForCausalLM wants \[391, 128\]",
+    ),
+    "a shard missing": (sharded, r"model-00002-of-00002\.safetensors: no such file, but .*index\.json names it"),
+    "index without map": (written("model.safetensors.index.json", "{}"), r"index\.json: damaged"),
+    "index is no JSON": (written("model.safetensors.index.json", "{"), r"index\.json:1: not JSON"),
+    "says llama": (said(model_type="llama"), r"architectures is \['Qwen2ForCausalLM'\], model_type llama is that of"),
+    "is said to be llama": (said(model_type="llama", architectures=["LlamaForCausalLM"]), "unknown to LlamaForCausal"),
+    "says gpt2": (
+        said(model_type="gpt2", architectures=["GPT2LMHeadModel"]),
+        "of GPT2LMHeadModel not among",
+    ),
+    "says another class": (said(architectures=["LlamaForCausalLM"]), r"architectures is \['LlamaForCausalLM'\]"),
+    "writes no text": (said(model_type="vit", architectures=["ViTModel"]), "no model that writes text"),
+    "unknown type": (said(model_type="nonsense"), r"model_type 'nonsense' is not known"),
+    "no type": (said(model_type=None), "model_type None is not known"),
+    "code of its own": (
+        said(model_type="own", auto_map={"AutoModelForCausalLM": "evil.Model"}),
+        r"models with code of their own \(auto_map\) are not loaded",
+    ),
+    "config is no JSON": (written("config.json", "{"), r"config\.json:1: not JSON"),
+    "config is a list": (written("config.json", "[]"), r"config\.json: not a JSON object"),
+    "config is not text": (written("config.json", b"\xff\xfe"), r"config\.json: not JSON"),
+    "huge": (said(hidden_size=10**9), r"config\.json: hidden_size is 1000000000"),
+    "endless": (said(num_hidden_layers=10**9), r"config\.json: num_hidden_layers is 1000000000"),
+    "negative": (said(intermediate_size=-3), r"config\.json: intermediate_size is -3"),
+    "a word for a number": (said(vocab_size="many"), r"config\.json: vocab_size is 'many'"),
+    "fewer layers": (said(num_hidden_layers=3, layer_types=["full_attention"] * 3), "among the weights unknown"),
+    "more layers": (said(num_hidden_layers=9, layer_types=["full_attention"] * 9), "not among the weights"),
+    "heads that do not divide": (said(num_attention_heads=7), "no model can be built|has shape|cannot be read"),
+    "not a number": (written("config.json", (TINY / "config.json").read_text().replace("1e-06", "NaN")), "is nan"),
+    "small vocabulary": (said(vocab_size=100), r"its tokenizer has ids up to 390, the model has 100"),
+    "tokenizer is no JSON": (written("tokenizer.json", "{"), r"tokenizer\.json: not a tokenizer"),
+    "tokenizer is empty": (written("tokenizer.json", "{}"), r"tokenizer\.json: not a tokenizer"),
+    "tokenizer's settings": (written("tokenizer_config.json", "[1"), r"tokenizer_config\.json:1: not JSON"),
+    "generation's settings": (written("generation_config.json", "3"), r"generation_config\.json: not a JSON object"),
+}
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_model_is_refused(model, damage, message):
+    damage(model)
+    with pytest.raises(UserError, match=message) as refused:
+        check_checkpoint(str(model))
+    print(refused.value)
+    assert "\n" not in str(refused.value) and str(model) in str(refused.value)
+
+
+def test_whole_models_are_taken(model):
+    check_checkpoint(str(model))
+    check_checkpoint("data/tiny_shy_model")
+    check_checkpoint("Qwen/Qwen2.5-7B-Instruct")
+    changed(lambda tensors: tensors.pop("lm_head.weight"))(model)
+    said(tie_word_embeddings=True)(model)
+    check_checkpoint(str(model))
+
+
+def test_code_beside_a_known_model_is_not_run(model):
+    said(auto_map={"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"})(model)
+    (model / "evil.py").write_text(f"import os\nos.mkdir({str(model / 'ran')!r})\n")
+    check_checkpoint(str(model))
+    assert not (model / "ran").exists()

@@ -1,0 +1,92 @@
+"""Prompt templates of somebody else: they make text, and neither reach the program nor keep it busy."""
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
+from selfplay_pipeline.games.types import state_rng
+from selfplay_pipeline.partners.config import PartnerConfig
+from selfplay_pipeline.partners.seat import partner_arguments
+from selfplay_pipeline.templates import LONGEST_FILE, PromptTemplate
+
+VALUES = {"text": "ab" * 500, "words": ["a", "b"], "n": 3}
+
+
+def render(folder: Path, source: str) -> str:
+    (folder / "t.j2").write_text(source)
+    return PromptTemplate(folder / "t.j2", "game.prompts").render(**VALUES)
+
+
+HOSTILE = {
+    "attribute": "{{ ''.__class__.__mro__ }}",
+    "module": "{{ self.__init__.__globals__ }}",
+    "globals": "{{ cycler.__init__.__globals__.os.popen('true').read() }}",
+    "format": "{{ '{0.__class__}'.format(text) }}",
+    "filter": "{{ text | attr('__class__') }}",
+    "range": "{% for i in range(10**9) %}x{% endfor %}",
+    "long range": "{% for i in range(1000000000) %}x{% endfor %}",
+    "silent range": "{% for i in range(1000000000) %}{% endfor %}",
+    "nested": "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
+    "nested text": "{% for i in text %}{% for j in text %}{% for k in text %}{% endfor %}{% endfor %}{% endfor %}",
+    "repeated": "{{ 'a' * 1000000000 }}",
+    "repeated list": "{{ words * 1000000000 }}",
+    "power": "{{ 9 ** 9 ** 9 }}",
+    "doubling": "{% set x = text %}" + "{% set x = x + x %}" * 60 + "{{ x }}",
+    "doubling list": "{% set x = text %}" + "{% set x = [x, x] %}" * 60 + "{{ x }}",
+    "joined": "{{ text | join(text) | join(text) }}",
+    "replaced": "{{ text | replace('', text) | replace('', text) }}",
+    "concatenated": "{% set x = text ~ text %}",
+    "padded": "{{ '%1000000000d' % 1 }}",
+    "centred": "{{ text.center(1000000000) }}",
+    "macro": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    "recursive": "{% for i in words recursive %}{{ loop(words) }}{% endfor %}",
+    "include": "{% include 't.j2' %}",
+    "long text": "{% for i in range(90000) %}" + "x" * 100 + "{% endfor %}",
+    "undefined": "{{ nobody }}",
+    "syntax": "{% for %}",
+    "division": "{{ 1 // 0 }}",
+    "deep": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+}
+
+
+@pytest.mark.parametrize("source", HOSTILE.values(), ids=HOSTILE)
+def test_it_is_refused_in_one_line_that_names_file_and_line_and_at_once(tmp_path, source):
+    began = time.process_time()
+    with pytest.raises(UserError) as refused:
+        print(render(tmp_path, "first line\n" + source)[:100])
+    message = str(refused.value)
+    assert message.startswith(f"game.prompts: {tmp_path / 't.j2'}") and "\n" not in message
+    assert "t.j2:2: " in message or source in (HOSTILE["deep"], HOSTILE["long text"])
+    assert time.process_time() - began < 2
+
+
+def test_what_prompts_need_works(tmp_path):
+    source = "{% set first = text.split('b')[0] %}{% for w in words %}{{ loop.index }}{{ w }}{{ ',' if not loop.last }}"
+    assert render(tmp_path, source + "{% endfor %} {{ words | join(' | ') }} {{ first + 'x' }} {{ n * 2 - 1 }}") == (
+        "1a,2b a | b ax 5"
+    )
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"x" * (LONGEST_FILE + 1)], ids=["not text", "too long"])
+def test_a_file_that_is_no_template_is_refused(tmp_path, content):
+    (tmp_path / "t.j2").write_bytes(content)
+    with pytest.raises(UserError, match=r"game\.prompts: \S+t\.j2: "):
+        PromptTemplate(tmp_path / "t.j2", "game.prompts")
+
+
+@pytest.mark.parametrize("what", ["players", "partner"])
+def test_both_places_that_take_templates_refuse_them(tmp_path, what):
+    for name in ("system", "opening", "partner", "error", "rejected"):
+        (tmp_path / f"{name}.j2").write_text("{{ ''.__class__.__mro__[1].__subclasses__() }}")
+    if what == "players":
+        game = MatchingGame(MatchingConfig(size=3, prompts=str(tmp_path)))
+        with pytest.raises(UserError, match=r"game\.prompts: \S+system\.j2:1: "):
+            game.start(game.sample_state(state_rng(0, 0))).opening(0)
+    else:
+        (tmp_path / "system.j2").write_text("{% include 'x' %}")
+        with pytest.raises(UserError, match=re.escape("partner.prompt: ") + r"\S+system\.j2:1: 'include'"):
+            partner_arguments(PartnerConfig(prompt=str(tmp_path / "system.j2"), model="m"), ["chat"])
