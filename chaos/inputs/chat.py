@@ -61,7 +61,8 @@ def inputs(rng: Random) -> Iterator[Input]:
     for iterate in (("iterate", "--dry-run", "--opponent", "chat"), ("evaluate", "chat", "--num-states", "2")):
         yield Input(KIND, f"{iterate[0]}, key missing", iterate, r"OPENAI_API_KEY", env={"OPENAI_API_KEY": ""})
     yield Input(
-        KIND, "nobody listens", COMMAND, r"127\.0\.0\.1:9|endpoint|partner", configured(base_url=CLOSED, max_retries=0), codes=(1, 2)
+        KIND, "nobody listens", COMMAND, r"127\.0\.0\.1:9|endpoint|partner",
+        configured(base_url=CLOSED, max_retries=0), codes=(1, 2),
     )  # fmt: skip
     yield from _caches()
 

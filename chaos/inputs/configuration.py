@@ -58,7 +58,7 @@ def wrong_values(annotation: Any) -> list[str]:
     if annotation is float:
         return ["much", "[1.0]", "{one: 1.0}", "2024-01-01", ".inf", "-.inf", ".nan"]
     if annotation is str:
-        return ["[a, b]", "{a: b}", "7", "2024-01-01", "!!binary aGVsbG8="]
+        return ["[a, b]", "{a: b}", "7", "2024-01-01"]
     if get_origin(annotation) is list:
         return ["3", "{a: b}", "[[a]]", "text"]
     return ["[1]", "{a: b}", "7"]
@@ -72,17 +72,15 @@ def nested(path: tuple[str, ...], value: str) -> str:
 
 
 def inputs(rng: Random) -> Iterator[Input]:
-    """Two wrong values for each key with a range, one for others; then unknown keys, then files by hand."""
+    """A wrong value for each key and an unknown key in each section; then files by hand."""
     command = ("config", "--config", FILE)
     sections: list[tuple[str, ...]] = [()]
     for path, annotation in keys(Config):
         name = ".".join(path)
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             sections.append(path)
-        values = wrong_values(annotation)
-        for number, value in enumerate(rng.sample(values, 2 if ".inf" in values else 1)):
-            text = nested(path, value)
-            yield Input(KIND, f"{name} {number}", command, rf"bad\.yaml.*{name}", written(text))
+        text = nested(path, rng.choice(wrong_values(annotation)))
+        yield Input(KIND, name, command, rf"bad\.yaml.*{name}", written(text))
     for section in sections:
         text = nested((*section, "colour"), "3")
         yield Input(KIND, f"unknown key {'.'.join(section) or 'top'}", command, r"bad\.yaml:\d+.*colour", written(text))
@@ -98,6 +96,10 @@ def _hostile(command: tuple[str, ...]) -> Iterator[Input]:
         "bomb within a section": "game:\n" + "".join(f"  {line}\n" for line in BOMB.splitlines()),
         "bomb of merges": "a0: &a0 {k0: 1, k1: 1}\n"
         + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 12)),
+        "bomb where a word is expected": BOMB + "base: *a11\n",
+        "bomb where a list is expected": BOMB + "train: {loggers: *a11}\n",
+        "infinite": "train: {learning_rate: .inf}\n",
+        "not a number": "generate: {temperature: .nan}\n",
         "deep lists": "model: " + "[" * 20_000 + "]" * 20_000,
         "deep sections": "".join(" " * depth + "a:\n" for depth in range(3_000)),
         "huge": b"# " + b"x" * 60_000_000 + b"\nseed: 1\n",

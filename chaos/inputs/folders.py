@@ -73,7 +73,8 @@ GOOD: tuple[tuple[str, tuple[str, ...], Prepare], ...] = (
     ("slime analyze of a run", ("slime", "analyze", "--log-dir", "run", "--output", "out"), _iterations),
     ("generate again", GENERATE, _scripted), ("evaluate again", EVALUATE, _evaluation),
     ("report of an evaluation", REPORT, _evaluation), ("compare", COMPARE, _evaluation),
-    ("crossplay again", CROSSPLAY, _crossplay), ("train again", TRAIN, _training), ("train-online again", ONLINE, _online),
+    ("crossplay again", CROSSPLAY, _crossplay), ("train again", TRAIN, _training),
+    ("train-online again", ONLINE, _online),
 )  # fmt: skip
 """How each folder is read by the command that wrote it, and by others."""
 
@@ -104,8 +105,7 @@ def inputs(rng: Random) -> Iterator[Input]:
     for file, command, make in files:
         if (file, command[0]) in unread:  # written anew, whatever it says
             continue
-        names = sorted(JSON_FILES) if command in (ITERATE, TRAIN) else rng.sample(sorted(JSON_FILES), 5)
-        for name in names:
+        for name in rng.sample(sorted(JSON_FILES), 6 if command in (ITERATE, TRAIN) else 3):
             says = Path(file).name.replace(".", r"\.")
             what = f"{command[0]}, {Path(file).name} is {name}" + (" compared" if command is COMPARE else "")
             yield Input(KIND, what, command, says, damaged(make, file, JSON_FILES[name]))

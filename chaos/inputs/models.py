@@ -231,6 +231,6 @@ def _templates() -> dict[str, str]:
         "that raises": "{{ raise_exception('\x1b[31mno') }}",
         "that goes on and on": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
         "that takes all memory": "{{ 'a' * 9999999999 }}",
-        "that reaches for Python": "{{ ''.__class__.__mro__[1].__subclasses__() }}{{ cycler.__init__.__globals__.os.system('touch pwned') }}",
+        "that reaches for Python": "{{ cycler.__init__.__globals__.os.system('touch pwned') }}",
         "that includes": "{% include '/etc/passwd' %}",
     }

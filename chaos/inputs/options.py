@@ -35,6 +35,10 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "slime analyze": ("slime", "analyze", "--log-dir", "log", "--output", "out"),
 }
 """A good way to call each command; one of its options is then given anew, or in addition."""
+REALLY = {
+    "generate": ("generate", "--player0", "random", "--player1", "random", "--num-games", "8"), "iterate": ("iterate",),
+}  # fmt: skip
+"""How to call commands whose dry run does not look at the place of their output."""
 OUTPUT_FILES = {"generate", "report", "slime data"}
 """Commands whose output is a file; of the others it is a folder."""
 NAMES = {
@@ -43,8 +47,10 @@ NAMES = {
     "config": "none.yaml", "model": "./nowhere",
 }  # fmt: skip
 """For options that take words: one that none of them knows."""
-FREE = {("slime check", "slime"), ("slime check", "data"), ("slime check", "custom_config")}
-"""What is looked at and reported in a table instead; `slime.py` has these."""
+FREE = {("slime check", "slime"), ("slime check", "data"), ("slime check", "custom_config")} | {
+    ("config", "model"), ("convert", "model"),
+}  # fmt: skip
+"""What is reported in a table, which `slime.py` looks at, and what is only repeated, whatever it is."""
 
 
 def ready(folder: Path, good: Good) -> None:
@@ -72,12 +78,12 @@ def commands() -> Iterator[tuple[str, list[Any]]]:
 
 
 def inputs(rng: Random) -> Iterator[Input]:
-    """For each option up to three impossible values; then what no single option is to blame for."""
+    """An impossible value for each option, of a path two; then what no single option is to blame for."""
     for name, declared in commands():
         if name not in COMMANDS:
             continue
         for option in declared:
-            if option.name not in ("help", "dry_run"):
+            if option.name not in ("help", "dry_run") and (name, option.name) not in FREE:
                 yield from _of_option(name, option, rng)
         yield _input(name, "unknown option", ("--colour", "red"), "--colour")
         yield _input(name, "surplus argument", ("one", "two", "three"), "one|two|three|nowhere")
@@ -86,27 +92,24 @@ def inputs(rng: Random) -> Iterator[Input]:
 
 def _of_option(name: str, option: Any, rng: Random) -> Iterator[Input]:
     flag, kind = option.opts[0], option.type_descriptor.annotation
-    key = (option.name or "").replace("_", ".")
-    says = rf"{flag}|{option.name}|{key}"
+    key = option.name.replace("_", ".")
     if option.is_flag:
-        yield _input(name, f"{flag} with a value", (f"{flag}=7",), says)
+        values = {"with a value": "7"}
     elif kind in (int, float):
-        values = [rng.choice(["many", "1.5", "0x10", "", ESCAPE] if kind is int else ["much", "", ESCAPE])]
-        values += [f"{option.min - 1:g}"] if option.min is not None else []
-        values += rng.sample(["nan", "inf", "-inf"], 2) if kind is float else []
-        values += [f"{option.max + 1:g}"] if option.max is not None else []
-        for value in values:
-            yield _input(name, f"{flag} {_word(value)}", (f"{flag}={value}",), says)
+        values = {"of text": "many", "empty": "", "with an escape": ESCAPE}
+        values |= {"too low": f"{option.min - 1:g}"} if option.min is not None else {}
+        values |= {"too high": f"{option.max + 1:g}"} if option.max is not None else {}
+        values |= {"not a number": "nan", "infinite": "inf"} if kind is float else {"with a fraction": "1.5"}
     elif "Path" in str(kind):
-        if (name, option.name) not in FREE:
-            yield from _of_path(name, flag, option.name, rng)
+        yield from _of_path(name, flag, option.name, rng)
+        return
     elif option.name in NAMES:
-        value = NAMES[option.name]
-        yield _input(name, f"{flag} {value}", (f"{flag}={value}",), rf"{says}|{value}")
-        yield _input(name, f"{flag} empty", (f"{flag}=",), rf"{says}|model|partner")
-        yield _input(name, f"{flag} with an escape", (f"{flag}={ESCAPE}",), rf"{says}|red")
+        values = {"unknown": NAMES[option.name], "empty": "", "with an escape": ESCAPE}
     else:
         raise NotImplementedError(f"{name} {flag}: say in options.py what it cannot be")
+    what = rng.choice(sorted(values))
+    says = rf"{flag}|{option.name}|{key}|{NAMES.get(option.name, flag)}|red"
+    yield _input(name, f"{flag} {what}", (f"{flag}={values[what]}",), says)
 
 
 def _of_path(name: str, flag: str, option: str, rng: Random) -> Iterator[Input]:
@@ -115,35 +118,32 @@ def _of_path(name: str, flag: str, option: str, rng: Random) -> Iterator[Input]:
         places = {"below a file": "file/below/it", "below a pipe": "pipe/out", "below a device": "/dev/null/out"}
         places |= {"too long": f"{LONG}/out"}
         places |= {"a folder": "folder"} if name in OUTPUT_FILES else {"a file": "file", "a pipe": "pipe"}
-        chosen = rng.sample(sorted(places), 3)
+        chosen = rng.sample(sorted(places), 2)
     else:
-        places = {"missing": "none", "empty": "", "too long": LONG, "with an escape": ESCAPE, "a pipe": "pipe"}
+        places = {"missing": "none", "too long": LONG, "with an escape": ESCAPE, "a pipe": "pipe"}
         places |= {"a folder": "folder", "a device": "/dev/zero"}
-        chosen = rng.sample(sorted(places), 3)
+        chosen = rng.sample(sorted(places), 2)
     for place in chosen:
         value = places[place]
-        says = rf"{flag}|red|xxx|/dev/|{value.split('/')[0] or 'file'}"
+        says = rf"{flag}|red|xxx|/dev/|{place.split()[-1]}|{'file' if option == 'output' else 'none'}"
         yield _input(name, f"{flag} {place}", (f"{flag}={value}",), says)
 
 
 def _input(name: str, what: str, further: tuple[str, ...], says: str) -> Input:
     arguments = COMMANDS[name]
     option = further[0].split("=")[0]
-    if option == "--output" and "--output" in arguments:
-        at = arguments.index("--output")
+    if option == "--output":
+        at = arguments.index("--output") if "--output" in arguments else len(arguments)
         arguments = arguments[:at] + arguments[at + 2 :]
+        arguments = REALLY.get(name, arguments)
     if option in ("--log-dir", "--num-states") and option in arguments:
         at = arguments.index(option)
         arguments = arguments[:at] + arguments[at + 2 :]
-    if option == "--data" and name == "train" or option == "--games" and name == "train-online":
+    if (name, option) in (("train", "--data"), ("train-online", "--games")):
         arguments = (arguments[0], *arguments[2:])
     if option == "--check":
         arguments = ("convert",)
     return Input(KIND, f"{name} {what}", (*arguments, *further), says, ready)
-
-
-def _word(value: str) -> str:
-    return "with an escape" if value == ESCAPE else value or "empty"
 
 
 def _contradictions() -> Iterator[Input]:

@@ -32,7 +32,7 @@ HOSTILE = {
     "that goes on in loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
     "that calls itself": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
     "that takes all memory": "{{ 'a' * 99999999999 }}",
-    "that doubles": "{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+    "that doubles": "{% set ns = namespace(s='aaaa') %}{% for i in range(60) %}{% set ns.s = ns.s * 2 %}{% endfor %}",
     "that reaches for Python": "{{ cycler.__init__.__globals__.os.system('touch pwned') }}",
     "that reaches for classes": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
     "that formats its way to Python": "{{ '{0.__class__.__init__.__globals__}'.format(namespace) }}",

@@ -116,7 +116,8 @@ def _dialogues(rng: Random) -> Iterator[Input]:
         yield case(f"{field} missing", lambda row, field=field: without(row, (field,)))  # type: ignore[misc]
     for field, what, value in (
         ("reward", "not a number", float("nan")), ("reward", "above 1", 2.0), ("step", "negative", -1),
-        ("questions", "more than messages", 10**6), ("group", "beyond 64 bits", 2**70), ("step", "beyond 64 bits", 2**70),
+        ("questions", "more than messages", 10**6), ("group", "beyond 64 bits", 2**70),
+        ("step", "beyond 64 bits", 2**70),
     ):  # fmt: skip
         yield case(f"{field} {what}", lambda row, f=field, v=value: changed(row, (f,), v))  # type: ignore[misc]
     yield case("a line torn", lambda row: json.dumps(row)[:40])

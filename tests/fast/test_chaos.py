@@ -131,9 +131,8 @@ def test_cases_that_are_in_the_results_are_not_run_again(tmp_path, monkeypatch, 
     assert sorted(ran) == ["one", "two"]
     said = capsys.readouterr().out
     assert "make chaos ARGS='--case two --keep'" in said
-    assert [line.split() for line in said.splitlines() if line.startswith("all ")][0] == [
-        "all", "2", "1", "0", "0", "1", "0", "0", "0",
-    ]  # fmt: skip
+    total = next(line.split() for line in said.splitlines() if line.startswith("all "))
+    assert total == ["all", "2", "1", "0", "0", "1", "0", "0", "0"]
 
 
 def test_a_failure_of_the_harness_is_not_taken_for_handled(tmp_path):
