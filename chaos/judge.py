@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +22,7 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 LONGEST = 2000
 """Characters of a line of error that people still read."""
 
-Listing = dict[str, tuple[int, int, int]]
+Listing = dict[str, tuple[int, bytes]]
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,13 @@ class Expected:
 
 
 def listing(folder: Path) -> Listing:
-    """Kind, size and time of everything below a folder; locks stay, as any later command needs them."""
+    """Kind and content of everything below a folder; locks stay, as any later command needs them."""
     found = {}
     for path in folder.rglob("*"):
         if path.suffix != ".lock" and path.name != ".lock" and "__pycache__" not in path.parts:
-            about = path.lstat()
-            size, at = (0, 0) if path.is_dir() else (about.st_size, about.st_mtime_ns)
-            found[str(path.relative_to(folder))] = (about.st_mode, size, at)
+            mode = path.lstat().st_mode
+            content = hashlib.sha256(path.read_bytes()).digest() if stat.S_ISREG(mode) else b""
+            found[str(path.relative_to(folder))] = (mode, content)
     return found
 
 

@@ -23,11 +23,11 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
 """Nine to the power of twelve values."""
 
 
-def written(text: str | bytes) -> Prepare:
+def written(text: str | bytes, name: str = FILE) -> Prepare:
     """The file as it stands."""
 
     def prepare(folder: Path, good: Good) -> None:
-        (folder / FILE).write_bytes(text if isinstance(text, bytes) else text.encode())
+        (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
 
     return prepare
 

@@ -63,7 +63,7 @@ def loop_instead(path: Path) -> None:
 
 
 def deep(path: Path) -> None:
-    path.write_text("[" * 100_000 + "]" * 100_000)
+    path.write_text("[" * 100_000 + "]" * 100_000 + "\n")
 
 
 def as_text(text: str) -> Damage:

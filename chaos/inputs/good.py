@@ -110,7 +110,7 @@ class Good:
             for source in (self.games.parent, self.parquet.parent):
                 copy_folder(source, folder / "iter_1")
             for stage in ("generate", "convert"):
-                directory.finish(1, stage, StageRecord(seconds=1.0, figures={"plays": 8, "reward": 0.5}))  # type: ignore[arg-type]
+                directory.finish(1, stage, StageRecord(seconds=1.0, figures={"plays": 8, "reward": 0.5}))
             write_rows(folder / "metrics.jsonl", [{"iteration": 1, "reward": 0.5}])
             write_rows(folder / "iter_1" / "metrics.jsonl", [{"step": 1, "actor/pg_loss": 0.1}])
 

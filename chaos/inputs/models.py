@@ -70,7 +70,7 @@ def inputs(rng: Random) -> Iterator[Input]:
         yield case(
             f"evaluate, tokenizer_config.json is {name}", file_changed("tokenizer_config.json", JSON_FILES[name])
         )
-    for name in ("truncated", "list"):
+    for name in ("list", "binary"):
         yield case(
             f"evaluate, generation_config.json is {name}", file_changed("generation_config.json", JSON_FILES[name])
         )
@@ -116,8 +116,8 @@ def _configurations() -> list[tuple[str, Any]]:
         ("hidden_size", "wide"), ("num_hidden_layers", -1), ("num_hidden_layers", 2), ("num_hidden_layers", 9),
         ("num_hidden_layers", 10**9), ("num_attention_heads", 0), ("num_attention_heads", 7),
         ("max_position_embeddings", 0), ("max_position_embeddings", "long"), ("max_position_embeddings", None),
-        ("rms_norm_eps", "small"), ("torch_dtype", "float7"), ("rope_parameters", {"rope_type": "unheard"}),
-        ("eos_token_id", "end"), ("quantization_config", {"quant_method": "unheard"}),
+        ("rms_norm_eps", "small"), ("rope_parameters", {"rope_type": "unheard"}),
+        ("eos_token_id", "end"),
     ]  # fmt: skip
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 
 from chaos.inputs.base import Input, Prepare
-from chaos.inputs.damage import WHOLE_FILES
+from chaos.inputs.configuration import written
+from chaos.inputs.damage import WHOLE_FILES, Damage
 from chaos.inputs.good import Good, copy_folder
 
 KIND = "prompts"
@@ -43,6 +45,18 @@ HOSTILE = {
 }
 
 
+def _write(name: str, text: str, folder: Path) -> None:
+    (folder / name).write_text(text)
+
+
+def _remove(name: str, folder: Path) -> None:
+    (folder / name).unlink()
+
+
+def _damage(name: str, damage: Damage, folder: Path) -> None:
+    damage(folder / name)
+
+
 def inputs(rng: Random) -> Iterator[Input]:
     """Of the game's prompt sets, then of the chat partner's prompt."""
 
@@ -57,23 +71,23 @@ def inputs(rng: Random) -> Iterator[Input]:
     for name, text in HOSTILE.items():
         yield Input(
             KIND, f"system {name}", GAME, r"bad_prompts|system\.j2",
-            of_set(lambda folder, text=text: (folder / "system.j2").write_text(text)),  # type: ignore[misc]
+            of_set(partial(_write, "system.j2", text)),
         )  # fmt: skip
     for name in FILES:
         yield Input(
             KIND, f"{name} missing", GAME, rf"{name}\.j2",
-            of_set(lambda folder, name=name: (folder / f"{name}.j2").unlink()),  # type: ignore[misc]
+            of_set(partial(_remove, f"{name}.j2")),
         )  # fmt: skip
     for name, damage in WHOLE_FILES.items():
         if name not in ("truncated", "empty"):
             yield Input(
                 KIND, f"opening is {name}", GAME, r"opening\.j2|bad_prompts",
-                of_set(lambda folder, damage=damage: damage(folder / "opening.j2")),  # type: ignore[misc]
+                of_set(partial(_damage, "opening.j2", damage)),
             )  # fmt: skip
     for place in ("none", "own.yaml", "data", "/dev/zero", "\\x1b[31m", "../../../../etc"):
         yield Input(
             KIND, f"the set is {place}", GAME, r"prompts",
-            lambda folder, good, place=place: (folder / "own.yaml").write_text(f'game: {{prompts: "{place}"}}\n'),  # type: ignore[misc]
+            written(f'game: {{prompts: "{place}"}}\n', "own.yaml"),
         )  # fmt: skip
     yield from _of_partner()
 

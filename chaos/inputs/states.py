@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -37,9 +38,8 @@ def inputs(rng: Random) -> Iterator[Input]:
 
     for field in ("table", "mask1", "mask2", "scale1", "scale2", "best_assignment_reward"):
         wrong = wrong_type(1, rng)
-        yield case(f"{field} missing", lambda state, field=field: without(state, (field,)))  # type: ignore[misc]
-        yield case(f"{field} of another type", lambda state, f=field, wrong=wrong: changed(state, (f,), wrong))  # type: ignore[misc]
-        yield case(f"{field} nothing", lambda state, field=field: changed(state, (field,), None))  # type: ignore[misc]
+        yield case(f"{field} missing", partial(without, path=(field,)))
+        yield case(f"{field} of another type", partial(changed, path=(field,), value=rng.choice([wrong, None])))
     nan, inf = float("nan"), float("inf")
     impossible: list[tuple[tuple[Any, ...], str, Any]] = [
         (("table",), "empty", []),
@@ -73,7 +73,7 @@ def inputs(rng: Random) -> Iterator[Input]:
         (("proposal_reward",), "negative", -3),
     ]
     for path, what, value in impossible:
-        yield case(f"{path[0]} {what}", lambda state, path=path, value=value: changed(state, path, value))  # type: ignore[misc]
+        yield case(f"{path[0]} {what}", partial(changed, path=path, value=value))
     yield case("a line torn", lambda state: json.dumps(state)[:60])
     yield case("a line that is a list", lambda state: [state])
     yield case("a line that is deep", lambda state: "[" * 50_000 + "]" * 50_000)
