@@ -100,17 +100,12 @@ def inputs(rng: Random) -> Iterator[Input]:
     files: tuple[tuple[str, tuple[str, ...], Prepare], ...] = (
         ("manifest.json", ITERATE, _iterations), ("state.json", ITERATE, _iterations),
         ("manifest.json", REPORT, _iterations), ("state.json", REPORT, _iterations),
-        ("iter_1/selfplay_games.args.json", REPORT, _iterations),
-        ("games.args.json", GENERATE, _scripted), ("games.summary.json", GENERATE, _scripted),
-        ("scripted.args.json", EVALUATE, _evaluation), ("scripted.summary.json", EVALUATE, _evaluation),
+        ("games.args.json", GENERATE, _scripted), ("scripted.args.json", EVALUATE, _evaluation),
         ("evaluation.json", REPORT, _evaluation), ("scripted.args.json", COMPARE, _evaluation),
         ("0-1.args.json", CROSSPLAY, _crossplay),
         ("trainer_state/training.json", TRAIN, _training), ("trainer_state/training.json", ONLINE, _online),
     )  # fmt: skip
-    unread = {("games.summary.json", "generate"), ("scripted.summary.json", "evaluate")}
     for file, command, make in files:
-        if (file, command[0]) in unread:  # written anew, whatever it says
-            continue
         for name in rng.sample(sorted(JSON_FILES), 6 if command in (ITERATE, TRAIN) else 3):
             says = Path(file).name.replace(".", r"\.")
             what = f"{command[0]}, {Path(file).name} is {name}" + (" compared" if command is COMPARE else "")
