@@ -6,6 +6,7 @@ import argparse
 import json
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import get_args
 
 from chaos.cases import Case, Outcome, Verdict
-from chaos.command import begin
+from chaos.command import begin, stop
 from chaos.judge import one_line
 
 PARTS = {"inputs": "chaos.inputs", "faults": "chaos.faults"}
@@ -63,6 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.results:
                 with options.results.open("a") as file:
                     file.write(json.dumps(vars(result)) + "\n")
+    except KeyboardInterrupt:
+        print("stopped; with --results the same command continues", file=sys.stderr)
+        return 130
     finally:
         if options.keep:
             print(f"folders of what was not handled: {work}")
@@ -107,10 +111,15 @@ def chosen(options: argparse.Namespace) -> list[Case]:
 
 def run_all(cases: Sequence[Case], work: Path, jobs: int, *, keep: bool) -> Iterator[Result]:
     """Run cases, some at a time, each in a folder of its own; results come as they are there."""
-    with ThreadPoolExecutor(jobs) as pool:
+    pool = ThreadPoolExecutor(jobs)
+    try:
         futures = [pool.submit(run_one, case, work / f"{number:04d}", keep=keep) for number, case in enumerate(cases)]
         for future in as_completed(futures):
             yield future.result()
+    finally:  # also when a signal says so
+        pool.shutdown(wait=False, cancel_futures=True)
+        stop()
+        pool.shutdown()
 
 
 def run_one(case: Case, folder: Path, *, keep: bool) -> Result:
@@ -158,4 +167,6 @@ def command_again(name: str, seed: int) -> str:
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs start with SIGINT ignored
+        signal.signal(number, signal.default_int_handler)
     sys.exit(main())

@@ -75,7 +75,15 @@ def begin() -> None:
     multiprocessing.get_context("forkserver").set_forkserver_preload(list(IMPORTED))
 
 
+def stop() -> None:
+    """End the commands that are running, as when the harness is stopped."""
+    for pid in list(_running):
+        _end(pid)
+
+
 _starting = threading.Lock()
+_running: set[int] = set()
+"""Their process ids."""
 
 
 def _watched(main: object, arguments: Sequence[str], folder: Path, env: Mapping[str, str], limits: Limits) -> Ended:
@@ -86,17 +94,20 @@ def _watched(main: object, arguments: Sequence[str], folder: Path, env: Mapping[
             target=_child, args=(main, list(arguments), str(folder), str(out), str(err), dict(env))
         )
         process.start()
+    pid = process.pid or 0
+    _running.add(pid)
     stopped, began = "", ""
     while process.is_alive() and not (stopped or began):
         process.join(POLL_SECONDS)
-        memory, began = _look(process.pid or 0)
+        memory, began = _look(pid)
         if memory > limits.gigabytes * 1e9:
             stopped = f"took {memory / 1e9:.1f} GB"
         elif time.monotonic() - started > limits.seconds:
             stopped = f"still running after {limits.seconds:g} s"
     if stopped or began:
-        _end(process.pid or 0)
+        _end(pid)
     process.join()
+    _running.discard(pid)
     code = None if stopped or began else process.exitcode
     texts = [path.read_text(errors="replace") if path.exists() else "" for path in (out, err)]
     for path in (out, err):
