@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import shutil
 import signal
 import sys
@@ -162,8 +161,8 @@ def table(results: Sequence[Result]) -> str:
 
 def command_again(name: str, seed: int) -> str:
     """How to run one case again, as one would type it."""
-    options = f"--case {shlex.quote(name)} --keep" + (f" --seed {seed}" if seed else "")
-    return f"make chaos ARGS={shlex.quote(options)}"
+    options = f"--case {name} --keep" + (f" --seed {seed}" if seed else "")
+    return f'make chaos ARGS="{options}"'
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -48,7 +49,7 @@ class Input:
 
     def case(self) -> Case:
         """As the harness runs it."""
-        name = f"{self.kind.replace(' ', '-')}/{self.name}"
+        name = re.sub(r"[^\w./=+]+", "-", f"{self.kind}/{self.name}").strip("-")  # needs no quotes in a shell
         return Case(self.kind, name, partial(_try, self))
 
 
