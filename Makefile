@@ -15,7 +15,7 @@ ITERATE_OPTIONS := --num-iterations $(NUM_ITERATIONS) $(if $(GAMES_PER_ITER),--n
                    $(if $(EPOCHS_PER_ITER),--epochs $(EPOCHS_PER_ITER)) $(COMMON_OPTIONS)
 ONLINE_OPTIONS  := $(if $(STEPS),--steps $(STEPS)) $(COMMON_OPTIONS)
 
-.PHONY: help setup browser iterate online generate convert train evaluate crossplay report show test test-fast lint check-gpu-lock bench learn shy ablate smoke-smollm2 clean
+.PHONY: help setup browser iterate online generate convert train evaluate crossplay report show test test-fast chaos lint check-gpu-lock bench learn shy ablate smoke-smollm2 clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -69,6 +69,9 @@ test: $(READY) browser ## all tests, with the real SGLang and the real verl
 
 test-fast: $(READY) ## the tests that need no server and no training
 	$(BIN)/python -m pytest tests/fast -n 2 $(ARGS)
+
+chaos: $(READY) ## bad inputs and faults against the real commands: how many are handled (options in ARGS)
+	$(BIN)/python -m chaos $(ARGS)
 
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -1,0 +1,170 @@
+"""The real command line as a process of its own, with limits and with a listing of what it left.
+
+The process is forked from a server that has imported everything once (the standard library's `forkserver`), which
+saves the seconds that each command would import for. It then runs the same `main()` as the command `selfplay`.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+IMPORTED = (
+    "chaos.command", "selfplay_pipeline.cli", "selfplay_pipeline.stages", "selfplay_pipeline.iterate.run",
+    "selfplay_pipeline.convert.check", "selfplay_pipeline.engines.transformers_engine", "selfplay_pipeline.report.run",
+    "selfplay_pipeline.asking.analysis", "selfplay_pipeline.slime.check", "pyarrow.parquet", "torch", "transformers",
+    "transformers.models.qwen2.modeling_qwen2", "verl.utils.dataset.rl_dataset",
+)  # fmt: skip
+"""What the server imports: all that a command imports before it refuses its input. A missing one costs time only."""
+SETTINGS = {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+"""The same on every machine: no GPU, no network, and no thread that a fork would lose."""
+BACKGROUND = ("sglang", "verl_main", "raylet")
+"""Words in the command line of a process that a command starts to serve or to train."""
+POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a command is ended."""
+
+    seconds: float = 20.0
+    gigabytes: float = 3.0
+    """Resident memory of the command and its children. Not of addresses, of which torch reserves many."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What was seen of a command from outside."""
+
+    code: int | None
+    """Exit code, a signal's number negated; None where the command was ended here."""
+    stdout: str
+    stderr: str
+    seconds: float
+    stopped_for: str = ""
+    """Why it was ended here."""
+    began: str = ""
+    """The server or trainer that it started; it is ended as soon as it is seen."""
+
+
+def run(
+    arguments: Sequence[str], folder: Path, env: Mapping[str, str] | None = None, limits: Limits = Limits()
+) -> Ended:
+    """Run `selfplay` with these arguments in a folder."""
+    return _watched(_selfplay, arguments, folder, env or {}, limits)
+
+
+def run_program(command: Sequence[str], folder: Path, limits: Limits = Limits()) -> Ended:
+    """Run any other program in a folder; the tests of the harness do."""
+    return _watched(_program, command, folder, {}, limits)
+
+
+def begin() -> None:
+    """Start the server. What it is to inherit must be set before."""
+    os.environ.update(SETTINGS)
+    multiprocessing.get_context("forkserver").set_forkserver_preload(list(IMPORTED))
+
+
+def stop() -> None:
+    """End the commands that are running, as when the harness is stopped."""
+    for pid in list(_running):
+        _end(pid)
+
+
+_starting = threading.Lock()
+_running: set[int] = set()
+"""Their process ids."""
+
+
+def _watched(main: object, arguments: Sequence[str], folder: Path, env: Mapping[str, str], limits: Limits) -> Ended:
+    out, err = folder.with_name(folder.name + ".stdout"), folder.with_name(folder.name + ".stderr")
+    started = time.monotonic()
+    with _starting:  # the standard library starts its server only once, but not if two threads ask at a time
+        process = multiprocessing.get_context("forkserver").Process(
+            target=_child, args=(main, list(arguments), str(folder), str(out), str(err), dict(env))
+        )
+        process.start()
+    pid = process.pid or 0
+    _running.add(pid)
+    stopped, began = "", ""
+    while process.is_alive() and not (stopped or began):
+        process.join(POLL_SECONDS)
+        memory, began = _look(pid)
+        if memory > limits.gigabytes * 1e9:
+            stopped = f"took {memory / 1e9:.1f} GB"
+        elif time.monotonic() - started > limits.seconds:
+            stopped = f"still running after {limits.seconds:g} s"
+    if stopped or began:
+        _end(pid)
+    process.join()
+    _running.discard(pid)
+    code = None if stopped or began else process.exitcode
+    texts = [path.read_text(errors="replace") if path.exists() else "" for path in (out, err)]
+    for path in (out, err):
+        path.unlink(missing_ok=True)
+    return Ended(code, texts[0], texts[1], time.monotonic() - started, stopped, began)
+
+
+def _look(pid: int) -> tuple[float, str]:
+    """Resident bytes of a process and its descendants, and the first of these that serves or trains."""
+    memory, began = 0.0, ""
+    with suppress(psutil.NoSuchProcess):
+        top = psutil.Process(pid)
+        for process in [top, *top.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                memory += process.memory_info().rss
+                command = " ".join(process.cmdline())
+                if process.pid != pid and any(word in command for word in BACKGROUND):
+                    began = began or command
+    return memory, began
+
+
+def _end(pid: int) -> None:
+    """End a process and all that it started, each by its id."""
+    with suppress(psutil.NoSuchProcess):
+        top = psutil.Process(pid)
+        top.suspend()
+        for process in [*top.children(recursive=True), top]:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def _child(main: object, arguments: list[str], folder: str, out: str, err: str, env: dict[str, str]) -> None:
+    """In the new process: take its own place, files and settings, then run."""
+    import tempfile
+
+    os.setsid()
+    os.chdir(folder)
+    for number, path, flags in (
+        (0, os.devnull, os.O_RDONLY),
+        (1, out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
+        (2, err, os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
+    ):
+        os.dup2(os.open(path, flags, 0o600), number)
+    os.environ.update(env)
+    tempfile.tempdir = None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    assert callable(main)
+    main(arguments)
+
+
+def _selfplay(arguments: list[str]) -> None:
+    from selfplay_pipeline.cli import main
+
+    sys.argv = ["selfplay", *arguments]
+    main()
+
+
+def _program(arguments: list[str]) -> None:
+    os.execvp(arguments[0], arguments)

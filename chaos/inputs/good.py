@@ -1,0 +1,184 @@
+"""Good inputs, made once by the real commands; the bad ones are copies of these with one thing wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chaos.command import Limits, run
+
+MODEL = Path(__file__).parents[2] / "data" / "tiny_model"
+PLAY = ("--engine", "transformers", "--plays-per-state", "2", "--num-games", "8")
+_making = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Good:
+    """The folder in which they lie."""
+
+    root: Path
+
+    @property
+    def games(self) -> Path:
+        """Eight games of the tiny model with itself, two of a state."""
+        return self._made("games", ("generate", *PLAY, "--output", "selfplay_games.jsonl")) / "selfplay_games.jsonl"
+
+    @property
+    def parquet(self) -> Path:
+        """Their rows."""
+        arguments = ("convert", "selfplay_games.jsonl", "--val-fraction", "0.25")
+        return self._made("rows", arguments, lambda folder: copy(self.games, folder)) / "train.parquet"
+
+    @property
+    def scripted(self) -> Path:
+        """Games of two scripted partners; the file, with its arguments and its summary beside it."""
+        players = ("--player0", "random", "--player1", "random", "--num-games", "16")
+        return self._made("scripted", ("generate", *players, "--output", "games.jsonl")) / "games.jsonl"
+
+    @property
+    def evaluation(self) -> Path:
+        return self._made("evaluation", ("evaluate", "own-view", "--num-states", "4", "--output", ".")) / ""
+
+    @property
+    def crossplay(self) -> Path:
+        return self._made("crossplay", ("crossplay", "random", "quiet", "--num-states", "4", "--output", ".")) / ""
+
+    @property
+    def online_games(self) -> Path:
+        return self._made("online_games", ("games", "--num-train", "40", "--num-test", "4", "--output", "."))
+
+    @property
+    def training(self) -> Path:
+        """The folder of a training that was cut when it began."""
+        arguments = ("train", "train.parquet", "--output", ".")
+        return self._made("training", arguments, lambda folder: copy(self.parquet, folder), begins=True)
+
+    @property
+    def online_training(self) -> Path:
+        """The same of an online training."""
+        arguments = ("train-online", "games", "--output", "training")
+        folder = self._made(
+            "online", arguments, lambda folder: copy_folder(self.online_games, folder / "games"), begins=True
+        )
+        return folder / "training"
+
+    @property
+    def slime_data(self) -> Path:
+        return self._made(
+            "slime", ("slime", "data", "--config", "tiny", "--num-states", "4", "--output", "d.jsonl")
+        ) / ("d.jsonl")
+
+    @property
+    def states(self) -> Path:
+        """The states of the games, in DialOp's fields."""
+        folder = self._own("states", lambda folder: write_rows(folder / "states.jsonl", self._states()))
+        return folder / "states.jsonl"
+
+    def _states(self) -> list[Any]:
+        found = {row["group_index"]: row["state"] for row in rows(self.games)}
+        return [{**state, "proposal_reward": state["best_assignment_reward"]} for state in found.values()]
+
+    @property
+    def dialogues(self) -> Path:
+        """What slime's log hook would have written of the games."""
+
+        def make(folder: Path) -> None:
+            from selfplay_pipeline.asking.records import append_dialogues
+            from selfplay_pipeline.asking.sources import dialogues_of
+            from selfplay_pipeline.generate.records import read_games
+
+            for step in range(4):
+                append_dialogues(folder, [row for play in read_games(self.games) for row in dialogues_of(play, step)])
+
+        return self._own("dialogues", make) / "dialogues.jsonl"
+
+    @property
+    def iterations(self) -> Path:
+        """The folder of a run whose first iteration has played and converted."""
+
+        def make(folder: Path) -> None:
+            from selfplay_pipeline.config import load_config
+            from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
+
+            directory = RunDirectory(folder)
+            directory.open(load_config("tiny", {}))
+            for source in (self.games.parent, self.parquet.parent):
+                copy_folder(source, folder / "iter_1")
+            for stage in ("generate", "convert"):
+                directory.finish(1, stage, StageRecord(seconds=1.0, figures={"plays": 8, "reward": 0.5}))
+            write_rows(folder / "metrics.jsonl", [{"iteration": 1, "reward": 0.5}])
+            write_rows(folder / "iter_1" / "metrics.jsonl", [{"step": 1, "actor/pg_loss": 0.1}])
+
+        return self._own("iterations", make)
+
+    def _made(
+        self,
+        name: str,
+        arguments: tuple[str, ...],
+        prepare: Callable[[Path], None] | None = None,
+        *,
+        begins: bool = False,
+    ) -> Path:
+        """The folder that a command wrote."""
+
+        def make(folder: Path) -> None:
+            (folder / "data").mkdir()
+            link_model(folder)
+            if prepare is not None:
+                prepare(folder)
+            ended = run(arguments, folder, limits=Limits(seconds=120))
+            (folder / "data" / "tiny_model").unlink()
+            (folder / "data").rmdir()
+            if not (ended.began if begins else ended.code == 0):
+                raise RuntimeError(f"a good input was refused: {' '.join(arguments)}\n{ended.stdout}{ended.stderr}")
+
+        return self._own(name, make)
+
+    def _own(self, name: str, make: Callable[[Path], None]) -> Path:
+        """A folder that is made when it is asked for first."""
+        folder = self.root / name
+        if folder.is_dir():
+            return folder
+        making = self.root / f"{name}.{threading.get_ident()}"
+        shutil.rmtree(making, ignore_errors=True)
+        making.mkdir(parents=True)
+        make(making)
+        with _making:
+            if folder.is_dir():  # another thread was faster
+                shutil.rmtree(making)
+            else:
+                making.rename(folder)
+        return folder
+
+
+def link_model(folder: Path) -> None:
+    """Let the built-in configuration find its model."""
+    (folder / "data").mkdir(exist_ok=True)
+    (folder / "data" / "tiny_model").symlink_to(MODEL)
+
+
+def copy(file: Path, to: Path) -> None:
+    shutil.copyfile(file, to / file.name if to.is_dir() else to)
+
+
+def copy_folder(folder: Path, to: Path) -> None:
+    shutil.copytree(folder, to, dirs_exist_ok=True)
+
+
+def rows(file: Path) -> list[Any]:
+    """The lines of a JSONL file."""
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def write_rows(file: Path, lines: list[Any]) -> None:
+    """Write a JSONL file; a line that is text already, or bytes, is written as it is."""
+    parts = [
+        line if isinstance(line, bytes) else (line if isinstance(line, str) else json.dumps(line)).encode()
+        for line in lines
+    ]
+    file.write_bytes(b"".join(part + b"\n" for part in parts))
