@@ -1,0 +1,11 @@
+"""All faults: what is done to the commands, and to what they depend on."""
+
+from __future__ import annotations
+
+from chaos import faults_process
+from chaos.cases import Case
+
+
+def cases(seed: int) -> list[Case]:
+    """All faults of a seed, in the order of the table."""
+    return [case for part in (faults_process,) for case in part.cases(seed)]
