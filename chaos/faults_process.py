@@ -71,7 +71,11 @@ def _kills(seed: int) -> list[Case]:
         for name in ("kill-at-random-1", "kill-at-random-2", "kill-at-random-3")
     ]
     served = disturbed("kills", "kill-while-a-policy-plays", SERVED, partial(at, 0.5), KILLED)
-    return [*(disturbed("kills", name, SCRIPTED, cause, KILLED) for name, cause in faults.items()), *random_kills, served]
+    return [
+        *(disturbed("kills", name, SCRIPTED, cause, KILLED) for name, cause in faults.items()),
+        *random_kills,
+        served,
+    ]
 
 
 def _signals(seed: int) -> list[Case]:
@@ -130,7 +134,9 @@ def _signals(seed: int) -> list[Case]:
         codes = asked_to_stop(number)
         found.append(disturbed("signals", f"{name}-while-a-policy-plays", SERVED, partial(once, number), codes))
     # Until the program has taken over, the interpreter itself ends: by a traceback, which only the first moments may show.
-    found.append(disturbed("signals", "sigint-while-starting", SCRIPTED, partial(early, 1.0), {130, -SIGINT}, silent=True))
+    found.append(
+        disturbed("signals", "sigint-while-starting", SCRIPTED, partial(early, 1.0), {130, -SIGINT}, silent=True)
+    )
     found.append(disturbed("signals", "sigint-to-the-group", SCRIPTED, to_all, {130}))
     found.append(disturbed("signals", "sigint-in-the-background", SCRIPTED, in_background, {130}))
     found.append(disturbed("signals", "sighup-under-nohup", SCRIPTED, nohup, {0}))

@@ -39,7 +39,7 @@ def judge(seen: Seen) -> Verdict:
     for which, ended in (("the command", seen.first), ("the same command again", seen.again)):
         if ended.code is None:
             return Verdict("hung", f"{which} had not ended after {ended.seconds:.0f} s")
-        if ended.traceback:
+        if ended.traceback(quotes=seen.quotes):
             return Verdict("traceback", f"{which}: {_last_line(ended.err)}")
     if seen.again.code != 0:
         said = seen.again.message or _last_line(seen.again.err)

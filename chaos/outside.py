@@ -41,13 +41,16 @@ class Ended:
     def message(self) -> str:
         """What the command said last for people: from its last line that begins with `selfplay:`."""
         _, found, message = f"\n{self.err}".rpartition("\nselfplay: ")
-        return message.strip() if found and not message.startswith("warning:") else ""
+        return message.rstrip() if found and not message.startswith("warning:") else ""
 
-    @property
-    def traceback(self) -> bool:
-        """Whether the program itself ended in a traceback; a log that its message quotes may hold one."""
-        before = f"\n{self.err}".rpartition("\nselfplay: ")[0] or self.err
-        return "Traceback (most recent call last)" in before
+    def traceback(self, *, quotes: bool = False) -> bool:
+        """Whether the program itself ended in a traceback.
+
+        Args:
+            quotes: its message may quote a log, which may hold one.
+        """
+        own = self.err.rstrip().removesuffix(self.message) if quotes and self.message else self.err
+        return "Traceback (most recent call last)" in own
 
 
 class Running:

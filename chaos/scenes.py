@@ -240,3 +240,12 @@ def games() -> Path:
 
 
 CONVERT = Command(lambda: ("convert", str(games()), "--config", "tiny", "--val-fraction", "0.2"), output="out")
+EVALUATE = Command(
+    lambda: ("evaluate", "sharing", "--config", "tiny", "--opponent", "own-view", "--num-states", "200"), output="out"
+)
+CROSSPLAY = Command(
+    lambda: ("crossplay", "sharing", "own-view", "--config", "tiny", "--num-states", "100"), output="out"
+)
+REPORT = Command(lambda: ("report", str(games())), output="out/report.html")
+PLOTS = Command(lambda: ("report", str(games()), "--format", "svg"), output="out")
+STATES = Command(lambda: ("games", "--config", "tiny", "--num-train", "2000", "--num-test", "10"), output="out")
