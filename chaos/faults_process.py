@@ -133,7 +133,6 @@ def _signals(seed: int) -> list[Case]:
         found.append(disturbed("signals", f"{name}-twice", SCRIPTED, partial(twice, number), codes))
         codes = asked_to_stop(number)
         found.append(disturbed("signals", f"{name}-while-a-policy-plays", SERVED, partial(once, number), codes))
-    # Until the program has taken over, the interpreter itself ends: by a traceback, which only the first moments may show.
     found.append(
         disturbed("signals", "sigint-while-starting", SCRIPTED, partial(early, 1.0), {130, -SIGINT}, silent=True)
     )
@@ -141,7 +140,8 @@ def _signals(seed: int) -> list[Case]:
     found.append(disturbed("signals", "sigint-in-the-background", SCRIPTED, in_background, {130}))
     found.append(disturbed("signals", "sighup-under-nohup", SCRIPTED, nohup, {0}))
     found.append(disturbed("signals", "sigquit", SCRIPTED, partial(once, SIGQUIT), {-SIGQUIT, 131, 130}, silent=True))
-    stops = {0, 130, *KILLED, *asked_to_stop(SIGTERM), *asked_to_stop(SIGHUP)}
+    # A signal that comes before the program has begun ends the interpreter.
+    stops = {0, 130, *KILLED, *asked_to_stop(SIGTERM), *asked_to_stop(SIGHUP), -SIGINT, -SIGTERM, -SIGHUP}
     for count in range(1, 5):
         name = f"random-signals-{count}"
         found.append(disturbed("signals", name, SCRIPTED, partial(at_random, name), stops, silent=True))

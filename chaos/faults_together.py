@@ -10,7 +10,7 @@ from signal import SIGKILL
 
 from chaos.cases import Case
 from chaos.outside import Ended
-from chaos.scenes import CONVERT, EVALUATE, LONG, PATIENCE, REPORT, SCRIPTED, SERVED, Command, Scene, disturbed
+from chaos.scenes import CONVERT, EVALUATE, LONG, PATIENCE, REPORT, SCRIPTED, SERVED, Scene, disturbed
 from chaos.traces import differences, fingerprint
 
 KIND = "concurrent"
@@ -18,8 +18,8 @@ KIND = "concurrent"
 
 def cases(seed: int) -> list[Case]:
     del seed  # nothing here is random
-    alone = {"check": partial(_games_alone, ("games.jsonl",))}
-    both = {"check": partial(_games_alone, ("games.jsonl", "other.jsonl"))}
+    alone = partial(_games_alone, ("games.jsonl",))
+    both = partial(_games_alone, ("games.jsonl", "other.jsonl"))
     at_once = {
         "generates": (SCRIPTED, 2),
         "many-generates": (SCRIPTED, 4),
@@ -31,10 +31,10 @@ def cases(seed: int) -> list[Case]:
     return [
         disturbed(KIND, "generate-beside-generate", SCRIPTED, _refused_beside, {0}),
         disturbed(KIND, "generate-just-after-a-kill", SCRIPTED, _after_a_kill, {-SIGKILL}),
-        disturbed(KIND, "generate-beside-generate-of-another-file", SCRIPTED, _another_file, {0}, **both),
-        disturbed(KIND, "two-policies-on-one-server", SERVED, _another_file, {0}, **both),
-        disturbed(KIND, "convert-while-generate-writes", LONG, _convert_meanwhile, {0}, **alone),
-        disturbed(KIND, "report-while-generate-writes", SCRIPTED, _look_meanwhile, {0}, **alone),
+        disturbed(KIND, "generate-beside-generate-of-another-file", SCRIPTED, _another_file, {0}, check=both),
+        disturbed(KIND, "two-policies-on-one-server", SERVED, _another_file, {0}, check=both),
+        disturbed(KIND, "convert-while-generate-writes", LONG, _convert_meanwhile, {0}, check=alone),
+        disturbed(KIND, "report-while-generate-writes", SCRIPTED, _look_meanwhile, {0}, check=alone),
         disturbed(KIND, "converts-with-other-splits", CONVERT, _other_splits, {0}),
         *(
             disturbed(KIND, f"{name}-at-the-same-moment", command, partial(_at_once, count), {0})

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -107,6 +108,8 @@ class Room:
         self.mark = uuid.uuid4().hex
         self._count = 0
         self._scratch_before = set(_scratch())
+        self._seen: dict[int, psutil.Process] = {}
+        self._over = threading.Event()
         self._sockets: set[tuple[str, int]] = set()
         self._told: set[str] = set()
 
@@ -144,8 +147,23 @@ class Room:
         return self.start(*arguments, **how).ended(limit)
 
     def processes(self) -> list[psutil.Process]:
-        """The living processes that carry the mark."""
-        return [process for process in psutil.process_iter() if self._is_ours(process)]
+        """The living processes that carry the mark, and all that were ever seen to descend from them.
+
+        Servers and Ray's workers write their title over their environment, so that no mark can be read there.
+        """
+        found = {process.pid: process for process in psutil.process_iter() if self._is_marked(process)}
+        found |= {pid: process for pid, process in list(self._seen.items()) if _alive(process)}
+        for process in list(found.values()):
+            with contextlib.suppress(psutil.Error):
+                found |= {child.pid: child for child in process.children(recursive=True) if _alive(child)}
+        self._seen |= found
+        return list(found.values())
+
+    def watch(self) -> None:
+        """Look now and then, from a thread of its own, which processes there are and where they listen."""
+        while not self._over.wait(1.0):
+            with contextlib.suppress(psutil.Error):
+                self.note_sockets()
 
     def find(self, *words: str) -> list[psutil.Process]:
         """Of these, those whose command line has all these words."""
@@ -157,9 +175,9 @@ class Room:
                     found.append(process)
         return found
 
-    def _is_ours(self, process: psutil.Process) -> bool:
+    def _is_marked(self, process: psutil.Process) -> bool:
         try:
-            return process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE
+            return bool(process.environ().get(MARK) == self.mark and _alive(process))
         except (psutil.Error, OSError):
             return False
 
@@ -170,28 +188,36 @@ class Room:
         self._sockets |= listening
         return listening
 
-    def left(self) -> list[str]:
-        """What is still there after the commands: processes, files in temporary folders, listening sockets.
+    def left(self, *, files: bool = True) -> list[str]:
+        """What is still there after the commands: processes, listening sockets, files in temporary folders.
 
         What was told before is not told again.
+
+        Args:
+            files: look for files too; who was killed cannot remove its own, and the next command does.
         """
         deadline = time.monotonic() + GONE_WITHIN
-        while (found := set(self._left_now()) - self._told) and time.monotonic() < deadline:
+        while (found := set(self._left_now(files)) - self._told) and time.monotonic() < deadline:
             time.sleep(0.2)
         self._told |= found
         return sorted(found)
 
-    def _left_now(self) -> list[str]:
+    def _left_now(self, files: bool) -> list[str]:
         found = []
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
                 found.append(f"process {process.pid} {' '.join(process.cmdline())[:80] or process.name()}")
-        found += [f"file {path.relative_to(self.tmp)} in TMPDIR" for path in sorted(self.tmp.iterdir())]
-        found += [f"folder {path}" for path in _scratch() if path not in self._scratch_before and not _claimed(path)]
+        if files:
+            found += [f"file {path.relative_to(self.tmp)} in TMPDIR" for path in sorted(self.tmp.iterdir())]
+            new = [path for path in _scratch() if path not in self._scratch_before]
+            found += [f"folder {path}" for path in new if not _claimed(path)]
         if self._sockets:
             still = {(c.laddr.ip, c.laddr.port) for c in _listening() if c.pid is None}
             found += [f"socket {ip}:{port}" for ip, port in sorted(self._sockets & still)]
         return found
+
+    def stop_watching(self) -> None:
+        self._over.set()
 
     def end_all(self) -> None:
         """Kill whatever is left, by its mark, so that no case disturbs the next."""
@@ -207,11 +233,20 @@ def room(folder: Path) -> Iterator[Room]:
     # Its path is short, because the path of a socket of Ray's below it may have 107 characters at most.
     tmp = Path(tempfile.mkdtemp(prefix="chaos-"))
     place = Room(folder, tmp)
+    threading.Thread(target=place.watch, daemon=True).start()
     try:
         yield place
     finally:
+        place.stop_watching()
         place.end_all()
         shutil.rmtree(tmp, ignore_errors=True)
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
 
 
 def _scratch() -> list[Path]:

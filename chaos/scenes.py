@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -65,14 +65,21 @@ class Command:
     @cached_property
     def undisturbed(self) -> Undisturbed:
         """Made once, by running it."""
+        made = self.made
+        return Undisturbed(
+            fingerprint(made.parent if made.suffix else made, contents=self.contents), made.stat().st_size
+        )
+
+    @cached_property
+    def made(self) -> Path:
+        """The output of an undisturbed run."""
         with _making, contextlib.ExitStack() as stack:
             folder = Path(tempfile.mkdtemp(dir=shared()))
             scene = Scene(self, stack.enter_context(room(folder)), folder, stack)
             ended = scene.run()
             if ended.code != 0:
                 raise RuntimeError(f"{scene.line} fails undisturbed: {ended.err[-500:]}")
-            size = scene.output.stat().st_size
-            return Undisturbed(fingerprint(scene.written, contents=self.contents), size)
+            return scene.output
 
 
 class Scene:
@@ -175,7 +182,7 @@ def disturbed(
             place = stack.enter_context(room(folder))
             scene = Scene(command, place, folder, stack)
             first = cause(scene)
-            left = place.left()
+            left = place.left(files=first.code is not None and first.code >= 0)
             scene.heal()
             again = scene.run()
             left += place.left()
@@ -227,25 +234,13 @@ LONG = _served(num_games=2000)
 """Games enough that to convert them takes a while."""
 
 
-@cache
-def games() -> Path:
-    """A file of games with trajectories."""
-    with _making, contextlib.ExitStack() as stack:
-        folder = shared() / "games"
-        scene = Scene(LONG, stack.enter_context(room(folder)), folder, stack)
-        ended = scene.run()
-        if ended.code != 0:
-            raise RuntimeError(f"{scene.line} fails undisturbed: {ended.err[-500:]}")
-        return scene.output
-
-
-CONVERT = Command(lambda: ("convert", str(games()), "--config", "tiny", "--val-fraction", "0.2"), output="out")
+CONVERT = Command(lambda: ("convert", str(LONG.made), "--config", "tiny", "--val-fraction", "0.2"), output="out")
 EVALUATE = Command(
     lambda: ("evaluate", "sharing", "--config", "tiny", "--opponent", "own-view", "--num-states", "200"), output="out"
 )
 CROSSPLAY = Command(
     lambda: ("crossplay", "sharing", "own-view", "--config", "tiny", "--num-states", "100"), output="out"
 )
-REPORT = Command(lambda: ("report", str(games())), output="out/report.html")
-PLOTS = Command(lambda: ("report", str(games()), "--format", "svg"), output="out")
+REPORT = Command(lambda: ("report", str(LONG.made)), output="out/report.html")
+PLOTS = Command(lambda: ("report", str(LONG.made), "--format", "svg"), output="out")
 STATES = Command(lambda: ("games", "--config", "tiny", "--num-train", "2000", "--num-test", "10"), output="out")
