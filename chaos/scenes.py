@@ -74,6 +74,8 @@ class Command:
     def made(self) -> Path:
         """The output of an undisturbed run."""
         with _making, contextlib.ExitStack() as stack:
+            if (made := self.__dict__.get("made")) is not None:  # another thread was first
+                return Path(made)
             folder = Path(tempfile.mkdtemp(dir=shared()))
             scene = Scene(self, stack.enter_context(room(folder)), folder, stack)
             ended = scene.run()
