@@ -126,9 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ended, samples, episodes, left = play(asked.games, Path(folder))
     print(table(samples))
     print(f"memory grows by {slope(samples):.2f} MB in 10,000 games, after the first {WARM:.0%}")
-    print(
-        f"exit code {ended.code}, {episodes} of {asked.games} episodes, {ended.seconds:.0f} s; left: {left or 'nothing'}"
-    )
+    print(f"exit code {ended.code}, {episodes} of {asked.games} episodes, {ended.seconds:.0f} s")
+    print(f"left: {', '.join(left) or 'nothing'}")
     return 0 if ended.code == 0 and episodes == asked.games and not left else 1
 
 

@@ -323,12 +323,14 @@ def table(landed: Sequence[Landed], finished: Sequence[Finished]) -> str:
         wrong = sum(one.code not in expected_codes(one.number) for one in of_stage)
         said = ", ".join(f"{code}: {count}" for code, count in sorted(codes.items(), key=str))
         rows.append([stage, *(str(counts[name]) for name in SIGNALS), str(len(of_stage)), said, str(wrong),
-                     str(sum(bool(one.left) for one in of_stage)), str(sum(one.traceback for one in of_stage))])  # fmt: skip
+                     str(sum(bool(one.left) for one in of_stage)),
+                     str(sum(one.traceback for one in of_stage))])  # fmt: skip
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     right = sum(not run.problems and not run.left for run in finished)
-    lines.append(f"{len(finished)} runs, {right} as undisturbed; {sum(one.launched for one in landed)} signals beside a server "
-                 f"of the run's own, {sum(one.group for one in landed)} to the whole group")  # fmt: skip
+    launched, group = sum(one.launched for one in landed), sum(one.group for one in landed)
+    lines.append(f"{len(finished)} runs, {right} as undisturbed")
+    lines.append(f"{launched} of the signals came to runs with a server of their own, {group} to the whole group")
     lines += [f"run {run.run}: {'; '.join([*run.problems, *run.left])}" for run in finished if run.problems or run.left]
     for one in landed:
         if one.left or one.code not in expected_codes(one.number):
