@@ -140,7 +140,6 @@ def _taken_away() -> list[Case]:
         "games-file-removed": lambda scene: scene.output.unlink(),
         "games-file-emptied": lambda scene: os.truncate(scene.output, 0),
         "games-file-replaced": lambda scene: _replace(scene.output),
-        "arguments-file-removed": lambda scene: scene.output.with_suffix(".args.json").unlink(),
     }
     return [
         disturbed("taken away", name, SCRIPTED, partial(while_it_plays, take), {0, *REFUSED})
