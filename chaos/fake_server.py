@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import struct
 import threading
@@ -21,6 +22,10 @@ TEXT = "[message] Ava BLEU 0"
 Answer = dict[str, Any]
 Fault = Callable[[web.Request, int, Answer], Awaitable[web.StreamResponse]]
 """Answers a request of `/generate`, given its number from 1 and the honest answer."""
+
+
+_SILENT = logging.getLogger("chaos.silent")
+_SILENT.disabled = True
 
 
 @cache
@@ -87,7 +92,7 @@ class FakeServer:
     def _serve(self, ready: threading.Event) -> None:
         loop = self._loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
-        runner = web.AppRunner(self._app(), access_log=None)
+        runner = web.AppRunner(self._app(), access_log=None, logger=_SILENT)
         loop.run_until_complete(runner.setup())
         site = web.TCPSite(runner, "127.0.0.1", self.port, shutdown_timeout=0, reuse_address=True)
         loop.run_until_complete(site.start())

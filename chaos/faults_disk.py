@@ -6,8 +6,9 @@ import os
 import resource
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from chaos.cases import Case
@@ -23,15 +24,31 @@ def cases(seed: int) -> list[Case]:
     return [*_full(), *_limited(), *_read_only(), *_blocked(), *_taken_away()]
 
 
-def small_disk(scene: Scene, kib: int) -> None:
-    """Let the command write to a disk of its own; before it is given again, the disk grows.
+@cache
+def may_mount() -> bool:
+    """Whether we may mount disks here: only the machine's owner may, and not in every container."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            _mount("-t", "tmpfs", "chaos", folder)
+        except (OSError, subprocess.CalledProcessError):
+            return False
+        _unmount(folder)
+        return True
 
-    Only the machine's owner may mount one; for others no file may grow beyond the size.
+
+def small_disk(scene: Scene, kib: int) -> Callable[[], None] | None:
+    """Let the command write to a disk of its own, which grows before the command is given again.
+
+    Returns:
+        What the command's process must call at its start: where nothing may be mounted, it limits its files.
     """
+    if not may_mount():
+        return partial(limit_files, kib)
     scene.written.mkdir(parents=True, exist_ok=True)
     _mount("-t", "tmpfs", "-o", f"size={kib}k", "chaos", str(scene.written))
-    scene.to_the_end.callback(subprocess.run, ["umount", "--lazy", str(scene.written)], check=False)
+    scene.to_the_end.callback(_unmount, str(scene.written))
     scene.until_again.callback(_mount, "-o", "remount,size=512m", str(scene.written))
+    return None
 
 
 def limit_files(kib: int) -> None:
@@ -43,12 +60,13 @@ def _mount(*arguments: str) -> None:
     subprocess.run(["mount", *arguments], check=True, capture_output=True)
 
 
+def _unmount(place: str) -> None:
+    subprocess.run(["umount", "--lazy", place], check=False, capture_output=True)
+
+
 def _full() -> list[Case]:
     def on_a_small_disk(kib: int, scene: Scene) -> Ended:
-        if os.geteuid() != 0:
-            return scene.run(before=partial(limit_files, kib))
-        small_disk(scene, kib)
-        return scene.run()
+        return scene.run(before=small_disk(scene, kib))
 
     stages = {
         "generate": (SCRIPTED, 2000),
@@ -88,16 +106,18 @@ def _read_only() -> list[Case]:
     def read_only(scene: Scene) -> Ended:
         scene.written.mkdir(parents=True)
         place = str(scene.written)
-        if os.geteuid() == 0:  # whom no mode of a folder binds
+        if may_mount():  # whom no mode of a folder binds
             _mount("--bind", place, place)
             _mount("-o", "remount,bind,ro", place)
-            scene.until_again.callback(subprocess.run, ["umount", "--lazy", place], check=False)
+            scene.until_again.callback(_unmount, place)
         else:
             scene.written.chmod(0o555)
             scene.until_again.callback(scene.written.chmod, 0o755)
         return scene.run()
 
     stages = {"generate": SCRIPTED, "convert": CONVERT, "evaluate": EVALUATE, "report": REPORT, "games": STATES}
+    if os.geteuid() == 0 and not may_mount():
+        return []
     return [
         disturbed("read-only", f"read-only-{name}", command, read_only, REFUSED) for name, command in stages.items()
     ]

@@ -151,8 +151,7 @@ def _trainings() -> list[Case]:
         return running.ended(PATIENCE)
 
     def on_a_small_disk(scene: Scene) -> Ended:
-        small_disk(scene, 20_000)
-        return scene.start().ended(PATIENCE)
+        return scene.run(before=small_disk(scene, 20_000))
 
     def find(*words: str) -> Callable[[Scene], list[psutil.Process]]:
         return lambda scene: scene.room.find(*words)

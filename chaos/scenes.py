@@ -214,7 +214,7 @@ def dice(seed: int, name: str) -> random.Random:
 
 
 SCRIPTED = Command(
-    lambda: ("generate", "--config", "tiny", "--player0", "own-view", "--player1", "sharing", "--num-games", "4000")
+    lambda: ("generate", "--config", "tiny", "--player0", "own-view", "--player1", "sharing", "--num-games", "3000")
 )
 """Some seconds of play that need no server."""
 SHORT = {"num_games": 48, "plays_per_state": 4, "max_concurrency": 8, "max_failures": 4}
