@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import signal
@@ -25,6 +26,7 @@ MARK = "SELFPLAY_CHAOS_MARK"
 """An environment variable that all processes of one room inherit."""
 GONE_WITHIN = 15.0
 """Seconds in which whatever a command started must have ended after it."""
+_LIBC, _PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
 LIMIT = 300.0
 """Seconds after which a command counts as hung."""
 
@@ -137,7 +139,7 @@ class Room:
                 stdout=out_file if stdout is None else stdout,
                 stderr=err_file if stderr is None else stderr,
                 start_new_session=True,
-                preexec_fn=before,
+                preexec_fn=lambda: _at_start(before),
                 env={**os.environ, MARK: self.mark, "TMPDIR": str(self.tmp), "PYTHONPATH": str(ROOT), **(env or {})},
             )
         return Running(process, out, err)
@@ -240,6 +242,13 @@ def room(folder: Path) -> Iterator[Room]:
         place.stop_watching()
         place.end_all()
         shutil.rmtree(tmp, ignore_errors=True)
+
+
+def _at_start(before: Callable[[], None] | None) -> None:
+    """Tie a new process to us, so that none goes on when the harness itself is killed."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if before is not None:
+        before()
 
 
 def _alive(process: psutil.Process) -> bool:
