@@ -133,16 +133,9 @@ def stage_at_end(said: str, done: Sequence[str]) -> str:
     return "between stages" if begun in done else begun
 
 
-@dataclass
-class Server:
-    """A real server of the tiny model that stays up for many runs."""
-
-    url: str
-
-
 @contextlib.contextmanager
-def running_server(folder: Path) -> Iterator[Server]:
-    """Start it, and end it in the end."""
+def running_server(folder: Path) -> Iterator[str]:
+    """The address of a real server of the tiny model, which stays up for many runs."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = 20_000 + free.getsockname()[1] % 10_000  # SGLang also uses port + 10,000
@@ -154,7 +147,7 @@ def running_server(folder: Path) -> Iterator[Server]:
             if child.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the server did not start: {child.last_lines()}")
             time.sleep(0.5)
-        yield Server(url)
+        yield url
     finally:
         child.stop()
 
@@ -179,6 +172,8 @@ class Disturbed:
             "--output", str(self.path),
         )  # fmt: skip
         self.attempts = 0
+        self._killed = False
+        """Whether files of a killed attempt may lie about, which the next one removes as it begins."""
 
     def attempt(self, moment: Moment, usual: Mapping[str, float]) -> Landed | Ended | None:
         """Send one signal.
@@ -201,7 +196,8 @@ class Disturbed:
         if not alive or ended.code == 0:
             return ended
         stage = stage_at_end(ended.err, stages_done(self.path))
-        left = self.room.left(files=moment.number != "SIGKILL")
+        self._killed = moment.number == "SIGKILL" or (self._killed and stage_begun(ended.err) == "start-up")
+        left = self.room.left(files=not self._killed)
         self.room.end_all()
         return Landed(
             self.number, stage, moment.number, moment.group, self.launched, ended.code, left, ended.traceback()
@@ -368,12 +364,12 @@ async def _send(asked: argparse.Namespace, results: Results, config: Path) -> No
             return
         folder = asked.out.resolve() / f"job_{number}"
         folder.mkdir(exist_ok=True)
-        with running_server(folder) as server:
+        with running_server(folder) as server_url:
             with calibrated:
-                usual = undisturbed_seconds(asked.out.resolve(), config, server.url)
+                usual = undisturbed_seconds(asked.out.resolve(), config, server_url)
             while len(results.landed) < asked.signals:
                 run = results.next_run(taken)
-                url = None if run % LAUNCH_EVERY == LAUNCH_EVERY // 2 else server.url
+                url = None if run % LAUNCH_EVERY == LAUNCH_EVERY // 2 else server_url
                 landed, finished = disturbed_run(
                     run, asked.seed, asked.out.resolve() / f"run_{run}", config, url, usual
                 )
