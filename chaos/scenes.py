@@ -1,0 +1,248 @@
+"""A command, what it leaves undisturbed, and how a fault of it becomes a case."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import random
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from chaos.cases import Case, Verdict
+from chaos.fake_server import FakeServer, honest
+from chaos.judging import Seen, judge
+from chaos.outside import Ended, Room, Running, room
+from chaos.traces import Print, differences, fingerprint
+
+PATIENCE = 90.0
+"""Seconds after which a command without a real server or a training counts as hung."""
+_making = threading.RLock()
+
+
+@cache
+def shared() -> Path:
+    """A folder for what several cases need; it goes with this process."""
+    folder, owner = Path(tempfile.mkdtemp(prefix="chaos-shared-")), os.getpid()
+    atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == owner else None)
+    return folder
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """What a command leaves that nothing disturbed."""
+
+    print: Print
+    size: int
+    """Bytes of its output file."""
+
+
+@dataclass(frozen=True, eq=False)
+class Command:
+    """A command that faults disturb.
+
+    Attributes:
+        arguments: all but `--output` and the server's address; called when first needed.
+        output: what it writes, below the case's folder: a file or a folder.
+        served: whether it plays with a policy, on a server that each case has for itself.
+        contents: whether an undisturbed run always plays the same games, not only the same ids.
+        patience: seconds after which it counts as hung.
+    """
+
+    arguments: Callable[[], Sequence[str]]
+    output: str = "out/games.jsonl"
+    served: bool = False
+    contents: bool = True
+    patience: float = PATIENCE
+
+    @cached_property
+    def undisturbed(self) -> Undisturbed:
+        """Made once, by running it."""
+        made = self.made
+        return Undisturbed(
+            fingerprint(made.parent if made.suffix else made, contents=self.contents), made.stat().st_size
+        )
+
+    @cached_property
+    def made(self) -> Path:
+        """The output of an undisturbed run."""
+        with _making, contextlib.ExitStack() as stack:
+            if (made := self.__dict__.get("made")) is not None:  # another thread was first
+                return Path(made)
+            folder = Path(tempfile.mkdtemp(dir=shared()))
+            scene = Scene(self, stack.enter_context(room(folder)), folder, stack)
+            ended = scene.run()
+            if ended.code != 0:
+                raise RuntimeError(f"{scene.line} fails undisturbed: {ended.err[-500:]}")
+            return scene.output
+
+
+class Scene:
+    """A command in a room of its own, about to be disturbed."""
+
+    def __init__(self, command: Command, place: Room, folder: Path, stack: contextlib.ExitStack) -> None:
+        self.command, self.room = command, place
+        self.output = folder / command.output
+        self.written = self.output.parent if self.output.suffix else self.output
+        """The folder that holds all that it writes."""
+        self.lost: list[str] = []
+        """What went wrong beside what that folder shows."""
+        self.to_the_end = stack
+        self.until_again = contextlib.ExitStack()
+        """Closed before the same command is given again: takes the fault away."""
+        self.server = FakeServer()
+        if command.served:
+            self.server.start()
+            stack.callback(self.server.stop)
+        stack.callback(self.until_again.close)
+
+    @property
+    def line(self) -> tuple[str, ...]:
+        """The command line."""
+        served = ("--server-url", self.server.url) if self.command.served else ()
+        return (*self.command.arguments(), *served, "--output", str(self.output))
+
+    def start(self, *further: str, **how: Any) -> Running:
+        return self.room.start(*self.line, *further, **how)
+
+    def run(self, *further: str, **how: Any) -> Ended:
+        return self.start(*further, **how).ended(self.command.patience)
+
+    def grown(self, share: float) -> Callable[[], bool]:
+        """Whether the output file has a share of its undisturbed size."""
+        size = self.command.undisturbed.size * share
+
+        def reached() -> bool:
+            try:
+                return self.output.stat().st_size > size
+            except OSError:
+                return False
+
+        return reached
+
+    def started(self, share: float = 0.3, **how: Any) -> Running:
+        """The command, once it has written a share of its output."""
+        running = self.start(**how)
+        self.expect(running.when(self.grown(share)), f"it ended before {share:.0%} was written: {running.said[-200:]}")
+        return running
+
+    def expect(self, holds: bool, problem: str) -> None:
+        """Note a problem unless something holds."""
+        if not holds:
+            self.lost.append(problem)
+
+    def refused(self, *arguments: str) -> None:
+        """Expect another command to be refused by one line, as somebody is at work in the folder."""
+        ended = self.room.run(*arguments, limit=self.command.patience)
+        right = ended.code == 2 and len(ended.message.splitlines()) == 1
+        self.expect(right, f"`{' '.join(arguments[:2])} …` beside it ended with {ended.code}: {ended.message[:200]}")
+
+    def heal(self) -> None:
+        """Take the fault away."""
+        self.until_again.close()
+        if self.command.served:
+            self.server.stop()
+            self.server.fault = self.server.info = honest
+            self.server.start()
+
+
+Cause = Callable[[Scene], Ended]
+"""Runs the command with its fault."""
+
+
+def disturbed(
+    kind: str,
+    name: str,
+    command: Command,
+    cause: Cause,
+    codes: Collection[int],
+    *,
+    check: Callable[[Scene], Sequence[str]] | None = None,
+    names_server: bool = False,
+    **how: Any,
+) -> Case:
+    """The case of one fault.
+
+    Args:
+        codes: how the disturbed command may end.
+        check: what is wrong after all; by default, what differs from an undisturbed run.
+        names_server: the message must name the server's address.
+        how: further attributes of `Seen`.
+    """
+
+    def run(folder: Path) -> Verdict:
+        if check is None:
+            command.undisturbed  # noqa: B018  made before, so that it is not part of the fault
+        with contextlib.ExitStack() as stack:
+            place = stack.enter_context(room(folder))
+            scene = Scene(command, place, folder, stack)
+            first = cause(scene)
+            left = place.left(files=first.code is not None and first.code >= 0)
+            scene.heal()
+            again = scene.run()
+            left += place.left()
+            lost = [*scene.lost, *(check or _differs)(scene)]
+            names = (scene.server.url,) if names_server and first.code else ()
+            return judge(Seen(first, again, codes, lost, left, names, **how))
+
+    return Case(kind, name, run)
+
+
+def _differs(scene: Scene) -> list[str]:
+    found = fingerprint(scene.written, contents=scene.command.contents)
+    return differences(scene.command.undisturbed.print, found)
+
+
+def configured(**sections: dict[str, Any]) -> Path:
+    """A configuration file on top of the tiny one."""
+    text = json.dumps({"base": "tiny", **sections}, indent=1)
+    path = shared() / f"config-{abs(hash(text))}.yaml"
+    path.write_text(text)
+    return path
+
+
+def dice(seed: int, name: str) -> random.Random:
+    """The same random numbers whenever a case of this name is run with this seed."""
+    return random.Random(f"{seed} {name}")
+
+
+SCRIPTED = Command(
+    lambda: ("generate", "--config", "tiny", "--player0", "own-view", "--player1", "sharing", "--num-games", "3000")
+)
+"""Some seconds of play that need no server."""
+SHORT = {"num_games": 48, "plays_per_state": 4, "max_concurrency": 8, "max_failures": 4}
+
+
+def _served(**generate: int) -> Command:
+    def arguments() -> tuple[str, ...]:
+        file = configured(game={"max_length": 4}, generate=SHORT | generate, engine={"request_timeout": 2})
+        return ("generate", "--config", str(file))
+
+    return Command(arguments, served=True)
+
+
+SERVED = _served()
+"""192 requests of a policy to a server, eight at a time; gives up after five lost episodes."""
+PATIENT = _served(max_failures=1000)
+"""The same, but it goes on whatever is lost."""
+LONG = _served(num_games=2000)
+"""Games enough that to convert them takes a while."""
+
+
+CONVERT = Command(lambda: ("convert", str(LONG.made), "--config", "tiny", "--val-fraction", "0.2"), output="out")
+EVALUATE = Command(
+    lambda: ("evaluate", "sharing", "--config", "tiny", "--opponent", "own-view", "--num-states", "200"), output="out"
+)
+CROSSPLAY = Command(
+    lambda: ("crossplay", "sharing", "own-view", "--config", "tiny", "--num-states", "100"), output="out"
+)
+REPORT = Command(lambda: ("report", str(LONG.made)), output="out/report.html")
+PLOTS = Command(lambda: ("report", str(LONG.made), "--format", "svg"), output="out")
+STATES = Command(lambda: ("games", "--config", "tiny", "--num-train", "2000", "--num-test", "10"), output="out")
