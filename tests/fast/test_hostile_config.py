@@ -162,7 +162,7 @@ def test_no_key_takes_what_is_no_plausible_number(key):
         ("convert", "--val-fraction", "nan"),
         ("convert", "x" * 5_000),
         ("games", "--num-train", "9" * 30),
-        ("games", "--output", "/dev/null/x"),
+        ("games", "--num-train", "1", "--num-test", "1", "--output", "/dev/null/x"),
         ("evaluate", ""),
         ("evaluate", "random", "--state-seed", "9" * 30),
         ("show", "x" * 300),
