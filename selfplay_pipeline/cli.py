@@ -16,7 +16,7 @@ import typer
 import typer.core
 
 from selfplay_pipeline.cli_slime import slime_app
-from selfplay_pipeline.command_line import announced, earlier_names, program
+from selfplay_pipeline.command_line import LARGEST, announced, earlier_names, program
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.harmless import one_line
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-LARGEST = 2**31 - 1
-"""Of numbers on the command line, as of those in the configuration."""
 UsageError: Any = typer.BadParameter.__base__
 """A mistyped option, which typer does not export."""
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from selfplay_pipeline.command_line import announced, earlier_names
+from selfplay_pipeline.command_line import LARGEST, announced, earlier_names
 from selfplay_pipeline.harmless import one_line
 
 slime_app = typer.Typer(
@@ -19,7 +19,7 @@ slime_app = typer.Typer(
 
 @slime_app.command(context_settings=earlier_names(out="output", num_games="num-states"))
 def data(
-    num_states: Annotated[int, typer.Option(min=1, help="Game states, one row each.")] = 1000,
+    num_states: Annotated[int, typer.Option(min=1, max=LARGEST, help="Game states, one row each.")] = 1000,
     output: Annotated[Path, typer.Option(help="JSONL file, for slime's --prompt-data or --eval-prompt-data.")] = Path(
         "data/games.jsonl"
     ),
@@ -27,7 +27,7 @@ def data(
         str, typer.Option(help="YAML file, or built-in: default (DialOp's board), tiny, tiny4x4.")
     ] = "default",
     seed: Annotated[int | None, typer.Option(min=0, help="Seeds the game states.")] = None,
-    first_state: Annotated[int, typer.Option(min=0, help="Number of the first game state.")] = 0,
+    first_state: Annotated[int, typer.Option(min=0, max=LARGEST, help="Number of the first game state.")] = 0,
     max_length: Annotated[
         int | None,
         typer.Option(

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+LARGEST = 2**31 - 1
+"""Of numbers on the command line, as of those in the configuration."""
 announced: list[str] = []
 """Lines that a command says as soon as something begins; a command that is refused before says nothing but why."""
 

@@ -183,6 +183,8 @@ class RunDirectory:
         path = self.path / "state.json"
         if path.exists():
             self.state = read_model(path, RunState, "selfplay iterate")
+            if "iterations" not in self.state.model_fields_set:
+                raise UserError(f"{path}: field 'iterations' is missing; `selfplay iterate` writes this file")
         for number, stages in self.state.iterations.items():
             for stage, record in stages.items():
                 try:
