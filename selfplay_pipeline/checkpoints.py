@@ -5,6 +5,7 @@ SGLang and transformers fill up what is missing or misnamed with random weights,
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -253,3 +254,13 @@ def _some(names: list[str]) -> str:
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+def vocabulary_of(model: str) -> int | None:
+    """How many token ids a model has, by the `config.json` in its folder; None where it does not say."""
+    try:
+        config = json.loads((Path(model) / "config.json").read_text())
+        size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
+    return size if isinstance(size, int) and size > 0 else None

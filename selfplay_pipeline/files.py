@@ -244,16 +244,6 @@ def check_is_folder(path: Path) -> None:
         raise UserError(f"{path}: is a file; give a folder")
 
 
-def vocabulary_of(model: str) -> int | None:
-    """How many token ids a model has, by the `config.json` in its folder; None where it does not say."""
-    try:
-        config = json.loads((Path(model) / "config.json").read_text())
-        size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return None
-    return size if isinstance(size, int) and size > 0 else None
-
-
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
     """Hold `path` for one process at a time; the lock ends with the process, however it ends.

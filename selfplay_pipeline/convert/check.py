@@ -10,10 +10,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from selfplay_pipeline.checkpoints import vocabulary_of
 from selfplay_pipeline.convert.parquet import read_rows
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, row_tensors
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import vocabulary_of, write_text
+from selfplay_pipeline.files import write_text
 from selfplay_pipeline.games.matching import MatchingGame
 from selfplay_pipeline.generate.records import ChatMessage
 from selfplay_pipeline.generate.trajectory import ChatTokenizer

@@ -6,8 +6,8 @@ import json
 from functools import lru_cache
 from itertools import chain
 
+from selfplay_pipeline.checkpoints import vocabulary_of
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import vocabulary_of
 from selfplay_pipeline.games.matching import MatchingGame, MatchingState
 from selfplay_pipeline.games.types import Status
 from selfplay_pipeline.generate.records import SAME_REWARD, PlayRecord

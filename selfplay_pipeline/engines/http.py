@@ -110,8 +110,7 @@ async def _read(response: aiohttp.ClientResponse, url: str, longest: int, key: s
     try:
         return read_object(bytes(body))
     except ValueError as error:
-        kind = response.headers.get("Content-Type", "no content type")
-        what = f"{url} answered with {kind:.60}, not a JSON object ({error!s:.100})"
+        what = f"{url} answered with {response.content_type:.60}, not a JSON object ({error!s:.100})"
         raise RetriableError(f"{what}: {redacted(_words(body), key)}") from None
 
 

@@ -10,9 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.checkpoints import check_checkpoint
+from selfplay_pipeline.checkpoints import check_checkpoint, vocabulary_of
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import locked, vocabulary_of, write_json
+from selfplay_pipeline.files import locked, write_json
 from selfplay_pipeline.preflight import check_training
 from selfplay_pipeline.processes import Child, spawn
 from selfplay_pipeline.small_files import read_object

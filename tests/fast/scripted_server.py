@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -12,6 +12,31 @@ from aiohttp.test_utils import TestServer
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 
 T = TypeVar("T")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def answer_to(asked: dict[str, Any], ids: Sequence[int]) -> dict[str, Any]:
+    """What SGLang 0.5.12 answers when it samples these tokens.
+
+    It names the reason `length` once `max_new_tokens` are there, whatever the last one is.
+    """
+    reason = "length" if len(ids) >= asked["sampling_params"]["max_new_tokens"] else "stop"
+    meta = {"output_token_logprobs": [[-0.5, token, None] for token in ids], "finish_reason": {"type": reason}}
+    meta |= {"prompt_tokens": len(asked["input_ids"]), "cached_tokens": 0}
+    return {"output_ids": list(ids), "meta_info": meta}
+
+
+def serving(handlers: dict[str, Handler], act: Callable[[str], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine with the address of a server that answers each path so."""
+
+    async def run() -> T:
+        app = web.Application()
+        for path, handler in handlers.items():
+            app.router.add_route("*", path, handler)
+        async with TestServer(app) as server:
+            return await act(str(server.make_url("/")).rstrip("/"))
+
+    return asyncio.run(run())
 
 
 def answering(
@@ -20,8 +45,6 @@ def answering(
     requests: list[Any] | None = None,
 ) -> T:
     """Run a coroutine of the real engine with a server that answers with these tokens, one reply a request.
-
-    It names the reason as SGLang 0.5.12 does: `length` once `max_new_tokens` are there, whatever the last one is.
 
     Args:
         requests: gets the JSON of each request.
@@ -32,20 +55,10 @@ def answering(
         asked = await request.json()
         if requests is not None:
             requests.append(asked)
-        ids = list(next(left))
-        reason = "length" if len(ids) >= asked["sampling_params"]["max_new_tokens"] else "stop"
-        meta = {"output_token_logprobs": [[-0.5, token, None] for token in ids], "finish_reason": {"type": reason}}
-        meta |= {"prompt_tokens": len(asked["input_ids"]), "cached_tokens": 0}
-        return web.json_response({"output_ids": ids, "meta_info": meta})
+        return web.json_response(answer_to(asked, next(left)))
 
-    async def run() -> T:
-        app = web.Application()
-        app.router.add_post("/generate", generate)
-        async with TestServer(app) as server:
-            engine = SGLangEngine([str(server.make_url("/"))])
-            try:
-                return await act(engine)
-            finally:
-                await engine.close()
+    async def run(url: str) -> T:
+        async with SGLangEngine([url]) as engine:
+            return await act(engine)
 
-    return asyncio.run(run())
+    return serving({"/generate": generate}, run)

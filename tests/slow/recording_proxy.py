@@ -13,8 +13,9 @@ from aiohttp import web
 class RecordingProxy:
     """Forwards every request to `target`; keeps each `/generate` exchange in `exchanges`, in order of completion."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, port: int = 0) -> None:
         self.target = target
+        self.port = port
         self.exchanges: list[dict[str, Any]] = []
         self.paths: list[str] = []
         self.url = ""
@@ -37,9 +38,10 @@ class RecordingProxy:
         app.router.add_route("*", "/{path:.*}", self._forward)
         self._runner = web.AppRunner(app)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
         await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        self.port = self._runner.addresses[0][1]
+        self.url = f"http://127.0.0.1:{self.port}"
 
     async def _stop(self) -> None:
         await self._runner.cleanup()

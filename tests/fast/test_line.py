@@ -1,0 +1,271 @@
+"""What becomes of requests when a server dies, hangs, or comes back with something else. Real servers on loopback."""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from scripted_server import answer_to
+
+from selfplay_pipeline.engines.attached import AttachedServer
+from selfplay_pipeline.engines.sglang_engine import SGLangEngine
+from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
+from selfplay_pipeline.engines.types import EngineError, SamplingParams
+from selfplay_pipeline.engines.vitals import Vitals
+
+PARAMS = SamplingParams(1.0, 4, (9,))
+
+
+class Fake:
+    """What a server answers: a token, after `gate` opened; its health as told."""
+
+    def __init__(self, model: str = "m", healthy: bool = True) -> None:
+        self.gate, self.healthy, self.model, self.asked = asyncio.Event(), healthy, model, 0
+        app = web.Application()
+        app.router.add_post("/generate", self._generate)
+        app.router.add_get("/health_generate", self._health)
+        app.router.add_get("/model_info", self._info)
+        self.server = TestServer(app)
+
+    async def _generate(self, request: web.Request) -> web.Response:
+        self.asked += 1
+        asked = await request.json()
+        await self.gate.wait()
+        return web.json_response(answer_to(asked, [9]))
+
+    async def _health(self, request: web.Request) -> web.Response:
+        if not self.healthy:
+            await asyncio.Event().wait()
+        return web.Response()
+
+    async def _info(self, request: web.Request) -> web.Response:
+        return web.json_response({"model_path": self.model})
+
+    async def start(self, port: int = 0) -> str:
+        await self.server.start_server(port=port)
+        return str(self.server.make_url("/")).rstrip("/")
+
+
+@dataclass
+class Launched:
+    """Stands for a launched server: it has lives, and says whether its processes work."""
+
+    lives: list[Fake]
+    model: str = ""
+    url: str = ""
+    works: bool = False
+    ended: int = 0
+    restarts: int = 0
+    ours = True
+
+    async def begin(self) -> None:
+        self.url = await self.lives[0].start()
+
+    def computes(self) -> bool:
+        return self.works
+
+    async def end(self) -> None:
+        self.ended += 1
+
+    async def come_back(self, reason: str) -> None:
+        if self.restarts + 1 == len(self.lives):
+            raise EngineError(f"{reason}; no lives are left")
+        self.restarts += 1
+        await self.lives[self.restarts - 1].server.close()
+        self.url = await self.lives[self.restarts].start()
+
+
+async def ask(engine: SGLangEngine, many: int = 1):
+    return await asyncio.gather(*(engine.generate([1], PARAMS, session=str(n)) for n in range(many)))
+
+
+async def until(happened) -> None:
+    while not happened():
+        await asyncio.sleep(0.01)
+
+
+def test_many_requests_of_a_server_that_dies_start_it_again_once_and_all_are_answered():
+    async def play():
+        lives = [Fake(), Fake()]
+        lives[1].gate.set()
+        server = Launched(lives)
+        await server.begin()
+        async with SGLangEngine([server]) as engine:
+            asking = asyncio.create_task(ask(engine, 20))
+            await until(lambda: lives[0].asked == 20)
+            await lives[0].server.close()
+            return server.restarts, [done.token_ids for done in await asking]
+
+    assert asyncio.run(play()) == (1, [[9]] * 20)
+
+
+def test_without_lives_all_of_them_fail_with_the_reason():
+    async def play():
+        server = Launched([Fake()])
+        await server.begin()
+        async with SGLangEngine([server]) as engine:
+            asking = asyncio.create_task(ask(engine))
+            await until(lambda: server.lives[0].asked)
+            await server.lives[0].server.close()
+            await asking
+
+    with pytest.raises(EngineError, match=r"/generate: no connection .*; no lives are left"):
+        asyncio.run(play())
+
+
+def test_a_server_that_hangs_is_ended_started_again_and_asked_again():
+    async def play():
+        lives = [Fake(healthy=False), Fake()]
+        lives[1].gate.set()
+        server, said = Launched(lives), []
+        await server.begin()
+        async with SGLangEngine([server], hang_timeout=0.2, tell=said.append) as engine:
+            done = await ask(engine, 3)
+        return server.ended, server.restarts, len(done), said
+
+    ended, restarts, done, (said,) = asyncio.run(play())
+    assert (ended, restarts, done) == (1, 1, 3)
+    assert "hangs: no sign of life" in said
+
+
+@pytest.mark.parametrize("sign", ["health check", "work of its processes"])
+def test_a_busy_server_is_left_alone_while_it_shows_a_sign_of_life(sign):
+    async def play():
+        busy = Fake(healthy=sign == "health check")
+        server = Launched([busy], works=sign != "health check")
+        await server.begin()
+        async with SGLangEngine([server], hang_timeout=0.1) as engine:
+            asking = asyncio.create_task(ask(engine))
+            await asyncio.sleep(0.5)
+            busy.gate.set()
+            await asking
+        return server.ended
+
+    assert asyncio.run(play()) == 0
+
+
+def test_an_attached_server_that_comes_back_in_time_is_asked_again():
+    async def play():
+        first, second, said = Fake(), Fake(), []
+        second.gate.set()
+        server = AttachedServer(await first.start(), model="m", patience=30, tell=said.append)
+        async with SGLangEngine([server]) as engine:
+            asking = asyncio.create_task(ask(engine, 3))
+            await until(lambda: first.asked == 3)
+            port = first.server.port
+            await first.server.close()
+            await until(lambda: said)
+            await second.start(port)
+            return len(await asking), said
+
+    answered, said = asyncio.run(play())
+    assert answered == 3
+    assert "waiting up to 30 s" in said[0]
+    assert "answers again" in said[1]
+
+
+def test_an_attached_server_that_comes_back_with_another_model_is_not_asked():
+    async def play():
+        first, second, said = Fake(), Fake(model="other"), []
+        server = AttachedServer(await first.start(), model="m", patience=30, tell=said.append)
+        async with SGLangEngine([server], attempts=2) as engine:
+            asking = asyncio.create_task(ask(engine))
+            await until(lambda: first.asked)
+            port = first.server.port
+            await first.server.close()
+            await second.start(port)
+            await asking
+
+    with pytest.raises(EngineError, match="came back with other, not m"):
+        asyncio.run(play())
+
+
+def test_an_attached_server_is_waited_for_once_and_then_only_looked_for():
+    async def play():
+        gone = Fake()
+        said: list[str] = []
+        server = AttachedServer(await gone.start(), patience=0.1, tell=said.append)
+        await gone.server.close()
+        async with SGLangEngine([server]) as engine:
+            for _ in range(3):
+                with pytest.raises(EngineError, match="did not come back"):
+                    await ask(engine)
+        return said
+
+    assert len(asyncio.run(play())) == 1
+
+
+class Stub(ServerSpec):
+    """Launches a process that answers `/health`, or one that does nothing at all."""
+
+    def command(self, port: int) -> list[str]:
+        return [sys.executable, "-c", self.model.replace("PORT", str(port))]
+
+
+ANSWERS = """
+import http.server
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", PORT), Answer).serve_forever()
+"""
+
+
+def test_a_launched_server_that_is_killed_is_started_again_as_often_as_allowed(tmp_path):
+    async def play():
+        said: list[str] = []
+        server = SGLangServer(Stub(ANSWERS, "cpu", tmp_path / "log"), max_restarts=1, tell=said.append)
+        async with server:
+            await server.come_back("a hiccup")
+            assert not said, "it answered"
+            os.kill(server.child.pid, signal.SIGKILL)
+            await server.come_back("dead")
+            assert server.running
+            os.kill(server.child.pid, signal.SIGKILL)
+            with pytest.raises(EngineError, match=r"has ended with code -9.*started again 1 times"):
+                await server.come_back("dead")
+        return said
+
+    said = asyncio.run(play())
+    assert "has ended with code -9" in said[0]
+    assert "(1 of 1, engine.max_restarts)" in said[0]
+    assert len(said) == 2
+
+
+def test_a_server_that_does_nothing_while_it_starts_hangs(tmp_path):
+    async def play():
+        said: list[str] = []
+        spec = Stub("import time; time.sleep(300)", "cpu", tmp_path / "log")
+        async with SGLangServer(spec, hang_timeout=0.3, max_restarts=1, tell=said.append):
+            pass
+
+    with pytest.raises(EngineError, match="hangs while starting"):
+        asyncio.run(play())
+
+
+def test_a_process_works_sleeps_or_is_stopped():
+    done = threading.Event()
+    worker = threading.Thread(target=lambda: [sum(range(10_000)) for _ in iter(done.is_set, True)])
+    mine = Vitals(os.getpid())
+    worker.start()
+    time.sleep(0.1)
+    assert mine.working()
+    done.set()
+    worker.join()
+    pid = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "300")
+    try:
+        sleeper = Vitals(pid)
+        time.sleep(0.1)
+        assert not sleeper.working()
+        os.kill(pid, signal.SIGSTOP)
+        assert not mine.working(), "one of its children is stopped"
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)

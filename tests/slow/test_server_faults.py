@@ -1,0 +1,110 @@
+"""A server that dies, hangs or goes away costs time, and no game."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from recording_proxy import RecordingProxy
+from test_kill import Driver
+
+from selfplay_pipeline.generate.records import read_games
+
+GAMES, PLAYS = 480, 8
+CONFIG = """\
+game: {{size: 3, max_score: 9, scale_min: 1, scale_max: 1, max_length: 20, prompts: compact}}
+generate: {{num_games: {games}, plays_per_state: {plays}, temperature: 1.0, max_new_tokens: 48, max_concurrency: 4}}
+engine: {engine}
+"""
+IDS = sorted(f"s0-g{group:06d}-p{play}" for group in range(GAMES // PLAYS) for play in range(PLAYS))
+
+
+class Run:
+    """`selfplay generate` in a folder."""
+
+    def __init__(self, folder: Path, engine: str) -> None:
+        self.folder, self.games = folder, folder / "games.jsonl"
+        (folder / "config.yaml").write_text(CONFIG.format(games=GAMES, plays=PLAYS, engine=engine))
+
+    def begin(self, *options: str) -> Driver:
+        command = ("generate", "--config", str(self.folder / "config.yaml"), "--output", str(self.games), *options)
+        return Driver(self.folder, *command)
+
+    def ids(self) -> list[str]:
+        return sorted(record.game_id for record in read_games(self.games))
+
+    def said(self) -> str:
+        return (self.folder / "driver.log").read_text()
+
+    def played(self) -> int:
+        return self.games.read_bytes().count(b"\n") if self.games.exists() else 0
+
+    def wait_until(self, happened: Callable[[], bool], driver: Driver) -> None:
+        while not happened():
+            assert driver.process.poll() is None, self.said()
+            time.sleep(0.01)
+
+
+def signal_one(driver: Driver, named: bytes, number: signal.Signals) -> None:
+    """Send a signal to the driver's youngest process of that name."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if driver.mark.encode() in (entry / "environ").read_bytes() and named in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    assert found, named
+    os.kill(max(found), number)
+
+
+@pytest.mark.parametrize(
+    ("named", "number", "words"),
+    [
+        (b"sglang_launch", signal.SIGKILL, "has ended with code 137"),
+        (b"sglang::scheduler", signal.SIGSTOP, "hangs: no sign of life for 8 s (engine.hang_timeout)"),
+    ],
+    ids=["killed", "stopped"],
+)
+def test_a_launched_server_is_started_again_and_every_game_is_there_once(tmp_path, named, number, words):
+    run = Run(tmp_path, "{hang_timeout: 8}")
+    driver = run.begin()
+    run.wait_until(lambda: run.played() >= 5, driver)
+    signal_one(driver, named, number)
+    struck = run.played()
+    assert driver.process.wait(400) == 0, run.said()[-3000:]
+    assert struck < GAMES, "the server was struck after the last game"
+    assert run.ids() == IDS
+    assert words in run.said()
+    assert "starting it again with data/tiny_model (1 of 3, engine.max_restarts)" in run.said()
+    driver.assert_nothing_is_left()
+
+
+def test_what_an_attached_server_lost_is_played_by_the_same_command_when_it_is_back(tmp_path, sglang_server):
+    run = Run(tmp_path, "{reconnect_timeout: 2}")
+    with RecordingProxy(sglang_server.url) as proxy:
+        driver = run.begin("--server-url", proxy.url)
+        run.wait_until(lambda: run.played() >= 5, driver)
+    assert driver.process.wait(200) == 1
+    kept = run.games.read_bytes()
+    missing = GAMES - run.played()
+    assert 0 < missing < GAMES
+    assert f"{missing} of {GAMES} plays are missing" in run.said()
+    with RecordingProxy(sglang_server.url, proxy.port):
+        assert run.begin("--server-url", proxy.url).process.wait(200) == 0, run.said()[-3000:]
+    assert run.games.read_bytes().startswith(kept)
+    assert run.ids() == IDS
+
+
+def test_an_attached_server_that_is_back_in_time_loses_nothing(tmp_path, sglang_server):
+    run = Run(tmp_path, "{reconnect_timeout: 100}")
+    with RecordingProxy(sglang_server.url) as proxy:
+        driver = run.begin("--server-url", proxy.url)
+        run.wait_until(lambda: run.played() >= 5, driver)
+    run.wait_until(lambda: "waiting up to 100 s for it" in run.said(), driver)
+    with RecordingProxy(sglang_server.url, proxy.port):
+        assert driver.process.wait(200) == 0, run.said()[-3000:]
+    assert run.ids() == IDS
+    assert "answers again" in run.said()
