@@ -161,7 +161,14 @@ def test_kill_9_inside_each_stage_and_at_each_boundary_loses_nothing_and_repeats
 
 def test_no_other_machine_can_reach_a_socket_of_playing_or_of_training(killed):
     commands = " ".join(listener.command for listener in killed.listeners)
-    for of_playing_or_training in ("sglang_launch", "raylet", "gcs_server", "verl_main", "TransferQueue"):
+    for of_playing_or_training in (
+        "sglang_launch",
+        "sglang::scheduler",
+        "raylet",
+        "gcs_server",
+        "verl_main",
+        "TransferQueue",
+    ):
         assert of_playing_or_training in commands
     assert [listener for listener in sorted(killed.listeners) if not listener.is_local] == []
 
