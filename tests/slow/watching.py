@@ -34,13 +34,16 @@ class Listener:
         return address.is_loopback
 
 
-def carriers(mark: str) -> list[psutil.Process]:
-    """Processes with the mark in their environment; every descendant of a marked process inherits it."""
-    found = []
+def carriers(mark: str) -> set[psutil.Process]:
+    """Processes with the mark in their environment, and their descendants, which inherit it.
+
+    SGLang's processes rename themselves, which writes over their environment, so that they do not show it.
+    """
+    found = set()
     for process in psutil.process_iter():
         try:
-            if mark in process.environ().values():
-                found.append(process)
+            if process not in found and mark in process.environ().values():
+                found |= {process, *process.children(recursive=True)}
         except psutil.Error:
             continue
     return found
