@@ -61,6 +61,8 @@ class Child:
         """End the command and all its descendants; returns when they are gone."""
         if self._process.stdin is not None and not self._process.stdin.closed:
             self._process.stdin.close()
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)  # a supervisor that is stopped could end nothing
         try:
             self._process.wait(GRACE_SECONDS + 5)
         except subprocess.TimeoutExpired:

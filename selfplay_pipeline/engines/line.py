@@ -120,6 +120,8 @@ class Line:
                     except ServerGoneError as error:
                         await self._come_back(life, str(error))
                         raise
+                    if "meta_info" not in answer:  # a proxy's word for a server that is not ready
+                        raise RetriableError(f"{self.url}/generate answered without meta_info")
                     self._answers += 1
                     return answer
         raise AssertionError("unreachable")

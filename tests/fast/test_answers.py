@@ -136,7 +136,7 @@ def test_an_answer_that_trickles_ends_at_the_timeout():
         async with SGLangEngine([url], request_timeout=0.1) as engine:
             await engine.generate(PROMPT, PARAMS)
 
-    with pytest.raises(EngineError, match="gave no answer within 0.1 s"):
+    with pytest.raises(EngineError, match=r"gave no answer within 0\.1 s"):
         serving({"/generate": trickle}, act)
 
 
@@ -198,8 +198,7 @@ def test_whatever_is_answered_is_a_completion_within_the_rules_or_an_engine_erro
         return
     try:
         done = completion_of(read_object(body), PARAMS, len(PROMPT), "u", VOCABULARY)
-    except (EngineError, ValueError) as error:
-        assert isinstance(error, EngineError) or type(error) is ValueError
+    except (EngineError, ValueError):
         return
     assert len(done.token_ids) == len(done.logprobs) <= PARAMS.max_new_tokens
     assert all(type(token) is int and 0 <= token < VOCABULARY for token in done.token_ids)

@@ -421,15 +421,15 @@ class TestGenerate:
         turns = [[json.loads(line)["turns"] for line in lines] for lines in played]
         assert turns[0] == turns[1]
 
-    def test_one_failed_partner_costs_one_play_and_the_cost_of_all_is_added_up(self, endpoint, tmp_path):
+    def test_a_play_that_a_partner_failed_is_played_again_and_the_cost_of_all_is_added_up(self, endpoint, tmp_path):
         endpoint.script = [fails(500)]
         summary = generate(settings(endpoint), tmp_path / "games.jsonl")
         records = list(read_games(tmp_path / "games.jsonl"))
-        statuses = sorted(record.outcome.status for record in records)
-        assert statuses == [Status.AGREED] * 5 + [Status.ENGINE_FAILURE]
+        assert [record.outcome.status for record in records] == [Status.AGREED] * 6
         assert all(record.trajectories == [] and record.prompt_tokens == 0 for record in records)
         written = json.loads((tmp_path / "games.summary.json").read_text())["partner"]
-        assert written == summary.partner.model_dump() == sum((r.partner for r in records), PartnerUsage()).model_dump()
+        kept = sum((r.partner for r in records), PartnerUsage())
+        assert written == summary.partner.model_dump() == (kept + PartnerUsage(requests=1)).model_dump()
         assert written["requests"] == len(endpoint.requests)
         assert written["prompt_tokens"] == 100 * (len(endpoint.requests) - 1)
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import signal
+import threading
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -105,18 +107,135 @@ def test_a_file_of_unknown_origin_is_refused(tmp_path):
         run(job(path))
 
 
-def test_engine_failures_are_recorded_and_past_the_limit_stop_the_run(tmp_path):
+class Away(Flaky):
+    """The real engine, which fails a number of requests and then answers again."""
+
+    async def generate(self, prompt_ids, params, *, session=""):
+        self.left -= 1
+        if self.left >= 0:
+            raise self.error("away for a while")
+        return await policy().generate(prompt_ids, params, session=session)
+
+
+def ids_in(path: Path) -> list[str]:
+    return sorted(record.game_id for record in read_games(path))
+
+
+ALL = [f"s0-g{group:06d}-p{play}" for group in range(3) for play in range(2)]
+
+
+def test_more_lost_plays_than_allowed_stop_the_run_and_the_same_command_plays_them(tmp_path):
+    path = tmp_path / "games.jsonl"
     with pytest.raises(BaseExceptionGroup) as caught:
-        run(job(tmp_path / "games.jsonl", max_failures=2, max_concurrency=1), Flaky(0, EngineError))
-    assert "3 plays were lost to the engine or the partner" in str(caught.value.exceptions[0])
-    records = list(read_games(tmp_path / "games.jsonl"))
-    assert [record.outcome.status for record in records] == [Status.ENGINE_FAILURE] * 3
+        run(job(path, max_failures=2, max_concurrency=1), Flaky(0, EngineError))
+    assert "3 plays were lost to the engine or the partner, the last to: on purpose" in str(caught.value.exceptions[0])
+    assert "6 of 6 plays are missing" in str(caught.value.exceptions[0])
+    assert path.read_bytes() == b"", "a play that is lost is not written"
+    assert run(job(path)).failures == 0
+    assert ids_in(path) == ALL
+
+
+def test_plays_lost_for_a_while_are_played_at_the_end_of_the_same_run(tmp_path):
+    summary = run(job(tmp_path / "games.jsonl", max_concurrency=1), Away(4, EngineError))
+    assert ids_in(tmp_path / "games.jsonl") == ALL
+    assert (summary.plays, summary.failures) == (6, 0)
+    assert "engine_failure" not in (tmp_path / "games.summary.json").read_text()
+
+
+def test_what_is_lost_twice_is_counted_and_played_by_the_same_command(tmp_path):
+    path = tmp_path / "games.jsonl"
+
+    class Unlucky(Flaky):
+        async def generate(self, prompt_ids, params, *, session=""):
+            if session.startswith(ALL[3]):
+                raise EngineError("on purpose")
+            return await policy().generate(prompt_ids, params, session=session)
+
+    summary = run(job(path), Unlucky(0, EngineError))
+    assert (summary.plays, summary.failures) == (6, 1)
+    assert json.loads((tmp_path / "games.summary.json").read_text())["statuses"]["engine_failure"] == 1
+    kept = path.read_text()
+    assert run(job(path)).failures == 0
+    assert path.read_text().startswith(kept)
+    assert ids_in(path) == ALL
+
+
+def test_lost_plays_in_a_file_of_an_earlier_version_are_replaced(tmp_path):
+    path = tmp_path / "games.jsonl"
+    run(job(path))
+    lines = path.read_text().splitlines(keepends=True)
+    lost = json.loads(lines[2])
+    lost["outcome"] |= {"status": "engine_failure", "score": 0, "normalized_reward": 0, "proposal": None}
+    path.write_text("".join([*lines[:2], json.dumps(lost) + "\n", *lines[3:]]))
+    summary = run(job(path))
+    assert ids_in(path) == ALL
+    assert (summary.plays, summary.failures) == (6, 0)
+    assert path.read_text().startswith("".join([*lines[:2], *lines[3:]]))
+    assert [file.name for file in tmp_path.iterdir() if file.name.endswith(".tmp")] == []
 
 
 def test_a_run_without_a_single_play_is_no_success(tmp_path):
     with pytest.raises(EngineError, match=r"all 6 plays were lost to the engine or the partner, the last to: "):
         run(job(tmp_path / "games.jsonl", max_failures=16), Flaky(0, EngineError))
     assert not (tmp_path / "games.summary.json").exists()
+
+
+@pytest.mark.parametrize("concurrency", [1, 64])
+def test_ctrl_c_is_heard_between_two_games_of_scripted_players(tmp_path, concurrency):
+    task = job(tmp_path / "games.jsonl", num_groups=50_000, max_concurrency=concurrency)
+    game = make_game(config().game)
+    players = [Scripted("silent")] * 2
+    played: list[int] = []
+
+    def on_play(summary):
+        played.append(summary.plays)
+        if summary.plays == 20:
+            signal.raise_signal(signal.SIGINT)
+
+    states = lambda number: game.sample_state(state_rng(0, 0))  # noqa: E731
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(run_generate(task, game, states, lambda number: players, on_play))
+    assert played[-1] <= 21
+    assert len(ids_in(task.output)) == played[-1]
+
+
+def test_ctrl_c_is_heard_while_a_state_is_sampled(tmp_path):
+    task = job(tmp_path / "games.jsonl", max_concurrency=2)
+    game = make_game(config().game)
+    never = threading.Event()
+
+    def states(number):
+        threading.Timer(0.05, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
+        never.wait(20)
+        return game.sample_state(state_rng(0, 0))
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(run_generate(task, game, states, lambda number: [Scripted("silent")] * 2))
+    never.set()
+    assert ids_in(task.output) == []
+
+
+def test_a_state_is_sampled_once_for_all_plays_of_its_group(tmp_path):
+    asked: list[int] = []
+    game = make_game(config().game)
+
+    def states(number):
+        asked.append(number)
+        return game.sample_state(state_rng(0, number))
+
+    task = job(tmp_path / "games.jsonl")
+    asyncio.run(run_generate(task, game, states, lambda number: [Scripted("silent")] * 2))
+    assert sorted(asked) == [0, 1, 2]
+
+
+def test_a_state_that_cannot_be_sampled_ends_the_run_with_the_reason(tmp_path):
+    def states(number):
+        raise UserError("no such state")
+
+    game, task = make_game(config().game), job(tmp_path / "games.jsonl")
+    with pytest.raises(BaseExceptionGroup) as caught:
+        asyncio.run(run_generate(task, game, states, lambda number: [Scripted("silent")] * 2))
+    assert str(caught.value.exceptions[0]) == "no such state"
 
 
 def test_a_run_whose_plays_all_end_for_lack_of_context_fails_and_keeps_the_plays(tmp_path):

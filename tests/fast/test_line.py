@@ -26,29 +26,37 @@ class Fake:
     """What a server answers: a token, after `gate` opened; its health as told."""
 
     def __init__(self, model: str = "m", healthy: bool = True) -> None:
-        self.gate, self.healthy, self.model, self.asked = asyncio.Event(), healthy, model, 0
-        app = web.Application()
-        app.router.add_post("/generate", self._generate)
-        app.router.add_get("/health_generate", self._health)
-        app.router.add_get("/model_info", self._info)
-        self.server = TestServer(app)
+        self.gate, self.healthy, self.model, self.asked, self.dead = asyncio.Event(), healthy, model, 0, False
+        self.app = web.Application()
+        self.app.router.add_post("/generate", self._generate)
+        self.app.router.add_get("/health_generate", self._health)
+        self.app.router.add_get("/model_info", self._info)
 
     async def _generate(self, request: web.Request) -> web.Response:
         self.asked += 1
         asked = await request.json()
         await self.gate.wait()
+        if self.dead:
+            request.transport.abort()
         return web.json_response(answer_to(asked, [9]))
 
     async def _health(self, request: web.Request) -> web.Response:
         if not self.healthy:
-            await asyncio.Event().wait()
+            await self.gate.wait()
         return web.Response()
 
     async def _info(self, request: web.Request) -> web.Response:
         return web.json_response({"model_path": self.model})
 
+    async def die(self) -> None:
+        """Close all connections, those of requests under way too."""
+        self.dead = True
+        self.gate.set()
+        await self.server.close()
+
     async def start(self, port: int = 0) -> str:
-        await self.server.start_server(port=port)
+        self.server = TestServer(self.app, port=port)
+        await self.server.start_server()
         return str(self.server.make_url("/")).rstrip("/")
 
 
@@ -77,7 +85,7 @@ class Launched:
         if self.restarts + 1 == len(self.lives):
             raise EngineError(f"{reason}; no lives are left")
         self.restarts += 1
-        await self.lives[self.restarts - 1].server.close()
+        await self.lives[self.restarts - 1].die()
         self.url = await self.lives[self.restarts].start()
 
 
@@ -99,8 +107,9 @@ def test_many_requests_of_a_server_that_dies_start_it_again_once_and_all_are_ans
         async with SGLangEngine([server]) as engine:
             asking = asyncio.create_task(ask(engine, 20))
             await until(lambda: lives[0].asked == 20)
-            await lives[0].server.close()
-            return server.restarts, [done.token_ids for done in await asking]
+            await lives[0].die()
+            answered = [done.token_ids for done in await asking]
+            return server.restarts, answered
 
     assert asyncio.run(play()) == (1, [[9]] * 20)
 
@@ -112,7 +121,7 @@ def test_without_lives_all_of_them_fail_with_the_reason():
         async with SGLangEngine([server]) as engine:
             asking = asyncio.create_task(ask(engine))
             await until(lambda: server.lives[0].asked)
-            await server.lives[0].server.close()
+            await server.lives[0].die()
             await asking
 
     with pytest.raises(EngineError, match=r"/generate: no connection .*; no lives are left"):
@@ -159,10 +168,11 @@ def test_an_attached_server_that_comes_back_in_time_is_asked_again():
             asking = asyncio.create_task(ask(engine, 3))
             await until(lambda: first.asked == 3)
             port = first.server.port
-            await first.server.close()
+            await first.die()
             await until(lambda: said)
             await second.start(port)
-            return len(await asking), said
+            answered = len(await asking)
+            return answered, said
 
     answered, said = asyncio.run(play())
     assert answered == 3
@@ -178,7 +188,7 @@ def test_an_attached_server_that_comes_back_with_another_model_is_not_asked():
             asking = asyncio.create_task(ask(engine))
             await until(lambda: first.asked)
             port = first.server.port
-            await first.server.close()
+            await first.die()
             await second.start(port)
             await asking
 
@@ -191,7 +201,7 @@ def test_an_attached_server_is_waited_for_once_and_then_only_looked_for():
         gone = Fake()
         said: list[str] = []
         server = AttachedServer(await gone.start(), patience=0.1, tell=said.append)
-        await gone.server.close()
+        await gone.die()
         async with SGLangEngine([server]) as engine:
             for _ in range(3):
                 with pytest.raises(EngineError, match="did not come back"):

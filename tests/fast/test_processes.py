@@ -48,6 +48,17 @@ def test_a_daemon_of_the_child_ends_with_it(tmp_path, stopped):
     wait_until_none(mark)
 
 
+def test_a_child_is_stopped_also_when_its_supervisor_is_stopped(tmp_path):
+    mark = f"mark-{os.urandom(8).hex()}"
+    child = spawn([sys.executable, "-c", DAEMON.format(seconds=300)], tmp_path / "log", {"SELFPLAY_MARK": mark})
+    while sleepers(mark) < 3 and child.poll() is None:
+        time.sleep(0.02)
+    os.kill(child.pid, signal.SIGSTOP)
+    child.stop()
+    assert child.poll() != -signal.SIGKILL, "its supervisor ended by itself, and with it all others"
+    wait_until_none(mark)
+
+
 def test_kill_9_of_the_driver_ends_its_children(tmp_path):
     mark = f"mark-{os.urandom(8).hex()}"
     driver = (
