@@ -9,8 +9,8 @@ from typing import Literal
 
 Outcome = Literal["handled", "traceback", "hung", "accepted", "obscure", "lost", "left"]
 """`handled` is the only good one. `obscure`: refused, but the message does not say what is wrong, where and what to do.
-`accepted`: a bad input ended with exit code 0. `lost`: after the same command was given again, an episode was missing or
-there twice. `left`: a process, a file or a socket was left behind."""
+`accepted`: a bad input ended with exit code 0. `lost`: after the same command was given again, an episode was missing
+or there twice. `left`: a process, a file or a socket was left behind."""
 
 
 @dataclass(frozen=True)

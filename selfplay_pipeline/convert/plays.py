@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
-from itertools import chain
 
 from selfplay_pipeline.checkpoints import vocabulary_of
 from selfplay_pipeline.errors import UserError
@@ -43,7 +42,7 @@ def _load(state: str) -> MatchingState:
 
 def _check_ids(record: PlayRecord, vocabulary: int | None) -> None:
     for number, seat in enumerate(record.trajectories):
-        if vocabulary and max(chain(seat.prompt_ids, seat.response_ids), default=0) >= vocabulary:
+        if vocabulary and max(map(max, filter(None, (seat.prompt_ids, seat.response_ids))), default=0) >= vocabulary:
             fault = seat.fault(vocabulary)
             assert fault is not None
             raise ValueError(f"field 'trajectories.{number}.{fault.field}': {fault.what} ({record.policy.checkpoint})")

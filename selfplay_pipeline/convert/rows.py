@@ -62,7 +62,7 @@ def play_to_rows(record: PlayRecord, plays_per_state: int) -> list[dict[str, Any
     for seat in record.trajectories:
         if not seat.response_ids:
             continue
-        messages = [message.model_dump() for message in seat.messages]
+        messages = [{"role": message.role, "content": message.content} for message in seat.messages]
         rows.append(
             {
                 "data_source": DATA_SOURCE,

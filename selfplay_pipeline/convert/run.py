@@ -20,7 +20,7 @@ from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, play_to_rows
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import locked, replacing, write_text
 from selfplay_pipeline.games.types import Status
-from selfplay_pipeline.generate.records import SCHEMA_VERSION, PlayRecord, parse_play, read_lines
+from selfplay_pipeline.generate.records import CHECKED, READ_AT_ONCE, SCHEMA_VERSION, PlayRecord, parse_play, read_lines
 
 PLAYS_PER_WRITE = 256
 
@@ -225,7 +225,7 @@ def _second_pass(
     buffers: dict[str, list[dict[str, Any]]] = {"train": [], "val": []}
     done = 0
     with (
-        games.open("rb") as file,
+        games.open("rb", buffering=READ_AT_ONCE) as file,
         replacing(out_dir / "val.parquet") as new_val,
         replacing(out_dir / "train.parquet") as new_train,
         pq.ParquetWriter(new_train, schema) as train,
@@ -244,7 +244,7 @@ def _second_pass(
             done += len(line)
             on_bytes(done)
             name = "val" if index.groups[position] in val_groups else "train"
-            rows = play_to_rows(PlayRecord.model_validate_json(line), report.plays_per_state)
+            rows = play_to_rows(PlayRecord.model_validate_json(line, context=CHECKED), report.plays_per_state)
             for row in rows:
                 report.tokens += len(row["prompt_ids"]) + len(row["response_ids"])
                 report.trained_tokens += sum(row["response_mask"])
