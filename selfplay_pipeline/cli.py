@@ -56,7 +56,7 @@ class Commands(typer.core.TyperGroup):
                 raise
             if error.filename is None:
                 _fail(error.strerror or str(error), 1)
-            _fail(f"{os.fsdecode(error.filename)}: {error.strerror}; give another file or folder, or fix this one", 2)
+            _fail(f"{error.filename}: {error.strerror}; give another file or folder, or fix this one", 2)
         except Exception as error:
             if os.environ.get("SELFPLAY_DEBUG") or not _expected(error):
                 raise
