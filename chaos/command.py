@@ -70,9 +70,17 @@ def run_program(command: Sequence[str], folder: Path, limits: Limits = Limits())
 
 
 def begin() -> None:
-    """Start the server. What it is to inherit must be set before."""
+    """Start the server, and wait until it has imported everything, which counts for no command."""
     os.environ.update(SETTINGS)
-    multiprocessing.get_context("forkserver").set_forkserver_preload(list(IMPORTED))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(IMPORTED))
+    first = context.Process(target=nothing)
+    first.start()
+    first.join()
+
+
+def nothing() -> None:
+    """What the first process does."""
 
 
 def stop() -> None:

@@ -60,10 +60,6 @@ def inputs(rng: Random) -> Iterator[Input]:
         yield Input(KIND, f"key {name}", COMMAND, r"OPENAI_API_KEY", configured(model="m"), {"OPENAI_API_KEY": key})
     for iterate in (("iterate", "--dry-run", "--opponent", "chat"), ("evaluate", "chat", "--num-states", "2")):
         yield Input(KIND, f"{iterate[0]}, key missing", iterate, r"OPENAI_API_KEY", env={"OPENAI_API_KEY": ""})
-    yield Input(
-        KIND, "nobody listens", COMMAND, r"127\.0\.0\.1:9|endpoint|partner",
-        configured(base_url=CLOSED, max_retries=0), codes=(1, 2),
-    )  # fmt: skip
     yield from _caches()
 
 

@@ -129,6 +129,7 @@ def test_cases_that_are_in_the_results_are_not_run_again(tmp_path, monkeypatch, 
 
         return Case("kind", name, tried)
 
+    monkeypatch.setattr(harness, "begin", lambda: None)
     monkeypatch.setattr(harness, "chosen", lambda options: [case("one", "handled"), case("two", "accepted")])
     arguments = ["--results", str(tmp_path / "results.jsonl")]
     assert harness.main(arguments) == 1
