@@ -243,7 +243,7 @@ def _suspend(master: int, running: Running) -> None:
 
 
 _TYPED: dict[str, tuple[Callable[[int, Running], None], set[int]]] = {
-    "terminal-gone": (_hang_up, asked_to_stop(SIGHUP)),
+    "terminal-gone": (_hang_up, {1, *asked_to_stop(SIGHUP)}),
     "ctrl-c-typed": (_type(b"\x03"), {130}),
     "ctrl-c-typed-twice": (_type(b"\x03", b"\x03"), {130, -SIGINT}),
     "ctrl-z-typed-and-continued": (_suspend, {0}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from signal import SIGHUP, SIGINT, SIGKILL, SIGSTOP, SIGTERM, Signals
@@ -104,7 +105,7 @@ def _launched() -> list[Case]:
 
 
 def _all_played(scene: Scene) -> list[str]:
-    found = fingerprint(scene.written, contents=False)["games.jsonl"]
+    found = fingerprint(scene.written, contents=False).get("games.jsonl", Counter())
     missing = [episode for episode in IDS if found[episode] == 0]
     twice = [episode for episode, count in found.items() if count > 1 or episode not in IDS]
     return [*([f"{len(missing)} episodes are missing, such as {missing[0]}"] if missing else []),

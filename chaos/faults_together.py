@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Sequence
 from functools import partial
-from signal import SIGKILL
+from signal import SIGCONT, SIGKILL, SIGSTOP
 
 from chaos.cases import Case
 from chaos.outside import Ended
@@ -108,12 +108,19 @@ def _look_meanwhile(scene: Scene) -> Ended:
 
 
 def _other_splits(scene: Scene) -> Ended:
-    """Two that would write other files: the folder must hold one's, not a mixture."""
-    running = [scene.start(), scene.start("--val-fraction", "0.5")]
-    ended = [one.ended(PATIENCE) for one in running]
-    for one in ended:
+    """Another one that splits otherwise, while the first holds still in the midst of writing."""
+    running = scene.start()
+    running.when(lambda: any(path.suffix == ".tmp" for path in scene.written.glob(".*")))
+    running.send(SIGSTOP)
+    other = scene.run("--val-fraction", "0.5")
+    running.send(SIGCONT)
+    ended = running.ended(PATIENCE)
+    for one in (ended, other):
         scene.expect(one.code in (0, 2) and not one.traceback(), f"one of them ended with {one.code}: {one.message}")
-    return min(ended, key=lambda one: one.code != 0)
+    for name, things in fingerprint(scene.written).items():
+        unreadable = [thing for thing in things if thing.startswith("unreadable")]
+        scene.expect(not unreadable, f"{name}: {unreadable}")
+    return min(ended, other, key=lambda one: one.code != 0)
 
 
 def _games_alone(names: Sequence[str], scene: Scene) -> list[str]:
