@@ -70,7 +70,7 @@ def inputs(rng: Random) -> Iterator[Input]:
         yield case(
             f"evaluate, tokenizer_config.json is {name}", file_changed("tokenizer_config.json", JSON_FILES[name])
         )
-    for name in ("list", "binary"):
+    for name in ("list",):
         yield case(
             f"evaluate, generation_config.json is {name}", file_changed("generation_config.json", JSON_FILES[name])
         )
