@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 import typer.core
 
+from selfplay_pipeline import terminal
 from selfplay_pipeline.cli_slime import slime_app
 from selfplay_pipeline.command_line import LARGEST, announced, earlier_names, program
 from selfplay_pipeline.errors import UserError
@@ -46,7 +47,7 @@ class Commands(typer.core.TyperGroup):
         try:
             with _in_one_line():
                 result = super().invoke(ctx)
-            sys.stdout.flush()  # here a full disk can still be told in one line
+            terminal.flush()  # here a full disk can still be told in one line
             return result
         except UserError as error:
             _fail(str(error), 2)
@@ -186,7 +187,6 @@ KeepZeroSignal = Annotated[
 
 def main() -> None:
     """The command `selfplay`."""
-    from selfplay_pipeline import terminal
     from selfplay_pipeline.processes import own_temporary_files
 
     stop_like_ctrl_c()
@@ -237,8 +237,7 @@ def _fail_system(error: OSError) -> NoReturn:
     if error.filename is not None:
         _fail(f"{os.fsdecode(error.filename)}: {reason}; give another file or folder, or fix this one", 2)
     if error.errno == errno.ENOSPC:  # else the interpreter tries once more to write what is left, and complains
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        terminal.give_up_stdout()
     _fail(f"the system refused an operation: {reason.splitlines()[0]}; what was finished is kept", 1)
 
 

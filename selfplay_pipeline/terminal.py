@@ -85,6 +85,20 @@ def guard() -> None:
             setattr(sys, name, Cleaned(stream))
 
 
+def flush() -> None:
+    """Write what is still to be written to stdout.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    sys.stdout.flush()
+
+
+def give_up_stdout() -> None:
+    """Drop what cannot be written to stdout."""
+    _give_up(sys.stdout)
+
+
 def finish() -> None:
     """Write what is left, unless nobody reads it any more."""
     try:
@@ -118,7 +132,10 @@ def _writable(text: str, encoding: str) -> str:
 
 
 def _give_up_streams() -> None:
-    nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):
-            os.dup2(nowhere, stream.fileno())
+        _give_up(stream)
+
+
+def _give_up(stream: Any) -> None:
+    with suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

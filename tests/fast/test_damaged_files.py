@@ -250,7 +250,7 @@ def _device(folder: Path) -> Path:
         ("report {file}", "`selfplay generate` writes this file"),
         ("slime analyze --log-dir {file}", "no such folder; give the log directory"),
         ("train-online /nowhere", "No such file or directory; `selfplay games` writes it"),
-        ("train-online {file}", "Not a directory; `selfplay games` writes it"),
+        ("train-online {file}", "is a file; give a folder"),
     ],
 )
 def test_a_folder_for_a_file_and_the_reverse_are_told_apart(whole, command, words):

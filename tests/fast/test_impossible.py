@@ -313,7 +313,7 @@ def test_only_files_are_read(tmp_path, kind):
     ):
         done = CliRunner().invoke(app, command)
         assert done.exit_code == 2, (command, done.output, done.exception)
-        expected = "is a folder; give a file" if kind == "folder" else "is a device or pipe; give a file"
+        expected = f"a {kind}, not a file"
         assert f"{path}: {expected}" in done.stderr, (command, done.stderr)
 
 

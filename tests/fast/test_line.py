@@ -71,6 +71,7 @@ class Launched:
     ended: int = 0
     restarts: int = 0
     ours = True
+    key = ""
 
     async def begin(self) -> None:
         self.url = await self.lives[0].start()

@@ -70,7 +70,7 @@ def test_a_damaged_record_of_a_training_is_named(tmp_path):
     config = TrainConfig(model="some/model", data=Path("train.parquet"), output=tmp_path)
     claim(config, {"seed": 0}, tmp_path / "checkpoint")
     (tmp_path / "trainer_state" / "training.json").write_text("[]")
-    with pytest.raises(UserError, match=r"training\.json: damaged"):
+    with pytest.raises(UserError, match=r"training\.json: expected a JSON object"):
         claim(config, {"seed": 0}, tmp_path / "checkpoint")
 
 
