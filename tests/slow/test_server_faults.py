@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from recording_proxy import RecordingProxy
 from test_kill import Driver
@@ -47,15 +48,10 @@ class Run:
             time.sleep(0.01)
 
 
-def signal_one(driver: Driver, named: bytes, number: signal.Signals) -> None:
+def signal_one(driver: Driver, named: str, number: signal.Signals) -> None:
     """Send a signal to the driver's youngest process of that name."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if driver.mark.encode() in (entry / "environ").read_bytes() and named in (entry / "cmdline").read_bytes():
-                found.append(int(entry.name))
-        except OSError:
-            continue
+    descendants = psutil.Process(driver.process.pid).children(recursive=True)
+    found = [process.pid for process in descendants if named in " ".join(process.cmdline())]
     assert found, named
     os.kill(max(found), number)
 
@@ -63,8 +59,8 @@ def signal_one(driver: Driver, named: bytes, number: signal.Signals) -> None:
 @pytest.mark.parametrize(
     ("named", "number", "words"),
     [
-        (b"sglang_launch", signal.SIGKILL, "has ended with code 137"),
-        (b"sglang::scheduler", signal.SIGSTOP, "hangs: no sign of life for 8 s (engine.hang_timeout)"),
+        ("sglang_launch", signal.SIGKILL, "has ended with code 137"),
+        ("sglang::scheduler", signal.SIGSTOP, "hangs: no sign of life for 8 s (engine.hang_timeout)"),
     ],
     ids=["killed", "stopped"],
 )
