@@ -68,7 +68,7 @@ test: $(READY) browser ## all tests, with the real SGLang and the real verl
 	$(BIN)/python -m pytest $(ARGS)
 
 test-fast: $(READY) ## the tests that need no server and no training
-	$(BIN)/python -m pytest tests/fast -n 2 $(ARGS)
+	$(BIN)/python -m pytest tests/fast -m "not long" -n 2 $(ARGS)
 
 chaos: $(READY) ## bad inputs and faults against the real commands: how many are handled (options in ARGS)
 	$(BIN)/python -m chaos $(ARGS)

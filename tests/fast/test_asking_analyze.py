@@ -66,6 +66,7 @@ def done(log_dir, tmp_path_factory):
     return selfplay("slime", "analyze", "--log-dir", str(log_dir), "--out", str(out), "--format", "png,svg,pdf"), out
 
 
+@pytest.mark.long
 def test_every_plot_is_written_in_every_format(done):
     result, out = done
     assert result.returncode == 0

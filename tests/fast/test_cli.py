@@ -117,6 +117,7 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(tmp_path):
     assert "own-view with random on 20 held-out states (seed 0): 120 scripted plays" in done.stdout
 
 
+@pytest.mark.long
 def test_a_server_that_cannot_start_shows_the_end_of_its_log(tmp_path):
     import asyncio
 
@@ -152,6 +153,7 @@ BIN = Path(sys.executable).parent
 
 
 @pytest.mark.parametrize(("folder", "program"), [(Path("/"), str(BIN)[1:]), (BIN.parent, BIN.name)])
+@pytest.mark.long
 def test_a_command_that_a_message_names_can_be_pasted_where_the_environment_is_not_active(folder, program):
     env = {**os.environ, "PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path.cwd())}
     command = [f"{BIN}/selfplay", "convert", "/nowhere/games.jsonl"]

@@ -53,6 +53,7 @@ def value(evaluation, figure: str) -> float:
 # --- states
 
 
+@pytest.mark.long
 def test_held_out_states_are_never_those_of_training():
     held_out = held_out_states(game(), 500)
     for seed in (0, 1):
@@ -188,6 +189,7 @@ def test_plays_lost_to_the_engine_are_counted_but_in_no_figure():
 # --- scripted players, and the reference lines that they reach
 
 
+@pytest.mark.long
 def test_scripted_partners_play_as_the_references_say(tmp_path):
     random, _ = evaluate("random", tmp_path / "r", count=200)
     assert value(random, "reward") == pytest.approx(random.references["random"].value, abs=0.04)
@@ -258,6 +260,7 @@ def test_a_number_told_twice_differently_counts_once():
     assert figures["words"][0] == 7
 
 
+@pytest.mark.long
 def test_cross_play_fills_the_matrix_for_both_seatings(tmp_path):
     names = ["random", "own-view", "sharing"]
     result = asyncio.run(run_crossplay(config(), names, held_out_states(game(), 60), 1, tmp_path))

@@ -201,6 +201,7 @@ def test_the_optimal_matching_scores_one_for_all_human_states(form):
         assert play_proposal(FULL, state, written_forms(state)[form]) == 1.0
 
 
+@pytest.mark.long
 def test_the_optimal_matching_scores_one_for_a_thousand_sampled_states():
     game = MatchingGame(MatchingConfig(hard_factor=0))
     for index in range(1000):

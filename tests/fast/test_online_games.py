@@ -330,6 +330,7 @@ class RoundSession:
         return Outcome(self.status, 1, 1, 1.0, None, 3, 3, 0, 0)
 
 
+@pytest.mark.long
 def test_over_ten_thousand_random_plays_no_hidden_cell_reaches_a_player_but_through_the_partners_words():
     """A player's tokens are the same whatever stands in the cells that it does not see.
 

@@ -449,6 +449,7 @@ def test_hostile_text_cannot_leave_its_place(tmp_path):
     assert data["plays"][0]["turns"][0]["text"] == HOSTILE
 
 
+@pytest.mark.long
 def test_a_page_keeps_to_its_size_whatever_is_in_it(tmp_path):
     records = [spoken("[message] " + "<&>" * 300, group=n) for n in range(60)]
     page = page_of(tmp_path, records, max_bytes=300_000)

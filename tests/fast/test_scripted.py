@@ -81,6 +81,7 @@ def test_who_does_not_listen_or_is_told_nothing_stays_below_the_hard_filter() ->
     assert mean_reward(BOARDS["tiny"], ("silent", "silent"), 200) < 0.8
 
 
+@pytest.mark.long
 def test_reference_lines_on_dialops_board() -> None:
     config = MatchingConfig()
     assert mean_reward(config, ("random", "random"), 50) == pytest.approx(0.61, abs=0.04)

@@ -112,6 +112,7 @@ def dialogues(agent: str, plays: int, board: MatchingConfig = BOARD) -> list[tup
     return played
 
 
+@pytest.mark.long
 def test_over_1000_dialogues_who_asks_does_clearly_better_and_nothing_leaks() -> None:
     asker, quiet = dialogues("asker", 500), dialogues("quiet", 500)
     rewards = [np.mean([outcome.normalized_reward for outcome, _ in played]) for played in (asker, quiet)]
@@ -123,6 +124,7 @@ def test_over_1000_dialogues_who_asks_does_clearly_better_and_nothing_leaks() ->
     assert {outcome.status for outcome, _ in asker} == {Status.AGREED}
 
 
+@pytest.mark.long
 def test_asking_pays_on_dialops_boards_too() -> None:
     rewards = [np.mean([outcome.normalized_reward for outcome, _ in dialogues(agent, 40, DIALOP)]) for agent in AGENTS]
     assert rewards[0] > 0.99

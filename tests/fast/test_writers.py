@@ -42,6 +42,7 @@ def temporaries(folder):
     return [path.name for path in folder.rglob(".*") if "tmp" in path.name]
 
 
+@pytest.mark.long
 def test_two_converts_in_one_folder_finish_with_whole_files_or_are_refused(tmp_path):
     games, out = write_plays(tmp_path / "games.jsonl", make_plays(6, 4)), tmp_path / "out"
     command = [sys.executable, "-c", CONVERT_AGAIN_AND_AGAIN, str(games), str(out)]
