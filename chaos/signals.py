@@ -39,7 +39,7 @@ CONFIG = {
     "base": "tiny",
     "generate": {"num_games": GAMES, "plays_per_state": PLAYS, "temperature": 1.0, "max_concurrency": 4},
     "convert": {"val_fraction": 0.2},
-    "train": {"epochs": EPOCHS, "train_batch_size": 16, "micro_batch_size": 16, "save_every": 1,
+    "train": {"epochs": EPOCHS, "train_batch_size": 64, "micro_batch_size": 16, "save_every": 1,
               "keep_zero_signal": True, "kl_coef": 0.0, "loggers": ["console"]},
     "iterate": {"evaluate_states": 16},
 }  # fmt: skip
@@ -213,7 +213,8 @@ class Disturbed:
         if moment.stage != "start-up" and not running.when(lambda: stage_begun(running.said) == moment.stage, LIMIT):
             return False
         deadline = time.monotonic() + moment.share * usual.get(moment.stage, 5.0)
-        running.when(lambda: time.monotonic() >= deadline)
+        # A stage that is over sooner than usual gets its signal as it ends.
+        running.when(lambda: time.monotonic() >= deadline or stage_begun(running.said) != moment.stage)
         return True
 
     def finish(self) -> Ended:
