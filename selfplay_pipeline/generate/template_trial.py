@@ -33,7 +33,7 @@ def unbounded(template: str, conversations: Conversations, variables: Mapping[st
 
     Other mistakes of a template are not looked for.
     """
-    return _unbounded(json.dumps([template, conversations, variables]))
+    return _unbounded(json.dumps([template, conversations, variables], default=str))
 
 
 @lru_cache(maxsize=64)
