@@ -21,10 +21,13 @@ def checked_address(url: str, example: str, key: str) -> str:
     """
     try:
         parts = urlsplit(url)
-        host = HOST.fullmatch(parts.hostname or "")
-        is_address = parts.scheme in ("http", "https") and host and parts.port != 0 and not re.search(r"\s", url)
+        host = parts.hostname or ""
+        host.encode("idna")
+        is_address = (
+            parts.scheme in ("http", "https") and HOST.fullmatch(host) and parts.port != 0 and url.isprintable()
+        )
     except ValueError:
-        is_address = False
+        is_address = None
     if not is_address:
         raise ValueError(f"not an address such as {example}")
     if "@" in parts.netloc or parts.query:

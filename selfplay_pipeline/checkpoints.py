@@ -264,8 +264,8 @@ def _compare(folder: Path, settings: Any, stored: Weights) -> None:
         )
     if whole:
         raise UserError(
-            f"{folder}: {_some(whole)} stored as {stored[whole[0]].type}, not as BF16 or the like, and config.json tells "
-            "of no quantization; copy the model anew"
+            f"{folder}: {_some(whole)} stored as {stored[whole[0]].type}, not as BF16 or the like, and config.json has "
+            "no quantization_config; copy the model anew"
         )
 
 

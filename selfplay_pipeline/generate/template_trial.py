@@ -10,8 +10,10 @@ import json
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 SECONDS = 3
 """Of processor time. A template takes milliseconds."""
@@ -46,17 +48,37 @@ def _unbounded(request: str) -> str:
 
 
 def _render(template: str, conversations: Conversations, variables: Mapping[str, object]) -> str:
-    """In an environment such as transformers has."""
-    from jinja2.ext import loopcontrols
+    """In an environment such as transformers has, which would take seconds to import."""
+    from jinja2 import TemplateError, nodes
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    environment.filters["tojson"] = lambda value, **options: json.dumps(value)
-    environment.globals["strftime_now"] = lambda form: "1 January 2000"
+    class Generation(Extension):
+        """Marks what a model writes."""
+
+        tags = {"generation"}
+
+        def parse(self, parser: Parser) -> list[nodes.Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    def raise_exception(message: str) -> None:
+        raise TemplateError(message)
+
+    def to_json(value: object, ensure_ascii: bool = False, **options: Any) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = to_json
+    environment.globals |= {"raise_exception": raise_exception, "strftime_now": time.strftime}
     compiled = environment.from_string(template)
+    given = {"tools": None, "documents": None, "add_generation_prompt": True, **variables}
     for messages in conversations:
         length = 0
-        for part in compiled.generate(messages=messages, add_generation_prompt=True, **variables):
+        for part in compiled.generate(messages=messages, **given):
             length += len(part)
             if length > LONGEST_TEXT:
                 return f"more than {LONGEST_TEXT:,} characters"
@@ -64,9 +86,9 @@ def _render(template: str, conversations: Conversations, variables: Mapping[str,
 
 
 def _main() -> int:
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for kind, limit in ((resource.RLIMIT_CPU, SECONDS), (resource.RLIMIT_AS, MOST_BYTES), (resource.RLIMIT_CORE, 0)):
+        _, most = resource.getrlimit(kind)
+        resource.setrlimit(kind, (limit if most == resource.RLIM_INFINITY else min(limit, most), most))
     try:
         much = _render(*json.load(sys.stdin))
     except MemoryError:
