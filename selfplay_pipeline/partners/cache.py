@@ -73,7 +73,8 @@ def _check_ours(path: Path) -> None:
     """Look at a file before it is opened for writing.
 
     Raises:
-        sqlite3.Error: it is no database, or somebody else's.
+        sqlite3.Error: it is no database.
+        UserError: it is one of something else.
     """
     # Where no log of changes lies beside it, an immutable file is read: any other reader may leave one.
     quiet = "" if Path(f"{path}-wal").exists() else "&immutable=1"
@@ -81,4 +82,4 @@ def _check_ours(path: Path) -> None:
         tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type != 'index'")}
         columns = [name for _, name, *_ in database.execute("PRAGMA table_info(answers)")]
     if tables and (tables != {"answers"} or columns != ["key", "text", "reason"]):
-        raise sqlite3.DatabaseError("a database of something else")
+        raise UserError(f"partner.cache: {path}: a database of something else; name another file")
