@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import read_json
@@ -31,7 +31,19 @@ SIZES = (
 BUFFERS = r"\.inv_freq$|\.masked_bias$|\.attn\.bias$|position_ids$"
 """Tensors that older versions saved and nobody reads."""
 
-Shapes = dict[str, tuple[int, ...]]
+FLOATING = ("F64", "F32", "F16", "BF16")
+"""Types of weights that are not quantised."""
+
+
+class Stored(NamedTuple):
+    """One tensor of the weights, as a header describes it."""
+
+    shape: tuple[int, ...]
+    type: str
+    """Such as BF16 or I32."""
+
+
+Weights = dict[str, Stored]
 
 
 def check_checkpoint(name: str) -> None:
@@ -58,29 +70,29 @@ def check_checkpoint(name: str) -> None:
     for other in ("generation_config.json", "tokenizer_config.json", "special_tokens_map.json"):
         if (path / other).exists():
             _settings(path / other)
-    shapes = stored_shapes(path)
+    weights = stored_weights(path)
     _check_vocabulary(path, config)
-    _check_against_class(path, config, shapes)
+    _check_against_class(path, config, weights)
 
 
-def stored_shapes(folder: Path) -> Shapes:
-    """Names and shapes of the weights, from the headers of the safetensors files.
+def stored_weights(folder: Path) -> Weights:
+    """Names, shapes and types of the weights, from the headers of the safetensors files.
 
     Raises:
         UserError: weights are missing, damaged, or pickles.
     """
-    shapes: Shapes = {}
+    weights: Weights = {}
     for file in _shards(folder):
-        shapes |= _header(file)
-    if not shapes:
+        weights |= _header(file)
+    if not weights:
         raise UserError(f"{folder}: its safetensors hold no weights")
-    return shapes
+    return weights
 
 
 def number_of_weights(folder: Path) -> int | None:
     """How many numbers a model's weights are; None if this is not known."""
     try:
-        return sum(math.prod(shape) for shape in stored_shapes(folder).values())
+        return sum(math.prod(weight.shape) for weight in stored_weights(folder).values())
     except UserError:
         return None
 
@@ -108,12 +120,13 @@ def _shards(folder: Path) -> list[Path]:
     raise UserError(f"{folder}: no weights there (no *.safetensors); copy the model anew")
 
 
-def _header(file: Path) -> Shapes:
+def _header(file: Path) -> Weights:
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(file, framework="np") as tensors:
-            return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
+            parts = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
+            return {name: Stored(tuple(part.get_shape()), part.get_dtype()) for name, part in parts.items()}
     except (SafetensorError, OSError) as error:
         raise UserError(f"{file}: damaged or cut off ({_first_line(error)}); copy the model anew") from None
 
@@ -176,7 +189,7 @@ def _check_vocabulary(folder: Path, config: Mapping[str, Any]) -> None:
         )
 
 
-def _check_against_class(folder: Path, config: Mapping[str, Any], stored: Shapes) -> None:
+def _check_against_class(folder: Path, config: Mapping[str, Any], stored: Weights) -> None:
     """Whether the weights are those of the class that the configuration names.
 
     Quantised weights and models of several parts have other names than the class; they are not compared.
@@ -184,6 +197,7 @@ def _check_against_class(folder: Path, config: Mapping[str, Any], stored: Shapes
     from transformers import CONFIG_MAPPING, AutoConfig
     from transformers.conversion_mapping import get_checkpoint_conversion_mapping
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    from transformers.utils import logging
 
     kind, path = config.get("model_type"), folder / "config.json"
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
@@ -200,10 +214,14 @@ def _check_against_class(folder: Path, config: Mapping[str, Any], stored: Shapes
             f"{path}: {does}model_type {kind} is "
             + (f"that of {' or '.join(sorted(names))}; copy the model anew" if names else "no model that writes text")
         )
+    said_by_library = logging.get_verbosity()
+    logging.set_verbosity_error()  # what it warns of is refused below, or does no harm
     try:
         settings = AutoConfig.from_pretrained(folder)
     except Exception as error:  # each configuration class has checks of its own
         raise UserError(f"{path}: cannot be read ({_first_line(error)})") from None
+    finally:
+        logging.set_verbosity(said_by_library)
     if get_checkpoint_conversion_mapping(kind) is None:
         _compare(folder, settings, stored)
 
@@ -211,7 +229,7 @@ def _check_against_class(folder: Path, config: Mapping[str, Any], stored: Shapes
 _PARTS = ("text_config", "vision_config", "audio_config")
 
 
-def _compare(folder: Path, settings: Any, stored: Shapes) -> None:
+def _compare(folder: Path, settings: Any, stored: Weights) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -220,16 +238,19 @@ def _compare(folder: Path, settings: Any, stored: Shapes) -> None:
             model = AutoModelForCausalLM.from_config(settings)
     except Exception as error:  # sizes that do not fit each other, told by whichever layer notices first
         raise UserError(f"{folder / 'config.json'}: no model can be built ({_first_line(error)})") from None
-    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    tensors = model.state_dict()
+    expected = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     prefix = f"{model.base_model_prefix}."
     if not any(name.startswith(prefix) for name in stored):  # saved without the head's part of the names
-        stored = {f"{prefix}{name}" if f"{prefix}{name}" in expected else name: shape for name, shape in stored.items()}
+        stored = {f"{prefix}{name}" if f"{prefix}{name}" in expected else name: one for name, one in stored.items()}
     tied = set(model._tied_weights_keys or ()) if settings.tie_word_embeddings else set()
     missing = _unless(expected.keys() - stored.keys() - tied, model._keys_to_ignore_on_load_missing)
     further = _unless(
         stored.keys() - expected.keys() - tied, [*(model._keys_to_ignore_on_load_unexpected or ()), BUFFERS]
     )
-    differ = sorted(name for name in expected.keys() & stored.keys() if expected[name] != stored[name])
+    known = sorted(expected.keys() & stored.keys())
+    differ = [name for name in known if expected[name] != stored[name].shape]
+    whole = [name for name in known if tensors[name].is_floating_point() and stored[name].type not in FLOATING]
     kind = type(model).__name__
     advice = "config.json and weights do not belong together, or weights are missing"
     if missing:
@@ -239,7 +260,12 @@ def _compare(folder: Path, settings: Any, stored: Shapes) -> None:
     if differ:
         name = differ[0]
         raise UserError(
-            f"{folder}: {name} has shape {list(stored[name])}, {kind} wants {list(expected[name])}; {advice}"
+            f"{folder}: {name} has shape {list(stored[name].shape)}, {kind} wants {list(expected[name])}; {advice}"
+        )
+    if whole:
+        raise UserError(
+            f"{folder}: {_some(whole)} stored as {stored[whole[0]].type}, not as BF16 or the like, and config.json has "
+            "no quantization_config; copy the model anew"
         )
 
 

@@ -9,10 +9,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
+from selfplay_pipeline.addresses import checked_address
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.registry import GameConfig
+from selfplay_pipeline.keys import SERVER_KEY
 from selfplay_pipeline.online.config import OnlineOptions
 from selfplay_pipeline.partners.config import PartnerConfig
 from selfplay_pipeline.sections import Section
@@ -56,6 +58,11 @@ class EngineConfig(Section):
     """Seconds to wait for an attached server (`server_url`) that is gone, before its games are lost."""
     extra_args: list[str] = []
     """Further arguments for the SGLang server."""
+
+    @field_validator("server_url")
+    @classmethod
+    def _addresses(cls, urls: list[str]) -> list[str]:
+        return [checked_address(url, "http://localhost:30000", SERVER_KEY) for url in urls]
 
 
 class GenerateConfig(Section):

@@ -67,8 +67,10 @@ class Http:
             raise EngineError(f"{url} gave no answer within {limit.total:g} s (engine.request_timeout)") from None
         except aiohttp.ClientConnectionError as error:
             raise ServerGoneError(f"{url}: no connection ({type(error).__name__} {error})".replace(" )", ")")) from None
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, ValueError):  # the last if no name can be so long
+            raise EngineError(f"{url} is no address such as http://localhost:30000") from None
         except aiohttp.ClientError as error:
-            raise RetriableError(f"{url} gave no usable answer ({type(error).__name__} {error:.200})") from None
+            raise RetriableError(f"{url} gave no usable answer ({type(error).__name__} {error!s:.200})") from None
 
     async def close(self) -> None:
         """Close the connections; requests under way fail as with a server that is gone."""

@@ -277,4 +277,7 @@ def same_model(first: str, second: str) -> bool:
     """Whether two names are of one model: equal, or of one folder."""
     if first == second:
         return True
-    return Path(first).exists() and Path(second).exists() and Path(first).resolve() == Path(second).resolve()
+    try:
+        return Path(first).samefile(second)
+    except (OSError, ValueError):  # a server may say anything
+        return False

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.engines.types import Completion, SamplingParams, finish_reason
+from selfplay_pipeline.engines.types import Completion, EngineError, SamplingParams, finish_reason
+from selfplay_pipeline.errors import UserError
 
 
 class TransformersEngine:
@@ -34,9 +35,14 @@ class TransformersEngine:
         return None
 
     def _load(self, model: str) -> Any:
+        import torch
         from transformers import AutoModelForCausalLM
 
-        return AutoModelForCausalLM.from_pretrained(model, dtype=self.dtype).to(self.device).eval()
+        loaded = AutoModelForCausalLM.from_pretrained(model, dtype=self.dtype).to(self.device).eval()
+        for name, weights in loaded.named_parameters():
+            if not torch.isfinite(weights).all():
+                raise UserError(f"{model}: {name} holds NaN or infinite weights; copy the model anew")
+        return loaded
 
     def _generate(self, prompt_ids: list[int], params: SamplingParams) -> Completion:
         import torch
@@ -54,6 +60,8 @@ class TransformersEngine:
                 cache = output.past_key_values
                 logits = output.logits[0, -1].float()
                 scaled = torch.log_softmax(logits / (params.temperature or 1.0), dim=-1)
+                if scaled.isnan().any():
+                    raise EngineError(f"{self._model.name_or_path} gives log-probs that are no numbers")
                 if params.temperature == 0:
                     token = int(scaled.argmax())
                 else:

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from jinja2 import TemplateError
-
 from selfplay_pipeline.engines.types import Completion, EngineError
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.generate.control import CONTROL, THOUGHT, THOUGHT_END, after_thought, without_control
 from selfplay_pipeline.generate.records import ChatMessage, Trajectory
+from selfplay_pipeline.generate.template_trial import unbounded
 
 REPLY, HEARD = "\x02reply\x03", "\x02heard\x03"
 """Stand for an assistant's reply and the next observation while the template around them is looked at."""
@@ -37,7 +36,7 @@ class ChatTokenizer:
         self.tokenizer = tokenizer
         if not getattr(tokenizer, "chat_template", None):
             raise UserError(f"{tokenizer.name_or_path}: the tokenizer has no chat template; use an instruct model")
-        template = str(tokenizer.chat_template)
+        template = str(tokenizer.get_chat_template())
         self._switches = {"enable_thinking": thinking} if "enable_thinking" in template else {}
         added = tokenizer.added_tokens_decoder
         # The token that unknown characters become is no control token.
@@ -46,12 +45,15 @@ class ChatTokenizer:
         self._thinks = THOUGHT_END in template
         tags = (THOUGHT, THOUGHT_END) if self._thinks else ()
         self._silent = {token for token, about in added.items() if about.special and about.content not in tags}
-        # A template that refuses a system message says so here, before a server is started.
-        self._render([ChatMessage(role="system", content="s"), ChatMessage(role="user", content="u")])
         # Without a system message, which Mistral's templates repeat in the last user message.
-        probe = [("user", "u"), ("assistant", REPLY), ("user", HEARD)]
-        rendered = self._render([ChatMessage(role=role, content=text) for role, text in probe])
-        self._before, self.header = rendered.split(REPLY, 1)[1].split(HEARD, 1)
+        probe = _messages(("user", "u"), ("assistant", REPLY), ("user", HEARD))
+        self._try(template, [_messages(("system", "s"), ("user", "u")), probe, _LONG])
+        # A template that refuses a system message says so here, before a server is started.
+        self._render(_messages(("system", "s"), ("user", "u")))
+        parts = re.fullmatch(f".*?{REPLY}(.+?){HEARD}(.*)", self._render(probe), re.DOTALL)
+        if parts is None:
+            raise self._refused("does not show a reply, its end and what is said after it")
+        self._before, self.header = parts.groups()
         """`header` is what follows an observation: its ending, and all that stands before the next reply."""
         self.end_of_turn: int = self._encode(self._before)[0]
         """The special token with which a reply ends."""
@@ -160,13 +162,36 @@ class ChatTokenizer:
             rendered = self.tokenizer.apply_chat_template(
                 dicts, add_generation_prompt=True, tokenize=False, **self._switches
             )
-        except TemplateError as error:
-            name = self.tokenizer.name_or_path
-            raise UserError(f"{name}: the chat template cannot render a system and a user message: {error}") from None
+        except Exception as error:  # a template may raise anything
+            reason = str(error) or type(error).__name__
+            raise self._refused(f"cannot render a system and a user message: {reason}") from None
         return str(rendered)
+
+    def _try(self, template: str, conversations: Sequence[Sequence[ChatMessage]]) -> None:
+        """Render conversations where this can do no harm.
+
+        Raises:
+            UserError: the template takes too much for them.
+        """
+        dicts = [[message.model_dump() for message in messages] for messages in conversations]
+        much = unbounded(template, dicts, self.tokenizer.special_tokens_map | self._switches)
+        if much:
+            raise self._refused(f"takes {much} for a short conversation")
+
+    def _refused(self, problem: str) -> UserError:
+        name = self.tokenizer.name_or_path
+        return UserError(f"{name}: the chat template {problem}; copy the model anew, or take another one")
 
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+
+def _messages(*messages: tuple[Literal["system", "user", "assistant"], str]) -> list[ChatMessage]:
+    return [ChatMessage(role=role, content=text) for role, text in messages]
+
+
+_LONG = _messages(("system", "What a player knows. " * 200), ("user", "What a player hears.\n" * 100))
+"""As long as what a player reads first."""
 
 
 def _controls(token: Any, template: str) -> bool:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from selfplay_pipeline.generate.play import Reply
 from selfplay_pipeline.small_files import check_regular
 
 FILE_NAME = "chat_answers.sqlite3"
+TABLE = "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, text TEXT NOT NULL, reason TEXT NOT NULL)"
 
 
 def cache_key(**decides: Any) -> str:
@@ -36,14 +37,14 @@ class AnswerCache:
         self.path = path if path.suffix and not path.is_dir() else path / FILE_NAME
         if self.path.exists():
             check_regular(self.path, "name another file for partner.cache")
+            with self._explained():
+                _check_ours(self.path)
         with self._explained():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(self.path, timeout=60, isolation_level=None)
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = NORMAL")
-            self._database.execute(
-                "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, text TEXT NOT NULL, reason TEXT NOT NULL)"
-            )
+            self._database.execute(TABLE)
 
     def get(self, key: str) -> Reply | None:
         """The answer of this key, if there is one."""
@@ -66,3 +67,19 @@ class AnswerCache:
             yield
         except (sqlite3.Error, OSError) as error:
             raise UserError(f"partner.cache: {self.path}: {error}; remove it or name another file") from None
+
+
+def _check_ours(path: Path) -> None:
+    """Look at a file before it is opened for writing.
+
+    Raises:
+        sqlite3.Error: it is no database.
+        UserError: it is one of something else.
+    """
+    # Where no log of changes lies beside it, an immutable file is read: any other reader may leave one.
+    quiet = "" if Path(f"{path}-wal").exists() else "&immutable=1"
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{quiet}", timeout=60, uri=True)) as database:
+        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type != 'index'")}
+        columns = [name for _, name, *_ in database.execute("PRAGMA table_info(answers)")]
+    if tables and (tables != {"answers"} or columns != ["key", "text", "reason"]):
+        raise UserError(f"partner.cache: {path}: a database of something else; name another file")

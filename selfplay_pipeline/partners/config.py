@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
+from selfplay_pipeline.addresses import checked_address
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.keys import key_from_environment
 from selfplay_pipeline.sections import Section
@@ -80,13 +80,4 @@ class PartnerConfig(Section):
 
 
 def _checked(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        is_address = False
-    if not is_address:
-        raise ValueError("not an address such as http://localhost:30000/v1")
-    if "@" in parts.netloc or parts.query:
-        raise ValueError("leave user, password and query out of the address; the key is read from OPENAI_API_KEY")
-    return url.rstrip("/")
+    return checked_address(url, "http://localhost:30000/v1", "OPENAI_API_KEY")

@@ -36,7 +36,7 @@ class ChatPartner:
         """The partner that the client's configuration describes.
 
         Raises:
-            UserError: there is no such prompt.
+            UserError: there is no such prompt, or it cannot be rendered.
         """
         return cls(client, _template(client.config.prompt))
 
@@ -58,7 +58,7 @@ def partner_arguments(config: PartnerConfig, players: Iterable[str]) -> dict[str
     """What decides the words of `chat`, if it is among the players, by dotted keys; how it is asked may change.
 
     Raises:
-        UserError: there is no such prompt or address.
+        UserError: there is no such prompt or address, or the prompt cannot be rendered.
     """
     if CHAT not in players:
         return {}
@@ -79,4 +79,6 @@ def _template(prompt: str) -> PromptTemplate:
         known = ", ".join(sorted(path.stem for path in PROMPTS.glob("*.j2")))
         reason = "Is a directory" if path.is_dir() else "No such file or directory"
         raise UserError(f"partner.prompt: {prompt!r}: {reason}; give a file or a built-in prompt ({known})")
-    return PromptTemplate(path, "partner.prompt")
+    template = PromptTemplate(path, "partner.prompt")
+    template.render(rules="The rules.")  # what it cannot do is said before anything is written
+    return template

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from scripted_server import answer_to, serving
 
 from selfplay_pipeline.engines.answers import ROUNDING, completion_of, read_object
+from selfplay_pipeline.engines.http import Http
+from selfplay_pipeline.engines.line import same_model
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason, SamplingParams
 
@@ -204,3 +206,21 @@ def test_whatever_is_answered_is_a_completion_within_the_rules_or_an_engine_erro
     assert all(type(token) is int and 0 <= token < VOCABULARY for token in done.token_ids)
     assert all(math.isfinite(logprob) and logprob <= 0 for logprob in done.logprobs)
     assert bool(done.token_ids) != (done.finish_reason is FinishReason.ABORT)
+
+
+@pytest.mark.parametrize("url", ["nowhere", "ftp://host", "http://", "http://host..name", f"http://{'x' * 64}"])
+def test_what_is_no_address_is_an_error_of_the_engine(url):
+    async def send() -> None:
+        http = Http(1)
+        try:
+            await http.send(url)
+        finally:
+            await http.close()
+
+    with pytest.raises(EngineError, match="is no address such as"):
+        asyncio.run(send())
+
+
+def test_a_server_may_name_any_model():
+    assert not any(same_model(name, "data/tiny_model") for name in ("x" * 5000, "\0", "data/tiny_shy_model"))
+    assert same_model("./data/tiny_model", "data/tiny_model")

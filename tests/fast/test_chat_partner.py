@@ -256,6 +256,19 @@ class TestCache:
             ask(endpoint, cache=tmp_path / "notes.txt")
         assert (tmp_path / "notes.txt").read_text().startswith("these are my notes")
 
+    @pytest.mark.parametrize("table", ["answers (colour text)", "colours (name text)"])
+    @pytest.mark.parametrize("mode", ["delete", "wal"])
+    def test_a_database_of_something_else_is_left_as_it_is(self, tmp_path, table, mode):
+        path = tmp_path / "mine.sqlite3"
+        database = sqlite3.connect(path)
+        database.execute(f"PRAGMA journal_mode = {mode}")
+        database.execute(f"CREATE TABLE {table}")
+        database.close()
+        content = path.read_bytes()
+        with pytest.raises(UserError, match=r"partner\.cache: .*mine\.sqlite3: a database of something else"):
+            AnswerCache(path)
+        assert path.read_bytes() == content and list(tmp_path.iterdir()) == [path]
+
 
 def fill(path: Path, start: int) -> None:
     cache = AnswerCache(path)
@@ -297,7 +310,17 @@ class TestKeyAndAddress:
         self.refused(url, "leave user, password and query out", monkeypatch)
 
     @pytest.mark.parametrize(
-        "url", ["localhost:30000", "ftp://host/v1", "http://", "http://host:port/v1", "http://[::1"]
+        "url",
+        [
+            "localhost:30000",
+            "ftp://host/v1",
+            "http://",
+            "http://host:port/v1",
+            "http://[::1",
+            "http://my host/v1",
+            "http://host..name/v1",
+            f"http://{'x' * 64}/v1",
+        ],
     )
     def test_what_is_no_address_is_refused(self, url, monkeypatch):
         self.refused(url, "not an address", monkeypatch)

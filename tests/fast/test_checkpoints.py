@@ -12,6 +12,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from selfplay_pipeline.checkpoints import check_checkpoint
+from selfplay_pipeline.engines.transformers_engine import TransformersEngine
 from selfplay_pipeline.errors import UserError
 
 TINY = Path("data/tiny_model")
@@ -92,6 +93,10 @@ DAMAGES = {
     "writes no text": (said(model_type="vit", architectures=["ViTModel"]), "no model that writes text"),
     "unknown type": (said(model_type="nonsense"), r"model_type 'nonsense' is not known"),
     "no type": (said(model_type=None), "model_type None is not known"),
+    "whole numbers": (
+        changed(lambda tensors: tensors.update({"lm_head.weight": tensors["lm_head.weight"].int()})),
+        r"lm_head\.weight stored as I32",
+    ),
     "code of its own": (
         said(model_type="own", auto_map={"AutoModelForCausalLM": "evil.Model"}),
         r"models with code of their own \(auto_map\) are not loaded",
@@ -134,6 +139,13 @@ def test_whole_models_are_taken(model):
     changed(lambda tensors: tensors.pop("lm_head.weight"))(model)
     said(tie_word_embeddings=True)(model)
     check_checkpoint(str(model))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_refused_where_they_are_read(model, value):
+    changed(lambda tensors: tensors["lm_head.weight"].view(-1)[0].fill_(value))(model)
+    with pytest.raises(UserError, match=f"{model}: lm_head.weight holds NaN or infinite weights"):
+        TransformersEngine(str(model))
 
 
 def test_code_beside_a_known_model_is_not_run(model):

@@ -52,6 +52,7 @@ def no_gpu(monkeypatch):
         ('\nmodel: "\\e[2J"', r":2: key 'model': holds the control character U\+001B"),
         ('model: "a\\0b"', r":1: key 'model': holds the control character U\+0000"),
         ('engine: {server_url: ["a\\r"]}', r":1: key 'engine.server_url': holds the control character U\+000D"),
+        ("engine: {server_url: [nowhere]}", r":1: key 'engine.server_url': not an address such as"),
         ("generate: {num_games: 2020-01-01}", r":1: key 'generate.num_games': "),
         ("generate: {num_games: 1:30}", r":1: key 'generate.num_games': "),
         ("generate: {num_games: 0x10}", r":1: key 'generate.num_games': "),

@@ -86,7 +86,6 @@ def test_both_places_that_take_templates_refuse_them(tmp_path, what):
         game = MatchingGame(MatchingConfig(size=3, prompts=str(tmp_path)))
         with pytest.raises(UserError, match=r"game\.prompts: \S+system\.j2:1: "):
             game.start(game.sample_state(state_rng(0, 0))).opening(0)
-    else:
-        (tmp_path / "system.j2").write_text("{% include 'x' %}")
-        with pytest.raises(UserError, match=re.escape("partner.prompt: ") + r"\S+system\.j2:1: 'include'"):
+    else:  # before anything is written
+        with pytest.raises(UserError, match=re.escape("partner.prompt: ") + r"\S+system\.j2:1: access to attribute"):
             partner_arguments(PartnerConfig(prompt=str(tmp_path / "system.j2"), model="m"), ["chat"])

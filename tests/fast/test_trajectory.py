@@ -1,5 +1,6 @@
 """Token-exact trajectories: nothing is tokenised twice, and canonical text gives the template's own tokens."""
 
+from copy import copy
 from functools import cache
 
 import pytest
@@ -145,6 +146,28 @@ def test_messages_hold_the_whole_conversation():
 def test_a_missing_model_is_one_clear_line(tmp_path):
     with pytest.raises(UserError, match="no tokenizer found"):
         ChatTokenizer.load(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    {
+        "constant text": ("hello", "does not show a reply, its end and what is said after it"),
+        "no end of a reply": (
+            "{% for m in messages %}{{ m.content }}{% endfor %}",
+            "does not show a reply, its end and what is said after it",
+        ),
+        "another file": ("{% include '/etc/passwd' %}", "cannot render a system and a user message: no loader"),
+        "an error of its own": ("{{ 1 // 0 }}", "cannot render a system and a user message: integer division"),
+        "all memory": ("{{ 'a' * 9999999999 }}", "takes more than 1 GiB of memory"),
+        "a long text": ("{{ 'a' * 9999999 }}", "takes more than 1,048,576 characters"),
+    }.values(),
+)
+def test_a_template_that_no_game_can_be_played_with_is_refused_in_one_line_that_names_the_model(template, problem):
+    tokenizer = copy(shaped_tokenizer("qwen2.5"))
+    tokenizer.name_or_path, tokenizer.chat_template = "some/model", template
+    with pytest.raises(UserError, match=f"some/model: the chat template .*{problem}") as refused:
+        ChatTokenizer(tokenizer)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["gemma", "phi"])

@@ -1,0 +1,35 @@
+"""Addresses of servers, as configurations and options name them."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+HOST = re.compile(r"[\w.:%-]+")
+"""Names in any alphabet, and numbers."""
+
+
+def checked_address(url: str, example: str, key: str) -> str:
+    """An address without a slash at its end.
+
+    Args:
+        example: what one looks like.
+        key: the environment variable that holds the server's key.
+
+    Raises:
+        ValueError: it is none, or holds a secret or a query.
+    """
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        host.encode("idna")
+        is_address = (
+            parts.scheme in ("http", "https") and HOST.fullmatch(host) and parts.port != 0 and url.isprintable()
+        )
+    except ValueError:
+        is_address = None
+    if not is_address:
+        raise ValueError(f"not an address such as {example}")
+    if "@" in parts.netloc or parts.query:
+        raise ValueError(f"leave user, password and query out of the address; the key is read from {key}")
+    return url.rstrip("/")
