@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 import typer.core
 
-from selfplay_pipeline import terminal
+from selfplay_pipeline import stopping, terminal
 from selfplay_pipeline.cli_slime import slime_app
 from selfplay_pipeline.command_line import LARGEST, announced, earlier_names, program
 from selfplay_pipeline.errors import UserError
@@ -51,8 +51,6 @@ class Commands(typer.core.TyperGroup):
             return result
         except UserError as error:
             _fail(str(error), 2)
-        except KeyboardInterrupt:
-            _fail("stopped; what was finished is kept, the same command continues", 130)
         except BaseExceptionGroup as group:
             _fail_group(group)
         except OSError as error:
@@ -189,26 +187,24 @@ def main() -> None:
     """The command `selfplay`."""
     from selfplay_pipeline.processes import own_temporary_files
 
-    stop_like_ctrl_c()
+    stopping.interrupt()
     terminal.guard()
+    stopped = False
     try:
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):  # of a full disk, say: the command tells what it could not do
                 stack.enter_context(own_temporary_files())
             app(prog_name=program())
+    except SystemExit as ended:
+        stopped = ended.code == stopping.STOPPED_CODE
+        raise
+    except KeyboardInterrupt:  # before the command began, or after it ended
+        stopped = True
     finally:
+        if stopped:
+            terminal.say(f"selfplay: {stopping.STOPPED}")
         terminal.finish()
-
-
-def stop_like_ctrl_c() -> None:
-    """Let any signal that asks to stop end the process like Ctrl-C, so that servers are stopped too."""
-    import signal
-
-    # A shell's background jobs start with SIGINT ignored; then nothing could stop a run but kill -9.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` asks
-            signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
+        stopping.over(stopped=stopped)
 
 
 def _expected(error: BaseException) -> bool:
@@ -234,6 +230,8 @@ def _fail_group(group: BaseExceptionGroup[BaseException]) -> NoReturn:
 def _fail_system(error: OSError) -> NoReturn:
     """What the system refused, in one line; where it names no file, there is none to give another of."""
     reason = os.strerror(error.errno) if error.errno else str(error) or type(error).__name__
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        _fail("too many open files; raise the limit, for example with `ulimit -n 1024`, and give the command again", 1)
     if error.filename is not None:
         _fail(f"{os.fsdecode(error.filename)}: {reason}; give another file or folder, or fix this one", 2)
     if error.errno == errno.ENOSPC:  # else the interpreter tries once more to write what is left, and complains
@@ -890,7 +888,7 @@ def smollm2(output: Annotated[Path, typer.Option(help="Folder for the checkpoint
 
 
 def _run(task: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(task)
+    return asyncio.run(stopping.stoppable(task))
 
 
 if __name__ == "__main__":
