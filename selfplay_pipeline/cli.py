@@ -71,7 +71,9 @@ def _check_not_empty(arguments: list[str]) -> None:
         if argument == "--":
             return
         if not argument or (argument.startswith("--") and argument.endswith("=")):
-            _fail(f"{argument or before}: an empty value is given; leave it out, or give one", 2)
+            option = argument or before
+            what = f"{option}: an empty value is given; leave it out, or give one"
+            _fail(what if option.startswith("--") else "an argument is empty; name a file, a folder or a player", 2)
 
 
 @contextlib.contextmanager
@@ -779,6 +781,7 @@ def report(
 
     The file needs no network; a run may still be going. `--format png,svg` writes the curves as files instead.
     """
+    from selfplay_pipeline.folders import check_file
     from selfplay_pipeline.report.draw import formats_in
     from selfplay_pipeline.report.sources import discover
     from selfplay_pipeline.terminal import result
@@ -788,12 +791,15 @@ def report(
     formats = [] if as_page else formats_in(form, also="html, or ")
     source = discover(path)
     folder = path.parent if path.is_file() else path
+    page = output or folder / "report.html"
+    if as_page:
+        check_file(page, "report")  # before the games are read, which takes long
     from selfplay_pipeline.report.run import scan_all, write_page, write_plots
 
     with progress("reading games") as on_progress:
         scans = scan_all(source, on_progress)
     if as_page:
-        page = write_page(source, scans, output or folder / "report.html")
+        write_page(source, scans, page)
         result(one_line(f"{page}: {page.stat().st_size / 1e6:.1f} MB; open it in a browser"))
         return
     for plot in write_plots(source, scans, formats, output or folder / "plots"):
