@@ -231,8 +231,10 @@ def _fail_group(group: BaseExceptionGroup[BaseException]) -> NoReturn:
 
 def _fail_system(error: OSError) -> NoReturn:
     """What the system refused, in one line; where it names no file, there is none to give another of."""
+    from selfplay_pipeline.files import TOO_MANY_OPEN
+
     reason = os.strerror(error.errno) if error.errno else str(error) or type(error).__name__
-    if error.errno in (errno.EMFILE, errno.ENFILE):
+    if error.errno in TOO_MANY_OPEN:
         _fail("too many open files; raise the limit, for example with `ulimit -n 1024`, and give the command again", 1)
     if error.filename is not None:
         _fail(f"{os.fsdecode(error.filename)}: {reason}; give another file or folder, or fix this one", 2)

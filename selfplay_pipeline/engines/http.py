@@ -68,7 +68,7 @@ class Http:
         except aiohttp.ClientConnectionError as error:
             raise ServerGoneError(f"{url}: no connection ({type(error).__name__} {error})".replace(" )", ")")) from None
         except aiohttp.ClientError as error:
-            raise RetriableError(f"{url} gave no usable answer ({type(error).__name__} {error:.200})") from None
+            raise RetriableError(f"{url} gave no usable answer ({type(error).__name__} {error!s:.200})") from None
 
     async def close(self) -> None:
         """Close the connections; requests under way fail as with a server that is gone."""
