@@ -134,10 +134,10 @@ def model_context_length(model: str, configured: int | None) -> int:
 
 
 def _config_of(model: str) -> Any:
-    from transformers import AutoConfig
-
     if not Path(model).exists():
         look_for(model)
+    from transformers import AutoConfig
+
     try:
         return AutoConfig.from_pretrained(model)
     except (OSError, ValueError) as error:

@@ -66,12 +66,12 @@ class ChatTokenizer:
         Raises:
             UserError: there is none.
         """
-        from transformers import AutoTokenizer
-
         if not Path(model).exists():
             look_for(model)
         elif not any((Path(model) / name).exists() for name in _TOKENIZER_FILES):
             raise UserError(f"{model}: no tokenizer found there; expected one of {', '.join(_TOKENIZER_FILES)}")
+        from transformers import AutoTokenizer
+
         try:
             return cls(AutoTokenizer.from_pretrained(model), thinking=thinking)
         except (OSError, ValueError) as error:
