@@ -26,7 +26,6 @@ from selfplay_pipeline.report.sources import discover
 from selfplay_pipeline.slime.data import DataJob, check_data, write_data
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import claim, read_lines
-from selfplay_pipeline.train.saves import read_lines
 
 
 @dataclass

@@ -81,16 +81,6 @@ def test_files_that_only_have_such_a_name_make_a_folder_nobodys(tmp_path):
     assert WRITERS["generate"](tmp_path).exit_code == 0
 
 
-def test_states_for_slime_replace_no_games(tmp_path):
-    assert WRITERS["generate"](tmp_path).exit_code == 0
-    before = content(tmp_path)
-    states = ("slime", "data", "--config", "tiny", "--num-states", 1, "--output")
-    done = selfplay(*states, tmp_path / "games.jsonl")
-    assert done.exit_code == 2 and "holds games of another command" in done.stderr
-    assert content(tmp_path) == before
-    assert selfplay(*states, tmp_path / "states.jsonl").exit_code == 0
-
-
 def test_a_dry_run_of_generate_is_refused_like_the_run(tmp_path):
     MADE["a model"](tmp_path)
     done = selfplay("generate", "--dry-run", "--output", tmp_path / "games.jsonl")

@@ -45,12 +45,15 @@ def test_a_task_cleans_up_whatever_further_signals_come(stop, capfd, first):
 
 
 def test_what_is_no_task_cleans_up_likewise(stop):
-    with pytest.raises(KeyboardInterrupt):
+    def work():
         try:
             signal.raise_signal(signal.SIGTERM)
         finally:
             for _ in range(20):
                 signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
 
 
 def test_a_stop_that_takes_too_long_can_be_asked_for_again(stop, monkeypatch):
