@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import typer
 
-from selfplay_pipeline.cli import stop_like_ctrl_c
+from selfplay_pipeline import stopping
 from selfplay_pipeline.command_line import earlier_names
 from selfplay_pipeline.errors import UserError
 
 
 def run(main: Callable[..., None]) -> None:
     """Run it as a command line: one line for a mistake, and servers stopped however it ends."""
-    stop_like_ctrl_c()
+    stopping.interrupt()
     app = typer.Typer(add_completion=False, context_settings=earlier_names(out="output"))
     app.command()(main)
     try:

@@ -133,7 +133,7 @@ class Room:
         out, err = (self.folder / f".{name}.{self._count}" for name in ("stdout", "stderr"))
         with out.open("wb") as out_file, err.open("wb") as err_file:
             process = subprocess.Popen(
-                [sys.executable, "-m", "selfplay_pipeline.cli", *arguments],
+                [sys.executable, "-m", "selfplay_pipeline", *arguments],
                 cwd=ROOT,
                 stdin=stdin,
                 stdout=out_file if stdout is None else stdout,

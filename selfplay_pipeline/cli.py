@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 import typer.core
 
-from selfplay_pipeline import terminal
+from selfplay_pipeline import stopping, terminal
 from selfplay_pipeline.cli_slime import slime_app
 from selfplay_pipeline.command_line import LARGEST, announced, earlier_names, program
 from selfplay_pipeline.errors import UserError
@@ -51,8 +51,6 @@ class Commands(typer.core.TyperGroup):
             return result
         except UserError as error:
             _fail(str(error), 2)
-        except KeyboardInterrupt:
-            _fail("stopped; what was finished is kept, the same command continues", 130)
         except BaseExceptionGroup as group:
             _fail_group(group)
         except OSError as error:
@@ -73,7 +71,9 @@ def _check_not_empty(arguments: list[str]) -> None:
         if argument == "--":
             return
         if not argument or (argument.startswith("--") and argument.endswith("=")):
-            _fail(f"{argument or before}: an empty value is given; leave it out, or give one", 2)
+            option = argument or before
+            what = f"{option}: an empty value is given; leave it out, or give one"
+            _fail(what if option.startswith("--") else "an argument is empty; name a file, a folder or a player", 2)
 
 
 @contextlib.contextmanager
@@ -189,26 +189,24 @@ def main() -> None:
     """The command `selfplay`."""
     from selfplay_pipeline.processes import own_temporary_files
 
-    stop_like_ctrl_c()
+    stopping.interrupt()
     terminal.guard()
+    stopped = False
     try:
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):  # of a full disk, say: the command tells what it could not do
                 stack.enter_context(own_temporary_files())
             app(prog_name=program())
+    except SystemExit as ended:
+        stopped = ended.code == stopping.STOPPED_CODE
+        raise
+    except KeyboardInterrupt:  # before the command began, or after it ended
+        stopped = True
     finally:
+        if stopped:
+            terminal.say(f"selfplay: {stopping.STOPPED}")
         terminal.finish()
-
-
-def stop_like_ctrl_c() -> None:
-    """Let any signal that asks to stop end the process like Ctrl-C, so that servers are stopped too."""
-    import signal
-
-    # A shell's background jobs start with SIGINT ignored; then nothing could stop a run but kill -9.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` asks
-            signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
+        stopping.over(stopped=stopped)
 
 
 def _expected(error: BaseException) -> bool:
@@ -233,7 +231,11 @@ def _fail_group(group: BaseExceptionGroup[BaseException]) -> NoReturn:
 
 def _fail_system(error: OSError) -> NoReturn:
     """What the system refused, in one line; where it names no file, there is none to give another of."""
+    from selfplay_pipeline.files import TOO_MANY_OPEN
+
     reason = os.strerror(error.errno) if error.errno else str(error) or type(error).__name__
+    if error.errno in TOO_MANY_OPEN:
+        _fail("too many open files; raise the limit, for example with `ulimit -n 1024`, and give the command again", 1)
     if error.filename is not None:
         _fail(f"{os.fsdecode(error.filename)}: {reason}; give another file or folder, or fix this one", 2)
     if error.errno == errno.ENOSPC:  # else the interpreter tries once more to write what is left, and complains
@@ -781,6 +783,7 @@ def report(
 
     The file needs no network; a run may still be going. `--format png,svg` writes the curves as files instead.
     """
+    from selfplay_pipeline.folders import check_file
     from selfplay_pipeline.report.draw import formats_in
     from selfplay_pipeline.report.sources import discover
     from selfplay_pipeline.terminal import result
@@ -790,12 +793,15 @@ def report(
     formats = [] if as_page else formats_in(form, also="html, or ")
     source = discover(path)
     folder = path.parent if path.is_file() else path
+    page = output or folder / "report.html"
+    if as_page:
+        check_file(page, "report")  # before the games are read, which takes long
     from selfplay_pipeline.report.run import scan_all, write_page, write_plots
 
     with progress("reading games") as on_progress:
         scans = scan_all(source, on_progress)
     if as_page:
-        page = write_page(source, scans, output or folder / "report.html")
+        write_page(source, scans, page)
         result(one_line(f"{page}: {page.stat().st_size / 1e6:.1f} MB; open it in a browser"))
         return
     for plot in write_plots(source, scans, formats, output or folder / "plots"):
@@ -890,7 +896,7 @@ def smollm2(output: Annotated[Path, typer.Option(help="Folder for the checkpoint
 
 
 def _run(task: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(task)
+    return asyncio.run(stopping.stoppable(task))
 
 
 if __name__ == "__main__":

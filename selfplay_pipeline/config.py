@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -216,8 +217,9 @@ def _built_in(name: str) -> YamlFile:
 
 def _read(source: str) -> YamlFile:
     path = Path(source)
-    if not path.exists():
-        raise UserError(f"--config: no built-in configuration or file {source!r}; built-in: {', '.join(BUILT_IN)}")
+    with suppress(OSError):  # of a name that is too long, say, which is told below
+        if not path.exists():
+            raise UserError(f"--config: no built-in configuration or file {source!r}; built-in: {', '.join(BUILT_IN)}")
     check_regular(path, "give a YAML file to --config")
     return read_yaml(path)
 

@@ -24,6 +24,8 @@ Model = TypeVar("Model", bound=BaseModel)
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """What the system answers where no more can be written."""
+TOO_MANY_OPEN = {errno.EMFILE, errno.ENFILE}
+"""What it answers whatever file is opened, so that none is to blame."""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -170,6 +172,8 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         named = Path(str(error.filename))
+        if error.errno in TOO_MANY_OPEN:
+            raise
         if error.filename is None or named in (path, *path.parents) or f".{path.name}." in str(named):
             raise unwritable(path, error) from None
         raise  # about a file that was read meanwhile

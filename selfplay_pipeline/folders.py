@@ -1,9 +1,11 @@
-"""Which command a folder belongs to, so that no other one writes into it."""
+"""Which command a folder or a file belongs to, so that no other one writes into it."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import check_is_folder, read_json
@@ -23,6 +25,11 @@ HOLDS = {
 STAGES = {"generate", "convert", "train"}
 """Commands that may share a folder: the stages of one iteration."""
 
+FILES_BEGIN = {"report": b"<!doctype html>", "slime data": b'{"prompt": [{"role": '}
+"""How the files of commands begin that write one file, and make it anew each time."""
+MOST_DIFFERENCES = 5
+"""That a message lists."""
+
 
 def check_folder(folder: Path, command: str) -> None:
     """Whether a command may write into a folder: it is nobody's yet, or the command's own, or shared by stages.
@@ -35,6 +42,29 @@ def check_folder(folder: Path, command: str) -> None:
     if makers and not makers & (STAGES if command in STAGES else {command}):
         listed = " and ".join(HOLDS[maker] for maker in sorted(makers))
         raise UserError(f"{folder} holds {listed}; `selfplay {command}` needs its own: give another --output")
+
+
+def check_file(file: Path, command: str) -> None:
+    """Whether a command may write a file: there is none yet, it is empty, or the command has made it.
+
+    Raises:
+        UserError: something else is in it, such as the command's own input.
+    """
+    begins = FILES_BEGIN[command]
+    if not file.is_file():
+        return  # writing it says what is wrong with a folder or a pipe
+    with file.open("rb") as opened:
+        start = opened.read(len(begins))
+    if start and start.lower() != begins:
+        raise UserError(f"{file} holds something that `selfplay {command}` did not write; give another --output")
+
+
+def differences(
+    before: Mapping[str, Any], now: Mapping[str, Any], keys: list[str], words: tuple[str, str] = ("then", "now")
+) -> str:
+    """Some of the keys that differ, with both values, in one line."""
+    listed = [f"{key} ({before.get(key)!r} {words[0]}, {now.get(key)!r} {words[1]})" for key in keys[:MOST_DIFFERENCES]]
+    return ", ".join(listed) + (f" and {len(keys) - MOST_DIFFERENCES} more" if len(keys) > MOST_DIFFERENCES else "")
 
 
 def made_by(folder: Path) -> set[str]:

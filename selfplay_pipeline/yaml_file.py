@@ -107,22 +107,28 @@ def _check_events(text: str, name: str) -> None:
             raise UserError(f"{where}: tags ({tag}) are not taken; write the value alone")
 
 
-def _check_keys(node: yaml.Node, name: str) -> None:
+def _check_keys(node: yaml.Node, name: str, path: str = "") -> None:
+    """Each key is a name, and given once.
+
+    Args:
+        path: dotted keys above, each with its dot.
+    """
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
-            _check_keys(item, name)
+            _check_keys(item, name, path)
     if isinstance(node, yaml.MappingNode):
         lines: dict[str, int] = {}
         for key, value in node.value:
             line = _number(key.start_mark)
             if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str" or key.value == "<<":
-                raise UserError(f"{name}:{line}: a key must be a name; quote it if it is meant")
+                what = f"key '{path}{key.value}': " if isinstance(key, yaml.ScalarNode) else ""
+                raise UserError(f"{name}:{line}: {what}a key must be a name; quote it if it is meant")
             if key.value in lines:
                 raise UserError(
                     f"{name}:{line}: key '{key.value}' is given in line {lines[key.value]} already; keep one of them"
                 )
             lines[key.value] = line
-            _check_keys(value, name)
+            _check_keys(value, name, f"{path}{key.value}.")
 
 
 def _line(node: yaml.Node | None, path: list[str]) -> int:

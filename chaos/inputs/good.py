@@ -109,8 +109,9 @@ class Good:
             directory.open(load_config("tiny", {}))
             for source in (self.games.parent, self.parquet.parent):
                 copy_folder(source, folder / "iter_1")
+            played = json.loads(self.games.with_suffix(".summary.json").read_text())
             for stage in ("generate", "convert"):
-                directory.finish(1, stage, StageRecord(seconds=1.0, figures={"plays": 8, "reward": 0.5}))
+                directory.finish(1, stage, StageRecord(seconds=1.0, figures=played))
             write_rows(folder / "metrics.jsonl", [{"iteration": 1, "reward": 0.5}])
             write_rows(folder / "iter_1" / "metrics.jsonl", [{"step": 1, "actor/pg_loss": 0.1}])
 

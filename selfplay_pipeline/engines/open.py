@@ -14,6 +14,7 @@ from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.engines.types import Engine, EngineError
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.hub import look_for
 from selfplay_pipeline.keys import SERVER_KEY, key_from_environment
 
 
@@ -133,6 +134,8 @@ def model_context_length(model: str, configured: int | None) -> int:
 
 
 def _config_of(model: str) -> Any:
+    if not Path(model).exists():
+        look_for(model)
     from transformers import AutoConfig
 
     try:

@@ -9,6 +9,7 @@ from typing import Any
 
 from selfplay_pipeline.engines.types import Completion, EngineError, SamplingParams, finish_reason
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.stopping import stop
 
 
 class TransformersEngine:
@@ -55,7 +56,7 @@ class TransformersEngine:
         cache = None
         inputs = torch.tensor([prompt_ids], device=self.device)
         with torch.inference_mode():
-            while len(token_ids) < params.max_new_tokens:
+            while len(token_ids) < params.max_new_tokens and stop.asked is None:
                 output = self._model(input_ids=inputs, past_key_values=cache, use_cache=True)
                 cache = output.past_key_values
                 logits = output.logits[0, -1].float()

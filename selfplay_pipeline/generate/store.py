@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import appending, locked, write_json
+from selfplay_pipeline.folders import differences
 from selfplay_pipeline.games.types import Status
 from selfplay_pipeline.generate.records import PlayRecord, read_games
 from selfplay_pipeline.small_files import read_object
@@ -66,7 +67,7 @@ class GameStore:
         before = read_object(self.arguments_path, "selfplay generate")
         differ = [key for key in sorted({*before, *self.arguments}) if before.get(key) != self.arguments.get(key)]
         if differ:
-            listed = ", ".join(f"{key} ({before.get(key)!r} then, {self.arguments.get(key)!r} now)" for key in differ)
+            listed = differences(before, self.arguments, differ)
             raise UserError(
                 f"{self.path} was made with other arguments: {listed}; give another --output or the same arguments"
             )

@@ -13,6 +13,7 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.generate.control import CONTROL, THOUGHT, THOUGHT_END, after_thought, without_control
 from selfplay_pipeline.generate.records import ChatMessage, Trajectory
 from selfplay_pipeline.generate.template_trial import unbounded
+from selfplay_pipeline.hub import look_for
 
 REPLY, HEARD = "\x02reply\x03", "\x02heard\x03"
 """Stand for an assistant's reply and the next observation while the template around them is looked at."""
@@ -67,10 +68,12 @@ class ChatTokenizer:
         Raises:
             UserError: there is none.
         """
+        if not Path(model).exists():
+            look_for(model)
+        elif not any((Path(model) / name).exists() for name in _TOKENIZER_FILES):
+            raise UserError(f"{model}: no tokenizer found there; expected one of {', '.join(_TOKENIZER_FILES)}")
         from transformers import AutoTokenizer
 
-        if Path(model).exists() and not any((Path(model) / name).exists() for name in _TOKENIZER_FILES):
-            raise UserError(f"{model}: no tokenizer found there; expected one of {', '.join(_TOKENIZER_FILES)}")
         try:
             return cls(AutoTokenizer.from_pretrained(model), thinking=thinking)
         except (OSError, ValueError) as error:

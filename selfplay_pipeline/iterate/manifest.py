@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import explain, read_model, write_json, write_text
-from selfplay_pipeline.folders import check_folder
+from selfplay_pipeline.folders import check_folder, differences
 from selfplay_pipeline.partners.seat import partner_arguments
 
 Stage = Literal["generate", "convert", "train", "evaluate"]
@@ -168,9 +168,8 @@ class RunDirectory:
             and not any(key == free or key.startswith(free + ".") for free in MAY_CHANGE)
         ]
         if differ:
-            listed = ", ".join(f"{key} ({before.get(key)!r} then, {now.get(key)!r} now)" for key in differ)
             raise UserError(
-                f"{self.path} holds a run with another configuration: {listed}; "
+                f"{self.path} holds a run with another configuration: {differences(before, now, differ)}; "
                 "give another --output, or the same options"
             )
 

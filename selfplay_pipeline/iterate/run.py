@@ -37,6 +37,7 @@ from selfplay_pipeline.stages import (
     sample_held_out,
     train_policy,
 )
+from selfplay_pipeline.stopping import stoppable
 from selfplay_pipeline.train.groups import NoSignalError
 from selfplay_pipeline.ui import say, short, watching
 
@@ -69,7 +70,7 @@ def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = No
             try:
                 loop.run_all()
             finally:
-                runner.run(servers.stop())
+                runner.run(stoppable(servers.stop()))
         return run
 
 
@@ -127,14 +128,14 @@ class Loop:
             seats=seats_of(self.config),
             servers=self.servers,
         )
-        return self.runner.run(task).to_dict()
+        return self.runner.run(stoppable(task)).to_dict()
 
     def _convert(self, number: int, checkpoint: str) -> dict[str, Any]:
         return convert_games(self.config, self.run.games(number), self.run.iteration(number)).to_dict()
 
     def _train(self, number: int, checkpoint: str) -> dict[str, Any]:
         if not keep_server(self.config):
-            self.runner.run(self.servers.stop())
+            self.runner.run(stoppable(self.servers.stop()))
         folder = self.run.iteration(number)
         reference = str(self.config.model) if self.config.train.kl_reference == "initial" else checkpoint
         try:
@@ -190,7 +191,7 @@ class Loop:
             plays=1,
             first_only=True,
         )
-        evaluation = self.runner.run(run_evaluate(config, job, self.servers))
+        evaluation = self.runner.run(stoppable(run_evaluate(config, job, self.servers)))
         figures = {mode: report.figures for mode, report in evaluation.modes.items()}
         questions = {"held_out_questions": figures["sampled"]["questions"].model_dump()}
         return {

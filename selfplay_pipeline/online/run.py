@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import appending, locked, write_json
+from selfplay_pipeline.folders import differences
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.online.config import MAY_CHANGE, UNUSED, OnlineConfig
 from selfplay_pipeline.online.figures import to_line
@@ -189,11 +190,11 @@ def _rows(config: OnlineConfig, path: Path) -> tuple[int, dict[str, Any]]:
     if not isinstance(rules, dict):
         raise UserError(f"{path}: field 'rules' is damaged; write the games anew with `selfplay games`")
     mine = config.game.model_dump(mode="json")
-    differ = [f"{key} ({rules.get(key)!r} there, {mine[key]!r} here)" for key in mine if rules.get(key) != mine[key]]
+    differ = [key for key in mine if rules.get(key) != mine[key]]
     if differ:
         raise UserError(
-            f"{path}: states of another game than the configuration's: {', '.join(differ)}; "
-            "give the same --config as to `selfplay games`"
+            f"{path}: states of another game than the configuration's: "
+            f"{differences(rules, mine, differ, ('there', 'here'))}; give the same --config as to `selfplay games`"
         )
     return int(file.metadata.num_rows), first
 

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import explain, write_lines
+from selfplay_pipeline.folders import check_file
 from selfplay_pipeline.games.matching import MatchingGame, MatchingState, best_matching
 from selfplay_pipeline.games.registry import GameConfig, make_game
 from selfplay_pipeline.games.types import HELD_OUT, TRAIN, state_rng
@@ -54,8 +55,7 @@ def write_data(out: Path, job: DataJob, on_row: Callable[[int], None] = lambda c
     Raises:
         UserError: the configuration admits no state, or the file cannot be written.
     """
-    if out.with_suffix(".args.json").exists():
-        raise UserError(f"{out} holds games of another command; give another --output")
+    check_file(out, "slime data")
     write_lines(out, _rows(job, on_row))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from selfplay_pipeline.sections import Section
 
@@ -72,6 +72,13 @@ class TrainOptions(Section):
     overrides: list[str] = []
     """Further verl keys as Hydra overrides, as after `--` on the command line."""
 
+    @field_validator("overrides")
+    @classmethod
+    def _in_hydras_grammar(cls, overrides: list[str]) -> list[str]:
+        for override in overrides:
+            _check_override(override)
+        return overrides
+
     def clip_without_effect(self, *, online: bool = False) -> str | None:
         """A line of warning where another clip range than the usual one is set but cannot act, else None.
 
@@ -85,6 +92,22 @@ class TrainOptions(Section):
         names = " and ".join(f"train.{name}" for name in given)
         remedy = "" if online else "; set train.old_log_probs: games, or train.mini_batches above 1"
         return f"{names}: without effect, since each batch is one update and PPO's ratio is then 1{remedy}"
+
+
+def _check_override(override: str) -> None:
+    """Whether Hydra can read it; else verl would say so, once it has started."""
+    try:
+        from hydra.core.override_parser.overrides_parser import OverridesParser
+    except ImportError:
+        return  # without verl nothing is trained here
+    from hydra.errors import HydraException
+
+    try:
+        key = OverridesParser.create().parse_override(override).key_or_group
+    except HydraException as error:
+        raise ValueError(f"{override!r} is no Hydra override ({str(error).splitlines()[0]})") from None
+    if not key:
+        raise ValueError(f"{override!r} is no Hydra override (it names no key); write KEY=VALUE")
 
 
 class PolicyTraining(TrainOptions):

@@ -13,6 +13,7 @@ from typing import Any
 from selfplay_pipeline.checkpoints import check_checkpoint, vocabulary_of
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import locked, write_json
+from selfplay_pipeline.folders import differences
 from selfplay_pipeline.preflight import check_training
 from selfplay_pipeline.processes import Child, spawn
 from selfplay_pipeline.small_files import read_object
@@ -234,8 +235,10 @@ def claim(config: PolicyTraining, training: dict[str, Any], checkpoint: Path) ->
     earlier = since | read_object(record, "selfplay train")
     changed = [key for key in training if earlier.get(key) != training[key]]
     if changed:
-        what = ", ".join(f"{key} was {earlier.get(key)}, is {training[key]}" for key in changed)
-        raise UserError(f"{config.output} holds another training ({what}); choose another folder or delete it")
+        raise UserError(
+            f"{config.output} holds another training: {differences(earlier, training, changed)}; choose another folder "
+            "or delete it"
+        )
 
 
 def check_options(config: PolicyTraining, *further_models: str | None) -> None:

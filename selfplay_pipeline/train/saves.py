@@ -10,6 +10,7 @@ from typing import Any
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import write_json, write_text
+from selfplay_pipeline.small_files import check_regular
 
 LATEST = "latest_checkpointed_iteration.txt"
 """verl's record of the last whole save."""
@@ -79,6 +80,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """
     if not path.exists():
         return []
+    check_regular(path, "remove it, and the training begins it anew")
     lines = []
     for number, text in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
         if not text.endswith(b"\n"):

@@ -1,6 +1,7 @@
 """Small files of a run that were torn, edited or replaced: whoever reads them says so in one line, and what to do."""
 
 import json
+import os
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -266,3 +267,9 @@ def test_the_version_is_printed_and_what_comes_next_is_said(tmp_path):
     scripted = ("--player0", "random", "--player1", "random", "--num-games", "2", "--plays-per-state", "1")
     done = selfplay("generate", *scripted, "--output", str(tmp_path / "new.jsonl"))
     assert done.stderr.endswith(f"show {tmp_path / 'new.jsonl'}\n")
+
+
+def test_figures_of_steps_are_read_from_a_file_alone(tmp_path):
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    with pytest.raises(UserError, match=r"metrics\.jsonl: a pipe, not a file"):
+        read_lines(tmp_path / "metrics.jsonl")

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.files import write_json
+from selfplay_pipeline.folders import differences
 from selfplay_pipeline.iterate.manifest import RunDirectory
 
 
@@ -80,16 +81,6 @@ def test_files_that_only_have_such_a_name_make_a_folder_nobodys(tmp_path):
     assert WRITERS["generate"](tmp_path).exit_code == 0
 
 
-def test_states_for_slime_replace_no_games(tmp_path):
-    assert WRITERS["generate"](tmp_path).exit_code == 0
-    before = content(tmp_path)
-    states = ("slime", "data", "--config", "tiny", "--num-states", 1, "--output")
-    done = selfplay(*states, tmp_path / "games.jsonl")
-    assert done.exit_code == 2 and "holds games of another command" in done.stderr
-    assert content(tmp_path) == before
-    assert selfplay(*states, tmp_path / "states.jsonl").exit_code == 0
-
-
 def test_a_dry_run_of_generate_is_refused_like_the_run(tmp_path):
     MADE["a model"](tmp_path)
     done = selfplay("generate", "--dry-run", "--output", tmp_path / "games.jsonl")
@@ -118,3 +109,23 @@ def test_other_arguments_are_refused_before_a_server_is_looked_for(tmp_path):
         "evaluate", "data/tiny_model", *FEW, "--server-url", "http://127.0.0.1:9", "--output", tmp_path / "evaluation"
     )
     assert done.exit_code == 2 and "was made with other arguments: " in done.stderr
+
+
+@pytest.mark.parametrize("command", ["report", "slime data"])
+def test_a_file_is_written_over_only_by_the_command_that_made_it(command, tmp_path):
+    games, made = write_plays(tmp_path / "games.jsonl", plays()), tmp_path / "made"
+    call = {
+        "report": ("report", games),
+        "slime data": ("slime", "data", "--config", "tiny", "--num-states", 1),
+    }[command]
+    assert [selfplay(*call, "--output", made).exit_code for _ in range(2)] == [0, 0]
+    before = content(tmp_path)
+    refused = selfplay(*call, "--output", games)
+    assert (refused.exit_code, content(tmp_path)) == (2, before)
+    assert f"games.jsonl holds something that `selfplay {command}` did not write" in refused.stderr
+
+
+def test_of_many_differences_a_message_lists_some():
+    now = {f"key{number}": number for number in range(8)}
+    listed = differences({}, now, sorted(now))
+    assert listed.startswith("key0 (None then, 0 now), key1") and listed.endswith("key4 (None then, 4 now) and 3 more")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -16,6 +17,7 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
+from selfplay_pipeline.config import load_config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.train.config import TrainConfig, TrainOptions
 from selfplay_pipeline.train.groups import NoSignalError, TrainData, plan_steps, read_data, split_rows, to_groups
@@ -325,3 +327,9 @@ class TestRun:
             "import sys, selfplay_pipeline.train.run; print([m for m in ('torch', 'verl', 'ray') if m in sys.modules])"
         )
         assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+@pytest.mark.parametrize("override", ["=3", "trainer.total_epochs=[1"])
+def test_an_override_that_hydra_cannot_read_is_refused_by_its_key(override: str) -> None:
+    with pytest.raises(UserError, match=re.escape(f"option for train.overrides: {override!r} is no Hydra override")):
+        load_config("tiny", {"train.overrides": [override]})

@@ -43,7 +43,7 @@ class Driver:
         self.temporary = folder / "tmp"
         self.temporary.mkdir(exist_ok=True)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "selfplay_pipeline.cli", *arguments],
+            [sys.executable, "-m", "selfplay_pipeline", *arguments],
             stdout=self.log,
             stderr=subprocess.STDOUT,
             start_new_session=True,

@@ -1,0 +1,17 @@
+"""The program `selfplay`. The command line is imported late, so that a signal is understood before."""
+
+from __future__ import annotations
+
+from selfplay_pipeline import stopping
+
+
+def main() -> None:
+    """Run the command line."""
+    stopping.quit_at_once()
+    from selfplay_pipeline.cli import main
+
+    main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Signals that ask a command to stop: the first one stops it, and further ones do not disturb the cleaning up.
+
+Imports nothing that takes long, so that a signal is understood from the start.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+STOPPED = "stopped; what was finished is kept, the same command continues"
+STOPPED_CODE = 130
+"""The exit code of a command that a signal has stopped, as of a shell's after Ctrl-C."""
+PATIENCE_SECONDS = 30.0
+"""Servers are ended within this time. A signal that comes later acts again: the first may have been swallowed."""
+
+
+class Stop:
+    """Whether a signal has asked the command to stop.
+
+    Attributes:
+        asked: when, by the monotonic clock; None if it has not.
+        cancel: cancels the task that is running, if any, so that it can clean up.
+    """
+
+    asked: float | None = None
+    cancel: Callable[[], object] | None = None
+
+    def on_signal(self, *_: object) -> None:
+        """Stop, unless that is under way."""
+        now, before = time.monotonic(), self.asked
+        if before is not None and now - before < PATIENCE_SECONDS:
+            return
+        self.asked = now
+        if before is None:
+            _write("selfplay: stopping")
+            if self.cancel is not None:
+                self.cancel()
+                return
+        raise KeyboardInterrupt
+
+
+stop = Stop()
+
+
+def quit_at_once() -> None:
+    """From now on end at a signal: for the time of the imports, in which nothing has begun."""
+    _handle(_quit)
+
+
+def interrupt() -> None:
+    """From now on stop at a signal as at Ctrl-C, and clean up; further signals do not interrupt that."""
+    _handle(stop.on_signal)
+
+
+def over(*, stopped: bool) -> None:
+    """All is cleaned up: no signal changes the exit code any more.
+
+    Args:
+        stopped: end at once, since the interpreter would wait for threads, such as one that downloads a model.
+    """
+    _handle(signal.SIG_IGN)
+    if stopped:
+        os._exit(STOPPED_CODE)
+
+
+async def stoppable(work: Coroutine[Any, Any, T]) -> T:
+    """Do the work of a task so that a signal cancels it and lets it clean up.
+
+    Raises:
+        KeyboardInterrupt: a signal has stopped it.
+    """
+    import asyncio  # takes long
+
+    loop, task, asked_before = asyncio.get_running_loop(), asyncio.current_task(), stop.asked
+    assert task is not None
+    stop.cancel = lambda: loop.call_soon_threadsafe(task.cancel)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if stop.asked == asked_before:
+            raise
+        raise KeyboardInterrupt from None
+    finally:
+        stop.cancel = None
+
+
+def _quit(*_: object) -> None:
+    _write(f"selfplay: {STOPPED}")
+    os._exit(STOPPED_CODE)
+
+
+def _write(line: str) -> None:
+    """Past Python's own streams, which may be in the middle of a line."""
+    with suppress(OSError):
+        os.write(2, line.encode() + b"\n")
+
+
+def _handle(handler: Callable[..., None] | signal.Handlers) -> None:
+    # A shell's background jobs start with SIGINT ignored; then nothing could stop a run but kill -9.
+    signal.signal(signal.SIGINT, handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` asks
+            signal.signal(number, handler)

@@ -1,0 +1,79 @@
+"""A signal stops a command; further ones do not disturb that, and one that comes early ends it quietly."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from selfplay_pipeline import stopping
+
+
+@pytest.fixture
+def stop():
+    """Signals as a command takes them; those of the tests are put back."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    stopping.interrupt()
+    yield stopping.stop
+    stopping.stop.asked = None
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_task_cleans_up_whatever_further_signals_come(stop, capfd, first):
+    cleaned = []
+
+    async def work():
+        try:
+            signal.raise_signal(first)
+            await asyncio.sleep(60)
+        finally:
+            for _ in range(20):
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGTERM)
+                await asyncio.sleep(0)
+            cleaned.append("all")
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(stopping.stoppable(work()))
+    assert cleaned == ["all"]
+    assert capfd.readouterr().err == "selfplay: stopping\n"
+
+
+def test_what_is_no_task_cleans_up_likewise(stop):
+    def work():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            for _ in range(20):
+                signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+
+
+def test_a_stop_that_takes_too_long_can_be_asked_for_again(stop, monkeypatch):
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    monkeypatch.setattr(stopping, "PATIENCE_SECONDS", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_signal_during_the_imports_ends_the_program_in_one_line():
+    at_the_command_line = (
+        "import os, signal, sys\n"
+        "class Strike:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'selfplay_pipeline.cli':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Strike())\n"
+        "from selfplay_pipeline.__main__ import main\n"
+        "main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", at_the_command_line], capture_output=True, text=True, env=os.environ)
+    assert (ended.returncode, ended.stderr) == (130, f"selfplay: {stopping.STOPPED}\n")
