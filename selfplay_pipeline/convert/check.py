@@ -86,7 +86,14 @@ def _check_verl_loads(path: Path, rows: list[dict[str, Any]], chat: ChatTokenize
 
     longest = max((len(row["prompt_ids"]) for row in rows), default=1)
     with tempfile.TemporaryDirectory() as cache:
-        config = OmegaConf.create({"max_prompt_length": longest, "cache_dir": cache, "return_raw_chat": True})
+        config = OmegaConf.create(
+            {
+                "max_prompt_length": longest,
+                "cache_dir": cache,
+                "return_raw_chat": True,
+                "filter_overlong_prompts": False,
+            }
+        )
         dataset = RLHFDataset(data_files=[str(path.resolve())], tokenizer=chat.tokenizer, config=config)
         if len(dataset) != len(rows):
             raise UserError(f"{path}: verl's RLHFDataset keeps {len(dataset)} of {len(rows)} rows")

@@ -623,7 +623,7 @@ class TestSizes:
     def test_one_configuration_serves_both_devices(self, device, name, tmp_path):
         config = online_verl_config(tmp_path, device)
         assert config.actor_rollout_ref.rollout.name == name
-        assert config.trainer.v1.trainer_mode == "sync"
+        assert config.trainer.v1.trainer_mode == "online"
         assert config.actor_rollout_ref.rollout.agent.default_agent_loop == "selfplay"
         assert (config.selfplay.max_new_tokens, config.selfplay.thinking) == (64, True)
         assert config.data.max_prompt_length + config.data.max_response_length == 1024
