@@ -18,7 +18,7 @@ from selfplay_pipeline.convert.parquet import ROWS_AT_A_TIME
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import appending, locked, write_json
 from selfplay_pipeline.games.matching import MatchingGame
-from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.games.registry import GameConfig, make_game
 from selfplay_pipeline.online.config import MAY_CHANGE, UNUSED, OnlineConfig
 from selfplay_pipeline.online.figures import to_line
 from selfplay_pipeline.online.games import MONITOR_SPLIT, SCHEMA, Perspectives
@@ -154,7 +154,9 @@ def _look_at(config: OnlineConfig) -> GamesFile:
         UserError: a file is missing or not ours, holds fewer states than one step takes, or would validate on the
             states of `evaluate`.
     """
-    (test, validation), (train, first) = (_rows(config, config.games / f"{name}.parquet") for name in ("test", "train"))
+    (test, validation), (train, first) = (
+        read_rows(config.game, config.games / f"{name}.parquet") for name in ("test", "train")
+    )
     if test and validation["split"] != MONITOR_SPLIT:
         raise UserError(
             f"{config.games / 'test.parquet'}: written by an earlier version, with states of `selfplay evaluate`, "
@@ -169,7 +171,7 @@ def _look_at(config: OnlineConfig) -> GamesFile:
     return GamesFile(rows=train, rows_per_play=players if first["perspectives"] == "both" else 1)
 
 
-def _rows(config: OnlineConfig, path: Path) -> tuple[int, dict[str, Any]]:
+def read_rows(config: GameConfig, path: Path) -> tuple[int, dict[str, Any]]:
     """How many rows there are, each checked, and the first one's `extra_info` (empty if none).
 
     Raises:
@@ -180,7 +182,7 @@ def _rows(config: OnlineConfig, path: Path) -> tuple[int, dict[str, Any]]:
         file = pq.ParquetFile(path)
     if not file.schema_arrow.equals(SCHEMA, check_metadata=False):
         raise UserError(f"{path}: its columns are not those that `selfplay games` writes")
-    game, first, number = make_game(config.game), dict[str, Any](), 0
+    game, first, number = make_game(config), dict[str, Any](), 0
     for row in _read(path, file):
         where, info = f"{path}: row {number}", row["extra_info"] or {}
         if number == 0 or info.get("rules") != first.get("rules"):
@@ -206,14 +208,14 @@ def _readable(path: Path) -> Iterator[None]:
         raise UserError(f"{path}: not a parquet file, or a damaged one; `selfplay games` writes it") from None
 
 
-def _check_rules(config: OnlineConfig, where: str, written: Any) -> None:
+def _check_rules(config: GameConfig, where: str, written: Any) -> None:
     try:
         rules = parse_json(written)
     except (ValueError, TypeError):
         rules = None
     if not isinstance(rules, dict):
         raise UserError(f"{where}: field 'rules' is damaged; write the games anew with `selfplay games`")
-    mine = config.game.model_dump(mode="json")
+    mine = config.model_dump(mode="json")
     differ = [f"{key} ({rules.get(key)!r} there, {mine[key]!r} here)" for key in mine if rules.get(key) != mine[key]]
     if differ:
         raise UserError(
