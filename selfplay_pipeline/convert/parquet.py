@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -62,30 +63,36 @@ def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
     reader = _open(path)
     _check_facts(path, reader.schema_arrow.metadata or {})
     _check_columns(path, reader.schema_arrow)
-    seen: dict[tuple[int, int, int], int] = {}
-    rewards: dict[tuple[int, int], float] = {}
     temperature = None
+    plays: list[tuple[NDArray[Any], ...]] = []
     columns = [*dict.fromkeys(NUMBERS.values()), TEMPERATURE, PROMPT, *STREAMS]
     first = 0
     for batch in _batches(path, reader, columns):
         rows = _rows(path, first, batch)
         _check(path, first, rows, vocabulary)
-        temperature = temperature or rows.sampling_temperature[0]
+        temperature = rows.sampling_temperature[0] if temperature is None else temperature
         others = np.flatnonzero(rows.sampling_temperature != temperature)
         if len(others):
             what = f"{rows.sampling_temperature[others[0]]}, but {temperature} in the rows before"
             raise _impossible(path, first + int(others[0]), TEMPERATURE, what)
-        small = (column.tolist() for column in (rows.index, rows.play, rows.player_index, rows.normalized_reward))
-        for at, (group, play, seat, reward) in enumerate(zip(*small, strict=True), start=first):
-            earlier = seen.setdefault((group, play, seat), at)
-            if earlier != at:
-                what = f"group {group}, play {play}, player {seat} is in row {earlier} too"
-                raise _impossible(path, at, "extra_info", what)
-            if abs(rewards.setdefault((group, play), reward) - reward) > SAME_REWARD:
-                what = f"{reward}, but {rewards[group, play]} in another row of group {group}, play {play}"
-                raise _impossible(path, at, "normalized_reward", what)
+        plays.append((rows.index, rows.play, rows.player_index, rows.normalized_reward))
         first += len(rows.index)
         yield rows
+    if plays:
+        _check_plays(path, *map(np.concatenate, zip(*plays, strict=True)))
+
+
+def _check_plays(path: Path, *columns: NDArray[Any]) -> None:
+    """Whether each seat of a play is there once, and all seats of a play have one reward."""
+    order = np.lexsort(columns[2::-1])  # keeps the order of rows that are alike
+    groups, plays, seats, rewards = (column[order] for column in columns)
+    same_play = (groups[1:] == groups[:-1]) & (plays[1:] == plays[:-1])
+    for at in np.flatnonzero(same_play & (seats[1:] == seats[:-1]))[:1]:
+        what = f"group {groups[at]}, play {plays[at]}, player {seats[at]} is in row {order[at]} too"
+        raise _impossible(path, int(order[at + 1]), "extra_info", what)
+    for at in np.flatnonzero(same_play & (np.abs(np.diff(rewards)) > SAME_REWARD))[:1]:
+        what = f"{rewards[at + 1]}, but {rewards[at]} in another row of group {groups[at]}, play {plays[at]}"
+        raise _impossible(path, int(order[at + 1]), "normalized_reward", what)
 
 
 def _impossible(path: Path, row: int, field: str, what: str) -> UserError:

@@ -264,7 +264,9 @@ def _keys_set(*models: BaseModel | None) -> int:
 def _keys(value: Any) -> int:
     if isinstance(value, dict):
         return len(value) + sum(map(_keys, value.values()))
-    return sum(map(_keys, value)) if isinstance(value, list) else 0
+    if not isinstance(value, list) or isinstance(value[0] if value else 0, int):  # to miss some is safe
+        return 0
+    return sum(map(_keys, value))
 
 
 def _different(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
