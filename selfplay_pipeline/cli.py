@@ -211,11 +211,12 @@ def main() -> None:
 
 def _expected(error: BaseException) -> bool:
     from selfplay_pipeline.engines.types import EngineError
+    from selfplay_pipeline.files import FileChangedError
     from selfplay_pipeline.generate.run import NoTurnsError
     from selfplay_pipeline.iterate.metrics import CollapseError
     from selfplay_pipeline.train.run import TrainError
 
-    return isinstance(error, EngineError | NoTurnsError | TrainError | CollapseError | UserError)
+    return isinstance(error, EngineError | FileChangedError | NoTurnsError | TrainError | CollapseError | UserError)
 
 
 def _fail_group(group: BaseExceptionGroup[BaseException]) -> NoReturn:

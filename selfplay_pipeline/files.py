@@ -28,6 +28,10 @@ TOO_MANY_OPEN = {errno.EMFILE, errno.ENFILE}
 """What it answers whatever file is opened, so that none is to blame."""
 
 
+class FileChangedError(RuntimeError):
+    """A file was removed, replaced or changed by another program while it was written."""
+
+
 def write_text(path: Path, text: str) -> None:
     """Write under a temporary name, then rename.
 
@@ -118,13 +122,32 @@ def appending(path: Path) -> Iterator[Callable[[bytes], None]]:
 
     Raises:
         UserError: the file cannot be written, for example because the disk is full.
+        FileChangedError: what was written is no longer there, as each further write and the end find out.
     """
     with _explained(path):
         file = path.open("ab", buffering=0)
     with file:
+        mine = os.fstat(file.fileno())
+        size = mine.st_size
+
+        def check() -> None:
+            try:
+                found = path.stat()
+            except OSError as error:
+                what = error.strerror or "gone"
+            else:
+                if os.path.samestat(found, mine) and found.st_size == size:
+                    return
+                same = os.path.samestat(found, mine)
+                what = f"{found.st_size:,} bytes in place of {size:,}" if same else "another file is there"
+            raise FileChangedError(
+                f"{path}: changed by another program while it was written ({what}); give the same command again, "
+                "which does what is missing there"
+            )
 
         def append(data: bytes) -> None:
-            size = os.fstat(file.fileno()).st_size
+            nonlocal size
+            check()
             rest = memoryview(data)
             try:
                 while rest:
@@ -133,8 +156,10 @@ def appending(path: Path) -> Iterator[Callable[[bytes], None]]:
                 with suppress(OSError):
                     file.truncate(size)  # else the next line would be glued to half of this one
                 raise unwritable(path, error) from None
+            size += len(data)
 
         yield append
+        check()
 
 
 def unwritable(path: Path, error: OSError) -> UserError:

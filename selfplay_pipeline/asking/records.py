@@ -8,11 +8,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import appending, explain, write_text
-from selfplay_pipeline.generate.records import read_lines
+from selfplay_pipeline.generate.records import Count, read_lines
 from selfplay_pipeline.generate.store import repair
 
 FILE_NAME = "dialogues.jsonl"
@@ -27,33 +27,33 @@ class DialogueRecord(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    step: NonNegativeInt
+    step: Count
     """Of training: how often the policy had been updated, or the iteration that played."""
     game_id: str
-    group: NonNegativeInt
+    group: Count
     """The game state's number: dialogues on one state are one group."""
     reward: float = Field(ge=0, le=1, allow_inf_nan=False)
     """Normalised; 0 unless agreed."""
     status: str
     """How it ended, as `games.types.Status` has it."""
-    turns: NonNegativeInt
+    turns: Count
     """Of both players."""
     dialops_board: bool | None = None
     """Whether the board is DialOp's, so that its human pairs can be compared with; None in logs of earlier versions."""
-    messages: NonNegativeInt
+    messages: Count
     """The policy's."""
-    questions: NonNegativeInt
+    questions: Count
     """Messages that ask."""
-    specific: NonNegativeInt
+    specific: Count
     """Questions that name a reviewer–paper pair."""
-    pairs: NonNegativeInt
+    pairs: Count
     """Different pairs asked for."""
-    repeated: NonNegativeInt
+    repeated: Count
     """Specific questions that ask only for pairs asked before."""
-    learned: NonNegativeInt
+    learned: Count
     """Cells unseen by the policy that the partner told after being asked."""
-    partner_messages: NonNegativeInt
-    leaks: NonNegativeInt
+    partner_messages: Count
+    leaks: Count
     """Messages of the partner that told a score nobody had asked for."""
 
     @model_validator(mode="after")

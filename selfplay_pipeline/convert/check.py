@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -73,6 +72,8 @@ def _read(path: Path, vocabulary: int | None) -> list[dict[str, Any]]:
         raise UserError(f"{path}: cannot be read as parquet: {str(error).splitlines()[0]}") from None
     if not table.schema.equals(SCHEMA, check_metadata=False) or METADATA_KEY not in (table.schema.metadata or {}):
         raise UserError(f"{path}: its columns are not those that `selfplay convert` writes")
+    if not table.num_rows:
+        raise UserError(f"{path}: no rows; play games and convert them first")
     for name in SCHEMA.names:
         if table.column(name).null_count:
             raise UserError(f"{path}: column {name!r} has a row without a value; convert the games again")
@@ -139,7 +140,7 @@ def _check_groups(path: Path, rows: list[dict[str, Any]]) -> tuple[int, int]:
         if len(found) != 1 or sum(index == group for index, _ in plays) < 2:
             raise UserError(f"{path}: group {group} has {len(found)} states, or fewer than two plays")
         try:
-            game.load_state(json.loads(next(iter(found))))
-        except (UserError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+            game.read_state(next(iter(found)))
+        except UserError as error:
             raise UserError(f"{path}: group {group}: field 'game_state': {error}; convert the games again") from None
     return len(plays), len(states)

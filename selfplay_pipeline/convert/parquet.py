@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.matching import MatchingGame
-from selfplay_pipeline.generate.records import SAME_REWARD
+from selfplay_pipeline.generate.records import SAME_REWARD, SCHEMA_VERSION
 from selfplay_pipeline.generate.streams import MAX_COUNT, Lists, Streams, first_fault
 from selfplay_pipeline.small_files import check_regular
 
@@ -34,6 +35,7 @@ NUMBERS = {
 """Fields of one number a row, by the column that they are in."""
 STREAMS = ("prompt_ids", "response_ids", "response_mask", "response_logprobs")
 TEMPERATURE = "sampling_temperature"
+PROMPT = "prompt"
 
 
 @dataclass(frozen=True)
@@ -61,24 +63,36 @@ def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
     reader = _open(path)
     _check_facts(path, reader.schema_arrow.metadata or {})
     _check_columns(path, reader.schema_arrow)
-    seen: dict[tuple[int, int, int], int] = {}
-    rewards: dict[tuple[int, int], float] = {}
-    columns = [*dict.fromkeys(NUMBERS.values()), TEMPERATURE, *STREAMS]
+    temperature = None
+    plays: list[tuple[NDArray[Any], ...]] = []
+    columns = [*dict.fromkeys(NUMBERS.values()), TEMPERATURE, PROMPT, *STREAMS]
     first = 0
     for batch in _batches(path, reader, columns):
         rows = _rows(path, first, batch)
         _check(path, first, rows, vocabulary)
-        small = (column.tolist() for column in (rows.index, rows.play, rows.player_index, rows.normalized_reward))
-        for at, (group, play, seat, reward) in enumerate(zip(*small, strict=True), start=first):
-            earlier = seen.setdefault((group, play, seat), at)
-            if earlier != at:
-                what = f"group {group}, play {play}, player {seat} is in row {earlier} too"
-                raise _impossible(path, at, "extra_info", what)
-            if abs(rewards.setdefault((group, play), reward) - reward) > SAME_REWARD:
-                what = f"{reward}, but {rewards[group, play]} in another row of group {group}, play {play}"
-                raise _impossible(path, at, "normalized_reward", what)
+        temperature = rows.sampling_temperature[0] if temperature is None else temperature
+        others = np.flatnonzero(rows.sampling_temperature != temperature)
+        if len(others):
+            what = f"{rows.sampling_temperature[others[0]]}, but {temperature} in the rows before"
+            raise _impossible(path, first + int(others[0]), TEMPERATURE, what)
+        plays.append((rows.index, rows.play, rows.player_index, rows.normalized_reward))
         first += len(rows.index)
         yield rows
+    if plays:
+        _check_plays(path, *map(np.concatenate, zip(*plays, strict=True)))
+
+
+def _check_plays(path: Path, *columns: NDArray[Any]) -> None:
+    """Whether each seat of a play is there once, and all seats of a play have one reward."""
+    order = np.lexsort(columns[2::-1])  # keeps the order of rows that are alike
+    groups, plays, seats, rewards = (column[order] for column in columns)
+    same_play = (groups[1:] == groups[:-1]) & (plays[1:] == plays[:-1])
+    for at in np.flatnonzero(same_play & (seats[1:] == seats[:-1]))[:1]:
+        what = f"group {groups[at]}, play {plays[at]}, player {seats[at]} is in row {order[at]} too"
+        raise _impossible(path, int(order[at + 1]), "extra_info", what)
+    for at in np.flatnonzero(same_play & (np.abs(np.diff(rewards)) > SAME_REWARD))[:1]:
+        what = f"{rewards[at + 1]}, but {rewards[at]} in another row of group {groups[at]}, play {plays[at]}"
+        raise _impossible(path, int(order[at + 1]), "normalized_reward", what)
 
 
 def _impossible(path: Path, row: int, field: str, what: str) -> UserError:
@@ -120,6 +134,12 @@ def _check_facts(path: Path, metadata: dict[bytes, bytes]) -> None:
         raise UserError(f"{path}: its metadata 'selfplay' is not JSON; convert the games again") from None
     if not isinstance(facts, dict):
         raise UserError(f"{path}: its metadata 'selfplay' is no JSON object; convert the games again")
+    version = facts.get("schema_version", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
+        raise UserError(
+            f"{path}: written in version {version} of the format, but this program reads {SCHEMA_VERSION}; "
+            "convert the games again"
+        )
     for key, neutral in NEUTRAL.items():
         if facts.get(key, neutral) != neutral:
             raise UserError(f"{path}: sampled with {key}={facts[key]}; the log-probs ignore it, sample without")
@@ -132,7 +152,7 @@ def _check_columns(path: Path, schema: pa.Schema) -> None:
         _check_column(
             path, name, pa.schema(list(schema.field(column).type)), pa.schema(list(SCHEMA.field(column).type))
         )
-    for name in (*STREAMS, TEMPERATURE):
+    for name in (*STREAMS, TEMPERATURE, PROMPT):
         _check_column(path, name, schema, SCHEMA)
 
 
@@ -151,6 +171,7 @@ def _rows(path: Path, first: int, batch: pa.RecordBatch) -> Rows:
         values = pc.struct_field(column, name) if name in NUMBERS else column
         _check_nulls(path, first, name, values)
         numbers[name] = values.to_numpy(zero_copy_only=False)
+    _check_nulls(path, first, PROMPT, batch.column(PROMPT))
     lists = {}
     for name in STREAMS:
         column = batch.column(name)

@@ -21,6 +21,8 @@ def check_play(record: PlayRecord) -> str:
     _check_ids(record, _vocabulary(record.policy.checkpoint))
     if record.game != MatchingGame.name:
         raise ValueError(f"field 'game': {record.game!r}, but the only game is {MatchingGame.name!r}")
+    if len(record.players) != MatchingGame.num_players:
+        raise ValueError(f"field 'players': has {len(record.players)}, but the game has {MatchingGame.num_players}")
     try:
         written = json.dumps(record.state, sort_keys=True, allow_nan=False)
         state = _load(written)

@@ -23,6 +23,8 @@ from selfplay_pipeline.games.types import Status
 from selfplay_pipeline.generate.records import CHECKED, READ_AT_ONCE, SCHEMA_VERSION, PlayRecord, parse_play, read_lines
 
 PLAYS_PER_WRITE = 256
+STREAM_CODES = {"prompt_ids": "i", "response_ids": "i", "response_mask": "b", "response_logprobs": "f"}
+"""Columns of tokens, and what kind of array holds the numbers of `SCHEMA`."""
 
 
 @dataclass
@@ -207,6 +209,11 @@ def _plan(
     return order[in_kept].tolist(), val
 
 
+def _packed(row: dict[str, Any]) -> dict[str, Any]:
+    """Tokens as arrays, which pyarrow takes over several times faster than lists."""
+    return row | {name: np.frombuffer(array(code, row[name]), code) for name, code in STREAM_CODES.items()}
+
+
 def _second_pass(
     games: Path,
     out_dir: Path,
@@ -235,7 +242,7 @@ def _second_pass(
 
         def flush(name: str) -> None:
             if buffers[name]:
-                writers[name].write_table(pa.Table.from_pylist(buffers[name], schema=schema))
+                writers[name].write_table(pa.Table.from_pylist([_packed(row) for row in buffers[name]], schema=schema))
                 buffers[name] = []
 
         for position in order:

@@ -32,6 +32,7 @@ from selfplay_pipeline.games.types import (
     Step,
 )
 from selfplay_pipeline.sections import LARGEST, Section
+from selfplay_pipeline.small_files import parse_json
 
 
 class MatchingConfig(Section):
@@ -232,6 +233,17 @@ class MatchingGame:
                 f"game state: best_assignment_reward is {recorded}, the table's best matching gives {best:g}"
             )
         return MatchingState(table, masks, scales, int(best), papers, reviewers)
+
+    def read_state(self, text: str) -> MatchingState:
+        """Load a state from JSON.
+
+        Raises:
+            UserError: it is not JSON, or no state.
+        """
+        try:
+            return self.load_state(parse_json(text))
+        except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+            raise UserError(f"game state: unusable ({' '.join(str(error).split())})") from None
 
     def start(self, state: MatchingState) -> MatchingSession:
         return MatchingSession(state, self.config, self.prompts)

@@ -88,7 +88,7 @@ class Trajectory(_Record):
         fault = None if self._is_possible() else self.fault()
         if fault:
             raise ValueError(f"{fault.field} {fault.what}")
-        if self.num_prompt_messages > len(self.messages):
+        if not bool(self.response_ids) <= self.num_prompt_messages <= len(self.messages):
             raise ValueError(f"num_prompt_messages is {self.num_prompt_messages} of {len(self.messages)} messages")
         return self
 
@@ -163,7 +163,7 @@ class PolicyRecord(_Record):
     top_p: float = 1.0
     top_k: int = -1
     repetition_penalty: float = 1.0
-    max_new_tokens: int
+    max_new_tokens: int = Field(gt=0)
     thinking: bool = False
     """What chat templates that have the switch `enable_thinking` were told."""
 
@@ -219,6 +219,11 @@ class PlayRecord(_Record):
         for field, found in (("turns", [turn.player for turn in self.turns]), ("trajectories", trained)):
             if found and max(found) >= seats:
                 raise ValueError(f"field 'players': has {seats}, numbered from 0, but {field} are of {max(found)}")
+        strangers = [seat for seat in trained if self.players[seat] != POLICY]
+        if strangers:
+            raise ValueError(
+                f"field 'trajectories': one is of player {strangers[0]}, which was {self.players[strangers[0]]!r}"
+            )
         if len(set(trained)) < len(trained):
             raise ValueError("field 'trajectories': two are of one player")
         return self
@@ -259,7 +264,9 @@ def _keys_set(*models: BaseModel | None) -> int:
 def _keys(value: Any) -> int:
     if isinstance(value, dict):
         return len(value) + sum(map(_keys, value.values()))
-    return sum(map(_keys, value)) if isinstance(value, list) else 0
+    if not isinstance(value, list) or isinstance(value[0] if value else 0, int):  # to miss some is safe
+        return 0
+    return sum(map(_keys, value))
 
 
 def _different(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,6 +61,19 @@ class GenerateJob:
     def game_id(self, group: int, play: int) -> str:
         return f"s{self.seed}-g{group:06d}-p{play}"
 
+    def check_belongs(self, record: PlayRecord) -> None:
+        """Whether a play is one of these.
+
+        Raises:
+            ValueError: it is not.
+        """
+        last = self.first_state + self.num_groups - 1
+        if not (self.first_state <= record.group_index <= last and record.play < self.plays_per_state):
+            raise ValueError(
+                f"play {record.game_id} is of state {record.group_index}, play {record.play}, but this run plays "
+                f"states {self.first_state} to {last}, {self.plays_per_state} times each; remove the line"
+            )
+
 
 async def run_generate(
     job: GenerateJob,
@@ -83,14 +95,31 @@ async def run_generate(
     Raises:
         EngineError: more than `max_failures` plays, or all, were lost to the engine or the partner.
         NoTurnsError: every play ended at the context length, or before anyone spoke; the file keeps all plays.
-        UserError: the file belongs to another process or to other arguments.
+        UserError: the file belongs to another process or to other arguments, or holds what is none of these plays.
+        FileChangedError: another program changed the file meanwhile.
     """
-    summary = Summary()
-    with job.store.opened() as (existing, append):
-        done = Counter[tuple[int, int]]()
-        for record in existing:
-            done[record.group_index, record.play] += 1
-            summary.add(record)
+    with job.store.held():
+        summary = await _play_missing(job, game, states, players, on_play)
+        _check_played(job, summary)
+        write_json(job.summary_path, summary.to_dict())
+    return summary
+
+
+async def _play_missing(
+    job: GenerateJob,
+    game: Game,
+    states: Callable[[int], State],
+    players: Callable[[int], Sequence[Player]],
+    on_play: Callable[[Summary], None],
+) -> Summary:
+    summary, done = Summary(), set[tuple[int, int]]()
+
+    def take(record: PlayRecord) -> None:
+        job.check_belongs(record)
+        done.add((record.group_index, record.play))
+        summary.add(record)
+
+    with job.store.opened(take) as append:
         summary.start()
         on_play(summary)
         started = time.monotonic()
@@ -141,8 +170,6 @@ async def run_generate(
             f"all {summary.plays} plays were lost to the engine or the partner, the last to: "
             f"{list(lost.values())[-1]}; fix that, and the same command plays them"
         )
-    _check_played(job, summary)
-    write_json(job.summary_path, summary.to_dict())
     return summary
 
 
@@ -214,7 +241,7 @@ class Sitting:
         )
 
 
-def _missing(job: GenerateJob, done: Counter[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _missing(job: GenerateJob, done: Container[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     for group in range(job.first_state, job.first_state + job.num_groups):
         for play in range(job.plays_per_state):
             if (group, play) not in done:

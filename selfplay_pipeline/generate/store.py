@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import appending, locked, write_json
+from selfplay_pipeline.files import appending, locked, replacing, write_json
 from selfplay_pipeline.folders import differences
 from selfplay_pipeline.games.types import Status
-from selfplay_pipeline.generate.records import PlayRecord, read_games
+from selfplay_pipeline.generate.records import PlayRecord, parse_play, read_lines
 from selfplay_pipeline.small_files import read_object
 
 
@@ -31,25 +28,59 @@ class GameStore:
         return self.path.with_suffix(".args.json")
 
     @contextmanager
-    def opened(self) -> Iterator[tuple[Iterator[PlayRecord], Any]]:
-        """Lock, check and repair the file; yield the plays that it holds and a function that appends one.
+    def held(self) -> Iterator[None]:
+        """Keep other processes away from the file and what is written beside it.
 
         Raises:
-            UserError: another process writes it, it was made with other arguments, or a line is bad.
+            UserError: another process holds it, or it was made with other arguments.
         """
         with locked(self.path.with_name(self.path.name + ".lock"), str(self.path)):
             self.check()
-            if not self.arguments_path.exists():
-                write_json(self.arguments_path, self.arguments)
-            repair(self.path)
-            drop_lost(self.path)
-            existing = read_games(self.path) if self.path.exists() else iter(())
-            with appending(self.path) as append_bytes:
+            yield
 
-                def append(record: PlayRecord) -> None:
-                    append_bytes(record.model_dump_json().encode() + b"\n")
+    @contextmanager
+    def opened(self, take: Callable[[PlayRecord], None]) -> Iterator[Callable[[PlayRecord], None]]:
+        """Hand the plays that the file holds to `take`, and yield a function that appends one.
 
-                yield existing, append
+        Only once all of them were taken is a torn last line cut off, and are plays removed that the engine failed:
+        earlier versions wrote these too, and they are played again.
+
+        Args:
+            take: raises a `ValueError` that says why a play must not be there.
+
+        Raises:
+            UserError: a line is bad; the file is as it was.
+            FileChangedError: the file is no longer what was written, because another program has changed it.
+        """
+        lost = self._read(take) if self.path.exists() else set()
+        if not self.arguments_path.exists():
+            write_json(self.arguments_path, self.arguments)
+        repair(self.path)
+        if lost:
+            with replacing(self.path) as temporary, self.path.open("rb") as file, temporary.open("wb") as kept:
+                kept.writelines(line for number, line in enumerate(file, start=1) if number not in lost)
+        with appending(self.path) as append:
+            yield lambda record: append(record.model_dump_json().encode() + b"\n")
+
+    def _read(self, take: Callable[[PlayRecord], None]) -> set[int]:
+        """Returns the numbers of the lines whose plays the engine failed."""
+        lost: set[int] = set()
+        lines: dict[tuple[int, int], int] = {}
+        for number, line in read_lines(self.path):
+            if not line.strip() or not line.endswith(b"\n"):
+                continue
+            try:
+                record = parse_play(line)
+                if record.outcome.status is Status.ENGINE_FAILURE:
+                    lost.add(number)
+                    continue
+                first = lines.setdefault((record.group_index, record.play), number)
+                if first != number:
+                    raise ValueError(f"play {record.game_id} is in line {first} too; remove one of the lines")
+                take(record)
+            except ValueError as error:
+                raise UserError(f"{self.path}:{number}: {error}") from None
+        return lost
 
     def check(self) -> None:
         """Whether the file was made with these arguments, if it is there; writes nothing.
@@ -73,34 +104,12 @@ class GameStore:
             )
 
 
-def drop_lost(path: Path) -> int:
-    """Remove the plays that the engine failed, which earlier versions wrote too, so that they are played again.
-
-    Returns how many there were.
-    """
-    if not path.exists():
-        return 0
-    with path.open("rb") as file:
-        lost = {number for number, line in enumerate(file) if _is_lost(line)}
-    if lost:
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        with path.open("rb") as file, temporary.open("wb") as kept:
-            kept.writelines(line for number, line in enumerate(file) if number not in lost)
-        temporary.replace(path)
-    return len(lost)
-
-
-def _is_lost(line: bytes) -> bool:
-    if Status.ENGINE_FAILURE.value.encode() not in line:
-        return False
-    try:
-        return PlayRecord.model_validate_json(line).outcome.status is Status.ENGINE_FAILURE
-    except ValidationError:
-        return False  # whoever reads the games says what is wrong with it
-
-
 def repair(path: Path) -> int:
-    """Cut a torn last line, left by a process that was killed while it wrote. Returns the bytes cut."""
+    """Cut a torn last line, left by a process that was killed while it wrote. Returns the bytes cut.
+
+    Raises:
+        UserError: what follows the last whole line is not the beginning of a JSON object; nothing was cut.
+    """
     if not path.exists():
         return 0
     with path.open("r+b") as file:
@@ -114,5 +123,13 @@ def repair(path: Path) -> int:
                 keep = keep - step + newline + 1
                 break
             keep -= step
-        file.truncate(keep)
+        if keep < size:
+            file.seek(keep)
+            torn = file.read(size - keep)
+            if torn[:1] != b"{" or min(torn) < ord(" "):  # JSON escapes control characters
+                raise UserError(
+                    f"{path}: its last line is not the beginning of a JSON object, so it is kept; remove that line, "
+                    "or give another file"
+                )
+            file.truncate(keep)
     return size - keep

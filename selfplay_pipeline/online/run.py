@@ -5,21 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from selfplay_pipeline.convert.parquet import ROWS_AT_A_TIME
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import appending, locked, write_json
 from selfplay_pipeline.folders import differences
-from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.games.matching import MatchingGame
+from selfplay_pipeline.games.registry import GameConfig, make_game
 from selfplay_pipeline.online.config import MAY_CHANGE, UNUSED, OnlineConfig
 from selfplay_pipeline.online.figures import to_line
-from selfplay_pipeline.online.games import MONITOR_SPLIT, SCHEMA
+from selfplay_pipeline.online.games import MONITOR_SPLIT, SCHEMA, Perspectives
 from selfplay_pipeline.online.overrides import EXTENSION, GamesFile, config_arguments, held_out_path, online_overrides
 from selfplay_pipeline.small_files import check_regular, parse_json
 from selfplay_pipeline.train.overrides import environment, metrics_path, resolve_device, state_dir
@@ -152,7 +155,9 @@ def _look_at(config: OnlineConfig) -> GamesFile:
         UserError: a file is missing or not ours, holds fewer states than one step takes, or would validate on the
             states of `evaluate`.
     """
-    (test, validation), (train, first) = (_rows(config, config.games / f"{name}.parquet") for name in ("test", "train"))
+    (test, validation), (train, first) = (
+        read_rows(config.game, config.games / f"{name}.parquet") for name in ("test", "train")
+    )
     if test and validation["split"] != MONITOR_SPLIT:
         raise UserError(
             f"{config.games / 'test.parquet'}: written by an earlier version, with states of `selfplay evaluate`, "
@@ -167,36 +172,83 @@ def _look_at(config: OnlineConfig) -> GamesFile:
     return GamesFile(rows=train, rows_per_play=players if first["perspectives"] == "both" else 1)
 
 
-def _rows(config: OnlineConfig, path: Path) -> tuple[int, dict[str, Any]]:
-    """How many rows there are, and the first one's `extra_info` (empty if none).
+def read_rows(config: GameConfig, path: Path) -> tuple[int, dict[str, Any]]:
+    """How many rows there are, each checked, and the first one's `extra_info` (empty if none).
 
     Raises:
-        UserError: the file is missing, not ours, or of another game than the configuration's.
+        UserError: the file is missing, not ours, or of another game than the configuration's, or a row is unusable.
     """
     check_regular(path, "`selfplay games` writes it; without a folder of games new ones are made")
-    try:
+    with _readable(path):
         file = pq.ParquetFile(path)
-    except (OSError, pa.ArrowException):
-        raise UserError(f"{path}: not a parquet file, or a damaged one; `selfplay games` writes it") from None
     if not file.schema_arrow.equals(SCHEMA, check_metadata=False):
         raise UserError(f"{path}: its columns are not those that `selfplay games` writes")
-    if not file.metadata.num_rows:
-        return 0, {}
-    first: dict[str, Any] = next(file.iter_batches(batch_size=1, columns=["extra_info"])).to_pylist()[0]["extra_info"]
+    game, first, number = make_game(config), dict[str, Any](), 0
+    for row in _read(path, file):
+        where, info = f"{path}: row {number}", row["extra_info"] or {}
+        if number == 0 or info.get("rules") != first.get("rules"):
+            _check_rules(config, where, info.get("rules"))
+        first, number = first or info, number + 1
+        fault = _fault(game, row, info, first)
+        if fault:
+            raise UserError(f"{where}: {fault}; write the games anew with `selfplay games`")
+    return number, first
+
+
+def _read(path: Path, file: pq.ParquetFile) -> Iterator[dict[str, Any]]:
+    with _readable(path):
+        for batch in file.iter_batches(batch_size=ROWS_AT_A_TIME):
+            yield from batch.to_pylist()
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
     try:
-        rules = parse_json(first["rules"])
+        yield
+    except (OSError, pa.ArrowException, ValueError):
+        raise UserError(f"{path}: not a parquet file, or a damaged one; `selfplay games` writes it") from None
+
+
+def _check_rules(config: GameConfig, where: str, written: Any) -> None:
+    try:
+        rules = parse_json(written)
     except (ValueError, TypeError):
         rules = None
     if not isinstance(rules, dict):
-        raise UserError(f"{path}: field 'rules' is damaged; write the games anew with `selfplay games`")
-    mine = config.game.model_dump(mode="json")
+        raise UserError(f"{where}: field 'rules' is damaged; write the games anew with `selfplay games`")
+    mine = config.model_dump(mode="json")
     differ = [key for key in mine if rules.get(key) != mine[key]]
     if differ:
         raise UserError(
-            f"{path}: states of another game than the configuration's: "
+            f"{where}: a state of another game than the configuration's: "
             f"{differences(rules, mine, differ, ('there', 'here'))}; give the same --config as to `selfplay games`"
         )
-    return int(file.metadata.num_rows), first
+
+
+def _fault(game: MatchingGame, row: dict[str, Any], info: dict[str, Any], first: dict[str, Any]) -> str | None:
+    """What is wrong with a row, if anything.
+
+    Args:
+        info: its `extra_info`.
+        first: that of the file's first row.
+    """
+    for fields in (row, info):
+        missing = [name for name, value in fields.items() if value is None]
+        if missing:
+            return f"field '{missing[0]}' is missing"
+    if info["perspectives"] not in get_args(Perspectives):
+        return f"field 'perspectives': {info['perspectives']!r}, expected one of {', '.join(get_args(Perspectives))}"
+    if info["perspectives"] != first["perspectives"]:
+        return f"field 'perspectives': {info['perspectives']!r}, but {first['perspectives']!r} in row 0"
+    if not 0 <= row["player_index"] < game.num_players:
+        return f"field 'player_index': {row['player_index']}, expected 0 to {game.num_players - 1}"
+    try:
+        state = game.read_state(row["game_state"])
+    except UserError as error:
+        return f"field 'game_state': {error}"
+    if state.size != game.config.size:
+        return f"field 'game_state': a board of {state.size}, but its rules say {game.config.size}"
+    return None
 
 
 def _identity(config: OnlineConfig) -> dict[str, Any]:

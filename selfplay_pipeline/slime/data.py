@@ -146,12 +146,15 @@ def _check_row(row: Any) -> tuple[GameConfig, str]:
     except UNUSABLE as error:
         what = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise UserError(f"field 'metadata.game_state' is unusable ({what}); write the file again") from None
-    if not metadata.get("game_id"):
+    game_id = metadata.get("game_id")
+    if not game_id:
         raise UserError("field 'game_id' is missing; `selfplay slime data` writes it")
+    if not isinstance(game_id, str):
+        raise UserError(f"field 'game_id' is no text but {type(game_id).__name__}; write the file again")
     told = {name: metadata.get(name) for name in ("ground_truth", "optimal_score")}
-    row_of_state = game_row(game, state, str(metadata["game_id"]))
+    row_of_state = game_row(game, state, game_id)
     if row.get("prompt") != row_of_state["prompt"]:
         raise UserError("field 'prompt' is not what these rules tell player 0 of this state; write the file again")
     if told != {name: row_of_state["metadata"][name] for name in told}:
         raise UserError("fields 'ground_truth' and 'optimal_score' are not those of 'game_state'")
-    return game.config, str(metadata["game_id"])
+    return game.config, game_id

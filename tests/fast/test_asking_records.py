@@ -50,6 +50,8 @@ def test_a_file_cut_anywhere_keeps_every_whole_line_and_can_be_continued(tmp_pat
     [
         ({"reward": 1.5}, "field 'reward'"),
         ({"step": "soon"}, "field 'step'"),
+        ({"step": 2**70}, "field 'step'"),
+        ({"group": 2**70}, "field 'group'"),
         ({"surprise": 1}, "field 'surprise'"),
         ({"questions": 5}, "'questions' is 5, above 'messages' 4"),
     ],

@@ -1,7 +1,9 @@
 """`selfplay generate`: whole groups, exact continuation, refusal of other arguments. Real model, in process."""
 
 import asyncio
+import gzip
 import json
+import os
 import signal
 import threading
 from dataclasses import replace
@@ -14,6 +16,7 @@ from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.engines.transformers_engine import TransformersEngine
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.files import FileChangedError
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.games.types import Status, state_rng
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
@@ -105,6 +108,86 @@ def test_a_file_of_unknown_origin_is_refused(tmp_path):
     path.write_text("{}\n")
     with pytest.raises(UserError, match="says how it was made"):
         run(job(path))
+
+
+SILENT = [Scripted("silent")] * 2
+
+
+def run_silent(task: GenerateJob, on_play=lambda summary: None):
+    game = make_game(config().game)
+    states = lambda number: game.sample_state(state_rng(0, number))  # noqa: E731
+    return asyncio.run(run_generate(task, game, states, lambda number: SILENT, on_play))
+
+
+def other_places(text: bytes) -> bytes:
+    return text.replace(b'"group_index":1', b'"group_index":77')
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda text: text * 2, ":7: play s0-g000000-p0 is in line 1 too"),
+        (other_places, "s0-g000001-p0 is of state 77, play 0, but this run plays states 0 to 2, 2 times each"),
+        (gzip.compress, "games.jsonl"),
+        (lambda text: b"\x89PNG", "its last line is not the beginning of a JSON object"),
+        (lambda text: text + b"\0" * 9, "its last line is not the beginning of a JSON object"),
+        (lambda text: text + b'{\n{"game_id": "torn', ":7: "),
+        (lambda text: text[:100], ""),
+    ],
+)
+def test_what_is_not_a_file_of_these_plays_is_refused_as_it_is(tmp_path, change, words):
+    path = tmp_path / "games.jsonl"
+    run_silent(job(path, max_concurrency=1))
+    path.write_bytes(change(path.read_bytes()))
+    before = path.read_bytes()
+    if not words:  # only the last line is torn
+        assert run_silent(job(path)).plays == 6
+        return
+    with pytest.raises(UserError) as refused:
+        run_silent(job(path))
+    assert words in str(refused.value) and "\n" not in str(refused.value)
+    assert path.read_bytes() == before
+
+
+def test_a_pipe_in_place_of_games_is_refused(tmp_path):
+    path = tmp_path / "games.jsonl"
+    run_silent(job(path))
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UserError, match="a pipe, not a file"):
+        run_silent(job(path))
+
+
+@pytest.mark.parametrize("plays", [2, 6], ids=["in the middle", "after the last play"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.rename(path.with_name("old.jsonl")),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.with_name("new").write_bytes(path.read_bytes()) and path.with_name("new").replace(path),
+    ],
+    ids=["removed", "renamed", "emptied", "replaced"],
+)
+def test_a_file_that_another_program_changes_meanwhile_is_no_success(tmp_path, change, plays):
+    path = tmp_path / "games.jsonl"
+    summary_path = job(path).summary_path
+
+    def interfere(summary):
+        assert not summary_path.exists()
+        if summary.plays == plays:
+            change(path)
+
+    def told(error: BaseException) -> BaseException:
+        return told(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+
+    with pytest.raises((FileChangedError, BaseExceptionGroup)) as caught:
+        run_silent(job(path, max_concurrency=1), interfere)
+    error = told(caught.value)
+    assert isinstance(error, FileChangedError) and f"{path}: changed by another program" in str(error)
+    assert not summary_path.exists()
+    assert run_silent(job(path)).plays == 6
+    assert ids_in(path) == ALL
 
 
 class Away(Flaky):

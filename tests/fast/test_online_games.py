@@ -31,6 +31,7 @@ from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.online.figures import to_line
 from selfplay_pipeline.online.games import SCHEMA, write_games
 from selfplay_pipeline.online.interaction import MultiPlayerInteraction
+from selfplay_pipeline.online.run import read_rows
 
 SPOKEN = MatchingConfig(
     size=3, max_score=9, scale_min=1, scale_max=1, hard_factor=0, max_length=12, max_errors=3, prompts="default"
@@ -108,6 +109,35 @@ class TestRefusals:
         )
         assert f"train.num_gpus: 4 processes cannot share a step's {rows} rows" in said
         assert "make online.states_per_step a multiple of 4" in said
+
+    @pytest.mark.parametrize("file", ["train", "test"])
+    @pytest.mark.parametrize(
+        ("change", "field"),
+        [
+            ({"game_state": "{"}, "game_state"),
+            ({"game_state": "{}"}, "game_state"),
+            ({"game_state": "[]"}, "game_state"),
+            ({"game_state": None}, "game_state"),
+            ({"player_index": 7}, "player_index"),
+            ({"player_index": None}, "player_index"),
+            ({"perspectives": "none"}, "perspectives"),
+            ({"perspectives": "one"}, "perspectives"),
+            ({"rules": "{"}, "rules"),
+            ({"rules": None}, "rules"),
+            ({"seed": None}, "seed"),
+        ],
+    )
+    def test_a_row_that_cannot_be_played(self, file, change, field, tmp_path):
+        paths = write_games(tmp_path, COMPACT, num_train=9, num_test=2, seed=0, test_seed=0)
+        path = paths[file == "test"]
+        rows = pq.read_table(path).to_pylist()
+        row = rows[1]
+        for name, value in change.items():
+            (row if name in row else row["extra_info"])[name] = value
+        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
+        with pytest.raises(UserError) as refused:
+            read_rows(COMPACT, path)
+        assert str(refused.value).startswith(f"{path}: row 1: field '{field}'")
 
     def test_games_whose_validation_would_use_states_of_evaluate(self, tmp_path):
         _, test = write_games(tmp_path, COMPACT, num_train=9, num_test=2, seed=0, test_seed=0)

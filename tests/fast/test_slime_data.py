@@ -103,6 +103,7 @@ def spoil(row: dict, *path: str, value: object) -> None:
         (("metadata", "rules", "max_length"), 99, "field 'prompt' is not what these rules tell"),
         (("metadata", "optimal_score"), 1, "'optimal_score' are not those"),
         (("metadata", "game_id"), None, "'game_id' is missing"),
+        (("metadata", "game_id"), [1], "field 'game_id' is no text"),
         (("prompt",), "match", "field 'prompt'"),
         (("metadata", "game_state", "papers"), [None] * 3, "field 'papers' needs 3 different names"),
         (("metadata", "game_state", "scale1"), 10**400, "field 'scale1' is 1000"),

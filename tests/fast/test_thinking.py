@@ -128,9 +128,9 @@ def test_games_with_and_without_thoughts_are_not_mixed_in_one_file(tmp_path):
     output = tmp_path / "games.jsonl"
     configs = [load_config("tiny", {"generate.thinking": thinking}) for thinking in (False, True)]
     before, after = (GameStore(output, make_job(config, output, "m", 0, 0).arguments) for config in configs)
-    with before.opened():
+    with before.held(), before.opened(lambda play: None):
         pass
-    with pytest.raises(UserError, match=r"policy.thinking \(False then, True now\)"), after.opened():
+    with pytest.raises(UserError, match=r"policy.thinking \(False then, True now\)"), after.held():
         pass
 
 

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import load_config
+from selfplay_pipeline.convert.rows import SCHEMA
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.train.config import TrainConfig, TrainOptions
 from selfplay_pipeline.train.groups import NoSignalError, TrainData, plan_steps, read_data, split_rows, to_groups
@@ -59,6 +60,7 @@ def write(
         {
             "reward_model": {"normalized_reward": reward},
             "extra_info": {"index": group, "play": play, "player_index": player, "plays_per_state": plays_per_state},
+            "prompt": [{"role": "user", "content": "hello"}],
             "prompt_ids": [1] * (3 + group),
             "response_ids": [2] * (4 + play),
             "response_mask": [1] * (4 + play),
@@ -73,6 +75,7 @@ def write(
         {
             "reward_model": pa.struct({"normalized_reward": pa.float64()}),
             "extra_info": pa.struct({key: pa.int64() for key in ("index", "play", "player_index", "plays_per_state")}),
+            "prompt": SCHEMA.field("prompt").type,
             "prompt_ids": pa.list_(pa.int32()),
             "response_ids": pa.list_(pa.int32()),
             "response_mask": pa.list_(pa.int8()),

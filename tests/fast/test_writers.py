@@ -247,7 +247,7 @@ def test_a_run_records_its_stage_once_there_is_room_again(disk):
 
 def test_a_line_that_did_not_fit_is_taken_back_so_that_the_next_is_not_glued_to_it(disk):
     store = GameStore(disk.folder / "games.jsonl", {})
-    with store.opened() as (_, append):
+    with store.opened(lambda play: None) as append:
 
         def play_on():
             for play in range(1, 10):

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from selfplay_pipeline.convert.rows import SCHEMA
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import Progress, TrainResult, run_train
@@ -116,7 +117,7 @@ def write_games(
                         "sampling_temperature": TEMPERATURE,
                     }
                 )  # fmt: skip
-    table = pa.Table.from_pylist(rows)
+    table = pa.Table.from_pylist(rows, SCHEMA)
     metadata = {"schema_version": 1, "temperature": TEMPERATURE, "plays_per_state": PLAYS}
     pq.write_table(table.replace_schema_metadata({b"selfplay": json.dumps(metadata).encode()}), path)
 
