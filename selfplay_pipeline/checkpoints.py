@@ -170,7 +170,7 @@ def _numbers(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _check_vocabulary(folder: Path, config: Mapping[str, Any]) -> None:
-    """Whether the model has an embedding for each token of its tokenizer."""
+    """Whether the model has an embedding for each token of its tokenizer, but for added ones that may never be used."""
     path = folder / "tokenizer.json"
     if not path.exists():  # loading the tokenizer says what else may be there
         return
@@ -178,7 +178,7 @@ def _check_vocabulary(folder: Path, config: Mapping[str, Any]) -> None:
     from tokenizers import Tokenizer
 
     try:
-        highest = max(Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=True).values(), default=-1)
+        highest = max(Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=False).values(), default=-1)
     except Exception as error:  # the library raises nothing more special
         raise UserError(f"{path}: not a tokenizer ({_first_line(error)}); copy the model anew") from None
     size = config.get("vocab_size")

@@ -20,7 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -64,7 +64,7 @@ class Child:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGCONT)  # a supervisor that is stopped could end nothing
         try:
-            self._process.wait(GRACE_SECONDS + 5)
+            self._process.wait(GRACE_SECONDS + 10)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -174,12 +174,15 @@ def own_temporary_files() -> Iterator[None]:
     with scratch_folder(Path(tempfile.gettempdir())) as folder:
         # Not TMPDIR: supervisors look there for what this process leaves when it is killed.
         tempfile.tempdir = str(folder)
+        before = os.environ.get(DATASETS_CACHE)
         os.environ[DATASETS_CACHE] = str(folder)
         try:
             yield
         finally:
             tempfile.tempdir = None
             del os.environ[DATASETS_CACHE]
+            if before is not None:
+                os.environ[DATASETS_CACHE] = before
 
 
 def name_semaphores() -> None:
@@ -206,7 +209,8 @@ def _locked_folder(home: Path) -> tuple[Path, int] | None:
         lock = os.open(folder, os.O_RDONLY)
     except FileNotFoundError:
         return None
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    with suppress(OSError):  # not every file system can lock; there nothing is ever taken for abandoned
+        fcntl.flock(lock, fcntl.LOCK_EX)
     if folder.exists():
         return folder, lock
     os.close(lock)
@@ -232,7 +236,7 @@ def _lock_if_abandoned(folder: Path) -> int | None:
         if os.fstat(lock).st_uid == os.getuid():
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return lock
-    except BlockingIOError:
+    except OSError:  # it is held, or this file system cannot lock
         pass
     os.close(lock)
     return None

@@ -82,7 +82,10 @@ async def stoppable(work: Coroutine[Any, Any, T]) -> T:
     assert task is not None
     stop.cancel = lambda: loop.call_soon_threadsafe(task.cancel)
     try:
-        return await work
+        done = await work
+        if stop.asked != asked_before:  # the work ended without another await, at which the task would be cancelled
+            raise KeyboardInterrupt
+        return done
     except asyncio.CancelledError:
         if stop.asked == asked_before:
             raise

@@ -34,14 +34,19 @@ METHODS = (
 )  # fmt: skip
 PLAIN_FILTERS = (
     "abs", "capitalize", "count", "d", "default", "first", "float", "int", "last", "length", "lower", "max", "min",
-    "reject", "reverse", "round", "select", "sort", "string", "sum", "title", "trim", "unique", "upper",
+    "reject", "reverse", "round", "select", "sort", "string", "sum", "title", "tojson", "trim", "unique", "upper",
 )  # fmt: skip
 REFUSED = {
     nodes.Macro: "macro", nodes.CallBlock: "call", nodes.FilterBlock: "filter", nodes.AssignBlock: "set … endset",
     nodes.Include: "include", nodes.Import: "import", nodes.FromImport: "import", nodes.Extends: "extends",
-    nodes.Block: "block", nodes.Concat: "~", nodes.Pow: "**", nodes.Mod: "%",
+    nodes.Block: "block", nodes.Pow: "**",
 }  # fmt: skip
 """What could repeat itself without end, or make long text out of short, and no prompt needs."""
+
+_FAILURES = (
+    TemplateError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError, MemoryError,
+)  # fmt: skip
+"""What rendering may raise."""
 
 _rounds: ContextVar[list[int]] = ContextVar("rounds")
 
@@ -88,7 +93,15 @@ class PromptTemplate:
                 if length > LONGEST_TEXT:
                     raise SecurityError(f"more than {LONGEST_TEXT} characters")
                 parts.append(part)
-        except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
+        except (
+            TemplateError,
+            ArithmeticError,
+            LookupError,
+            TypeError,
+            ValueError,
+            RecursionError,
+            MemoryError,
+        ) as error:
             raise self._error(error) from None
         finally:
             _rounds.reset(token)
@@ -171,19 +184,23 @@ def _replace(text: str, old: str, new: str) -> str:
 
 
 def _range(*arguments: int) -> range:
-    return range(*arguments)  # lazily; rounds are counted
+    numbers = range(*arguments)
+    if len(numbers) > MOST_ROUNDS:
+        raise SecurityError(f"a range of more than {MOST_ROUNDS} numbers")
+    return numbers
 
 
 class _PromptEnvironment(ImmutableSandboxedEnvironment):
-    intercepted_binops = frozenset({"+", "*"})
+    intercepted_binops = frozenset({"+", "*", "%"})
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree: nodes.Template = _Bounds().visit(super()._parse(source, name, filename))
         return tree
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "*" and not all(isinstance(value, float) or abs(int(value)) < 2**31 for value in (left, right)):
-            raise SecurityError("'*' is for numbers only")
+        numbers = all(type(value) in (int, float, bool) and abs(value) < 2**31 for value in (left, right))
+        if operator in "*%" and not numbers:
+            raise SecurityError(f"{operator!r} is for numbers only")
         return _bounded(super().call_binop(context, operator, left, right))
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
@@ -191,6 +208,9 @@ class _PromptEnvironment(ImmutableSandboxedEnvironment):
             getattr(__obj, "__name__", None) in METHODS
             and isinstance(getattr(__obj, "__self__", None), str | dict | list | tuple)
         )
+        if isinstance(getattr(__obj, "__self__", None), str) and __obj.__name__ in ("join", "replace"):
+            text = __obj.__self__
+            return _join(args[0], text) if __obj.__name__ == "join" else _replace(text, *args)
         if not allowed:
             raise SecurityError(f"{getattr(__obj, '__name__', type(__obj).__name__)} cannot be called in a template")
         return super().call(__context, __obj, *args, **kwargs)

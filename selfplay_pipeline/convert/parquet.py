@@ -160,7 +160,7 @@ def _check_column(path: Path, name: str, theirs: pa.Schema, ours: pa.Schema) -> 
     if theirs.names.count(name) != 1:
         raise UserError(f"{path}: no column {name!r}; was it written by `selfplay convert`?")
     found, expected = theirs.field(name).type, ours.field(name).type
-    if found != expected:
+    if not _alike(found, expected):
         raise UserError(f"{path}: column {name!r} is {found}, not {expected}; was it written by `selfplay convert`?")
 
 
@@ -213,3 +213,11 @@ def _check(path: Path, first: int, rows: Rows, vocabulary: int | None) -> None:
     fault = first_fault(rows.streams, vocabulary)
     if fault:
         raise _impossible(path, first + fault.stream, fault.field, fault.what)
+
+
+def _alike(found: pa.DataType, expected: pa.DataType) -> bool:
+    """Whether two types hold the same kind of values: other tools write numbers in other widths."""
+    if pa.types.is_list(expected) and (pa.types.is_list(found) or pa.types.is_large_list(found)):
+        return _alike(found.value_type, expected.value_type)
+    kinds = (pa.types.is_integer, pa.types.is_floating)
+    return bool(found == expected or any(kind(found) and kind(expected) for kind in kinds))

@@ -7,12 +7,15 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
-from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason, SamplingParams, finish_reason
+from selfplay_pipeline.engines.types import (
+    ROUNDING,
+    Completion,
+    EngineError,
+    FinishReason,
+    SamplingParams,
+    finish_reason,
+)
 from selfplay_pipeline.harmless import harmless
-
-ROUNDING = 1e-5
-"""How far above 0 a log-prob may lie. SGLang takes the logarithm of a float32 softmax, whose largest value may round to
-one or a few units in the last place (1.2e-7) above 1, whatever type the model computes in. Such a log-prob is 0."""
 
 
 class _Read(BaseModel):

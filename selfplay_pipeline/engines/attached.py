@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tenacity import AsyncRetrying, RetryError, retry_if_not_result, stop_after_delay, wait_exponential
 
-from selfplay_pipeline.engines.http import Http
+from selfplay_pipeline.engines.http import Http, RefusedError
 from selfplay_pipeline.engines.types import EngineError
 
 LOOK = 25.0
@@ -82,6 +82,8 @@ class AttachedServer:
     async def _lives(self, http: Http) -> bool:
         try:
             await http.send(f"{self.url}/health_generate")
+        except RefusedError:
+            return True  # a gateway, which may not know the path
         except EngineError:
             return False
         return True

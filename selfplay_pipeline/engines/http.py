@@ -23,6 +23,10 @@ class ServerGoneError(EngineError):
     """The connection could not be made, or broke."""
 
 
+class RefusedError(EngineError):
+    """The server answered that it will not do this."""
+
+
 class RetriableError(EngineError):
     """The request may succeed when sent again."""
 
@@ -106,7 +110,7 @@ async def _read(response: aiohttp.ClientResponse, url: str, longest: int, key: s
         if len(body) > longest:
             raise EngineError(f"{url} answered with more than {longest >> 20} MiB")
     if status >= 400:
-        raise EngineError(f"{url} answered {status}: {redacted(_words(body), key)}")
+        raise RefusedError(f"{url} answered {status}: {redacted(_words(body), key)}")
     if url.partition("?")[0].endswith(NO_JSON):
         return {}
     try:

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
 from selfplay_pipeline.engines.answers import ModelInfo, Updated, completion_of, read
-from selfplay_pipeline.engines.http import LONGEST_ANSWER, Http, RetriableError, ServerGoneError
+from selfplay_pipeline.engines.http import LONGEST_ANSWER, Http, RefusedError, RetriableError, ServerGoneError
 from selfplay_pipeline.engines.requests import PROBE, PROBE_IDS, request_of
 from selfplay_pipeline.engines.types import EngineError
+from selfplay_pipeline.errors import UserError
 
 HANG_TIMEOUT = 60.0
 """Seconds without a sign of life after which a server hangs, where nobody says otherwise."""
@@ -268,6 +269,8 @@ class Line:
             return False
         try:
             await self._http.send(f"{self.url}{probe}", timeout=seconds / 2)
+        except (RefusedError, UserError):
+            return True  # a gateway, which may not know the path, or wants a key for it
         except EngineError:
             return self._answers != answers
         return True

@@ -32,6 +32,11 @@ NEUTRAL = {
 include it, and what a request leaves out a server may fill in."""
 
 
+ROUNDING = 1e-5
+"""How far above 0 a log-prob may lie. SGLang takes the logarithm of a float32 softmax, whose largest value may round to
+one or a few units in the last place (1.2e-7) above 1, whatever type the model computes in. Such a log-prob is 0."""
+
+
 @dataclass(frozen=True)
 class SamplingParams:
     """How to sample one completion. Temperature 0 is greedy."""

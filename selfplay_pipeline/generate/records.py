@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
+from selfplay_pipeline.engines.types import ROUNDING
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import explain
 from selfplay_pipeline.games.types import ActionKind, ErrorKind, Status
@@ -104,7 +105,7 @@ class Trajectory(_Record):
         logprobs = np.frombuffer(array("d", self.response_logprobs))
         return bool(
             max(np.frombuffer(ids, np.uint32).max() for ids in (prompt, response)) < MAX_COUNT
-            and LEAST_LOGPROB <= logprobs.min() <= logprobs.max() <= 0
+            and LEAST_LOGPROB <= logprobs.min() <= logprobs.max() <= ROUNDING
             and not logprobs[np.frombuffer(bytes(mask), np.uint8) == 0].any()
         )
 

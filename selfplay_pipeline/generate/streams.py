@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from selfplay_pipeline.engines.types import ROUNDING
+
 MAX_COUNT = 2**31
 """Token ids, groups and plays are below: rows hold ids in 32 bits."""
 LEAST_LOGPROB = float(np.finfo(np.float32).min)
@@ -83,7 +85,7 @@ def first_fault(streams: Streams, vocabulary: int | None = None) -> Fault | None
     if found := mask.find((mask.values != 0) & (mask.values != 1)):
         return Fault(found[0], "response_mask", f"{_entry(mask, found)}, expected 0 or 1")
     values = logprobs.values
-    if found := logprobs.find(~((values <= 0) & (values >= LEAST_LOGPROB))):  # NaN is neither
+    if found := logprobs.find(~((values <= ROUNDING) & (values >= LEAST_LOGPROB))):  # NaN is neither
         return Fault(found[0], "response_logprobs", f"{_entry(logprobs, found)}, expected a finite number of at most 0")
     if found := logprobs.find((values != 0) & (mask.values == 0)):
         return Fault(found[0], "response_logprobs", f"{_entry(logprobs, found)}, expected 0 where response_mask is 0")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -41,8 +42,10 @@ def unbounded(template: str, conversations: Conversations, variables: Mapping[st
 @lru_cache(maxsize=64)
 def _unbounded(request: str) -> str:
     command = [sys.executable, "-P", __file__]
-    trial = subprocess.run(command, input=request, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    if trial.returncode < 0:  # by a signal, SIGXCPU or SIGKILL
+    trial = subprocess.run(
+        command, input=request, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+    )
+    if trial.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         return f"more than {SECONDS} s of processor time"
     return trial.stdout if trial.returncode == UNBOUNDED else ""
 

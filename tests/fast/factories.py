@@ -38,7 +38,11 @@ class ByteTokenizer:
     chat_template = "chatml"
     name_or_path = "bytes"
     eos_token_id = 257
+    special_tokens_map: dict[str, str] = {}
     added_tokens_decoder = {256 + number: AddedToken(token, special=True) for number, token in enumerate(SPECIAL)}
+
+    def get_chat_template(self) -> str:
+        return self.chat_template
 
     def apply_chat_template(self, messages: Any, *, add_generation_prompt: bool, tokenize: bool) -> str:
         assert not tokenize

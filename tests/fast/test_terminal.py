@@ -39,7 +39,7 @@ def steering(text: str) -> list[str]:
 def test_nothing_prints_but_the_one_module():
     found = []
     for path in PACKAGE.rglob("*.py"):
-        if path.name == "terminal.py" and path.parent == PACKAGE:
+        if path in (PACKAGE / "terminal.py", PACKAGE / "generate" / "template_trial.py"):  # a child, read by its parent
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             names = {getattr(node, "id", None), getattr(node, "attr", None)}
