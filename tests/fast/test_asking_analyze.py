@@ -21,7 +21,7 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import write_json
 from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
 from selfplay_pipeline.games.questions import asking
-from selfplay_pipeline.generate.records import POLICY
+from selfplay_pipeline.generate.records import POLICY, PlayRecord
 
 CHARTS = {"questions", "pairs", "asking", "reward", "kinds", "learned", "leaks", "turns", "reward_by_questions"}
 TALKATIVE = Habits(talk=0.8, spoil=0, cut=0)
@@ -41,6 +41,12 @@ def training(log_dir: Path, steps: int = 4, states: int = 8, rise: float = 0.25,
     return log_dir
 
 
+def held_by(record: PlayRecord, players: list[str]) -> PlayRecord:
+    """The play with other players: only the policy leaves trajectories."""
+    trajectories = [one for one in record.trajectories if players[one.player_index] == POLICY]
+    return record.model_copy(update={"players": players, "trajectories": trajectories})
+
+
 def run_of(folder: Path, players: list[str]) -> Path:
     """A run of two iterations; the last play of each was lost to the engine."""
     for number in (1, 2):
@@ -49,7 +55,7 @@ def run_of(folder: Path, players: list[str]) -> Path:
         records.append(make_play(first + 4, ends_after=1))
         write_plays(
             folder / f"iter_{number}" / "selfplay_games.jsonl",
-            [record.model_copy(update={"players": players}) for record in records],
+            [held_by(record, players) for record in records],
         )
         (folder / f"iter_{number}" / "selfplay_games.summary.json").write_text("{}")
     return folder

@@ -129,6 +129,7 @@ def test_a_file_is_refused_that_is_empty_missing_no_json_or_repeats_a_game(tmp_p
         data.write_text(text)
         with pytest.raises(UserError, match=words):
             check_data(data)
+    data.unlink()
     write_data(data, DataJob(BOARD, num_games=1, seed=0))
     data.write_text(data.read_text() * 2)
     with pytest.raises(UserError, match=r"is that of line 1 too"):

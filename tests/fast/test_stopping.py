@@ -77,3 +77,12 @@ def test_a_signal_during_the_imports_ends_the_program_in_one_line():
     )
     ended = subprocess.run([sys.executable, "-c", at_the_command_line], capture_output=True, text=True, env=os.environ)
     assert (ended.returncode, ended.stderr) == (130, f"selfplay: {stopping.STOPPED}\n")
+
+
+def test_a_signal_in_a_blocking_end_of_the_work_is_not_lost(stop):
+    async def work():
+        signal.raise_signal(signal.SIGINT)  # as while a server is stopped; nothing is awaited after it
+        return "done"
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(stopping.stoppable(work()))

@@ -39,7 +39,8 @@ HOSTILE = {
     "doubling list": "{% set x = text %}" + "{% set x = [x, x] %}" * 60 + "{{ x }}",
     "joined": "{{ text | join(text) | join(text) }}",
     "replaced": "{{ text | replace('', text) | replace('', text) }}",
-    "concatenated": "{% set x = text ~ text %}",
+    "of many numbers": "{{ range(20000000)|sum }}",
+    "of digits": "{{ '1' * 300000000 }}",
     "padded": "{{ '%1000000000d' % 1 }}",
     "centred": "{{ text.center(1000000000) }}",
     "macro": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
@@ -89,3 +90,11 @@ def test_both_places_that_take_templates_refuse_them(tmp_path, what):
     else:  # before anything is written
         with pytest.raises(UserError, match=re.escape("partner.prompt: ") + r"\S+system\.j2:1: access to attribute"):
             partner_arguments(PartnerConfig(prompt=str(tmp_path / "system.j2"), model="m"), ["chat"])
+
+
+def test_everyday_templates_work(tmp_path):
+    words = "{% set names = ['a', 'b'] %}{{ ', '.join(names) }} {{ names|tojson }} "
+    words += "{{ 7 % 4 ~ '!' }} {{ 'xy'.replace('x', 'z') }}"
+    file = tmp_path / "prompt.j2"
+    file.write_text(words)
+    assert PromptTemplate(file, "game.prompts").render() == 'a, b ["a", "b"] 3! zy'

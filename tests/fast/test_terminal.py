@@ -182,7 +182,9 @@ def test_a_bad_line_of_a_file_neither_steers_nor_fills_the_terminal(tmp_path, li
 
 def test_hostile_games_in_a_hostile_folder_are_shown_converted_and_reported(tmp_path):
     games = tmp_path / HOSTILE.replace("/", "") / "games.jsonl"
-    record = make_play(9).model_copy(update={"game_id": HOSTILE, "players": ["policy", HOSTILE]})
+    record = make_play(9)
+    own = [one for one in record.trajectories if one.player_index == 0]
+    record = record.model_copy(update={"game_id": HOSTILE, "players": ["policy", HOSTILE], "trajectories": own})
     write_plays(games, [*make_plays(1, 2), record])
     for command in ("show", "convert", "report"):
         done = selfplay(command, str(games))
