@@ -141,6 +141,7 @@ def test_the_table_has_a_row_for_each_step_all_of_them_and_the_humans(done):
     assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
 
 
+@pytest.mark.long
 def test_the_same_dialogues_give_the_same_bytes(log_dir, done, tmp_path):
     selfplay("slime", "analyze", "--log-dir", str(log_dir), "--out", str(tmp_path), "--format", "svg")
     for name in ("questions.svg", "analysis.json", "analysis.md"):
@@ -174,6 +175,7 @@ def test_an_iteration_that_is_still_playing_is_left_out_since_short_plays_end_fi
     assert (len(found.records), found.lost) == (8, 1)
 
 
+@pytest.mark.long
 def test_one_step_and_silent_dialogues_are_drawn_as_far_as_they_go(tmp_path):
     silent = {"messages": 0, "questions": 0, "specific": 0, "repeated": 0}
     append_dialogues(tmp_path / "logs", [dialogue(5, group, **silent) for group in range(3)])

@@ -230,6 +230,7 @@ class TestCache:
         assert isinstance(ask(endpoint, cache=tmp_path, max_retries=0)[0][0], PartnerError)
         assert isinstance(ask(endpoint, cache=tmp_path)[0][0], Reply)
 
+    @pytest.mark.long
     def test_processes_share_it_and_a_kill_leaves_whole_entries(self, tmp_path):
         path, context = tmp_path / "cache", multiprocessing.get_context("spawn")
         writers = [context.Process(target=fill, args=(path, start)) for start in (0, 1_000_000)]
@@ -503,6 +504,7 @@ class TestGenerate:
         with pytest.raises(UserError, match=r"partner\.model"):
             run.open(settings(endpoint, model="other"))
 
+    @pytest.mark.long
     def test_the_key_is_nowhere(self, endpoint, tmp_path):
         """The whole command with all logs on and a server that sends the key back in every way that it can."""
         endpoint.script = [

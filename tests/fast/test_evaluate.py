@@ -233,6 +233,7 @@ def test_a_stopped_evaluation_continues_and_a_changed_one_is_refused(tmp_path):
         evaluate("random", tmp_path / "e", count=31)
 
 
+@pytest.mark.long
 def test_two_evaluations_of_the_same_states_are_compared_in_pairs(tmp_path):
     _, worse = evaluate("random", tmp_path / "random", count=80)
     _, better = evaluate("sharing", tmp_path / "sharing", count=80)

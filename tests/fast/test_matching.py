@@ -84,6 +84,7 @@ def test_cells_that_nobody_sees_hold_the_mean_and_scales_stay_in_range():
     assert all(1 <= scale <= 10 for scale in state.scales)
 
 
+@pytest.mark.long
 def test_a_configuration_without_hard_states_is_refused():
     game = MatchingGame(MatchingConfig(size=2, p_visible=1.0))
     with pytest.raises(UserError, match="hard filter"):

@@ -404,6 +404,7 @@ def test_what_cannot_be_reported_on_is_refused(tmp_path, name):
 # --- pictures
 
 
+@pytest.mark.long
 def test_plots_are_written_in_every_format_and_repeat_to_the_byte(tmp_path):
     source = discover(write_plays(tmp_path / "games.jsonl", make_plays(2, 2)))
     scans = [scan(file) for file in source.files]

@@ -79,6 +79,7 @@ def test_a_dry_run_writes_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_board_without_states_leaves_no_file(tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text("game: {size: 2, hard_factor: 50}")
