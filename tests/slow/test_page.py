@@ -35,6 +35,7 @@ def games(run, tmp_path_factory) -> Path:
     path = copy / "iter_2" / "selfplay_games.jsonl"
     play = json.loads(path.read_text().splitlines()[0])
     hostile = {"game_id": HOSTILE_ID, "play": 99, "players": ["policy", "<script>window.hacked=3</script>"]}
+    hostile["trajectories"] = play["trajectories"][:1]
     said = [play["turns"][0] | {"text": HOSTILE}, *play["turns"][1:]]
     further = [play | {"game_id": f"more-{n}", "group_index": 10_000 + n} for n in range(MORE)]
     with path.open("a") as file:
