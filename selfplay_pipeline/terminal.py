@@ -91,7 +91,8 @@ def flush() -> None:
     Raises:
         OSError: it cannot be written.
     """
-    sys.stdout.flush()
+    if sys.stdout is not None:  # None where a command is started with stdout closed
+        sys.stdout.flush()
 
 
 def give_up_stdout() -> None:
