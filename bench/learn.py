@@ -33,10 +33,11 @@ from selfplay_pipeline.evaluate.states import (
     references,
     states_in,
 )
-from selfplay_pipeline.files import read_json, write_json
+from selfplay_pipeline.files import write_json
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.iterate.run import run_iterate
 from selfplay_pipeline.servers import Servers
+from selfplay_pipeline.small_files import read_json
 
 CROSSPLAY_STATES = 250
 STATE_SEED = 1

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import read_json
+from selfplay_pipeline.errors import UserError, first_line
+from selfplay_pipeline.small_files import read_json
 
 INDEX = "model.safetensors.index.json"
 LARGEST_JSON = 2**27
@@ -128,7 +128,7 @@ def _header(file: Path) -> Weights:
             parts = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
             return {name: Stored(tuple(part.get_shape()), part.get_dtype()) for name, part in parts.items()}
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{file}: damaged or cut off ({_first_line(error)}); copy the model anew") from None
+        raise UserError(f"{file}: damaged or cut off ({first_line(error)}); copy the model anew") from None
 
 
 def _settings(path: Path) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def _check_vocabulary(folder: Path, config: Mapping[str, Any]) -> None:
     try:
         highest = max(Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=False).values(), default=-1)
     except Exception as error:  # the library raises nothing more special
-        raise UserError(f"{path}: not a tokenizer ({_first_line(error)}); copy the model anew") from None
+        raise UserError(f"{path}: not a tokenizer ({first_line(error)}); copy the model anew") from None
     size = config.get("vocab_size")
     if isinstance(size, int) and highest >= size:
         raise UserError(
@@ -219,7 +219,7 @@ def _check_against_class(folder: Path, config: Mapping[str, Any], stored: Weight
     try:
         settings = AutoConfig.from_pretrained(folder)
     except Exception as error:  # each configuration class has checks of its own
-        raise UserError(f"{path}: cannot be read ({_first_line(error)})") from None
+        raise UserError(f"{path}: cannot be read ({first_line(error)})") from None
     finally:
         logging.set_verbosity(said_by_library)
     if get_checkpoint_conversion_mapping(kind) is None:
@@ -237,7 +237,7 @@ def _compare(folder: Path, settings: Any, stored: Weights) -> None:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(settings)
     except Exception as error:  # sizes that do not fit each other, told by whichever layer notices first
-        raise UserError(f"{folder / 'config.json'}: no model can be built ({_first_line(error)})") from None
+        raise UserError(f"{folder / 'config.json'}: no model can be built ({first_line(error)})") from None
     tensors = model.state_dict()
     expected = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     prefix = f"{model.base_model_prefix}."
@@ -275,11 +275,6 @@ def _unless(names: Iterable[str], patterns: Iterable[str] | None) -> list[str]:
 
 def _some(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
 
 
 def vocabulary_of(model: str) -> int | None:

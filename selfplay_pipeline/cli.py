@@ -110,9 +110,7 @@ def _show_version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
-        from selfplay_pipeline.terminal import result
-
-        result(f"selfplay-pipeline {version('selfplay-pipeline')}")
+        terminal.result(f"selfplay-pipeline {version('selfplay-pipeline')}")
         raise typer.Exit
 
 
@@ -245,13 +243,11 @@ def _fail_system(error: OSError) -> NoReturn:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    from selfplay_pipeline.terminal import say, say_failure
-
     message = message.replace("`selfplay ", f"`{program()} ")
     if code == 1:
-        say_failure(message)
+        terminal.say_failure(message)
     else:
-        say(f"selfplay: {message}")
+        terminal.say(f"selfplay: {message}")
     sys.exit(code)
 
 
@@ -296,18 +292,12 @@ def _path_and_overrides(
 
 def _suggest(command: str, path: Path) -> None:
     """Say which command usually comes next."""
-    import shlex
-
-    from selfplay_pipeline.terminal import say
-
-    say(f"next: {program()} {command} {shlex.quote(str(path))}")
+    terminal.say(f"next: {program()} {command} {shlex.quote(str(path))}")
 
 
 def _warn(message: str | None) -> None:
-    from selfplay_pipeline.terminal import say
-
     if message is not None:
-        say(f"selfplay: warning: {message}")
+        terminal.say(f"selfplay: warning: {message}")
 
 
 @app.command()
@@ -350,13 +340,12 @@ def generate(
         engine__server_url=server_url or None,
     )
     from selfplay_pipeline.stages import check_generate, generate_games, plan_generate
-    from selfplay_pipeline.terminal import result
     from selfplay_pipeline.ui import say_announced, show_summary
 
     if dry_run:
         check_generate(settings, output, first_state, (player0, player1))
         say_announced()
-        result(plan_generate(settings, output, (player0, player1)))
+        terminal.result(plan_generate(settings, output, (player0, player1)))
         return
     summary = _run(generate_games(settings, output, first_state=first_state, seats=(player0, player1)))
     show_summary(summary, output)
@@ -387,18 +376,16 @@ def convert(
     --model, and everything that was verified is printed and written beside it.
     """
     settings = _config(config, model=model, seed=seed, convert__val_fraction=val_fraction)
-    from selfplay_pipeline.terminal import result
-
     if check is not None:
         from selfplay_pipeline.convert.check import check_parquet
 
         thinking = settings.generate.thinking
-        result(check_parquet(check, str(settings.model), thinking=thinking).to_text().rstrip("\n"))
+        terminal.result(check_parquet(check, str(settings.model), thinking=thinking).to_text().rstrip("\n"))
         return
     from selfplay_pipeline.stages import convert_games
 
     report = convert_games(settings, games, output or games.parent, skip_bad=skip_bad)
-    result(report.to_text().rstrip("\n"))
+    terminal.result(report.to_text().rstrip("\n"))
     _suggest("train", (output or games.parent) / "train.parquet")
 
 
@@ -477,12 +464,11 @@ def games(
     give that player's rows alone, so that half of what is played is not trained on.
     """
     from selfplay_pipeline.stages import online_games
-    from selfplay_pipeline.terminal import result
     from selfplay_pipeline.ui import say_announced
 
     online_games(_config(config, seed=seed), output, num_train, num_test, per_player=per_player)
     say_announced()
-    result(one_line(f"{output}: train.parquet, test.parquet"))
+    terminal.result(one_line(f"{output}: train.parquet, test.parquet"))
 
 
 @app.command(name="train-online")
@@ -614,12 +600,11 @@ def iterate(
     _warn(settings.train.clip_without_effect())
     if dry_run:
         from selfplay_pipeline.iterate.run import plan_iterate
-        from selfplay_pipeline.terminal import result
         from selfplay_pipeline.ui import say_announced
 
         plan = plan_iterate(settings, output)
         say_announced()
-        result("\n".join(map(one_line, plan)))
+        terminal.result("\n".join(map(one_line, plan)))
         return
     from selfplay_pipeline.iterate.run import run_iterate
     from selfplay_pipeline.ui import show_run
@@ -672,7 +657,6 @@ def evaluate(
         default_folder,
         run_evaluate,
     )
-    from selfplay_pipeline.terminal import result
     from selfplay_pipeline.ui import say_announced
     from selfplay_pipeline.ui_evaluate import show_differences, show_evaluation
 
@@ -691,7 +675,7 @@ def evaluate(
     if dry_run:
         check_job(settings, job)
         say_announced()
-        result(one_line(job.plan()))
+        terminal.result(one_line(job.plan()))
         return
     evaluation = _run(run_evaluate(settings, job))
     show_evaluation(evaluation, job.output)
@@ -787,7 +771,6 @@ def report(
     from selfplay_pipeline.folders import check_file
     from selfplay_pipeline.report.draw import formats_in
     from selfplay_pipeline.report.sources import discover
-    from selfplay_pipeline.terminal import result
     from selfplay_pipeline.ui import progress
 
     as_page = form.strip().lower() == "html"
@@ -803,10 +786,10 @@ def report(
         scans = scan_all(source, on_progress)
     if as_page:
         write_page(source, scans, page)
-        result(one_line(f"{page}: {page.stat().st_size / 1e6:.1f} MB; open it in a browser"))
+        terminal.result(one_line(f"{page}: {page.stat().st_size / 1e6:.1f} MB; open it in a browser"))
         return
     for plot in write_plots(source, scans, formats, output or folder / "plots"):
-        result(one_line(str(plot)))
+        terminal.result(one_line(str(plot)))
 
 
 @app.command()
@@ -830,29 +813,28 @@ def show(
     given = [name for name, on in exclusive.items() if on]
     if len(given) > 1:
         raise UserError(f"show: {' and '.join(given)} exclude each other; give one of them")
-    from selfplay_pipeline.report import terminal
+    from selfplay_pipeline.report import terminal as games_view
     from selfplay_pipeline.report.tokens import NO_TOKENS, find_decoder, nearby_checkpoints
-    from selfplay_pipeline.terminal import Terminal, say
 
-    console = Terminal()
+    console = terminal.Terminal()
 
     def show(record: PlayRecord) -> None:
         decoder = find_decoder([record.policy.checkpoint, *nearby_checkpoints(file)]) if tokens else None
-        terminal.show_play(record, console, decoder)
+        games_view.show_play(record, console, decoder)
         if tokens and decoder is None:
             console.print(NO_TOKENS, style="dim")
 
     if follow:
         if not file.exists():
-            say(f"waiting for {file}")
+            terminal.say(f"waiting for {file}")
         with contextlib.suppress(KeyboardInterrupt):
-            for record, count in terminal.follow(file):
+            for record, count in games_view.follow(file):
                 if count > 1:
                     console.print(f"… {count - 1} games before this one", style="dim")
                 show(record)
         return
-    pick: terminal.Pick = "worst" if worst else "best" if best else "random" if random else "last"
-    show(terminal.find_game(file, game) if game is not None else terminal.choose(file, pick, seed))
+    pick: games_view.Pick = "worst" if worst else "best" if best else "random" if random else "last"
+    show(games_view.find_game(file, game) if game is not None else games_view.choose(file, pick, seed))
 
 
 @app.command(name="config")
@@ -861,11 +843,10 @@ def show_config(config: ConfigFile = None, model: Model = None) -> None:
     import yaml
 
     settings = _config(config, model=model)
-    from selfplay_pipeline.terminal import result
     from selfplay_pipeline.ui import say_announced
 
     say_announced()
-    result(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False).rstrip("\n"))
+    terminal.result(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False).rstrip("\n"))
 
 
 @model_app.command()

@@ -1,4 +1,6 @@
-"""The one error type that means "the user can fix this"."""
+"""The one error type that means "the user can fix this", and errors of others in one line."""
+
+from __future__ import annotations
 
 
 class UserError(Exception):
@@ -7,3 +9,9 @@ class UserError(Exception):
     The message is one line that says what is wrong, where, and what to do next. The command line prints
     it without a traceback and exits with code 2.
     """
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says first, or its kind if it says nothing."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, ValidationError
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.small_files import read_json as read_json
+from selfplay_pipeline.small_files import read_json
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import check_is_folder, read_json
+from selfplay_pipeline.files import check_is_folder
+from selfplay_pipeline.small_files import read_json
 
 HOLDS = {
     "generate": "games of `selfplay generate`",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.errors import UserError, first_line
 from selfplay_pipeline.terminal import say
 
 PATIENCE_SECONDS = 10.0
@@ -33,7 +33,7 @@ def look_for(name: str) -> None:
     except HfHubHTTPError:
         return  # it is there; loading the model says what is wrong
     except Exception as error:  # of whichever library carries the request
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"model {name}: no such folder, and the hub cannot be asked ({reason}); give a folder or a hub name"
+            f"model {name}: no such folder, and the hub cannot be asked ({first_line(error)}); "
+            "give a folder or a hub name"
         ) from None

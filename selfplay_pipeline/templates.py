@@ -18,7 +18,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.errors import UserError, first_line
 
 LONGEST_FILE = 2**16
 """Bytes of a template."""
@@ -110,8 +110,7 @@ class PromptTemplate:
     def _error(self, error: Exception) -> UserError:
         line = error.lineno if isinstance(error, TemplateSyntaxError) else _line_of(error, str(self._path))
         place = f"{self._path}:{line}" if line else str(self._path)
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        return UserError(f"{self._key}: {place}: {lines[0]}")
+        return UserError(f"{self._key}: {place}: {first_line(error)}")
 
 
 def _line_of(error: Exception, file: str) -> int | None:

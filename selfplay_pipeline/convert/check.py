@@ -12,7 +12,7 @@ from typing import Any
 from selfplay_pipeline.checkpoints import vocabulary_of
 from selfplay_pipeline.convert.parquet import read_rows
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, row_tensors
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.errors import UserError, first_line
 from selfplay_pipeline.files import write_text
 from selfplay_pipeline.games.matching import MatchingGame
 from selfplay_pipeline.generate.records import ChatMessage
@@ -69,7 +69,7 @@ def _read(path: Path, vocabulary: int | None) -> list[dict[str, Any]]:
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as parquet: {str(error).splitlines()[0]}") from None
+        raise UserError(f"{path}: cannot be read as parquet: {first_line(error)}") from None
     if not table.schema.equals(SCHEMA, check_metadata=False) or METADATA_KEY not in (table.schema.metadata or {}):
         raise UserError(f"{path}: its columns are not those that `selfplay convert` writes")
     if not table.num_rows:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.errors import UserError, first_line
 from selfplay_pipeline.games.matching import MatchingGame
 from selfplay_pipeline.generate.records import SAME_REWARD, SCHEMA_VERSION
 from selfplay_pipeline.generate.streams import MAX_COUNT, Lists, Streams, first_fault
@@ -104,8 +104,7 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{path}: not a readable parquet file: {reason}; convert the games again") from None
+        raise UserError(f"{path}: not a readable parquet file: {first_line(error)}; convert the games again") from None
 
 
 def _open(path: Path) -> pq.ParquetFile:

@@ -13,7 +13,7 @@ from selfplay_pipeline.engines.line import Server, same_model
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.engines.types import Engine, EngineError
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.errors import UserError, first_line
 from selfplay_pipeline.hub import look_for
 from selfplay_pipeline.keys import SERVER_KEY, key_from_environment
 
@@ -145,5 +145,4 @@ def _config_of(model: str) -> Any:
 
 
 def _unusable(model: str, error: Exception) -> UserError:
-    reason = str(error).strip().splitlines()[0]
-    return UserError(f"model {model}: cannot be loaded ({reason}); give a folder or a hub name")
+    return UserError(f"model {model}: cannot be loaded ({first_line(error)}); give a folder or a hub name")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from selfplay_pipeline.engines.types import Completion, EngineError
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.errors import UserError, first_line
 from selfplay_pipeline.generate.control import CONTROL, THOUGHT, THOUGHT_END, after_thought, without_control
 from selfplay_pipeline.generate.records import ChatMessage, Trajectory
 from selfplay_pipeline.generate.template_trial import unbounded
@@ -77,9 +77,8 @@ class ChatTokenizer:
         try:
             return cls(AutoTokenizer.from_pretrained(model), thinking=thinking)
         except (OSError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0]
             raise UserError(
-                f"model {model}: its tokenizer cannot be loaded ({reason}); give a folder or a hub name"
+                f"model {model}: its tokenizer cannot be loaded ({first_line(error)}); give a folder or a hub name"
             ) from None
 
     def check_belongs_to(self, model: str) -> None:
