@@ -14,9 +14,9 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.states import StateSet, held_out_states
 from selfplay_pipeline.files import check_is_folder
 from selfplay_pipeline.folders import check_folder
-from selfplay_pipeline.games.partners import SCRIPTED
+from selfplay_pipeline.games.matching.partners import SCRIPTED
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.games.types import HELD_OUT, TRAIN, Game, State, state_rng
+from selfplay_pipeline.games.base import HELD_OUT, TRAIN, Game, State, state_rng
 from selfplay_pipeline.generate.players import Player, PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord
 from selfplay_pipeline.generate.run import GenerateJob, run_generate

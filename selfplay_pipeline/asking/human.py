@@ -13,14 +13,14 @@ from pydantic import BaseModel
 from selfplay_pipeline.asking.records import DialogueRecord
 from selfplay_pipeline.asking.statistics import figures_of
 from selfplay_pipeline.evaluate.bootstrap import Interval
-from selfplay_pipeline.games.matching import MatchingGame
-from selfplay_pipeline.games.questions import Said, asking
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.matching.rules import MatchingGame
+from selfplay_pipeline.games.matching.questions import Said, asking
+from selfplay_pipeline.games.base import Status
 
 GAMES = Path(__file__).parents[2] / "data" / "dialop" / "optimization_human.jsonl"
 COUNTED = (
     "games between two humans on 8×8 boards (data/dialop), each looked at from both seats, counted by the rules of "
-    "games/questions.py like the policy's dialogues; neither human was shy"
+    "games/matching/questions.py like the policy's dialogues; neither human was shy"
 )
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from selfplay_pipeline.asking.records import FILE_NAME, DialogueRecord, read_dialogues
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.states import is_dialops_board
-from selfplay_pipeline.games.matching import MatchingGame
-from selfplay_pipeline.games.questions import asking
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.matching.rules import MatchingGame
+from selfplay_pipeline.games.matching.questions import asking
+from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import POLICY, PlayRecord
 from selfplay_pipeline.iterate.manifest import RunDirectory
 from selfplay_pipeline.report.scan import plays

@@ -14,7 +14,7 @@ from selfplay_pipeline.convert.parquet import read_rows
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, row_tensors
 from selfplay_pipeline.errors import UserError, first_line
 from selfplay_pipeline.files import write_text
-from selfplay_pipeline.games.matching import MatchingGame
+from selfplay_pipeline.games.matching.rules import MatchingGame
 from selfplay_pipeline.generate.records import ChatMessage
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 

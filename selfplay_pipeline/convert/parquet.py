@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA
 from selfplay_pipeline.errors import UserError, first_line
-from selfplay_pipeline.games.matching import MatchingGame
+from selfplay_pipeline.games.matching.rules import MatchingGame
 from selfplay_pipeline.generate.records import SAME_REWARD, SCHEMA_VERSION
 from selfplay_pipeline.generate.streams import MAX_COUNT, Lists, Streams, first_fault
 from selfplay_pipeline.small_files import check_regular

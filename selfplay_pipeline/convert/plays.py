@@ -7,8 +7,8 @@ from functools import lru_cache
 
 from selfplay_pipeline.checkpoints import vocabulary_of
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.matching import MatchingGame, MatchingState
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.matching.rules import MatchingGame, MatchingState
+from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import SAME_REWARD, PlayRecord
 
 

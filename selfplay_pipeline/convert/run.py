@@ -19,7 +19,7 @@ from selfplay_pipeline.convert.plays import check_play
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, play_to_rows
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import locked, replacing, write_text
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import CHECKED, READ_AT_ONCE, SCHEMA_VERSION, PlayRecord, parse_play, read_lines
 
 PLAYS_PER_WRITE = 256

@@ -15,11 +15,11 @@ import numpy as np
 
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.evaluate.bootstrap import Totals
-from selfplay_pipeline.games.matching import MatchingGame, MatchingState
-from selfplay_pipeline.games.mentions import told_cells
-from selfplay_pipeline.games.questions import asking
-from selfplay_pipeline.games.text import untagged
-from selfplay_pipeline.games.types import ActionKind, ErrorKind, Status
+from selfplay_pipeline.games.matching.rules import MatchingGame, MatchingState
+from selfplay_pipeline.games.matching.mentions import told_cells
+from selfplay_pipeline.games.matching.questions import asking
+from selfplay_pipeline.games.matching.text import untagged
+from selfplay_pipeline.games.base import ActionKind, ErrorKind, Status
 from selfplay_pipeline.generate.records import PlayRecord
 
 OPTIMAL = 1 - 1e-9
@@ -70,7 +70,7 @@ def play_figures(record: PlayRecord, state: MatchingState, seats: Sequence[int])
     """All figures of one play.
 
     `told` is the share of the cells visible in these seats that a message named with the number shown there.
-    Questions, and what came of them, are counted by `games/questions.py`.
+    Questions, and what came of them, are counted by `games/matching/questions.py`.
     """
     reward, agreed = record.outcome.normalized_reward, record.outcome.status is Status.AGREED
     mine = [turn for turn in record.turns if turn.player in seats]

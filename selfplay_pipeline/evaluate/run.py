@@ -18,7 +18,7 @@ from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.files import write_text
 from selfplay_pipeline.folders import check_folder
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import read_games
 from selfplay_pipeline.preflight import check_play
 from selfplay_pipeline.servers import Servers

@@ -13,8 +13,8 @@ import numpy as np
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.bootstrap import Interval, Totals
-from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, MatchingState, own_view_matching
-from selfplay_pipeline.games.types import HELD_OUT, state_rng
+from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingGame, MatchingState, own_view_matching
+from selfplay_pipeline.games.base import HELD_OUT, state_rng
 from selfplay_pipeline.generate.records import read_lines
 from selfplay_pipeline.small_files import parse_json
 

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
-from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
+from functools import cache
 
+from selfplay_pipeline.games.base import Game
+from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.rules import MatchingConfig
+
+GAMES: dict[type[MatchingConfig], type[MatchingGame]] = {MatchingConfig: MatchingGame}
+"""By their configurations. A new game is one more line here, and one more part of `GameConfig`."""
 GameConfig = MatchingConfig
+SCRIPTED = frozenset(name for game in GAMES.values() for name in game.players)
+"""Names of scripted players, of any game."""
 
 
-def make_game(config: GameConfig) -> MatchingGame:
-    """The rules for a configuration. A second game adds its config to the union and a branch here."""
-    return MatchingGame(config)
+def make_game(config: GameConfig) -> Game:
+    """The rules for a configuration."""
+    return GAMES[type(config)](config)
+
+
+@cache
+def game_named(name: str) -> Game:
+    """A game by its name, under its default configuration: enough to read its states.
+
+    Raises:
+        ValueError: there is none.
+    """
+    for config, game in GAMES.items():
+        if game.name == name:
+            return game(config())
+    raise ValueError(f"{name!r}, but the games are {', '.join(game.name for game in GAMES.values())}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from selfplay_pipeline.engines.types import EngineError
-from selfplay_pipeline.games.types import ActionKind, Session, Status
+from selfplay_pipeline.games.base import ActionKind, Session, Status
 from selfplay_pipeline.generate.records import Trajectory, TurnRecord
 
 

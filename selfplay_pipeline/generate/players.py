@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from selfplay_pipeline.engines.types import Engine, EngineError, FinishReason, SamplingParams
-from selfplay_pipeline.games.partners import SCRIPTED
-from selfplay_pipeline.games.scripted import PlayerView, ScriptedPlayer, player_view
-from selfplay_pipeline.games.types import SEATS, Opening
+from selfplay_pipeline.games.matching.partners import SCRIPTED
+from selfplay_pipeline.games.matching.scripted import PlayerView, ScriptedPlayer, player_view
+from selfplay_pipeline.games.base import SEATS, Opening
 from selfplay_pipeline.generate.play import ContextFull, Reply, Seat
 from selfplay_pipeline.generate.records import POLICY, ChatMessage, PolicyRecord, Trajectory
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream

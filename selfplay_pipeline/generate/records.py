@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from selfplay_pipeline.engines.types import ROUNDING
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import explain
-from selfplay_pipeline.games.types import ActionKind, ErrorKind, Status
+from selfplay_pipeline.games.base import ActionKind, ErrorKind, Status
 from selfplay_pipeline.generate.streams import LEAST_LOGPROB, MAX_COUNT, Fault, Lists, Streams, first_fault
 from selfplay_pipeline.small_files import check_regular
 

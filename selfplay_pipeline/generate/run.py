@@ -11,7 +11,7 @@ from typing import Any
 
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.files import write_json
-from selfplay_pipeline.games.types import Game, State, Status
+from selfplay_pipeline.games.base import Game, State, Status
 from selfplay_pipeline.generate.chat import ChatSeat
 from selfplay_pipeline.generate.play import Play
 from selfplay_pipeline.generate.players import Place, Player

@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
-from selfplay_pipeline.games.types import State
+from selfplay_pipeline.games.base import State
 
 
 class StateSource:

@@ -11,7 +11,7 @@ from typing import Any
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import appending, locked, replacing, write_json
 from selfplay_pipeline.folders import differences
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import PlayRecord, parse_play, read_lines
 from selfplay_pipeline.small_files import read_object
 

@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from selfplay_pipeline.games.matching import MatchingGame
-from selfplay_pipeline.games.questions import asking
-from selfplay_pipeline.games.types import ActionKind, Status
+from selfplay_pipeline.games.matching.rules import MatchingGame
+from selfplay_pipeline.games.matching.questions import asking
+from selfplay_pipeline.games.base import ActionKind, Status
 from selfplay_pipeline.generate.records import POLICY, PartnerUsage, PlayRecord
 
 _OPENERS = (ActionKind.MESSAGE, ActionKind.PROPOSE)

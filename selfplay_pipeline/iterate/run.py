@@ -18,7 +18,7 @@ from selfplay_pipeline.evaluate.pairing import check_names
 from selfplay_pipeline.evaluate.run import SELF, EvaluationJob, run_evaluate
 from selfplay_pipeline.evaluate.states import StateSet, count_shared, states_in
 from selfplay_pipeline.files import locked, write_json, write_lines
-from selfplay_pipeline.games.types import MONITOR
+from selfplay_pipeline.games.base import MONITOR
 from selfplay_pipeline.generate.records import CHAT, POLICY
 from selfplay_pipeline.iterate.loggers import PipelineLog
 from selfplay_pipeline.iterate.manifest import RunDirectory, Stage, StageRecord

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from selfplay_pipeline.engines.types import FinishReason
-from selfplay_pipeline.games.matching import MatchingGame, MatchingState
-from selfplay_pipeline.games.scripted import ScriptedPlayer, player_view
-from selfplay_pipeline.games.types import Outcome, Status
+from selfplay_pipeline.games.matching.rules import MatchingGame, MatchingState
+from selfplay_pipeline.games.matching.scripted import ScriptedPlayer, player_view
+from selfplay_pipeline.games.base import Outcome, Status
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 from selfplay_pipeline.models.tiny_teacher import completion, open_streams
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfplay_pipeline.engines.types import Completion, FinishReason
-from selfplay_pipeline.games.matching import Matching, MatchingGame, MatchingState
-from selfplay_pipeline.games.scripted import (
+from selfplay_pipeline.games.matching.rules import Matching, MatchingGame, MatchingState
+from selfplay_pipeline.games.matching.scripted import (
     PlayerView,
     ScriptedPlayer,
     ask,
@@ -22,7 +22,7 @@ from selfplay_pipeline.games.scripted import (
     propose,
     tell,
 )
-from selfplay_pipeline.games.shy import unasked_cells
+from selfplay_pipeline.games.matching.shy import unasked_cells
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 
 

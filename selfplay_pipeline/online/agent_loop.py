@@ -11,7 +11,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 
 from selfplay_pipeline.convert.rows import AGENT_NAME
 from selfplay_pipeline.engines.types import EngineError
-from selfplay_pipeline.games.matching import MatchingGame
+from selfplay_pipeline.games.matching.rules import MatchingGame
 from selfplay_pipeline.games.registry import GameConfig, make_game
 from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.records import PlayRecord, PolicyRecord, Trajectory

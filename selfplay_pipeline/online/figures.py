@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from selfplay_pipeline.evaluate.figures import play_figures
-from selfplay_pipeline.games.matching import MatchingGame
+from selfplay_pipeline.games.matching.rules import MatchingGame
 from selfplay_pipeline.generate.records import PlayRecord
 
 RATIOS = ("reward_if_agreed", "words_per_message", "specific", "repeated", "learned", "leaks", "told")

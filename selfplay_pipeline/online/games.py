@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 
 from selfplay_pipeline.convert.rows import AGENT_NAME, DATA_SOURCE
 from selfplay_pipeline.files import locked, replacing
-from selfplay_pipeline.games.matching import MatchingGame, MatchingState
+from selfplay_pipeline.games.matching.rules import MatchingGame, MatchingState
 from selfplay_pipeline.games.registry import GameConfig, make_game
-from selfplay_pipeline.games.types import MONITOR, TRAIN, state_rng
+from selfplay_pipeline.games.base import MONITOR, TRAIN, state_rng
 
 Perspectives = Literal["both", "one"]
 """What a row becomes: the rows of all players of its plays, or that of `player_index` alone."""

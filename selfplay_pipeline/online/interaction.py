@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.types import Game, Status
+from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.generate.chat import ChatPlayer, ChatSeat, Message, as_dicts
 from selfplay_pipeline.generate.play import Reply
 from selfplay_pipeline.generate.players import Player

@@ -18,7 +18,7 @@ from selfplay_pipeline.convert.parquet import ROWS_AT_A_TIME
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import appending, locked, write_json
 from selfplay_pipeline.folders import differences
-from selfplay_pipeline.games.matching import MatchingGame
+from selfplay_pipeline.games.matching.rules import MatchingGame
 from selfplay_pipeline.games.registry import GameConfig, make_game
 from selfplay_pipeline.online.config import MAY_CHANGE, UNUSED, OnlineConfig
 from selfplay_pipeline.online.figures import to_line

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from pydantic import BaseModel
 
-from selfplay_pipeline.games.matching import Matching, MatchingGame, MatchingState, best_matching
+from selfplay_pipeline.games.matching.rules import Matching, MatchingGame, MatchingState, best_matching
 from selfplay_pipeline.generate.records import PlayRecord, Trajectory
 
 LONGEST_TEXT, MOST_TOKENS = 8_000, 6_000

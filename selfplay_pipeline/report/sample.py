@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import PlayRecord
 from selfplay_pipeline.report.reading import Board, Decoder, Reading, read_board, read_play
 from selfplay_pipeline.report.scan import Scan, parse

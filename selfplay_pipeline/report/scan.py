@@ -16,8 +16,8 @@ from selfplay_pipeline.evaluate.bootstrap import Interval
 from selfplay_pipeline.evaluate.figures import Sums, play_figures
 from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.files import explain
-from selfplay_pipeline.games.matching import MatchingGame, MatchingState
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.matching.rules import MatchingGame, MatchingState
+from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import PlayRecord, read_lines
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.report.sources import GamesFile

@@ -15,8 +15,8 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.bootstrap import Interval
 from selfplay_pipeline.evaluate.run import Evaluation
 from selfplay_pipeline.files import read_model
-from selfplay_pipeline.games.matching import MatchingConfig
-from selfplay_pipeline.games.partners import SCRIPTED
+from selfplay_pipeline.games.matching.rules import MatchingConfig
+from selfplay_pipeline.games.matching.partners import SCRIPTED
 from selfplay_pipeline.generate.records import POLICY, read_lines
 from selfplay_pipeline.iterate.manifest import Manifest, RunDirectory, RunState
 from selfplay_pipeline.small_files import read_json

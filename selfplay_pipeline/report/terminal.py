@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import PlayRecord
 from selfplay_pipeline.harmless import harmless
 from selfplay_pipeline.report.reading import Board, Decoder, Reading, Stream, gains, read_board, read_play

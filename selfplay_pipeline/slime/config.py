@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import explain
-from selfplay_pipeline.games.partners import SCRIPTED
+from selfplay_pipeline.games.matching.partners import SCRIPTED
 from selfplay_pipeline.generate.players import Player, Scripted
 from selfplay_pipeline.generate.records import CHAT
 from selfplay_pipeline.partners.config import PartnerConfig

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import explain, write_lines
 from selfplay_pipeline.folders import check_file
-from selfplay_pipeline.games.matching import MatchingGame, MatchingState, best_matching
+from selfplay_pipeline.games.matching.rules import MatchingGame, MatchingState, best_matching
 from selfplay_pipeline.games.registry import GameConfig, make_game
-from selfplay_pipeline.games.types import HELD_OUT, TRAIN, state_rng
+from selfplay_pipeline.games.base import HELD_OUT, TRAIN, state_rng
 from selfplay_pipeline.generate.records import read_lines
 from selfplay_pipeline.small_files import parse_json
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.chat import ChatPlayer, ChatSeat
 from selfplay_pipeline.generate.play import Play, Reply, Seat
 from selfplay_pipeline.generate.players import Place, Player

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from selfplay_pipeline.asking.records import DialogueRecord, log_step
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.states import is_dialops_board
-from selfplay_pipeline.games.questions import Said, asking
-from selfplay_pipeline.games.types import ActionKind
+from selfplay_pipeline.games.matching.questions import Said, asking
+from selfplay_pipeline.games.base import ActionKind
 from selfplay_pipeline.slime.config import TRACKING, RolloutConfig
 from selfplay_pipeline.slime.data import game_of
 from selfplay_pipeline.slime.env import DIALOGUE, POLICY_SEAT

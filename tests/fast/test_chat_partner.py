@@ -19,8 +19,8 @@ from chat_endpoint import ChatEndpoint, body, echoes_its_key, fails, page, says
 
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
-from selfplay_pipeline.games.types import Status, state_rng
+from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingGame
+from selfplay_pipeline.games.base import Status, state_rng
 from selfplay_pipeline.generate.play import Reply
 from selfplay_pipeline.generate.players import Scripted
 from selfplay_pipeline.generate.records import PartnerUsage, read_games

@@ -7,7 +7,7 @@ import pytest
 from factories import Habits, make_play
 
 from selfplay_pipeline.config import load_config
-from selfplay_pipeline.games.types import ActionKind
+from selfplay_pipeline.games.base import ActionKind
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.iterate.loggers import PipelineLog
 from selfplay_pipeline.iterate.manifest import RunDirectory, RunState, StageRecord

@@ -24,8 +24,8 @@ from selfplay_pipeline.evaluate.states import (
     references,
     states_in,
 )
-from selfplay_pipeline.games.matching import MatchingGame
-from selfplay_pipeline.games.types import ErrorKind, Status, state_rng
+from selfplay_pipeline.games.matching.rules import MatchingGame
+from selfplay_pipeline.games.base import ErrorKind, Status, state_rng
 from selfplay_pipeline.generate.records import read_games
 
 HUMAN = Path("data/dialop/optimization_human.jsonl")

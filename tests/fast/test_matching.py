@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.matching import (
+from selfplay_pipeline.games.matching.rules import (
     MatchingConfig,
     MatchingGame,
     MatchingState,
     best_matching,
     own_view_matching,
 )
-from selfplay_pipeline.games.names import PAPERS, REVIEWERS
-from selfplay_pipeline.games.text import format_proposal
-from selfplay_pipeline.games.types import HELD_OUT, TRAIN, ActionKind, Status, state_rng
+from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
+from selfplay_pipeline.games.matching.text import format_proposal
+from selfplay_pipeline.games.base import HELD_OUT, TRAIN, ActionKind, Status, state_rng
 
 HUMAN_GAMES = [
     json.loads(line) for line in Path("data/dialop/optimization_human.jsonl").read_text().splitlines() if line

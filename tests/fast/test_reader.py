@@ -32,10 +32,10 @@ from proposal_corpus import (
     short,
 )
 
-from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, MatchingSession
-from selfplay_pipeline.games.questions import asking
-from selfplay_pipeline.games.text import ParseError, format_proposal, parse_action, untagged
-from selfplay_pipeline.games.types import ActionKind, ErrorKind, state_rng
+from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingGame, MatchingSession
+from selfplay_pipeline.games.matching.questions import asking
+from selfplay_pipeline.games.matching.text import ParseError, format_proposal, parse_action, untagged
+from selfplay_pipeline.games.base import ActionKind, ErrorKind, state_rng
 from selfplay_pipeline.generate.records import TurnRecord
 
 NOT_READ = {"table turned round", "respectively", "a hedging sentence"}

@@ -23,8 +23,8 @@ from selfplay_pipeline.evaluate.figures import Seating, Tally
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.files import write_json
-from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingGame
+from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import PlayRecord
 from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord, describe
 from selfplay_pipeline.report import reading, sample

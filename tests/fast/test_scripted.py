@@ -6,11 +6,11 @@ from itertools import product
 import numpy as np
 import pytest
 
-from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, MatchingState
-from selfplay_pipeline.games.mentions import told_cells
-from selfplay_pipeline.games.names import PAPERS, REVIEWERS
-from selfplay_pipeline.games.partners import SCRIPTED
-from selfplay_pipeline.games.scripted import (
+from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingGame, MatchingState
+from selfplay_pipeline.games.matching.mentions import told_cells
+from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
+from selfplay_pipeline.games.matching.partners import SCRIPTED
+from selfplay_pipeline.games.matching.scripted import (
     PlayerView,
     estimate,
     heard_cells,
@@ -19,7 +19,7 @@ from selfplay_pipeline.games.scripted import (
     player_view,
     tell,
 )
-from selfplay_pipeline.games.types import HELD_OUT, Outcome, Status, state_rng
+from selfplay_pipeline.games.base import HELD_OUT, Outcome, Status, state_rng
 
 BOARDS = {
     "tiny": MatchingConfig(size=3, max_score=9, scale_min=1, scale_max=1, prompts="compact"),

@@ -13,7 +13,7 @@ from rich.console import Console
 from test_cli import selfplay
 from test_report import ByteDecoder, spoken
 
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.harmless import harmless
 from selfplay_pipeline.report import terminal
 from selfplay_pipeline.report.reading import gains, read_board, read_play

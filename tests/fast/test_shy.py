@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, best_matching
-from selfplay_pipeline.games.mentions import told_cells
-from selfplay_pipeline.games.partners import SCRIPTED
-from selfplay_pipeline.games.questions import Asking, asked_pairs, asking
-from selfplay_pipeline.games.scripted import PlayerView, ask, player_view, random_matching
-from selfplay_pipeline.games.shy import Shy
-from selfplay_pipeline.games.types import HELD_OUT, ActionKind, Outcome, Status, state_rng
+from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingGame, best_matching
+from selfplay_pipeline.games.matching.mentions import told_cells
+from selfplay_pipeline.games.matching.partners import SCRIPTED
+from selfplay_pipeline.games.matching.questions import Asking, asked_pairs, asking
+from selfplay_pipeline.games.matching.scripted import PlayerView, ask, player_view, random_matching
+from selfplay_pipeline.games.matching.shy import Shy
+from selfplay_pipeline.games.base import HELD_OUT, ActionKind, Outcome, Status, state_rng
 from selfplay_pipeline.generate.records import TurnRecord
 from selfplay_pipeline.models.tiny_teacher import AskingTeacher
 

@@ -29,8 +29,8 @@ from factories import BOARD, POLICY, Habits, make_play
 
 from selfplay_pipeline.convert.rows import play_to_rows
 from selfplay_pipeline.engines.types import Completion, FinishReason
-from selfplay_pipeline.games.matching import MatchingGame
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.matching.rules import MatchingGame
+from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import PlayRecord
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.online.config import OnlineConfig

@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.questions import asking
+from selfplay_pipeline.games.matching.questions import asking
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import read_games
 from selfplay_pipeline.iterate.run import run_iterate
 
