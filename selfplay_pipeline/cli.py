@@ -657,6 +657,7 @@ def evaluate(
         default_folder,
         run_evaluate,
     )
+    from selfplay_pipeline.games.registry import make_game
     from selfplay_pipeline.ui import say_announced
     from selfplay_pipeline.ui_evaluate import show_differences, show_evaluation
 
@@ -678,7 +679,7 @@ def evaluate(
         terminal.result(one_line(job.plan()))
         return
     evaluation = _run(run_evaluate(settings, job))
-    show_evaluation(evaluation, job.output)
+    show_evaluation(evaluation, job.output, make_game(settings.game).about_lines)
     if compare is not None:
         show_differences(compare_with(settings, job, compare), compare)
     _fail_if_lost(sum(report.lost for report in evaluation.modes.values()))

@@ -12,7 +12,7 @@ from selfplay_pipeline.asking import statistics
 from selfplay_pipeline.asking.human import HumanReference, human_reference
 from selfplay_pipeline.asking.sources import Dialogues
 from selfplay_pipeline.asking.statistics import MIN_STATES, Bin, Step, Trend
-from selfplay_pipeline.evaluate.bootstrap import Interval
+from selfplay_pipeline.metrics.bootstrap import Interval
 
 TRENDS = {
     "questions": "questions per dialogue",

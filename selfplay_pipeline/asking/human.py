@@ -12,10 +12,11 @@ from pydantic import BaseModel
 
 from selfplay_pipeline.asking.records import DialogueRecord
 from selfplay_pipeline.asking.statistics import figures_of
-from selfplay_pipeline.evaluate.bootstrap import Interval
-from selfplay_pipeline.games.matching.rules import MatchingGame
-from selfplay_pipeline.games.matching.questions import Said, asking
-from selfplay_pipeline.games.base import Status
+from selfplay_pipeline.games.base import Said
+from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.questions import asking
+from selfplay_pipeline.games.matching.rules import AGREED
+from selfplay_pipeline.metrics.bootstrap import Interval
 
 GAMES = Path(__file__).parents[2] / "data" / "dialop" / "optimization_human.jsonl"
 COUNTED = (
@@ -69,7 +70,7 @@ def _from_both_seats(number: int, game: dict[str, Any], turns: Sequence[Said]) -
         "game_id": f"human-{number}",
         "group": number,
         "reward": game["proposal_reward"] / state.best,
-        "status": Status.AGREED.value,
+        "status": AGREED,
         "turns": len(game["action_log"]),
     }
     return [DialogueRecord(**fixed, **asdict(asking(turns, state, seat))) for seat in (0, 1)]

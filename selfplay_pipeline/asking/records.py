@@ -22,7 +22,7 @@ FILE_NAME = "dialogues.jsonl"
 class DialogueRecord(BaseModel):
     """Counts of one dialogue, from the policy's seat.
 
-    The fields from `messages` on are those of `games.questions.Asking`.
+    The fields from `messages` on are those of `games.base.Asking`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -35,7 +35,7 @@ class DialogueRecord(BaseModel):
     reward: float = Field(ge=0, le=1, allow_inf_nan=False)
     """Normalised; 0 unless agreed."""
     status: str
-    """How it ended, as `games.types.Status` has it."""
+    """How it ended, a `games.base.Status`, or one of the game's goals."""
     turns: Count
     """Of both players."""
     dialops_board: bool | None = None

@@ -8,10 +8,8 @@ from pathlib import Path
 
 from selfplay_pipeline.asking.records import FILE_NAME, DialogueRecord, read_dialogues
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.evaluate.states import is_dialops_board
-from selfplay_pipeline.games.matching.rules import MatchingGame
-from selfplay_pipeline.games.matching.questions import asking
 from selfplay_pipeline.games.base import Status
+from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.records import POLICY, PlayRecord
 from selfplay_pipeline.iterate.manifest import RunDirectory
 from selfplay_pipeline.report.scan import plays
@@ -74,12 +72,13 @@ def _on_dialops_board(path: Path) -> bool:
     run = RunDirectory(path)
     games = [run.games(number) for number in run.numbers() if run.games(number).exists()]
     configs = [GamesFile(path, "training", "").game_config() for path in games]
-    return all(config is not None and is_dialops_board(config) for config in configs)
+    return all(config is not None and config.is_dialops_board for config in configs)
 
 
 def dialogues_of(record: PlayRecord, step: int) -> Iterator[DialogueRecord]:
     """A play from each seat that the policy held."""
-    state = MatchingGame().load_state(record.state)
+    game = game_named(record.game)
+    state = game.load_state(record.state)
     for seat, name in enumerate(record.players):
         if name == POLICY:
             yield DialogueRecord(
@@ -87,7 +86,7 @@ def dialogues_of(record: PlayRecord, step: int) -> Iterator[DialogueRecord]:
                 game_id=record.game_id,
                 group=record.group_index,
                 reward=record.outcome.normalized_reward,
-                status=record.outcome.status.value,
+                status=record.outcome.status,
                 turns=record.outcome.num_turns,
-                **asdict(asking(record.turns, state, seat)),
+                **asdict(game.asking(state, record.turns, seat)),
             )

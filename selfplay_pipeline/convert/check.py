@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -9,12 +10,16 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from selfplay_pipeline.checkpoints import vocabulary_of
 from selfplay_pipeline.convert.parquet import read_rows
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, row_tensors
 from selfplay_pipeline.errors import UserError, first_line
 from selfplay_pipeline.files import write_text
-from selfplay_pipeline.games.matching.rules import MatchingGame
+from selfplay_pipeline.games.base import read_state
+from selfplay_pipeline.games.registry import FIRST_GAME, game_named
 from selfplay_pipeline.generate.records import ChatMessage
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
@@ -61,9 +66,6 @@ def check_parquet(path: Path, model: str, *, thinking: bool = False) -> CheckRep
 
 
 def _read(path: Path, vocabulary: int | None) -> list[dict[str, Any]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     for _ in read_rows(path, vocabulary):
         pass
     try:
@@ -126,7 +128,8 @@ def _check_tensors(where: str, row: dict[str, Any], pad_token_id: int) -> None:
 
 
 def _check_groups(path: Path, rows: list[dict[str, Any]]) -> tuple[int, int]:
-    game = MatchingGame()
+    facts = json.loads((pq.read_schema(path).metadata or {}).get(METADATA_KEY, b"{}"))
+    game = game_named(facts.get("game", FIRST_GAME))
     plays: dict[tuple[int, int], set[tuple[float, str]]] = defaultdict(set)
     states: dict[int, set[str]] = defaultdict(set)
     for row in rows:
@@ -140,7 +143,7 @@ def _check_groups(path: Path, rows: list[dict[str, Any]]) -> tuple[int, int]:
         if len(found) != 1 or sum(index == group for index, _ in plays) < 2:
             raise UserError(f"{path}: group {group} has {len(found)} states, or fewer than two plays")
         try:
-            game.read_state(next(iter(found)))
+            read_state(game, next(iter(found)))
         except UserError as error:
             raise UserError(f"{path}: group {group}: field 'game_state': {error}; convert the games again") from None
     return len(plays), len(states)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA
 from selfplay_pipeline.errors import UserError, first_line
-from selfplay_pipeline.games.matching.rules import MatchingGame
+from selfplay_pipeline.games.registry import MOST_SEATS
 from selfplay_pipeline.generate.records import SAME_REWARD, SCHEMA_VERSION
 from selfplay_pipeline.generate.streams import MAX_COUNT, Lists, Streams, first_fault
 from selfplay_pipeline.small_files import check_regular
@@ -192,7 +192,7 @@ def _check_nulls(path: Path, first: int, name: str, values: pa.Array) -> None:
 
 
 def _check(path: Path, first: int, rows: Rows, vocabulary: int | None) -> None:
-    seats = MatchingGame.num_players  # a row does not say how many there are
+    seats = MOST_SEATS  # a row does not say how many there are
     for field, least, below, expected in (
         ("index", 0, MAX_COUNT, f"0 to {MAX_COUNT - 1}"),
         ("plays_per_state", 1, MAX_COUNT, f"1 to {MAX_COUNT - 1}"),

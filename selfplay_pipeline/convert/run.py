@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from selfplay_pipeline.convert.plays import check_play
+from selfplay_pipeline.convert.plays import check_tokens
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, play_to_rows
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import locked, replacing, write_text
@@ -80,6 +80,7 @@ class _Index:
     groups: array[int] = field(default_factory=lambda: array("q"))
     plays: array[int] = field(default_factory=lambda: array("q"))
     rewards: array[float] = field(default_factory=lambda: array("d"))
+    game: str = ""
     spoken: bool = False
     """Whether any play gives a row."""
     statuses: Counter[str] = field(default_factory=Counter)
@@ -128,7 +129,7 @@ def _first_pass(games: Path, report: ConvertReport, skip_bad: bool, on_bytes: Ca
             continue
         try:
             record = parse_play(line)
-            written = check_play(record)
+            check_tokens(record)
         except ValueError as error:
             where = f"{games}:{number}: {error}"
             if not skip_bad:
@@ -137,17 +138,19 @@ def _first_pass(games: Path, report: ConvertReport, skip_bad: bool, on_bytes: Ca
             continue
         report.plays += 1
         sampling = _check_sampling(games, number, record, sampling)
+        written = json.dumps(record.state, sort_keys=True)
         state = hashlib.blake2b(written.encode(), digest_size=8).digest()
         if index.states.setdefault(record.group_index, state) != state:
             raise UserError(f"{games}:{number}: field 'state': group {record.group_index} has two different states")
-        if record.outcome.status is Status.ENGINE_FAILURE:
+        if record.outcome.status == Status.ENGINE_FAILURE:
             report.engine_failures += 1
             continue
         index.offsets.append(start)
         index.groups.append(record.group_index)
         index.plays.append(record.play)
         index.rewards.append(record.outcome.normalized_reward)
-        index.statuses[record.outcome.status.value] += 1
+        index.statuses[record.outcome.status] += 1
+        index.game = record.game
         index.spoken = index.spoken or any(seat.response_ids for seat in record.trajectories)
     report.temperature = sampling or 0.0
     return index
@@ -225,6 +228,7 @@ def _second_pass(
 ) -> None:
     facts = {
         "schema_version": SCHEMA_VERSION,
+        "game": index.game,
         "temperature": report.temperature,
         "plays_per_state": report.plays_per_state,
     }

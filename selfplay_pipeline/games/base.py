@@ -185,6 +185,7 @@ class Game(Protocol):
 
     Attributes:
         name: as in `registry.py` and in files.
+        data_source: what verl calls its rows.
         config: the configuration.
         num_players: seats, numbered from 0.
         goals: how a play ends that reached what the game is about.
@@ -198,6 +199,8 @@ class Game(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def data_source(self) -> str: ...
     @property
     def config(self) -> Any: ...
     @property
@@ -258,7 +261,10 @@ class Game(Protocol):
         ...
 
     def check_outcome(self, state: Any, outcome: Any) -> None:
-        """Whether this can be the outcome of a play of the state, as far as its record tells.
+        """Whether this can be the outcome of a play of the state that did not end with a `Status`.
+
+        Args:
+            outcome: as `generate/records.py: OutcomeRecord` has it; `best` is the state's.
 
         Raises:
             ValueError: it cannot be; the message names the field.
@@ -295,6 +301,10 @@ class Game(Protocol):
 
     def known_lines(self) -> dict[str, float]:
         """Mean rewards that are known from elsewhere for states of this configuration, by name."""
+        ...
+
+    def solution(self, state: Any) -> Any:
+        """A best decision, in words that people can check; JSON."""
         ...
 
     def draw_state(self, state: Any) -> StateDrawing:

@@ -9,6 +9,8 @@ from pydantic import BaseModel, Field
 Place = tuple[int, int]
 """Row and column of a cell, from 0."""
 
+UNKNOWN = "·"
+"""Stands in a cell that no seat knows."""
 HIDDEN, GOOD, BAD = "hidden", "good", "bad"
 """What a cell can be said to be in `Table.cells_that_are`: not known to the seat, better or worse than could be."""
 

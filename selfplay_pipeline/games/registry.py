@@ -11,6 +11,10 @@ from selfplay_pipeline.games.matching.rules import MatchingConfig
 GAMES: dict[type[MatchingConfig], type[MatchingGame]] = {MatchingConfig: MatchingGame}
 """By their configurations. A new game is one more line here, and one more part of `GameConfig`."""
 GameConfig = MatchingConfig
+FIRST_GAME = MatchingGame.name
+"""That of files from before there were several games, which name none."""
+MOST_SEATS = max(game.num_players for game in GAMES.values())
+"""Of any game."""
 SCRIPTED = frozenset(name for game in GAMES.values() for name in game.players)
 """Names of scripted players, of any game."""
 
@@ -18,6 +22,11 @@ SCRIPTED = frozenset(name for game in GAMES.values() for name in game.players)
 def make_game(config: GameConfig) -> Game:
     """The rules for a configuration."""
     return GAMES[type(config)](config)
+
+
+def all_games() -> tuple[Game, ...]:
+    """Each game under its default configuration."""
+    return tuple(game_named(game.name) for game in GAMES.values())
 
 
 @cache

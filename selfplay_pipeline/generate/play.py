@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from selfplay_pipeline.engines.types import EngineError
-from selfplay_pipeline.games.base import ActionKind, Session, Status
+from selfplay_pipeline.games.base import Session, Status
 from selfplay_pipeline.generate.records import Trajectory, TurnRecord
 
 
@@ -83,8 +83,8 @@ class Play:
             TurnRecord(
                 player=player,
                 text=reply.text,
-                action=ActionKind(step.action.kind),
-                proposal=list(step.action.proposal) if step.action.proposal else None,
+                action=step.action,
+                proposal=step.decision,
                 error=step.error,
                 error_kind=step.error_kind,
                 finish_reason=reply.finish_reason,

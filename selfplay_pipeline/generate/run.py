@@ -204,7 +204,7 @@ class Sitting:
 
     def __post_init__(self) -> None:
         session = self.game.start(self.state)
-        places = (Place.at(session, seat, self.game_id, self.place) for seat in range(self.game.num_players))
+        places = (Place.at(self.game, session, seat, self.game_id, self.place) for seat in range(self.game.num_players))
         self.play = Play(session, [player.sit(place) for player, place in zip(self.players, places, strict=True)])
 
     def record(self, policy: PolicyRecord) -> PlayRecord:
@@ -224,11 +224,11 @@ class Sitting:
             turns=self.play.turns,
             trajectories=trajectories,
             outcome=OutcomeRecord(
-                status=Status(outcome.status),
+                status=outcome.status,
                 score=outcome.score,
                 best=outcome.best,
-                normalized_reward=outcome.normalized_reward,
-                proposal=list(outcome.proposal) if outcome.proposal else None,
+                normalized_reward=outcome.rewards[0],
+                proposal=outcome.decision,
                 num_turns=outcome.num_turns,
                 num_messages=outcome.num_messages,
                 num_proposals=outcome.num_proposals,

@@ -71,7 +71,7 @@ class GameStore:
                 continue
             try:
                 record = parse_play(line)
-                if record.outcome.status is Status.ENGINE_FAILURE:
+                if record.outcome.status == Status.ENGINE_FAILURE:
                     lost.add(number)
                     continue
                 first = lines.setdefault((record.group_index, record.play), number)

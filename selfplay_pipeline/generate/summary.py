@@ -7,12 +7,9 @@ from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from selfplay_pipeline.games.matching.rules import MatchingGame
-from selfplay_pipeline.games.matching.questions import asking
-from selfplay_pipeline.games.base import ActionKind, Status
+from selfplay_pipeline.games.base import INVALID, MESSAGE, Status
+from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.records import POLICY, PartnerUsage, PlayRecord
-
-_OPENERS = (ActionKind.MESSAGE, ActionKind.PROPOSE)
 
 
 @dataclass
@@ -21,17 +18,19 @@ class Summary:
 
     `token_entropy` is the mean of -log-prob over the sampled tokens, in nats: an unbiased estimate of the entropy
     of the distributions that they were sampled from. `specific_questions` is the share of questions that ask for the
-    score of a reviewer–paper pair, `leaks_per_message` that of the messages to the policy with scores nobody asked for.
+    fact of the state, `leaks_per_message` that of the messages to the policy with facts nobody asked for.
     """
 
     rewards: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Normalised rewards by group index."""
     statuses: Counter[str] = field(default_factory=Counter)
+    agreed: int = 0
+    """Plays that reached the game's goal."""
     illegal: int = 0
     messages: int = 0
     turns: int = 0
     proposed_untold: int = 0
-    """Plays whose first proposal came before any message."""
+    """Plays whose first legal action was no message."""
     repeated: int = 0
     """Messages that repeat an earlier one of their play word for word."""
     distinct: set[int] = field(default_factory=set)
@@ -59,13 +58,13 @@ class Summary:
         self.plays_before, self.tokens_before = self.plays, self.sampled_tokens
 
     def add(self, record: PlayRecord) -> None:
-        self.statuses[record.outcome.status.value] += 1
+        self.statuses[record.outcome.status] += 1
         self.prompt_tokens += record.prompt_tokens
         self.cached_tokens += record.cached_tokens
         if record.partner is not None:
             self.partner = (self.partner or PartnerUsage()) + record.partner
         self.sampled_tokens += sum(sum(t.response_mask) for t in record.trajectories)
-        if record.outcome.status is Status.ENGINE_FAILURE:
+        if record.outcome.status == Status.ENGINE_FAILURE:
             return
         self.rewards[record.group_index].append(record.outcome.normalized_reward)
         self.illegal += record.outcome.num_illegal
@@ -73,14 +72,16 @@ class Summary:
         self.turns += record.outcome.num_turns
         self.own_tokens += sum(sum(t.response_mask) for t in record.trajectories)
         self.surprise -= sum(sum(t.response_logprobs) for t in record.trajectories)
-        said = [turn.text.strip() for turn in record.turns if turn.action is ActionKind.MESSAGE]
+        said = [turn.text.strip() for turn in record.turns if turn.action == MESSAGE]
         self.repeated += len(said) - len(set(said))
         self.distinct.update(map(hash, said))
-        opened = next((turn.action for turn in record.turns if turn.action in _OPENERS), None)
-        self.proposed_untold += opened is ActionKind.PROPOSE
-        state = MatchingGame().load_state(record.state)
+        opened = next((turn.action for turn in record.turns if turn.action != INVALID), MESSAGE)
+        self.proposed_untold += opened != MESSAGE
+        game = game_named(record.game)
+        self.agreed += record.outcome.status in game.goals
+        state = game.load_state(record.state)
         for seat in [seat for seat, name in enumerate(record.players) if name == POLICY] or [0]:
-            self.asked.update(asdict(asking(record.turns, state, seat)))
+            self.asked.update(asdict(game.asking(state, record.turns, seat)))
 
     @property
     def plays(self) -> int:
@@ -107,7 +108,7 @@ class Summary:
 
     @property
     def agreement_rate(self) -> float:
-        return self.statuses[Status.AGREED.value] / max(1, self.plays - self.failures)
+        return self.agreed / max(1, self.plays - self.failures)
 
     @property
     def zero_signal_groups(self) -> int:

@@ -69,14 +69,14 @@ class MatchingEnv:
         return self.interaction.sitting(self._id).play
 
     @property
-    def status(self) -> Status | None:
+    def status(self) -> str | None:
         """How the play ended, None before."""
         return self.play.session.status
 
     @property
     def reward(self) -> float:
         """The normalised reward: the agreed matching's score over the best; 0 unless agreed."""
-        return self.play.session.outcome().normalized_reward if self.status is not None else 0.0
+        return self.play.session.outcome().rewards[POLICY_SEAT] if self.status is not None else 0.0
 
     async def start(self) -> tuple[str, dict[str, Any]]:
         """Begin anew; returns what the policy reads first."""

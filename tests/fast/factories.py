@@ -15,9 +15,10 @@ from jinja2 import Template
 from tokenizers import AddedToken
 
 from selfplay_pipeline.engines.types import Completion, FinishReason
-from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingGame, MatchingState, best_matching
-from selfplay_pipeline.games.matching.text import format_proposal
 from selfplay_pipeline.games.base import Status, state_rng
+from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.proposals import format_proposal
+from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
 from selfplay_pipeline.generate.records import OutcomeRecord, PlayRecord, PolicyRecord, TurnRecord
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 

@@ -19,8 +19,9 @@ from selfplay_pipeline.asking.records import FILE_NAME, append_dialogues
 from selfplay_pipeline.asking.sources import Dialogues, dialogues_of, read
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import write_json
-from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingGame
+from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.questions import asking
+from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.generate.records import POLICY, PlayRecord
 
 CHARTS = {"questions", "pairs", "asking", "reward", "kinds", "learned", "leaks", "turns", "reward_by_questions"}

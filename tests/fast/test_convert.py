@@ -81,7 +81,7 @@ def test_the_order_of_the_lines_does_not_matter(games, tmp_path):
 def test_a_row_is_the_trajectory_of_a_seat_that_spoke_and_nothing_of_a_lost_play(record):
     rows = play_to_rows(record, plays_per_state=8)
     spoke = [seat for seat in record.trajectories if seat.response_ids]
-    if record.outcome.status is Status.ENGINE_FAILURE:
+    if record.outcome.status == Status.ENGINE_FAILURE:
         assert rows == []
         return
     assert [row["extra_info"]["player_index"] for row in rows] == [seat.player_index for seat in spoke]

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
-from selfplay_pipeline.evaluate.figures import Seating, Tally, play_figures
 from selfplay_pipeline.evaluate.run import EvaluationJob, compare_with, default_folder, run_evaluate
 from selfplay_pipeline.evaluate.states import (
     count_shared,
@@ -24,9 +23,11 @@ from selfplay_pipeline.evaluate.states import (
     references,
     states_in,
 )
-from selfplay_pipeline.games.matching.rules import MatchingGame
-from selfplay_pipeline.games.base import ErrorKind, Status, state_rng
+from selfplay_pipeline.games.base import Status, state_rng
+from selfplay_pipeline.games.matching.actions import ErrorKind
+from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.records import read_games
+from selfplay_pipeline.metrics.figures import Seating, Tally, play_figures
 
 HUMAN = Path("data/dialop/optimization_human.jsonl")
 

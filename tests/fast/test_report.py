@@ -19,14 +19,15 @@ from test_cli import selfplay
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
-from selfplay_pipeline.evaluate.figures import Seating, Tally
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.files import write_json
-from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingGame
 from selfplay_pipeline.games.base import Status
+from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.generate.records import PlayRecord
 from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord, describe
+from selfplay_pipeline.metrics.figures import Seating, Tally
 from selfplay_pipeline.report import reading, sample
 from selfplay_pipeline.report.charts import Chart, Series, charts_of
 from selfplay_pipeline.report.draw import DARK, draw

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingGame, best_matching
+from selfplay_pipeline.games.base import HELD_OUT, Asking, Outcome, state_rng
+from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
 from selfplay_pipeline.games.matching.mentions import told_cells
-from selfplay_pipeline.games.matching.partners import SCRIPTED
-from selfplay_pipeline.games.matching.questions import Asking, asked_pairs, asking
+from selfplay_pipeline.games.matching.questions import asked_pairs, asking
+from selfplay_pipeline.games.matching.rules import MatchingConfig, best_matching
 from selfplay_pipeline.games.matching.scripted import PlayerView, ask, player_view, random_matching
 from selfplay_pipeline.games.matching.shy import Shy
-from selfplay_pipeline.games.base import HELD_OUT, ActionKind, Outcome, Status, state_rng
+from selfplay_pipeline.games.tags import ActionKind
 from selfplay_pipeline.generate.records import TurnRecord
 from selfplay_pipeline.models.tiny_teacher import AskingTeacher
 
@@ -121,7 +122,7 @@ def test_over_1000_dialogues_who_asks_does_clearly_better_and_nothing_leaks() ->
     assert sum(counts.leaks for _, counts in asker + quiet) == 0
     assert all(counts.learned for _, counts in asker)
     assert not any(counts.questions or counts.learned for _, counts in quiet)
-    assert {outcome.status for outcome, _ in asker} == {Status.AGREED}
+    assert {outcome.status for outcome, _ in asker} == {"agreed"}
 
 
 @pytest.mark.long

@@ -13,8 +13,9 @@ from test_cli import selfplay
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.states import held_out_states, key_of
-from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingGame
 from selfplay_pipeline.games.base import state_rng
+from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.slime.data import DataJob, check_data, game_of, game_row, write_data
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from slime_contract import NewSample, arguments, sample_of
 
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.games.matching.game import SCRIPTED
+from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
-from selfplay_pipeline.games.matching.partners import SCRIPTED
 from selfplay_pipeline.games.matching.scripted import told_cells
-from selfplay_pipeline.games.matching.text import format_proposal
 from selfplay_pipeline.generate.play import Reply
 from selfplay_pipeline.partners.client import RequestCapError
 from selfplay_pipeline.slime import env as env_module

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from selfplay_pipeline.games.drawing import BAD, GOOD, HIDDEN, Place, PlayDrawing, StateDrawing, Table
+from selfplay_pipeline.games.drawing import BAD, GOOD, HIDDEN, UNKNOWN, Place, PlayDrawing, StateDrawing, Table
 from selfplay_pipeline.games.matching.proposals import Matching
 from selfplay_pipeline.games.matching.rules import MatchingState, best_matching
 
@@ -57,7 +57,7 @@ def _view(state: MatchingState, seat: int, known: Any) -> Table:
     """What a player sees; of what it does not, the number that it would see."""
     scale = state.scales[seat]
     cells = [
-        [str(int(value * scale)) if any_saw else "·" for value, any_saw in zip(row, seen, strict=True)]
+        [str(int(value * scale)) if any_saw else UNKNOWN for value, any_saw in zip(row, seen, strict=True)]
         for row, seen in zip(state.table.tolist(), known.tolist(), strict=True)
     ]
     title = "sees" + (f", scores × {scale:.2f}" if scale != 1 else "")

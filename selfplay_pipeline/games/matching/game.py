@@ -19,6 +19,7 @@ from selfplay_pipeline.games.matching.rules import (
     AGREED,
     MatchingConfig,
     MatchingState,
+    best_matching,
     check_matching,
 )
 from selfplay_pipeline.games.matching.scripted import OwnView, PlayerView, Random, Sharing, Silent, player_view
@@ -44,6 +45,7 @@ class MatchingGame:
     """The rules under one `MatchingConfig`."""
 
     name = "matching"
+    data_source = "dialop_matching_selfplay"
     num_players = 2
     goals = frozenset({AGREED})
     actions = frozenset(kind.value for kind in ActionKind)
@@ -80,8 +82,6 @@ class MatchingGame:
         return player_view(session, player)
 
     def check_outcome(self, state: MatchingState, outcome: Any) -> None:
-        if outcome.status != AGREED:
-            return
         pairs = outcome.proposal or []
         try:
             check_matching(pairs, state.size)
@@ -90,6 +90,11 @@ class MatchingGame:
         score = state.score(tuple((reviewer, paper) for reviewer, paper in pairs))
         if abs(outcome.score - score) > SAME_SCORE:
             raise ValueError(f"field 'outcome.score': {outcome.score:g}, but the proposal scores {score}")
+        if abs(outcome.normalized_reward - score / state.best) > SAME_SCORE:
+            raise ValueError(
+                f"field 'outcome.normalized_reward': {outcome.normalized_reward}, but {outcome.status} with score "
+                f"{score} of {state.best} gives {score / state.best:g}"
+            )
 
     def check_decision(self, state: MatchingState, decision: Any) -> None:
         check_matching(decision, state.size)
@@ -114,6 +119,10 @@ class MatchingGame:
 
     def known_lines(self) -> dict[str, float]:
         return {"human pairs (8×8)": measures.HUMAN_PAIRS} if self.config.is_dialops_board else {}
+
+    def solution(self, state: MatchingState) -> Any:
+        """The paper of each reviewer in a best matching."""
+        return {state.reviewers[row]: state.papers[column] for row, column in best_matching(state.table)[0]}
 
     def draw_state(self, state: MatchingState) -> StateDrawing:
         return draw.draw_state(state)
