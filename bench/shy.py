@@ -50,7 +50,7 @@ def main(
         "command": shlex.join(["python", "-m", "bench.shy", *sys.argv[1:]]),
         "config": config.model_dump(mode="json", exclude={"engine", "seed"}),
         "states": held_out.name,
-        "references": {name: line.model_dump() for name, line in references(held_out, config.game).items()},
+        "references": {name: line.model_dump() for name, line in references(make_game(config.game), held_out).items()},
         "seeds": {},
     }
     for seed in range(1, seeds + 1):

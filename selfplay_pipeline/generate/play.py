@@ -79,14 +79,4 @@ class Play:
         step = self.session.step(reply.text, cut=reply.cut)
         for seat, observation in zip(self.seats, step.observations, strict=True):
             seat.observe(observation)
-        self.turns.append(
-            TurnRecord(
-                player=player,
-                text=reply.text,
-                action=step.action,
-                proposal=step.decision,
-                error=step.error,
-                error_kind=step.error_kind,
-                finish_reason=reply.finish_reason,
-            )
-        )
+        self.turns.append(TurnRecord.of(player, reply.text, step, reply.finish_reason))

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from selfplay_pipeline.engines.types import ROUNDING
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import explain
-from selfplay_pipeline.games.base import CUT, INVALID, SAME_SCORE, Game, State, Status
+from selfplay_pipeline.games.base import CUT, INVALID, SAME_SCORE, Game, Outcome, State, Status, Step
 from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.streams import LEAST_LOGPROB, MAX_COUNT, Fault, Lists, Streams, first_fault
 from selfplay_pipeline.small_files import check_regular
@@ -65,6 +65,19 @@ class TurnRecord(_Record):
     """The same in one word of the game's."""
     finish_reason: str
     """The engine's or chat model's: stop, or length when the turn was cut. `scripted` for a seat without either."""
+
+    @classmethod
+    def of(cls, player: int, text: str, step: Step, finish_reason: str) -> TurnRecord:
+        """A turn and what it led to."""
+        return cls(
+            player=player,
+            text=text,
+            action=step.action,
+            proposal=step.decision,
+            error=step.error,
+            error_kind=step.error_kind,
+            finish_reason=finish_reason,
+        )
 
 
 class Trajectory(_Record):
@@ -147,6 +160,21 @@ class OutcomeRecord(_Record):
     num_messages: Count
     num_proposals: Count
     num_illegal: Count
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> OutcomeRecord:
+        """The outcome of a play."""
+        return cls(
+            status=outcome.status,
+            score=outcome.score,
+            best=outcome.best,
+            normalized_reward=outcome.rewards[0],
+            proposal=outcome.decision,
+            num_turns=outcome.num_turns,
+            num_messages=outcome.num_messages,
+            num_proposals=outcome.num_proposals,
+            num_illegal=outcome.num_illegal,
+        )
 
 
 class PolicyRecord(_Record):

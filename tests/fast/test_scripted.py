@@ -46,7 +46,7 @@ def held_out(config: MatchingConfig, count: int) -> list[MatchingState]:
 
 def mean_reward(config: MatchingConfig, names: tuple[str, str], plays: int) -> float:
     game, rng = MatchingGame(config), np.random.default_rng(0)
-    return float(np.mean([play(game, state, names, rng).normalized_reward for state in held_out(config, plays)]))
+    return float(np.mean([play(game, state, names, rng).rewards[0] for state in held_out(config, plays)]))
 
 
 def view_of(table: list[list[int | None]], **known: object) -> PlayerView:
@@ -64,7 +64,7 @@ def test_any_two_partners_agree_on_any_board_without_an_illegal_action(
         outcome = play(game, game.sample_state(state_rng(0, index)), names, rng)
         # `shy` answers a plan that it finds bad with a rejection, however often it is proposed.
         assert outcome.status == "agreed" or "shy" in names
-        assert 0 <= outcome.normalized_reward <= 1
+        assert 0 <= outcome.rewards[0] <= 1
 
 
 def test_sharing_partners_find_the_pooled_optimum_where_scales_are_known() -> None:

@@ -107,7 +107,7 @@ def dialogues(agent: str, plays: int, board: MatchingConfig = BOARD) -> list[tup
         while session.status is None:
             player = session.player
             text = SCRIPTED["shy" if player else agent].act(player_view(session, player), rng)
-            action = session.step(text).action.kind
+            action = session.step(text).action
             turns.append(TurnRecord(player=player, text=text, action=action, finish_reason="scripted"))
         played.append((session.outcome(), asking(turns, state, 0)))
     return played
@@ -116,7 +116,7 @@ def dialogues(agent: str, plays: int, board: MatchingConfig = BOARD) -> list[tup
 @pytest.mark.long
 def test_over_1000_dialogues_who_asks_does_clearly_better_and_nothing_leaks() -> None:
     asker, quiet = dialogues("asker", 500), dialogues("quiet", 500)
-    rewards = [np.mean([outcome.normalized_reward for outcome, _ in played]) for played in (asker, quiet)]
+    rewards = [np.mean([outcome.rewards[0] for outcome, _ in played]) for played in (asker, quiet)]
     assert rewards[0] > 0.99
     assert rewards[1] < 0.82
     assert sum(counts.leaks for _, counts in asker + quiet) == 0
@@ -127,7 +127,7 @@ def test_over_1000_dialogues_who_asks_does_clearly_better_and_nothing_leaks() ->
 
 @pytest.mark.long
 def test_asking_pays_on_dialops_boards_too() -> None:
-    rewards = [np.mean([outcome.normalized_reward for outcome, _ in dialogues(agent, 40, DIALOP)]) for agent in AGENTS]
+    rewards = [np.mean([outcome.rewards[0] for outcome, _ in dialogues(agent, 40, DIALOP)]) for agent in AGENTS]
     assert rewards[0] > 0.99
     assert rewards[1] < 0.82
 

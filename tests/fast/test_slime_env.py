@@ -56,7 +56,7 @@ def test_rewards_turns_and_ends_are_those_of_the_game(partner, number, share):
     assert done == (session.status is not None)
     if done:
         assert info["status"] == session.status == env.sample.metadata["dialogue"]["status"]
-        assert info["reward"] == env.reward == env.sample.reward == session.outcome().normalized_reward
+        assert info["reward"] == env.reward == env.sample.reward == session.outcome().rewards[0]
 
 
 def twin(state: MatchingState, seed: int) -> MatchingState:
