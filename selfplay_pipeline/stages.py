@@ -313,7 +313,7 @@ def online_games(config: Config, out: Path, num_train: int, num_test: int, *, pe
 
 
 def sample_held_out(config: Config, count: int, space: int = HELD_OUT) -> StateSet:
-    """Held-out states of the configuration's game, with a progress bar: large boards take long to find."""
+    """Held-out states of the configuration's game, with a progress bar: those of large games take long to find."""
     with progress("sampling held-out states", brief=True) as report:
         return held_out_states(
             make_game(config.game),

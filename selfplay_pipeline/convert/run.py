@@ -21,6 +21,7 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import locked, replacing, write_text
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import CHECKED, READ_AT_ONCE, SCHEMA_VERSION, PlayRecord, parse_play, read_lines
+from selfplay_pipeline.metrics.signal import has_signal
 
 PLAYS_PER_WRITE = 256
 STREAM_CODES = {"prompt_ids": "i", "response_ids": "i", "response_mask": "b", "response_logprobs": "f"}
@@ -198,10 +199,10 @@ def _plan(
             f"{games}: one play per state. Both players of a play get the same reward, so a group of one play has no "
             "spread and GRPO's advantages are all zero; generate with --plays-per-state 2 or more"
         )
-    spread = np.maximum.reduceat(rewards, starts) > np.minimum.reduceat(rewards, starts)
+    flat = [not has_signal(of_group.tolist()) for of_group in np.split(rewards, starts[1:])]
     kept = names[counts > 1]
     report.single_play_groups_dropped = int((counts == 1).sum())
-    report.groups_without_signal = int((~spread & (counts > 1)).sum())
+    report.groups_without_signal = int((np.array(flat) & (counts > 1)).sum())
     report.groups = len(kept)
     report.plays_per_state = int(plays.max()) + 1
     shuffled = np.random.default_rng(seed).permutation(kept)

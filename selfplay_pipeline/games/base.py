@@ -6,7 +6,7 @@ words: what other parts want to know of a game, they ask through these protocols
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -145,6 +145,21 @@ class Asking:
     """The others' messages that told a fact nobody had asked for."""
 
 
+@dataclass(frozen=True)
+class HumanPlay:
+    """A play of people, as far as it was recorded.
+
+    Attributes:
+        turns: the messages.
+        num_turns: of all kinds.
+    """
+
+    state: Any
+    turns: Sequence[Said]
+    reward: float
+    num_turns: int
+
+
 class State(Protocol):
     """One sampled problem. `to_dict` is JSON; the game's `load_state` reads it back."""
 
@@ -195,6 +210,7 @@ class Game(Protocol):
         figures: what `measure` returns, in the order in which it is shown.
         lines: the names of those of `references` that are drawn beside rewards.
         about_lines: what a reader must know about these lines; "" if nothing.
+        about_humans: what `human_plays` are.
     """
 
     @property
@@ -219,6 +235,8 @@ class Game(Protocol):
     def lines(self) -> Sequence[str]: ...
     @property
     def about_lines(self) -> str: ...
+    @property
+    def about_humans(self) -> str: ...
 
     def describe(self) -> str:
         """The configuration in a few words, for `--dry-run`."""
@@ -301,6 +319,10 @@ class Game(Protocol):
 
     def known_lines(self) -> dict[str, float]:
         """Mean rewards that are known from elsewhere for states of this configuration, by name."""
+        ...
+
+    def human_plays(self) -> Iterator[HumanPlay]:
+        """Plays of people on states of this configuration; none where there are none, or their file is not at hand."""
         ...
 
     def solution(self, state: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.matching.game import MatchingGame
@@ -22,6 +23,11 @@ SCRIPTED = frozenset(name for game in GAMES.values() for name in game.players)
 def make_game(config: GameConfig) -> Game:
     """The rules for a configuration."""
     return GAMES[type(config)](config)
+
+
+def partner_prompts() -> dict[str, Path]:
+    """System prompts for a chat model that is a partner, by name: `GAME/prompts/partners/NAME.j2`."""
+    return {path.stem: path for path in sorted(Path(__file__).parent.glob("*/prompts/partners/*.j2"))}
 
 
 def all_games() -> tuple[Game, ...]:

@@ -1,4 +1,4 @@
-"""Game states beside the event loop: one of a large board may take seconds to find."""
+"""Game states beside the event loop: one of a large game may take seconds to find."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import Any
 from selfplay_pipeline.games.base import INVALID, MESSAGE, Status
 from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.records import POLICY, PartnerUsage, PlayRecord
+from selfplay_pipeline.metrics.signal import without_signal
 
 
 @dataclass
@@ -113,7 +114,7 @@ class Summary:
     @property
     def zero_signal_groups(self) -> int:
         """Groups whose plays all scored alike: GRPO learns nothing from them."""
-        return sum(max(group) == min(group) for group in self.rewards.values())
+        return without_signal(self.rewards.values())
 
     def to_dict(self) -> dict[str, Any]:
         played = max(1, self.plays - self.failures)

@@ -11,9 +11,7 @@ import numpy as np
 
 from selfplay_pipeline.convert.parquet import read_rows
 from selfplay_pipeline.errors import UserError
-
-SAME_REWARD = 1e-8
-"""Rewards closer than this are alike."""
+from selfplay_pipeline.metrics.signal import has_signal
 
 
 class NoSignalError(UserError):
@@ -36,7 +34,7 @@ class Group:
     @property
     def has_signal(self) -> bool:
         """Whether group-relative advantages differ from 0."""
-        return max(self.rewards) - min(self.rewards) > SAME_REWARD
+        return has_signal(self.rewards)
 
 
 @dataclass(frozen=True)

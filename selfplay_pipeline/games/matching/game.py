@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.base import SAME_SCORE, Asking, ScriptedPlayer, Turn
+from selfplay_pipeline.games.base import SAME_SCORE, Asking, HumanPlay, ScriptedPlayer, Turn
 from selfplay_pipeline.games.drawing import PlayDrawing, StateDrawing
 from selfplay_pipeline.games.figures import Figure, Measures
-from selfplay_pipeline.games.matching import draw, measures, states
+from selfplay_pipeline.games.matching import draw, humans, measures, states
 from selfplay_pipeline.games.matching.actions import ErrorKind
 from selfplay_pipeline.games.matching.questions import asking
 from selfplay_pipeline.games.matching.rules import (
@@ -54,6 +54,7 @@ class MatchingGame:
     figures: Sequence[Figure] = measures.FIGURES
     lines = ("random", "own_view")
     about_lines = measures.ABOUT_OWN_VIEW
+    about_humans = humans.ABOUT
 
     def __init__(self, config: MatchingConfig | None = None) -> None:
         self.config = config or MatchingConfig()
@@ -119,6 +120,9 @@ class MatchingGame:
 
     def known_lines(self) -> dict[str, float]:
         return {"human pairs (8×8)": measures.HUMAN_PAIRS} if self.config.is_dialops_board else {}
+
+    def human_plays(self) -> Iterator[HumanPlay]:
+        return humans.human_plays() if self.config.is_dialops_board else iter(())
 
     def solution(self, state: MatchingState) -> Any:
         """The paper of each reviewer in a best matching."""
