@@ -72,7 +72,7 @@ def play_to_rows(record: PlayRecord, plays_per_state: int) -> list[dict[str, Any
                 "reward_model": {
                     "style": "rule",
                     "ground_truth": str(record.outcome.best),
-                    "normalized_reward": record.outcome.normalized_reward,
+                    "normalized_reward": record.outcome.reward_of(seat.player_index),
                     "game_state": state,
                 },
                 "extra_info": {

@@ -203,6 +203,8 @@ class Game(Protocol):
         data_source: what verl calls its rows.
         config: the configuration.
         num_players: seats, numbered from 0.
+        shared_reward: whether all seats of a play have one reward; else a seat is compared with the same seat of the
+            group's other plays.
         goals: how a play ends that reached what the game is about.
         actions: what a legal turn can be.
         error_kinds: what can be wrong with an illegal turn, beside `CUT`.
@@ -221,6 +223,8 @@ class Game(Protocol):
     def config(self) -> Any: ...
     @property
     def num_players(self) -> int: ...
+    @property
+    def shared_reward(self) -> bool: ...
     @property
     def goals(self) -> frozenset[str]: ...
     @property

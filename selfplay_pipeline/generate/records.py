@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -146,6 +147,10 @@ class Trajectory(_Record):
         return first_fault(streams, vocabulary)
 
 
+def _is_none(value: Any) -> bool:
+    return value is None
+
+
 class OutcomeRecord(_Record):
     """How the play ended; `normalized_reward` = score / best, 0 short of the game's goal."""
 
@@ -154,6 +159,9 @@ class OutcomeRecord(_Record):
     score: float
     best: float = Field(gt=0.0)
     normalized_reward: float = Field(ge=0.0, le=1.0)
+    """The mean over the seats."""
+    rewards: list[Annotated[float, Field(ge=0.0, le=1.0)]] | None = Field(default=None, exclude_if=_is_none)
+    """Of each seat, written only where they differ."""
     proposal: Any
     """What was decided, in the game's own form."""
     num_turns: Count
@@ -164,17 +172,23 @@ class OutcomeRecord(_Record):
     @classmethod
     def of(cls, outcome: Outcome) -> OutcomeRecord:
         """The outcome of a play."""
+        differ = len(set(outcome.rewards)) > 1
         return cls(
             status=outcome.status,
             score=outcome.score,
             best=outcome.best,
-            normalized_reward=outcome.rewards[0],
+            normalized_reward=fmean(outcome.rewards) if differ else outcome.rewards[0],
+            rewards=list(outcome.rewards) if differ else None,
             proposal=outcome.decision,
             num_turns=outcome.num_turns,
             num_messages=outcome.num_messages,
             num_proposals=outcome.num_proposals,
             num_illegal=outcome.num_illegal,
         )
+
+    def reward_of(self, seat: int) -> float:
+        """The reward of one seat."""
+        return self.normalized_reward if self.rewards is None else self.rewards[seat]
 
 
 class PolicyRecord(_Record):
@@ -288,6 +302,8 @@ def check_rules(record: PlayRecord) -> None:
     for number, turn in enumerate(record.turns):
         _check_turn(f"turns.{number}", turn, game, state)
     outcome = record.outcome
+    if outcome.rewards is not None:
+        _check_rewards(outcome.rewards, outcome.normalized_reward, game)
     if abs(outcome.best - state.best) > SAME_REWARD:
         raise ValueError(f"field 'outcome.best': {outcome.best:g}, but the state's best score is {state.best}")
     if outcome.status in game.goals:
@@ -299,6 +315,14 @@ def check_rules(record: PlayRecord) -> None:
         raise ValueError(
             f"field 'outcome.normalized_reward': {outcome.normalized_reward}, but {outcome.status} gives 0"
         )
+
+
+def _check_rewards(rewards: list[float], mean: float, game: Game) -> None:
+    if game.shared_reward or len(rewards) != game.num_players:
+        expected = 1 if game.shared_reward else game.num_players
+        raise ValueError(f"field 'outcome.rewards': has {len(rewards)}, but the game gives {expected}")
+    if abs(sum(rewards) / len(rewards) - mean) > SAME_REWARD:
+        raise ValueError(f"field 'outcome.normalized_reward': {mean}, but 'rewards' have another mean")
 
 
 def _check_turn(where: str, turn: TurnRecord, game: Game, state: State) -> None:

@@ -182,8 +182,8 @@ def _check_played(job: GenerateJob, summary: Summary) -> None:
         f"{job.output}: no play was played to its end ({statuses}; {summary.turns / played:.1f} turns a play), because "
         f"one more turn of {job.policy.max_new_tokens} tokens might not fit into the context of "
         f"{job.policy.checkpoint}; use smaller states (section `game`), shorter prompts (game.prompts: compact), "
-        "shorter turns (generate.max_new_tokens) or a model with a longer context, and another --output; these games are kept "
-        "for reading"
+        "shorter turns (generate.max_new_tokens) or a model with a longer context, and another --output; these games "
+        "are kept for reading"
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from selfplay_pipeline.games.base import INVALID, MESSAGE, Status
 from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.records import POLICY, PartnerUsage, PlayRecord
-from selfplay_pipeline.metrics.signal import without_signal
+from selfplay_pipeline.metrics.signal import has_signal
 
 
 @dataclass
@@ -24,6 +24,8 @@ class Summary:
 
     rewards: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Normalised rewards by group index."""
+    seat_rewards: dict[int, list[list[float]]] = field(default_factory=lambda: defaultdict(list))
+    """Rewards of the seats by group index, of games whose seats have rewards of their own."""
     statuses: Counter[str] = field(default_factory=Counter)
     agreed: int = 0
     """Plays that reached the game's goal."""
@@ -80,6 +82,10 @@ class Summary:
         self.proposed_untold += opened != MESSAGE
         game = game_named(record.game)
         self.agreed += record.outcome.status in game.goals
+        if not game.shared_reward:
+            self.seat_rewards[record.group_index].append(
+                [record.outcome.reward_of(seat) for seat in range(game.num_players)]
+            )
         state = game.load_state(record.state)
         for seat in [seat for seat, name in enumerate(record.players) if name == POLICY] or [0]:
             self.asked.update(asdict(game.asking(state, record.turns, seat)))
@@ -114,7 +120,12 @@ class Summary:
     @property
     def zero_signal_groups(self) -> int:
         """Groups whose plays all scored alike: GRPO learns nothing from them."""
-        return without_signal(self.rewards.values())
+        return sum(not self.has_signal(group) for group in self.rewards)
+
+    def has_signal(self, group: int) -> bool:
+        """Whether the plays of a group did not all score alike, for one seat at least."""
+        seats = self.seat_rewards.get(group)
+        return any(map(has_signal, zip(*seats, strict=True))) if seats else has_signal(self.rewards[group])
 
     def to_dict(self) -> dict[str, Any]:
         played = max(1, self.plays - self.failures)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,10 @@ def play_figures(game: Game, record: Any, state: Any, seats: Sequence[int]) -> M
         record: with `outcome` and `turns`, as `generate/records.py: PlayRecord` has them.
         seats: of the evaluated player.
     """
-    reward, agreed = record.outcome.normalized_reward, record.outcome.status in game.goals
+    rewards = [record.outcome.reward_of(seat) for seat in seats]
+    # Equal rewards are not averaged, because rounding would change them.
+    reward = rewards[0] if len(set(rewards)) == 1 else fmean(rewards)
+    agreed = record.outcome.status in game.goals
     mine: list[Turn] = [turn for turn in record.turns if turn.player in seats]
     messages = [untagged(turn.text) for turn in mine if turn.action == MESSAGE]
     words = sum(len(text.split()) for text in messages)

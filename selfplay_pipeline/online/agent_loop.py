@@ -110,7 +110,7 @@ def _output(
         response_ids=side.response_ids,
         response_mask=side.response_mask,
         response_logprobs=side.response_logprobs,
-        reward_score=record.outcome.normalized_reward,
+        reward_score=record.outcome.reward_of(side.player_index),
         num_turns=record.outcome.num_turns,
         metrics=AgentLoopMetrics(generate_sequences=seconds),
         extra_fields={

@@ -15,7 +15,6 @@ from selfplay_pipeline.generate.records import PlayRecord, parse_play, read_line
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import Sums, play_figures
-from selfplay_pipeline.metrics.signal import without_signal
 from selfplay_pipeline.report.sources import GamesFile
 
 REFERENCE_STATES = 500
@@ -58,8 +57,8 @@ class Scan:
     @property
     def flat_groups(self) -> float | None:
         """Share of the groups of two plays and more whose plays all scored alike, None if there are none."""
-        groups = [rewards for rewards in self.summary.rewards.values() if len(rewards) > 1]
-        return without_signal(groups) / len(groups) if groups else None
+        groups = [group for group, rewards in self.summary.rewards.items() if len(rewards) > 1]
+        return sum(not self.summary.has_signal(group) for group in groups) / len(groups) if groups else None
 
     @cached_property
     def groups(self) -> dict[int, list[Place]]:

@@ -47,6 +47,7 @@ class MatchingGame:
     name = "matching"
     data_source = "dialop_matching_selfplay"
     num_players = 2
+    shared_reward = True
     goals = frozenset({AGREED})
     actions = frozenset(kind.value for kind in ActionKind)
     error_kinds = tuple(kind.value for kind in ErrorKind)
