@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Annotated, Any
 
+from pydantic import Discriminator, Tag, TypeAdapter
+
+from selfplay_pipeline.games.bargaining.game import BargainingGame
+from selfplay_pipeline.games.bargaining.rules import BargainingConfig
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 
-GAMES: dict[type[MatchingConfig], type[MatchingGame]] = {MatchingConfig: MatchingGame}
+GAMES: dict[type[MatchingConfig | BargainingConfig], type[MatchingGame] | type[BargainingGame]] = {
+    MatchingConfig: MatchingGame,
+    BargainingConfig: BargainingGame,
+}
 """By their configurations. A new game is one more line here, and one more part of `GameConfig`."""
-GameConfig = MatchingConfig
 FIRST_GAME = MatchingGame.name
 """That of files from before there were several games, which name none."""
 MOST_SEATS = max(game.num_players for game in GAMES.values())
@@ -20,9 +27,35 @@ SCRIPTED = frozenset(name for game in GAMES.values() for name in game.players)
 """Names of scripted players, of any game."""
 
 
+def _name_in(data: Any) -> Any:
+    """The game's name, which files from before there were several games do not have, nor most files of people."""
+    return data.get("name", FIRST_GAME) if isinstance(data, dict) else getattr(data, "name", None)
+
+
+GameConfig = Annotated[
+    Annotated[MatchingConfig, Tag(MatchingGame.name)] | Annotated[BargainingConfig, Tag(BargainingGame.name)],
+    Discriminator(
+        _name_in,
+        custom_error_type="game",
+        custom_error_message=f"game.name must be one of {', '.join(game.name for game in GAMES.values())}",
+    ),
+]
+"""The section `game` of a configuration; its key `name` says which game it is about."""
+_GAME_CONFIG: TypeAdapter[MatchingConfig | BargainingConfig] = TypeAdapter(GameConfig)
+
+
+def parse_game_config(data: Any) -> GameConfig:
+    """Read a game's configuration from JSON text or from what JSON holds.
+
+    Raises:
+        ValidationError: it is none.
+    """
+    return _GAME_CONFIG.validate_json(data) if isinstance(data, str | bytes) else _GAME_CONFIG.validate_python(data)
+
+
 def make_game(config: GameConfig) -> Game:
     """The rules for a configuration."""
-    return GAMES[type(config)](config)
+    return GAMES[type(config)](config)  # type: ignore[arg-type]
 
 
 def partner_prompts() -> dict[str, Path]:
@@ -44,5 +77,5 @@ def game_named(name: str) -> Game:
     """
     for config, game in GAMES.items():
         if game.name == name:
-            return game(config())
+            return make_game(config())
     raise ValueError(f"{name!r}, but the games are {', '.join(game.name for game in GAMES.values())}")

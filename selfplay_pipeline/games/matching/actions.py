@@ -1,13 +1,11 @@
-"""What a turn of the matching game can be, and what can be wrong with it."""
+"""What can be wrong with a turn of the matching game."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
-from selfplay_pipeline.games import tags
+from selfplay_pipeline.games import tagged_session, tags
 from selfplay_pipeline.games.base import CUT
-from selfplay_pipeline.games.tags import ActionKind
 
 
 class ErrorKind(StrEnum):
@@ -17,9 +15,8 @@ class ErrorKind(StrEnum):
     """The token limit of a turn cut it."""
     NO_TAG = tags.NO_TAG
     SEVERAL_ACTIONS = tags.SEVERAL_ACTIONS
-    EMPTY_MESSAGE = "empty_message"
-    NOT_NOW = "not_now"
-    """An answer without a proposal, or something else while a proposal waits for its answer."""
+    EMPTY_MESSAGE = tagged_session.EMPTY_MESSAGE
+    NOT_NOW = tagged_session.NOT_NOW
     MALFORMED = "malformed"
     """A proposal that leaves open which reviewer belongs to which paper."""
     UNKNOWN_NAME = "unknown_name"
@@ -28,17 +25,3 @@ class ErrorKind(StrEnum):
     """A proposal that gives one paper two reviewers, or one reviewer two papers."""
     INCOMPLETE = "incomplete"
     """A proposal without a line for each paper."""
-
-
-@dataclass(frozen=True)
-class Action:
-    """One parsed turn.
-
-    Attributes:
-        proposal: (reviewer, paper) index pairs, only of a legal proposal.
-        words: what a message says, without its tag.
-    """
-
-    kind: ActionKind
-    proposal: tuple[tuple[int, int], ...] | None = None
-    words: str = ""

@@ -16,7 +16,6 @@ from selfplay_pipeline.games.matching import draw, humans, measures, states
 from selfplay_pipeline.games.matching.actions import ErrorKind
 from selfplay_pipeline.games.matching.questions import asking
 from selfplay_pipeline.games.matching.rules import (
-    AGREED,
     MatchingConfig,
     MatchingState,
     best_matching,
@@ -26,6 +25,7 @@ from selfplay_pipeline.games.matching.scripted import OwnView, PlayerView, Rando
 from selfplay_pipeline.games.matching.session import MatchingSession
 from selfplay_pipeline.games.matching.shy import Asker, Quiet, Shy
 from selfplay_pipeline.games.prompts import load_prompts
+from selfplay_pipeline.games.tagged_session import AGREED
 from selfplay_pipeline.games.tags import ActionKind
 
 PROMPTS = ("system", "opening", "partner", "error", "rejected")

@@ -18,8 +18,6 @@ from selfplay_pipeline.games.matching.names import PAPERS
 from selfplay_pipeline.games.matching.proposals import Matching as Matching
 from selfplay_pipeline.sections import Section
 
-AGREED = "agreed"
-"""How a play ends whose last full proposal was accepted; the reward is its score over the best achievable score."""
 DIALOPS_BOARD = ("size", "max_score", "p_visible", "scale_min", "scale_max", "hard_factor")
 """Fields that must be DialOp's where rewards are compared with those of its human pairs."""
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from selfplay_pipeline.games.matching.mentions import Cell
-from selfplay_pipeline.games.matching.questions import asked_pairs, is_question
+from selfplay_pipeline.games.matching.questions import asked_pairs
 from selfplay_pipeline.games.matching.rules import best_matching
 from selfplay_pipeline.games.matching.scripted import PlayerView, ask, estimate, heard_cells, own_cells, propose, tell
 from selfplay_pipeline.games.matching.text import parse_action
+from selfplay_pipeline.games.questions import is_question
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,101 @@
+"""Deal or No Deal as the other parts see it: all of it behind `games/base.py: Game`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from selfplay_pipeline.games.bargaining import draw, measures, rules
+from selfplay_pipeline.games.bargaining.rules import BargainingConfig, BargainingState, check_split
+from selfplay_pipeline.games.bargaining.scripted import SCRIPTED, PlayerView, player_view
+from selfplay_pipeline.games.bargaining.session import BargainingSession
+from selfplay_pipeline.games.bargaining.text import ErrorKind
+from selfplay_pipeline.games.base import SAME_SCORE, Asking, Turn
+from selfplay_pipeline.games.drawing import PlayDrawing, StateDrawing
+from selfplay_pipeline.games.figures import Figure, Measures
+from selfplay_pipeline.games.prompts import load_prompts
+from selfplay_pipeline.games.tagged_session import AGREED
+from selfplay_pipeline.games.tags import ActionKind
+
+PROMPTS = ("system", "opening", "partner", "error", "rejected")
+"""The files of a set of prompts."""
+
+
+class BargainingGame:
+    """The rules under one `BargainingConfig`."""
+
+    name = "bargaining"
+    num_players = 2
+    goals = frozenset({AGREED})
+    actions = frozenset(kind.value for kind in ActionKind)
+    error_kinds = tuple(kind.value for kind in ErrorKind)
+    players = SCRIPTED
+    figures: Sequence[Figure] = measures.FIGURES
+    lines = ("random", "silence")
+    about_lines = measures.ABOUT_SILENCE
+
+    def __init__(self, config: BargainingConfig | None = None) -> None:
+        self.config = config or BargainingConfig()
+        self.prompts = load_prompts(Path(__file__).parent / "prompts", self.config.prompts, PROMPTS)
+
+    def describe(self) -> str:
+        config = self.config
+        return f"{config.min_items} to {config.max_items} items worth {config.total_value}, {config.reward} reward"
+
+    def sample_state(self, rng: np.random.Generator) -> BargainingState:
+        return rules.sample_state(self.config, rng)
+
+    def load_state(self, data: Any) -> BargainingState:
+        return rules.load_state(data)
+
+    def check_fits(self, state: BargainingState) -> None:
+        rules.check_fits(self.config, state)
+
+    def problem_of(self, data: dict[str, Any]) -> Any:
+        """The counts and both players' values."""
+        return [data["counts"], data["values"]]
+
+    def start(self, state: BargainingState) -> BargainingSession:
+        return BargainingSession(state, self.config, self.prompts)
+
+    def view(self, session: BargainingSession, player: int) -> PlayerView:
+        return player_view(session, player)
+
+    def check_outcome(self, state: BargainingState, outcome: Any) -> None:
+        if outcome.status != AGREED:
+            return
+        try:
+            split = check_split(outcome.proposal, state.counts)
+        except ValueError as error:
+            raise ValueError(f"field 'outcome.proposal': {error}") from None
+        score = sum(state.worth(split))
+        if abs(outcome.score - score) > SAME_SCORE:
+            raise ValueError(f"field 'outcome.score': {outcome.score:g}, but the proposal scores {score}")
+
+    def check_decision(self, state: BargainingState, decision: Any) -> None:
+        check_split(decision, state.counts)
+
+    def measure(self, state: BargainingState, turns: Sequence[Turn], reward: float, seats: Sequence[int]) -> Measures:
+        return measures.measure(state, turns, seats)
+
+    def asking(self, state: BargainingState, turns: Sequence[Turn], seat: int) -> Asking:
+        return measures.asking(state, turns, seat)
+
+    def references(self, states: Sequence[BargainingState]) -> dict[str, list[float]]:
+        return measures.references(states, self.config)
+
+    def known_reward(self, state: BargainingState, data: dict[str, Any]) -> float | None:
+        """No record of people's dialogues is read."""
+        return None
+
+    def known_lines(self) -> dict[str, float]:
+        return {}
+
+    def draw_state(self, state: BargainingState) -> StateDrawing:
+        return draw.draw_state(state)
+
+    def draw_play(self, state: BargainingState, turns: Sequence[Any], decision: Any) -> PlayDrawing:
+        return draw.draw_play(state, turns, decision)

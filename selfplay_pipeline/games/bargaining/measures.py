@@ -1,0 +1,133 @@
+"""What is measured of a play of this game, and the lines that its rewards are compared with. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfplay_pipeline.games.bargaining.rules import (
+    BargainingConfig,
+    BargainingState,
+    Split,
+    Triple,
+    mean_gains,
+    possible_values,
+    rest,
+    shares,
+)
+from selfplay_pipeline.games.bargaining.text import asked_items, parse_share, told_values
+from selfplay_pipeline.games.base import MESSAGE, Asking, Turn
+from selfplay_pipeline.games.figures import Figure, Measures
+from selfplay_pipeline.games.questions import count_asking
+from selfplay_pipeline.games.tags import ActionKind, tagged
+
+ABOUT_SILENCE = (
+    "silence is one proposal, accepted unheard, of a player who knows its own values and the rules. It is no limit of "
+    "play without messages: a proposal tells values too, and whoever rejects one and proposes the best of what it told "
+    "reaches 0.996 of the best sum with the built-in rules, so rewards up to there are no evidence of talk"
+)
+"""What must stand beside the line `silence`. 0.996 is exact over all states: player 0 proposes its own silent plan, and
+player 1 the best in view of the values with which that is player 0's plan; silence itself is 0.926."""
+
+FIGURES = (
+    Figure("sum", "sum of both values", "higher", chart="Values", axis="sum of both players' values"),
+    Figure("own", "own value"),
+    Figure("pareto", "agreed splits that cannot be better for both", "higher", True, mean=False),
+    Figure("proposals", "proposals a game"),
+    Figure("questions", "questions a game", chart="Questions", axis="questions a game", note="Messages that ask."),
+    Figure("specific", "questions for a value", share=True, mean=False),
+    Figure("repeated", "of these, asked again", share=True, mean=False),
+    Figure("learned", "values learned a question", "higher", mean=False),
+    Figure("leaks", "partner's messages with values that nobody asked for", share=True, mean=False),
+    Figure("told", "own values told", share=True, mean=False),
+)
+
+
+def measure(state: BargainingState, turns: Sequence[Turn], seats: Sequence[int]) -> Measures:
+    """The game's own figures of one play; values are 0 where nothing was agreed.
+
+    `pareto` is the share of agreed splits beside which no other is better for one player and as good for the other;
+    `told` is the share of the values of these seats that a message told truly.
+    """
+    asked: Counter[str] = Counter()
+    told = 0
+    for seat in seats:
+        asked.update(asdict(asking(state, turns, seat)))
+        said = [told_values(turn.text) for turn in turns if turn.player == seat and turn.action == MESSAGE]
+        told += len({item for values in said for item in _true(values, state, seat)})
+    split = agreed_split(state, turns)
+    worth = state.worth(split) if split else (0, 0)
+    return {
+        "sum": (sum(worth), 1),
+        "own": (sum(worth[seat] for seat in seats) / len(seats), 1),
+        "pareto": (split is not None and is_pareto(state, split), split is not None),
+        "proposals": (sum(turn.action == ActionKind.PROPOSE for turn in turns if turn.player in seats), 1),
+        "questions": (asked["questions"], 1),
+        "specific": (asked["specific"], asked["questions"]),
+        "repeated": (asked["repeated"], asked["specific"]),
+        "learned": (asked["learned"], asked["questions"]),
+        "leaks": (asked["leaks"], asked["partner_messages"]),
+        "told": (told, len(seats) * len(state.counts)),
+    }
+
+
+def asking(state: BargainingState, turns: Sequence[Turn], seat: int) -> Asking:
+    """How one seat asked for values, and which its partner told truly."""
+
+    def told_in(text: str, asked: set[int]) -> set[int]:
+        return _true(told_values(text), state, 1 - seat)
+
+    return count_asking(turns, seat, asked_items, told_in, lambda item: True)
+
+
+def _true(told: dict[int, int], state: BargainingState, teller: int) -> set[int]:
+    return {item for item, value in told.items() if state.values[teller][item] == value}
+
+
+def agreed_split(state: BargainingState, turns: Sequence[Turn]) -> Split | None:
+    """The last proposal if the play ended with its acceptance."""
+    if not turns or turns[-1].action != ActionKind.ACCEPT:
+        return None
+    proposer, text = [(turn.player, turn.text) for turn in turns if turn.action == ActionKind.PROPOSE][-1]
+    own = parse_share(tagged(text)[1], state.counts)
+    partners = rest(state.counts, own)
+    return (own, partners) if proposer == 0 else (partners, own)
+
+
+def is_pareto(state: BargainingState, split: Split) -> bool:
+    """Whether no other split is worth more to one player and as much to the other."""
+    one, other = state.worth(split)
+    found = [state.worth((share, rest(state.counts, share))) for share in shares(state.counts)]
+    return not any(a >= one and b >= other and a + b > one + other for a, b in found)
+
+
+def references(states: Sequence[BargainingState], config: BargainingConfig) -> dict[str, list[float]]:
+    """Mean rewards of both players to compare with, one for each state.
+
+    `random`: the expectation over all splits; `silence`: what the best proposal of a player brings that knows its own
+    values and how the partner's were drawn, mean of both players (`ABOUT_SILENCE`); `best`: the best of all splits.
+    """
+    lines: dict[str, list[float]] = {"random": [], "silence": [], "best": []}
+    for state in states:
+        gains, counts = mean_gains(config, state.counts, state.values), np.array(state.counts)
+        to_one = [_silent_plan(config, state.counts, values, player) for player, values in enumerate(state.values)]
+        lines["random"].append(float(gains.mean(axis=0) @ counts))
+        lines["silence"].append(float(np.mean([np.where(plan, *gains) @ counts for plan in to_one])))
+        lines["best"].append(float(gains.max(axis=0) @ counts))
+    return lines
+
+
+@cache
+def _silent_plan(config: BargainingConfig, counts: Triple, own: Triple, player: int) -> NDArray[np.bool_]:
+    """Which item types player 0 gets in the best proposal of a player that knows its own values, shape (types,).
+
+    Rewards are linear in the items, so it gives all items of a type to whom they are expected to add more.
+    """
+    pairs = [(own, other) if player == 0 else (other, own) for other in possible_values(counts, own)]
+    to_one, to_other = np.mean([mean_gains(config, counts, pair) for pair in pairs], axis=0)
+    return np.asarray(to_one >= to_other)

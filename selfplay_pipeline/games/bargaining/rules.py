@@ -1,0 +1,253 @@
+"""Deal or No Deal: the configuration, a state, what a split of its items is worth. Pure.
+
+Rules: Lewis, Yarats, Dauphin, Parikh, Batra, "Deal or No Deal? End-to-End Learning for Negotiation Dialogues" (arXiv
+1706.05125, section 2.2). All 12,234 lines of its data keep to what `possible_counts` and `possible_pairs` give;
+its reward variants between selfish and cooperative are those of Liao, Tomlin, Klein (arXiv 2406.18872).
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+from itertools import product
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.sections import LARGEST, Section
+
+ITEMS = ("book", "hat", "ball")
+MOST_OF_A_TYPE = 4
+"""Largest count of an item type. The paper names none, but its data has none larger, and all counts up to it."""
+
+Triple = tuple[int, int, int]
+"""A number for each item type, in the order of `ITEMS`."""
+Split = tuple[Triple, Triple]
+"""How many items of each type player 0 gets, and player 1; together all that there are."""
+Pair = tuple[Triple, Triple]
+"""What one item of each type is worth to player 0, and to player 1."""
+
+
+class BargainingConfig(Section):
+    """The items, the reward and the limits."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: Literal["bargaining"] = "bargaining"
+    """Which game this is."""
+    reward: Literal["cooperative", "semi", "selfish"] = "cooperative"
+    """What a player is rewarded for: the sum of both players' values, its own and a part of the partner's, its own."""
+    semi_lambda: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """How much the partner's value counts beside the own one where `reward` is semi."""
+    min_items: Annotated[int, Field(ge=3, le=3 * MOST_OF_A_TYPE)] = 5
+    """Fewest items of all types together; each type has 1 to 4."""
+    max_items: Annotated[int, Field(ge=3, le=3 * MOST_OF_A_TYPE)] = 7
+    """Most items of all types together."""
+    total_value: Annotated[int, Field(ge=1, le=20)] = 10
+    """What all items together are worth to each player."""
+    max_length: Annotated[int, Field(ge=1)] = 20
+    """Turns of both players together, illegal ones included, before the play ends unagreed."""
+    max_errors: Annotated[int, Field(ge=1)] = 5
+    """Illegal actions of one player in a row before the play ends unagreed."""
+    mute: bool = False
+    """Messages reach the partner empty, as a bare `[message]`: shows what this policy loses without them.
+
+    Proposals and answers never carry words of their own, muted or not.
+    """
+    prompts: str = "default"
+    """Name of a built-in prompt set (default, compact) or a folder with the same template files."""
+
+    @model_validator(mode="after")
+    def _ordered_items(self) -> Self:
+        if self.min_items > self.max_items:
+            raise ValueError(f"min_items {self.min_items} is above max_items {self.max_items}")
+        return self
+
+    @property
+    def partners_part(self) -> float:
+        """What one point of the partner is worth beside an own one."""
+        return {"cooperative": 1.0, "semi": self.semi_lambda, "selfish": 0.0}[self.reward]
+
+
+_Count = Annotated[int, Field(strict=True, ge=1, le=MOST_OF_A_TYPE)]
+_Value = Annotated[int, Field(strict=True, ge=0, le=LARGEST)]
+_Values = tuple[_Value, _Value, _Value]
+
+
+class BargainingState(BaseModel):
+    """One problem.
+
+    Attributes:
+        counts: items of each type.
+        values: for each player, what one item of each type is worth to it.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    counts: tuple[_Count, _Count, _Count]
+    values: tuple[_Values, _Values]
+
+    @model_validator(mode="after")
+    def _is_legal(self) -> Self:
+        totals = [dot(self.counts, values) for values in self.values]
+        if totals[0] != totals[1]:
+            raise ValueError(f"field 'values': all items are worth {totals[0]} to one player, {totals[1]} to the other")
+        if not overlap(*self.values):
+            raise ValueError("field 'values': each item must be worth something to a player, and some item to both")
+        return self
+
+    @property
+    def total(self) -> int:
+        """What all items together are worth to each player."""
+        return dot(self.counts, self.values[0])
+
+    @cached_property
+    def best(self) -> int:
+        """The largest sum of both players' values: each item goes to whom it is worth more."""
+        return dot(self.counts, tuple(map(max, *self.values)))
+
+    def worth(self, split: Split) -> tuple[int, int]:
+        """What each player's share is worth to it."""
+        return dot(split[0], self.values[0]), dot(split[1], self.values[1])
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.model_dump(mode="json")
+
+
+def dot(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """What these items are worth at these values."""
+    return sum(count * value for count, value in zip(one, other, strict=True))
+
+
+def overlap(one: Triple, other: Triple) -> bool:
+    """Whether each item is worth something to a player, and some item to both."""
+    return all(map(max, one, other)) and any(map(min, one, other))
+
+
+def rest(counts: Triple, share: Triple) -> Triple:
+    """What is left for the partner of who takes `share`."""
+    book, hat, ball = (count - taken for count, taken in zip(counts, share, strict=True))
+    return book, hat, ball
+
+
+@lru_cache
+def shares(counts: Triple) -> tuple[Triple, ...]:
+    """All that one player can get."""
+    books, hats, balls = (range(count + 1) for count in counts)
+    return tuple(product(books, hats, balls))
+
+
+@lru_cache
+def all_values(counts: Triple, total: int) -> tuple[Triple, ...]:
+    """All values of the item types at which the items are worth `total` together."""
+    books, hats, balls = (range(total // count + 1) for count in counts)
+    return tuple(values for values in product(books, hats, balls) if dot(counts, values) == total)
+
+
+@lru_cache
+def possible_values(counts: Triple, own: Triple) -> tuple[Triple, ...]:
+    """All values that the partner of a player may have; each is as likely."""
+    return tuple(other for other in all_values(counts, dot(counts, own)) if overlap(own, other))
+
+
+@lru_cache
+def possible_pairs(counts: Triple, total: int) -> tuple[Pair, ...]:
+    """All values of both players; each pair is as likely."""
+    return tuple((one, other) for one in all_values(counts, total) for other in possible_values(counts, one))
+
+
+@lru_cache
+def possible_counts(min_items: int, max_items: int, total: int) -> tuple[Triple, ...]:
+    """All counts of the item types for which there are values of both players; each is as likely."""
+    numbers = range(1, MOST_OF_A_TYPE + 1)
+    return tuple(
+        counts
+        for counts in product(numbers, numbers, numbers)
+        if min_items <= sum(counts) <= max_items and possible_pairs(counts, total)
+    )
+
+
+def sample_state(config: BargainingConfig, rng: np.random.Generator) -> BargainingState:
+    """Draw counts, then values. Lewis et al. do not say how likely each state was.
+
+    Raises:
+        UserError: there is no state of this configuration.
+    """
+    all_counts = possible_counts(config.min_items, config.max_items, config.total_value)
+    if not all_counts:
+        raise UserError(
+            f"game: no state has {config.min_items} to {config.max_items} items that are worth {config.total_value} to "
+            "each player; change game.total_value"
+        )
+    counts = all_counts[rng.integers(len(all_counts))]
+    pairs = possible_pairs(counts, config.total_value)
+    return BargainingState(counts=counts, values=pairs[rng.integers(len(pairs))])
+
+
+def load_state(data: Any) -> BargainingState:
+    """Read what `to_dict` wrote; further fields are ignored.
+
+    Raises:
+        UserError: a field is missing, or holds what no state has.
+    """
+    try:
+        return BargainingState.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        what, field = str(first["msg"]).removeprefix("Value error, "), ".".join(map(str, first["loc"]))
+        raise UserError(f"game state: field '{field}': {what}" if field else f"game state: {what}") from None
+
+
+def check_fits(config: BargainingConfig, state: BargainingState) -> None:
+    """Whether a state could be one of a configuration.
+
+    Raises:
+        UserError: it could not.
+    """
+    if not config.min_items <= sum(state.counts) <= config.max_items or state.total != config.total_value:
+        raise UserError(
+            f"{sum(state.counts)} items that are worth {state.total}, but in the configuration there are "
+            f"{config.min_items} to {config.max_items} items that are worth {config.total_value}"
+        )
+
+
+def check_split(split: Any, counts: Triple) -> Split:
+    """Read a split from JSON.
+
+    Raises:
+        ValueError: it does not give each item to one of the players.
+    """
+    try:
+        one, other = (tuple(share) for share in split)
+        legal = one in shares(counts) and other == rest(counts, one) and all(type(n) is int for n in one + other)
+    except (TypeError, ValueError):
+        legal = False
+    if not legal:
+        raise ValueError(f"{split} is no split of {list(counts)} items")
+    return one, other
+
+
+def most(values: Pair, counts: Triple, part: float) -> tuple[float, float]:
+    """The most that own value + `part` × the partner's can be for each player: items go to whom they add more."""
+    one, other = values
+    return (
+        sum(count * max(mine, part * theirs) for count, mine, theirs in zip(counts, one, other, strict=True)),
+        sum(count * max(mine, part * theirs) for count, mine, theirs in zip(counts, other, one, strict=True)),
+    )
+
+
+def rewards(config: BargainingConfig, state: BargainingState, split: Split) -> tuple[float, float]:
+    """The reward of each player for a split: own value + λ × the partner's, over the most that this can be."""
+    part, (one, other) = config.partners_part, state.worth(split)
+    most_one, most_other = most(state.values, state.counts, part)
+    # A fraction λ rounds sums differently, by which a best split could come out above 1.
+    return min(1.0, (one + part * other) / most_one), min(1.0, (other + part * one) / most_other)
+
+
+def mean_gains(config: BargainingConfig, counts: Triple, values: Pair) -> NDArray[np.float64]:
+    """What one item adds to the mean of both players' rewards, shape (who gets it, item type); rewards are linear."""
+    part, (one, other) = config.partners_part, most(values, counts, config.partners_part)
+    weights = np.array([[1 / one + part / other], [part / one + 1 / other]]) / 2
+    return np.asarray(np.array(values) * weights, np.float64)

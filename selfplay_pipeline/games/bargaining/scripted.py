@@ -1,0 +1,163 @@
+"""Scripted players: pure functions of what one player knows, its own values and the dialogue so far.
+
+They speak one small dialect, which `text.told_values` reads back: a message lists values (`[message] book 1 hat 2
+ball 0`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfplay_pipeline.games.bargaining.rules import Triple, dot, possible_values, rest, shares
+from selfplay_pipeline.games.bargaining.session import BargainingSession
+from selfplay_pipeline.games.bargaining.text import format_items, format_proposal, told_values
+from selfplay_pipeline.games.base import SAME_SCORE, ScriptedPlayer
+
+
+@dataclass(frozen=True)
+class PlayerView:
+    """All that one player knows when it is its turn.
+
+    Attributes:
+        values: what one item of each type is worth to it.
+        history: legal turns so far as (player, text), the oldest first.
+        pending: what the player would get by the partner's proposal that waits for an answer.
+    """
+
+    player: int
+    counts: Triple
+    values: Triple
+    history: tuple[tuple[int, str], ...] = ()
+    pending: Triple | None = None
+
+    def said(self, player: int) -> list[str]:
+        """The turns of one player."""
+        return [text for speaker, text in self.history if speaker == player]
+
+
+def player_view(session: BargainingSession, player: int) -> PlayerView:
+    """What `player` knows in a running play."""
+    return PlayerView(
+        player=player,
+        counts=session.state.counts,
+        values=session.state.values[player],
+        history=tuple(session.history),
+        pending=None if session.pending is None else session.pending[player],
+    )
+
+
+def tell(view: PlayerView) -> str:
+    """The message that tells the player's values."""
+    return "[message] " + format_items(view.values).replace(",", "")
+
+
+def heard_values(view: PlayerView) -> dict[int, int]:
+    """The values that the partner has told so far, by item type."""
+    heard: dict[int, int] = {}
+    for text in view.said(1 - view.player):
+        if text.startswith("[message]"):
+            heard.update(told_values(text))
+    return heard
+
+
+def partners_values(view: PlayerView) -> NDArray[np.float64]:
+    """The partner's expected values, shape (item types,), by the rules and by what it told, which is believed."""
+    heard = heard_values(view)
+    possible = possible_values(view.counts, view.values)
+    agreeing = [values for values in possible if all(values[item] == told for item, told in heard.items())]
+    expected = np.asarray(np.mean(agreeing or possible, axis=0), np.float64)
+    for item, told in heard.items():
+        expected[item] = told
+    return expected
+
+
+def best_share(view: PlayerView, goal: Callable[[float, float], tuple[float, float]]) -> Triple:
+    """The own share that is best for a goal, which takes what a split is worth to the player and to the partner."""
+    partners = partners_values(view)
+
+    def reached(share: Triple) -> tuple[float, float]:
+        # Rounded, so that equal means of the partner's values do not differ in their last digit.
+        return goal(dot(share, view.values), round(float(partners @ rest(view.counts, share)), 6))
+
+    return max(shares(view.counts), key=reached)
+
+
+def own_first(own: float, other: float) -> tuple[float, float]:
+    return own, other
+
+
+def equal_first(own: float, other: float) -> tuple[float, float]:
+    return -abs(own - other), own + other
+
+
+def sum_first(own: float, other: float) -> tuple[float, float]:
+    return own + other, -abs(own - other)
+
+
+@dataclass(frozen=True)
+class Random:
+    """Proposes any split at once, accepts anything."""
+
+    def act(self, view: PlayerView, rng: np.random.Generator) -> str:
+        if view.pending is not None:
+            return "[accept]"
+        choices = shares(view.counts)
+        return format_proposal(choices[rng.integers(len(choices))])
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """Proposes to take all that is worth anything to it, and accepts only that; two of it never agree."""
+
+    def act(self, view: PlayerView, rng: np.random.Generator) -> str:
+        if view.pending is None:
+            return format_proposal(best_share(view, own_first))
+        everything = dot(view.pending, view.values) == dot(view.counts, view.values)
+        return "[accept]" if everything else "[reject]"
+
+
+@dataclass(frozen=True)
+class Fair:
+    """Proposes what it expects to be most equal without a word, and rejects less than half of its values once."""
+
+    def act(self, view: PlayerView, rng: np.random.Generator) -> str:
+        if view.pending is None:
+            return format_proposal(best_share(view, equal_first))
+        half = 2 * dot(view.pending, view.values) >= dot(view.counts, view.values)
+        return "[accept]" if half or "[reject]" in view.said(view.player) else "[reject]"
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Tells its values, and proposes the best sum of what both know, the most equal of several.
+
+    It accepts a proposal that reaches this sum. What it cannot judge it accepts if the proposer knew its values; else
+    it rejects once and tells them.
+    """
+
+    def act(self, view: PlayerView, rng: np.random.Generator) -> str:
+        mine = view.said(view.player)
+        told = any(text.startswith("[message]") for text in mine)
+        if view.pending is not None:
+            sensible = self._is_best(view, view.pending) if heard_values(view) else told
+            return "[accept]" if sensible or "[reject]" in mine else "[reject]"
+        if not told and not heard_values(view):
+            return tell(view)
+        return format_proposal(best_share(view, sum_first))
+
+    def _is_best(self, view: PlayerView, share: Triple) -> bool:
+        plan, partners = best_share(view, sum_first), partners_values(view)
+        offered, most = (dot(mine, view.values) + partners @ rest(view.counts, mine) for mine in (share, plan))
+        return bool(offered >= most - SAME_SCORE)
+
+
+SCRIPTED: Mapping[str, ScriptedPlayer] = {
+    "random": Random(),
+    "greedy": Greedy(),
+    "fair": Fair(),
+    "sharing": Sharing(),
+}

@@ -1,0 +1,58 @@
+"""One play of Deal or No Deal: what each player reads, and what a split is worth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from selfplay_pipeline.games.bargaining.rules import ITEMS, BargainingConfig, BargainingState, Split, rest, rewards
+from selfplay_pipeline.games.bargaining.text import format_items, format_proposal, parse_share
+from selfplay_pipeline.games.tagged_session import Action, TaggedSession, parse_tagged
+
+
+@dataclass
+class BargainingSession(TaggedSession[Split]):
+    """One play. In what a player writes and reads, the numbers of a proposal are always its own share."""
+
+    state: BargainingState
+    config: BargainingConfig
+
+    def shown(self, player: int) -> dict[str, Any]:
+        return {
+            "player": player,
+            "items": [
+                {"name": name, "count": count, "value": value}
+                for name, count, value in zip(ITEMS, self.state.counts, self.state.values[player], strict=True)
+            ],
+            "total": self.state.total,
+            "reward": self.config.reward,
+            "semi_lambda": self.config.semi_lambda,
+            "max_length": self.config.max_length,
+            "example": format_items(self._half()),
+        }
+
+    def parse(self, text: str) -> Action[Split]:
+        return parse_tagged(text, self._split)
+
+    def _split(self, body: str) -> Split:
+        own = parse_share(body, self.state.counts)
+        partners = rest(self.state.counts, own)
+        return (own, partners) if self.player == 0 else (partners, own)
+
+    def written(self, proposal: Split) -> str:
+        return format_proposal(proposal[1 - self.player])
+
+    def about(self, proposal: Split | None) -> dict[str, Any]:
+        if proposal is None:
+            return {"yours": "", "theirs": ""}
+        return {"yours": format_items(proposal[1 - self.player]), "theirs": format_items(proposal[self.player])}
+
+    def example(self) -> dict[str, Any]:
+        return {"example": format_items(self._half())}
+
+    def _half(self) -> tuple[int, int, int]:
+        book, hat, ball = (count // 2 for count in self.state.counts)
+        return book, hat, ball
+
+    def worth(self, proposal: Split) -> tuple[float, tuple[float, ...]]:
+        return sum(self.state.worth(proposal)), rewards(self.config, self.state, proposal)

@@ -1,0 +1,144 @@
+"""From words to splits and values, and back. Pure; every error says what to write instead."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+from selfplay_pipeline.games import tagged_session, tags
+from selfplay_pipeline.games.bargaining.rules import ITEMS, Triple
+from selfplay_pipeline.games.base import CUT, ParseError
+from selfplay_pipeline.games.questions import SENTENCE, questions_in
+from selfplay_pipeline.games.tags import untagged
+
+
+class ErrorKind(StrEnum):
+    """What was wrong with an illegal action."""
+
+    CUT = CUT
+    """The token limit of a turn cut it."""
+    NO_TAG = tags.NO_TAG
+    SEVERAL_ACTIONS = tags.SEVERAL_ACTIONS
+    EMPTY_MESSAGE = tagged_session.EMPTY_MESSAGE
+    NOT_NOW = tagged_session.NOT_NOW
+    MALFORMED = "malformed"
+    """A proposal that holds more than item types with numbers."""
+    INCOMPLETE = "incomplete"
+    """A proposal that leaves out an item type."""
+    REPEATED_ITEM = "repeated_item"
+    TOO_MANY = "too_many"
+    """A proposal for more items than there are."""
+
+
+ITEM = r"\b(?P<item>book|hat|ball)s?\b"
+NUMBER = r"(?P<number>\d{1,6})(?![\d.]*\d)"
+BEHIND = re.compile(rf"{ITEM}\s*(?:[:=]\s*)?{NUMBER}", re.IGNORECASE)
+"""`book 1`, `books: 1`."""
+BEFORE = re.compile(rf"(?<![\d.-]){NUMBER}\s*{ITEM}", re.IGNORECASE)
+"""`1 book`, `2 hats`."""
+BETWEEN = re.compile(r"(?:[\s,;.&*_`•]|\band\b|-(?=\s))*", re.IGNORECASE)
+"""What may stand around the items of a proposal."""
+WORTH = re.compile(
+    rf"{ITEM}(?:\W+(?:are|is|at|worth|have|has|an?|value|valued|of|to|me|each|only|just)\b)+\W+"
+    r"(?P<number>\d{1,6}(?![\d.]*\d)|zero|nothing)",
+    re.IGNORECASE,
+)
+"""`my books are worth 3 each`, `the hat is worth nothing to me`, `I value hats at 2`."""
+POINTS = re.compile(
+    rf"{NUMBER}\s*(?:points?|pts?)\s+(?:for|per|from)\s+(?:(?:each|an?|every|the|my)\s+)*{ITEM}", re.IGNORECASE
+)
+"""`3 points for each book`."""
+COUNTED = re.compile(rf"\b(?:\d+|one|two|three|four)\s+{ITEM}", re.IGNORECASE)
+"""Counts items, where it stands before the first item with a number behind: `one ball 2 hats`."""
+NO_VALUE = re.compile(
+    r"\?|\b(?:total|together|altogether|all|both|your?|yours|take|get|want|keep|give|offer|need|like|not|no|if|how|what\w*)\b"
+    r"|n't\b",
+    re.IGNORECASE,
+)
+"""Sentences with these words count items, add values up, or speak of the partner's."""
+ASKS_VALUE = re.compile(
+    r"\b(?:worth|valu\w*|points?|pts|scores?|much|prefer\w*|matters?|care|important|interest\w*)\b", re.IGNORECASE
+)
+ALL_VALUES = re.compile(r"\b(?:worth|valu\w*|points?|pts|scores?)\b", re.IGNORECASE)
+"""What asks for all values where no item is named."""
+ASKS_ITEMS = re.compile(r"\b(?:i|we)\b[^?]*\b(?:take|get|have|keep|give)\b", re.IGNORECASE)
+"""What asks for items instead of values: `can I have the hats if you prefer the books?`"""
+
+
+def format_items(numbers: Triple) -> str:
+    """`book 1, hat 0, ball 2`."""
+    return ", ".join(f"{item} {number}" for item, number in zip(ITEMS, numbers, strict=True))
+
+
+def format_proposal(share: Triple) -> str:
+    """The canonical form of a proposal; `share` is what its reader or writer would get."""
+    return f"[propose] Proposal: {format_items(share)}"
+
+
+def parse_share(body: str, counts: Triple) -> Triple:
+    """What the writer of a proposal would take: each item type once with a number before or behind it, and no more.
+
+    Raises:
+        ParseError: it is something else, or there are not as many items.
+    """
+    text = re.sub(r"^\W*proposal\b\W*", "", body, flags=re.IGNORECASE)
+    taken: dict[str, int] = {}
+    place = 0
+    while (place := _behind_separators(text, place)) < len(text):
+        found = BEHIND.match(text, place) or BEFORE.match(text, place)
+        if found is None:
+            raise _error(ErrorKind.MALFORMED, f"'{text[place : place + 40].strip()}' is not clear", counts)
+        item, place = found["item"].lower(), found.end()
+        if item in taken:
+            raise _error(ErrorKind.REPEATED_ITEM, f"the {item} is named twice", counts)
+        taken[item] = int(found["number"])
+    missing = [item for item in ITEMS if item not in taken]
+    if missing:
+        raise _error(ErrorKind.INCOMPLETE, f"no number for {', '.join(missing)}", counts)
+    book, hat, ball = (taken[item] for item in ITEMS)
+    for item, number, count in zip(ITEMS, (book, hat, ball), counts, strict=True):
+        if number > count:
+            raise _error(ErrorKind.TOO_MANY, f"{item} {number}, but there are {count}", counts)
+    return book, hat, ball
+
+
+def _behind_separators(text: str, place: int) -> int:
+    found = BETWEEN.match(text, place)
+    return found.end() if found else place
+
+
+def _error(kind: ErrorKind, what: str, counts: Triple) -> ParseError:
+    form = ", ".join(f"{item} 0..{count}" for item, count in zip(ITEMS, counts, strict=True))
+    return ParseError(kind, f"{what}; write what you take as '[propose] Proposal: {form}', one number for each item")
+
+
+def told_values(text: str) -> dict[int, int]:
+    """The values that a message tells as its author's, by item type; the last mention counts.
+
+    A number behind an item is its value, in the words of scripted players (`book 1 hat 2 ball 0`) as in others; a
+    number before it counts items, unless it counts points. In the 36,596 messages of people in the paper's data this
+    finds 185 values, of which 142 are true; most of the others are lies.
+    """
+    told: dict[int, int] = {}
+    for sentence in SENTENCE.split(untagged(text)):
+        if not sentence or NO_VALUE.search(sentence):
+            continue
+        counted, listed = COUNTED.search(sentence), BEHIND.search(sentence)
+        counts = counted and listed and counted.start() < listed.start()
+        patterns = (WORTH, POINTS) if counts else (BEHIND, WORTH, POINTS)
+        found = [match for pattern in patterns for match in pattern.finditer(sentence)]
+        for match in sorted(found, key=lambda match: match.end()):
+            number = match["number"]
+            told[ITEMS.index(match["item"].lower())] = int(number) if number.isdigit() else 0
+    return told
+
+
+def asked_items(text: str) -> set[int]:
+    """The item types whose value a message asks for; all of them where it asks for values and names none."""
+    asked: set[int] = set()
+    for question in questions_in(text):
+        named = {ITEMS.index(match["item"].lower()) for match in re.finditer(ITEM, question, re.IGNORECASE)}
+        bare = not re.sub(rf"{ITEM}|\b(?:and|or|the|your)\b|\W", "", question, flags=re.IGNORECASE)
+        if (bare or ASKS_VALUE.search(question)) and not ASKS_ITEMS.search(question):
+            asked |= named or (set(range(len(ITEMS))) if ALL_VALUES.search(question) else set())
+    return asked

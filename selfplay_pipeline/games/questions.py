@@ -1,0 +1,86 @@
+"""What a message asks for, in plain English, and what came of asking. Pure; the same in any game."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from selfplay_pipeline.games.base import MESSAGE, Asking, Turn
+from selfplay_pipeline.games.tags import untagged
+
+SENTENCE = re.compile(r"(?<=[?!])|(?<=[.;])\s|\n| / |<br\s*/?>", re.IGNORECASE)
+LIST_ITEM = re.compile(r"(?:^|\n|<br ?/?>)[ \t]*(?:[-*•·]+|\d{1,2}[.)])\s+", re.IGNORECASE)
+OPENERS = re.compile(
+    r"^\W*(?:(?:ok(?:ay)?|so|and|but|also|then|well|hmm+|yes|yeah|no|hi|hey|hello|cool|great|sure|alright|first|or)\b"
+    r"\W*)*(?:(?:what(?:'?s)?|who(?:'?s)?|whom|which|where|why|when|how(?:'?s)?|any(?:one|body)|thoughts|does|did you"
+    r"|have you|do (?:you|we|u)|is there|are (?:you|there|we|they)|(?:can|could|would|will|should) (?:you|we|u)"
+    r"|you (?:have|got) any|got any)\b(?!'))",
+    re.IGNORECASE,
+)
+"""A sentence that opens like a question is one, with or without its mark."""
+REQUESTS = re.compile(
+    r"\b(?:let me know|tell me|lmk|wondering (?:if|what|who|how|whether)|curious (?:if|what|who|how|about)"
+    r"|what (?:do|did|are|is) (?:you|your|u)\b|(?:what|how) about\b|do you (?:have|see|know|think|want|agree|mind)"
+    r"|(?:can|could|would) you (?:tell|share|send|give|confirm|list|check)|what do we\b"
+    r"|(?:share|give|send|provide|list|tell|show|need|want|like to know|your)\b[^.?!\n]{0,40}?"
+    r"\b(?:scores?|ratings?|values?|numbers?|affinit(?:y|ies))\b[^.?!\n]{0,20}?\b(?:for|of|on)\b)",
+    re.IGNORECASE,
+)
+"""Words that ask wherever they stand in a sentence."""
+
+Fact = TypeVar("Fact")
+
+
+def questions_in(text: str) -> list[str]:
+    """The sentences of a message that ask for something; items of a list that follows one ask too."""
+    asking, found = False, []
+    for part in SENTENCE.split(LIST_ITEM.sub("\n- ", untagged(text))):
+        if not (sentence := (part or "").strip()):
+            continue
+        asks = bool(sentence.endswith("?") or OPENERS.search(sentence) or REQUESTS.search(sentence))
+        asking = asks or (asking and sentence.startswith("- "))
+        if asking:
+            found.append(sentence)
+    return found
+
+
+def is_question(text: str) -> bool:
+    """Whether a message asks for anything: a question mark, a question word in front, a request."""
+    return bool(questions_in(text))
+
+
+def count_asking(
+    turns: Sequence[Turn],
+    seat: int,
+    asked_in: Callable[[str], set[Fact]],
+    told_in: Callable[[str, set[Fact]], set[Fact]],
+    hidden: Callable[[Fact], bool],
+) -> Asking:
+    """Count one seat's questions in a play, and what they brought.
+
+    Args:
+        asked_in: the facts that a message of the seat asks for.
+        told_in: the facts that a message of the others tells, given those asked for so far.
+        hidden: whether the seat does not see a fact itself.
+    """
+    asked: set[Fact] = set()
+    learned: set[Fact] = set()
+    messages = questions = specific = repeated = heard = leaks = 0
+    for turn in turns:
+        if turn.action != MESSAGE:
+            continue
+        text = untagged(turn.text)
+        if turn.player != seat:
+            heard += 1
+            told = told_in(text, asked)
+            leaks += bool(told - asked)
+            learned |= {fact for fact in told & asked if hidden(fact)}
+            continue
+        messages += 1
+        questions += is_question(text)
+        facts = asked_in(text)
+        specific += bool(facts)
+        repeated += bool(facts) and facts <= asked
+        asked |= facts
+    return Asking(messages, questions, specific, len(asked), repeated, len(learned), heard, leaks)

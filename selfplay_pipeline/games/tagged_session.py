@@ -1,0 +1,214 @@
+"""One play of a game in which two seats take tagged turns: they talk, one proposes, the other accepts or rejects.
+
+A game says what a proposal is, how it is written and what it is worth; turns, limits and errors are the same in all.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from selfplay_pipeline.games.base import CUT, INVALID, Counts, Opening, Outcome, ParseError, Status, Step
+from selfplay_pipeline.games.prompts import Prompts
+from selfplay_pipeline.games.tags import ActionKind, tagged
+
+AGREED = "agreed"
+"""How a play ends whose last proposal was accepted."""
+EMPTY_MESSAGE = "empty_message"
+"""The kind of error of a message that says nothing."""
+NOT_NOW = "not_now"
+"""An answer without a proposal, or something else while a proposal waits for its answer."""
+
+Proposal = TypeVar("Proposal", bound=Sequence[Sequence[int]])
+
+
+@dataclass(frozen=True)
+class Action(Generic[Proposal]):
+    """One parsed turn.
+
+    Attributes:
+        proposal: what a legal proposal puts to the partner; None of any other action.
+        words: what a message says, without its tag.
+    """
+
+    kind: ActionKind
+    proposal: Proposal | None = None
+    words: str = ""
+
+
+def parse_tagged(text: str, parse_proposal: Callable[[str], Proposal]) -> Action[Proposal]:
+    """Read the one action of a turn; what stands before its tag is ignored.
+
+    Args:
+        parse_proposal: reads what stands behind the tag of a proposal, or raises `ParseError`.
+
+    Raises:
+        ParseError: no action or several, an empty message, or no legal proposal.
+    """
+    kind, body = tagged(text)
+    if kind is ActionKind.PROPOSE:
+        return Action(kind, parse_proposal(body))
+    if kind is ActionKind.MESSAGE:
+        if not body:
+            raise ParseError(EMPTY_MESSAGE, "the message is empty")
+        return Action(kind, words=body)
+    return Action(kind)
+
+
+@dataclass
+class TaggedSession(ABC, Generic[Proposal]):
+    """One play. Player 0 speaks first.
+
+    Attributes:
+        config: the game's, with `max_length`, `max_errors` and `mute`.
+        pending: the proposal that waits for an answer.
+        history: legal turns so far as (player, text), as the partner heard them: a message, a bare answer, or a
+            proposal in its canonical form. Nothing else of what was written reaches the partner.
+    """
+
+    state: Any
+    config: Any
+    prompts: Prompts
+    player: int = 0
+    status: str | None = None
+    pending: Proposal | None = None
+    agreed: Proposal | None = None
+    history: list[tuple[int, str]] = field(default_factory=list)
+    counts: Counts = field(default_factory=lambda: Counts(errors_in_a_row=[0, 0]))
+
+    @abstractmethod
+    def shown(self, player: int) -> dict[str, Any]:
+        """What the templates `system` and `opening` may use for a player."""
+
+    @abstractmethod
+    def parse(self, text: str) -> Action[Proposal]:
+        """Read the acting player's turn, or raise `ParseError`."""
+
+    @abstractmethod
+    def written(self, proposal: Proposal) -> str:
+        """The proposal of the acting player as its partner hears it."""
+
+    @abstractmethod
+    def about(self, proposal: Proposal | None) -> dict[str, Any]:
+        """What the template `partner` may use beside `text` and `kind`; no proposal is heard with other actions."""
+
+    @abstractmethod
+    def example(self) -> dict[str, Any]:
+        """What the template `error` may use to show a legal proposal."""
+
+    @abstractmethod
+    def worth(self, proposal: Proposal) -> tuple[float, tuple[float, ...]]:
+        """The score of what was agreed, and the reward of each seat."""
+
+    def opening(self, player: int) -> Opening:
+        shown = self.shown(player)
+        return Opening(self.prompts.render("system", **shown), self.prompts.render("opening", **shown))
+
+    def step(self, text: str, *, cut: bool = False) -> Step:
+        """Take the acting player's turn.
+
+        Args:
+            text: what the player said, with one action in it.
+            cut: the text was cut by the token limit of a turn, so it is no action.
+
+        Raises:
+            RuntimeError: the play is over.
+        """
+        if self.status is not None:
+            raise RuntimeError(f"the play has ended: {self.status}")
+        actor, partner = self.player, 1 - self.player
+        self.counts.turns += 1
+        try:
+            if cut:
+                raise ParseError(CUT, "the turn was too long and was cut off; be brief")
+            action = self.parse(text)
+            self._check_legal(action.kind)
+        except ParseError as error:
+            return self._illegal(actor, error)
+        self.counts.errors_in_a_row[actor] = 0
+        heard = self._heard(action)
+        self.history.append((actor, heard))
+        observations = ["", ""]
+        about = self.about(action.proposal)
+        observations[partner] = self.prompts.render("partner", text=heard, kind=action.kind.value, **about)
+        if action.kind is ActionKind.MESSAGE:
+            self.counts.messages += 1
+            self.player = partner
+        elif action.kind is ActionKind.PROPOSE:
+            self.counts.proposals += 1
+            self.pending = action.proposal
+            self.player = partner
+        elif action.kind is ActionKind.ACCEPT:
+            self.agreed, self.status = self.pending, AGREED
+        else:
+            self.pending = None
+            observations[actor] = self.prompts.render("rejected")
+        self._check_turn_limit()
+        return Step(action.kind.value, tuple(observations), _as_json(action.proposal))
+
+    def _heard(self, action: Action[Proposal]) -> str:
+        """What an action tells the partner."""
+        if action.proposal is not None:
+            return self.written(action.proposal)
+        words = "" if self.config.mute else f" {action.words}"
+        return f"[{action.kind}]{words if action.words else ''}"
+
+    def _check_legal(self, kind: ActionKind) -> None:
+        answers = kind in (ActionKind.ACCEPT, ActionKind.REJECT)
+        if self.pending is not None and not answers:
+            raise ParseError(NOT_NOW, "a proposal is waiting: answer it with [accept] or [reject]")
+        if self.pending is None and answers:
+            raise ParseError(NOT_NOW, f"there is no proposal to {kind.value}")
+
+    def _illegal(self, actor: int, error: ParseError) -> Step:
+        self.counts.illegal += 1
+        self.counts.errors_in_a_row[actor] += 1
+        if self.counts.errors_in_a_row[actor] >= self.config.max_errors:
+            self.status = Status.ERROR_LIMIT
+        self._check_turn_limit()
+        observations = ["", ""]
+        observations[actor] = self.prompts.render(
+            "error",
+            error=str(error),
+            errors=self.counts.errors_in_a_row[actor],
+            max_errors=self.config.max_errors,
+            pending=self.pending is not None,
+            **self.example(),
+        )
+        return Step(INVALID, tuple(observations), error=str(error), error_kind=error.kind)
+
+    def _check_turn_limit(self) -> None:
+        if self.status is None and self.counts.turns >= self.config.max_length:
+            self.status = Status.TURN_LIMIT
+
+    def abort(self, status: Status) -> None:
+        """End the play for a cause outside the rules."""
+        if self.status is None:
+            self.status = status
+
+    def outcome(self) -> Outcome:
+        """The result of an ended play.
+
+        Raises:
+            RuntimeError: the play is still running.
+        """
+        if self.status is None:
+            raise RuntimeError("the play is still running")
+        score, rewards = (0, (0.0, 0.0)) if self.agreed is None else self.worth(self.agreed)
+        return Outcome(
+            status=self.status,
+            rewards=rewards,
+            score=score,
+            best=self.state.best,
+            decision=_as_json(self.agreed),
+            num_turns=self.counts.turns,
+            num_messages=self.counts.messages,
+            num_proposals=self.counts.proposals,
+            num_illegal=self.counts.illegal,
+        )
+
+
+def _as_json(proposal: Sequence[Sequence[int]] | None) -> list[list[int]] | None:
+    return None if proposal is None else [list(part) for part in proposal]
