@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from selfplay_pipeline.addresses import checked_address
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.registry import GameConfig
+from selfplay_pipeline.games.registry import FIRST_GAME, GameConfig, first_game_config
 from selfplay_pipeline.keys import SERVER_KEY
 from selfplay_pipeline.online.config import OnlineOptions
 from selfplay_pipeline.partners.config import PartnerConfig
@@ -132,7 +132,7 @@ class Config(Section):
     """The policy: a folder or a hub name. Default: Qwen2.5-7B-Instruct with a GPU, the shipped tiny model without."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seeds game states, the split and the trainer."""
-    game: GameConfig = GameConfig()
+    game: GameConfig = Field(default_factory=first_game_config)
     engine: EngineConfig = EngineConfig()
     generate: GenerateConfig = GenerateConfig()
     convert: ConvertConfig = ConvertConfig()
@@ -228,6 +228,8 @@ def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """`base` with the values of `over`; sections are merged key by key, lists are replaced."""
     # A section of which all keys are commented out is None.
     over = {key: value for key, value in over.items() if value is not None or not isinstance(base.get(key, {}), dict)}
+    if base.get("name", FIRST_GAME) != over.get("name", base.get("name", FIRST_GAME)):  # its section has other keys
+        return over
     merged = base | over
     for key in base.keys() & over.keys():
         if isinstance(base[key], dict) and isinstance(over[key], dict):

@@ -53,9 +53,15 @@ def parse_game_config(data: Any) -> GameConfig:
     return _GAME_CONFIG.validate_json(data) if isinstance(data, str | bytes) else _GAME_CONFIG.validate_python(data)
 
 
+def first_game_config() -> GameConfig:
+    """That of the game that is played where none is named."""
+    return parse_game_config({})
+
+
 def make_game(config: GameConfig) -> Game:
     """The rules for a configuration."""
-    return GAMES[type(config)](config)  # type: ignore[arg-type]
+    game: Game = GAMES[type(config)](config)  # type: ignore[arg-type,assignment]
+    return game
 
 
 def partner_prompts() -> dict[str, Path]:

@@ -21,6 +21,7 @@ from selfplay_pipeline.games.base import HELD_OUT, WARM_START, ScriptedPlayer, s
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.games.matching.shy import Shy
+from selfplay_pipeline.games.registry import GameConfig
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 from selfplay_pipeline.models.tiny_figures import Figures, measure
 from selfplay_pipeline.models.tiny_teacher import AskingTeacher, Teacher, imitated_play
@@ -67,7 +68,7 @@ LESSONS = {
 
 def build_tiny_model(
     out: Path | None,
-    board: MatchingConfig,
+    board: GameConfig,
     lesson: str = "self-play",
     *,
     seed: int = 0,
@@ -91,10 +92,12 @@ def build_tiny_model(
         Figures on 400 held-out states, sampled at temperatures 1.0 and 0.7, and greedy.
 
     Raises:
-        UserError: there is no such lesson.
+        UserError: there is no such lesson, or it is of another game.
     """
     if lesson not in LESSONS:
         raise UserError(f"no lesson {lesson!r}; there are {', '.join(LESSONS)}")
+    if not isinstance(board, MatchingConfig):
+        raise UserError(f"game.name: the lessons are of the game {MatchingGame.name}, not of {board.name}")
     taught = LESSONS[lesson]
     out = out or taught.folder
     check_folder(out, "model")

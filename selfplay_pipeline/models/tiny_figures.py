@@ -11,8 +11,9 @@ import numpy as np
 from selfplay_pipeline.engines.types import FinishReason
 from selfplay_pipeline.games.base import Outcome, ScriptedPlayer
 from selfplay_pipeline.games.matching.game import MatchingGame
-from selfplay_pipeline.games.matching.rules import AGREED, MatchingState
+from selfplay_pipeline.games.matching.rules import MatchingState
 from selfplay_pipeline.games.matching.scripted import player_view
+from selfplay_pipeline.games.tagged_session import AGREED
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 from selfplay_pipeline.models.tiny_teacher import completion, open_streams
 

@@ -12,7 +12,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from selfplay_pipeline.convert.rows import AGENT_NAME
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game
-from selfplay_pipeline.games.registry import GameConfig, make_game
+from selfplay_pipeline.games.registry import make_game, parse_game_config
 from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.records import PlayRecord, PolicyRecord, Trajectory
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
@@ -125,7 +125,7 @@ def _output(
 @lru_cache(maxsize=8)
 def game_of(rules: str) -> Game:
     """The game of a row; rows of a run share one."""
-    return make_game(GameConfig.model_validate_json(rules))
+    return make_game(parse_game_config(rules))
 
 
 @lru_cache(maxsize=2)

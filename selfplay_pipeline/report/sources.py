@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.run import Evaluation
 from selfplay_pipeline.files import read_model
-from selfplay_pipeline.games.registry import SCRIPTED, GameConfig
+from selfplay_pipeline.games.registry import SCRIPTED, GameConfig, parse_game_config
 from selfplay_pipeline.generate.records import POLICY, read_lines
 from selfplay_pipeline.iterate.manifest import Manifest, RunDirectory, RunState
 from selfplay_pipeline.metrics.bootstrap import Interval
@@ -52,7 +52,7 @@ class GamesFile:
         given = _arguments(self.path)
         rules = {key.removeprefix("game."): value for key, value in given.items() if key.startswith("game.")}
         try:
-            return GameConfig.model_validate(rules) if rules else None
+            return parse_game_config(rules) if rules else None
         except ValidationError:
             return None
 

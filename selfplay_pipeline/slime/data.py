@@ -14,7 +14,7 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import explain, write_lines
 from selfplay_pipeline.folders import check_file
 from selfplay_pipeline.games.base import HELD_OUT, TRAIN, Game, State, state_rng
-from selfplay_pipeline.games.registry import GameConfig, make_game
+from selfplay_pipeline.games.registry import GameConfig, make_game, parse_game_config
 from selfplay_pipeline.generate.records import read_lines
 from selfplay_pipeline.small_files import parse_json
 
@@ -100,7 +100,7 @@ def game_of(metadata: dict[str, Any]) -> tuple[Game, State]:
     if not isinstance(data, dict):
         raise UserError("metadata.game_state is missing; `selfplay slime data` writes it, slime needs --metadata-key")
     try:
-        rules = GameConfig.model_validate(metadata.get("rules") or {"size": len(data.get("table", ()))})
+        rules = parse_game_config(metadata.get("rules") or {"size": len(data.get("table", ()))})
     except ValidationError as error:
         raise UserError(f"metadata.rules: {explain(error)}") from None
     game = make_game(rules)
