@@ -20,7 +20,6 @@ from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, play_to_rows
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import locked, replacing, write_text
 from selfplay_pipeline.games.base import Status
-from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.records import CHECKED, READ_AT_ONCE, SCHEMA_VERSION, PlayRecord, parse_play, read_lines
 from selfplay_pipeline.metrics.signal import has_signal
 
@@ -84,7 +83,7 @@ class _Index:
     rewards: array[float] = field(default_factory=lambda: array("d"))
     game: str = ""
     shared: bool = True
-    """Whether all seats of a play have one reward; else `rewards` holds one for each seat of each play."""
+    """Whether in each play all seats have one reward."""
     spoken: bool = False
     """Whether any play gives a row."""
     statuses: Counter[str] = field(default_factory=Counter)
@@ -152,9 +151,8 @@ def _first_pass(games: Path, report: ConvertReport, skip_bad: bool, on_bytes: Ca
         index.offsets.append(start)
         index.groups.append(record.group_index)
         index.plays.append(record.play)
-        game = game_named(record.game)
-        index.shared = game.shared_reward
-        index.rewards.extend(record.outcome.reward_of(seat) for seat in range(1 if index.shared else game.num_players))
+        index.shared = index.shared and record.outcome.rewards is None
+        index.rewards.extend(record.outcome.reward_of(seat) for seat in range(len(record.players)))
         index.statuses[record.outcome.status] += 1
         index.game = record.game
         index.spoken = index.spoken or any(seat.response_ids for seat in record.trajectories)
@@ -183,7 +181,7 @@ def _plan(
     games: Path, index: _Index, report: ConvertReport, val_fraction: float, seed: int
 ) -> tuple[list[int], set[int]]:
     groups, plays = np.array(index.groups, dtype=np.int64), np.array(index.plays, dtype=np.int64)
-    rewards = np.array(index.rewards).reshape(len(groups), -1)  # (plays, 1 or seats)
+    rewards = np.array(index.rewards).reshape(len(groups), -1)  # (plays, seats)
     if not len(groups):
         raise UserError(f"{games}: holds no finished play; `selfplay generate` writes them")
     if not index.spoken:

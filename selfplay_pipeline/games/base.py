@@ -203,8 +203,7 @@ class Game(Protocol):
         data_source: what verl calls its rows.
         config: the configuration.
         num_players: seats, numbered from 0.
-        shared_reward: whether all seats of a play have one reward; else a seat is compared with the same seat of the
-            group's other plays.
+        shared_reward: whether all seats of a play have one reward, under this configuration.
         goals: how a play ends that reached what the game is about.
         actions: what a legal turn can be.
         error_kinds: what can be wrong with an illegal turn, beside `CUT`.

@@ -14,16 +14,13 @@ from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 
-GAMES: dict[type[MatchingConfig | BargainingConfig], type[MatchingGame] | type[BargainingGame]] = {
-    MatchingConfig: MatchingGame,
-    BargainingConfig: BargainingGame,
-}
-"""By their configurations. A new game is one more line here, and one more part of `GameConfig`."""
+GAMES = (MatchingGame, BargainingGame)
+"""A new game is one more here, in `GameConfig` and in `make_game`."""
 FIRST_GAME = MatchingGame.name
 """That of files from before there were several games, which name none."""
-MOST_SEATS = max(game.num_players for game in GAMES.values())
+MOST_SEATS = max(game.num_players for game in GAMES)
 """Of any game."""
-SCRIPTED = frozenset(name for game in GAMES.values() for name in game.players)
+SCRIPTED = frozenset(name for game in GAMES for name in game.players)
 """Names of scripted players, of any game."""
 
 
@@ -37,7 +34,7 @@ GameConfig = Annotated[
     Discriminator(
         _name_in,
         custom_error_type="game",
-        custom_error_message=f"game.name must be one of {', '.join(game.name for game in GAMES.values())}",
+        custom_error_message=f"game.name must be one of {', '.join(game.name for game in GAMES)}",
     ),
 ]
 """The section `game` of a configuration; its key `name` says which game it is about."""
@@ -60,8 +57,7 @@ def first_game_config() -> GameConfig:
 
 def make_game(config: GameConfig) -> Game:
     """The rules for a configuration."""
-    game: Game = GAMES[type(config)](config)  # type: ignore[arg-type,assignment]
-    return game
+    return BargainingGame(config) if isinstance(config, BargainingConfig) else MatchingGame(config)
 
 
 def partner_prompts() -> dict[str, Path]:
@@ -71,7 +67,7 @@ def partner_prompts() -> dict[str, Path]:
 
 def all_games() -> tuple[Game, ...]:
     """Each game under its default configuration."""
-    return tuple(game_named(game.name) for game in GAMES.values())
+    return tuple(game_named(game.name) for game in GAMES)
 
 
 @cache
@@ -81,7 +77,7 @@ def game_named(name: str) -> Game:
     Raises:
         ValueError: there is none.
     """
-    for config, game in GAMES.items():
+    for game in GAMES:
         if game.name == name:
-            return make_game(config())
-    raise ValueError(f"{name!r}, but the games are {', '.join(game.name for game in GAMES.values())}")
+            return game()
+    raise ValueError(f"{name!r}, but the games are {', '.join(game.name for game in GAMES)}")

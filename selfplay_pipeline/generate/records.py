@@ -318,9 +318,8 @@ def check_rules(record: PlayRecord) -> None:
 
 
 def _check_rewards(rewards: list[float], mean: float, game: Game) -> None:
-    if game.shared_reward or len(rewards) != game.num_players:
-        expected = 1 if game.shared_reward else game.num_players
-        raise ValueError(f"field 'outcome.rewards': has {len(rewards)}, but the game gives {expected}")
+    if len(rewards) != game.num_players:
+        raise ValueError(f"field 'outcome.rewards': has {len(rewards)}, but the game has {game.num_players} players")
     if abs(sum(rewards) / len(rewards) - mean) > SAME_REWARD:
         raise ValueError(f"field 'outcome.normalized_reward': {mean}, but 'rewards' have another mean")
 

@@ -25,7 +25,7 @@ class Summary:
     rewards: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Normalised rewards by group index."""
     seat_rewards: dict[int, list[list[float]]] = field(default_factory=lambda: defaultdict(list))
-    """Rewards of the seats by group index, of games whose seats have rewards of their own."""
+    """Rewards of the seats by group index, of plays in which these differ."""
     statuses: Counter[str] = field(default_factory=Counter)
     agreed: int = 0
     """Plays that reached the game's goal."""
@@ -82,10 +82,8 @@ class Summary:
         self.proposed_untold += opened != MESSAGE
         game = game_named(record.game)
         self.agreed += record.outcome.status in game.goals
-        if not game.shared_reward:
-            self.seat_rewards[record.group_index].append(
-                [record.outcome.reward_of(seat) for seat in range(game.num_players)]
-            )
+        if record.outcome.rewards is not None:
+            self.seat_rewards[record.group_index].append(record.outcome.rewards)
         state = game.load_state(record.state)
         for seat in [seat for seat, name in enumerate(record.players) if name == POLICY] or [0]:
             self.asked.update(asdict(game.asking(state, record.turns, seat)))
@@ -124,8 +122,9 @@ class Summary:
 
     def has_signal(self, group: int) -> bool:
         """Whether the plays of a group did not all score alike, for one seat at least."""
-        seats = self.seat_rewards.get(group)
-        return any(map(has_signal, zip(*seats, strict=True))) if seats else has_signal(self.rewards[group])
+        means, seats = self.rewards[group], self.seat_rewards.get(group, [])
+        # A play whose seats differ from each other cannot be like one whose seats do not.
+        return 0 < len(seats) < len(means) or any(map(has_signal, [means, *zip(*seats, strict=True)]))
 
     def to_dict(self) -> dict[str, Any]:
         played = max(1, self.plays - self.failures)

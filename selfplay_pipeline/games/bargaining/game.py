@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from selfplay_pipeline.games.bargaining.rules import BargainingConfig, Bargainin
 from selfplay_pipeline.games.bargaining.scripted import SCRIPTED, PlayerView, player_view
 from selfplay_pipeline.games.bargaining.session import BargainingSession
 from selfplay_pipeline.games.bargaining.text import ErrorKind
-from selfplay_pipeline.games.base import SAME_SCORE, Asking, Turn
+from selfplay_pipeline.games.base import SAME_SCORE, Asking, HumanPlay, Turn
 from selfplay_pipeline.games.drawing import PlayDrawing, StateDrawing
 from selfplay_pipeline.games.figures import Figure, Measures
 from selfplay_pipeline.games.prompts import load_prompts
@@ -28,7 +28,9 @@ class BargainingGame:
     """The rules under one `BargainingConfig`."""
 
     name = "bargaining"
+    data_source = "bargaining_selfplay"
     num_players = 2
+    about_humans = ""
     goals = frozenset({AGREED})
     actions = frozenset(kind.value for kind in ActionKind)
     error_kinds = tuple(kind.value for kind in ErrorKind)
@@ -40,6 +42,10 @@ class BargainingGame:
     def __init__(self, config: BargainingConfig | None = None) -> None:
         self.config = config or BargainingConfig()
         self.prompts = load_prompts(Path(__file__).parent / "prompts", self.config.prompts, PROMPTS)
+
+    @property
+    def shared_reward(self) -> bool:
+        return self.config.reward == "cooperative"
 
     def describe(self) -> str:
         config = self.config
@@ -93,6 +99,14 @@ class BargainingGame:
 
     def known_lines(self) -> dict[str, float]:
         return {}
+
+    def human_plays(self) -> Iterator[HumanPlay]:
+        """None is read."""
+        return iter(())
+
+    def solution(self, state: BargainingState) -> Any:
+        """What each player takes in a split of the best sum."""
+        return draw.nearest_best(state, (state.counts, (0, 0, 0)))
 
     def draw_state(self, state: BargainingState) -> StateDrawing:
         return draw.draw_state(state)

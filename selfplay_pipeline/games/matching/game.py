@@ -84,6 +84,8 @@ class MatchingGame:
         return player_view(session, player)
 
     def check_outcome(self, state: MatchingState, outcome: Any) -> None:
+        if outcome.rewards is not None:
+            raise ValueError("field 'outcome.rewards': all seats of this game have one reward")
         pairs = outcome.proposal or []
         try:
             check_matching(pairs, state.size)
