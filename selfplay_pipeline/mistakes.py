@@ -17,8 +17,8 @@ KINDS = {
     "int_type": WHOLE, "int_parsing": WHOLE, "int_parsing_size": WHOLE, "int_from_float": WHOLE,
     "float_type": NUMBER, "float_parsing": NUMBER, "bool_type": TRUTH, "bool_parsing": TRUTH,
     "string_type": "a text", "path_type": "a path", "list_type": "a list", "model_type": "keys and values",
-    "greater_than_equal": "at least {ge}", "greater_than": "a number above {gt}",
-    "less_than_equal": "at most {le}", "less_than": "a number below {lt}",
+    "greater_than_equal": "at least {ge:g}", "greater_than": "a number above {gt:g}",
+    "less_than_equal": "at most {le:g}", "less_than": "a number below {lt:g}",
 }  # fmt: skip
 """What is expected, by pydantic's name of the mistake."""
 
@@ -64,6 +64,4 @@ def _described(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, str):
         return f"the text {value if len(value) <= SHOWN else value[:SHOWN] + '…'!r}"
-    if isinstance(value, int | float):
-        return f"the number {value}"
-    return "a list" if isinstance(value, list) else "keys and values"
+    return "a list" if isinstance(value, list) else "keys and values" if isinstance(value, dict) else str(value)

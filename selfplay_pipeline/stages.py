@@ -190,8 +190,8 @@ def check_trainable(config: Config) -> None:
     """
     if config.generate.plays_per_state < 2:
         raise UserError(
-            "generate.plays_per_state (--plays-per-state): all players of a play share its reward, so a group of one play has no spread "
-            "and GRPO learns nothing; play each state at least twice"
+            "generate.plays_per_state (--plays-per-state): all players of a play share its reward, so a group of one "
+            "play has no spread and GRPO learns nothing; play each state at least twice"
         )
     if config.generate.temperature == 0:
         raise UserError(

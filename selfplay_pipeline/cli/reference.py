@@ -21,10 +21,10 @@ from selfplay_pipeline.sections import Section
 
 HEAD = """# Options and keys
 
-What a run does stands in its configuration: a YAML file for `--config`, key by key. Where an option is named, the commands
-behind it take it too, and it wins over the file. Defaults are those of the built-in configuration `default`, which is used with
-a GPU; where `tiny`, which is used without one, has another, it is named. `selfplay config` prints all keys with the values that
-would be used here.
+What a run does stands in its configuration: a YAML file for `--config`, key by key. Where an option is named, the
+commands behind it take it too, and it wins over the file. Defaults are those of the built-in configuration `default`,
+which is used with a GPU; where `tiny`, which is used without one, has another, it is named. `selfplay config` prints
+all keys with the values that would be used here.
 
 `make docs` writes this page from the fields of the configuration; it is not edited by hand.
 """
