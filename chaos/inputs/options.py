@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import typer
 import typer.main
 
 from chaos.inputs.base import Input, Prepare
@@ -44,7 +45,7 @@ OUTPUT_FILES = {"generate", "report", "slime data"}
 NAMES = {
     "engine": "warp", "device": "abacus", "logger": "stone", "opponent": "nobody", "lesson": "none", "form": "gif",
     "player0": "nobody", "player1": "nobody", "checkpoint": "nobody", "game": "none", "server_url": "nowhere",
-    "config": "none.yaml", "model": "./nowhere",
+    "config": "none.yaml", "model": "./nowhere", "keep_trainer_states": "some",
 }  # fmt: skip
 """For options that take words: one that none of them knows."""
 FREE = {("slime check", "slime"), ("slime check", "data"), ("slime check", "custom_config")} | {
@@ -74,7 +75,8 @@ def commands() -> Iterator[tuple[str, list[Any]]]:
     for name, command in root.commands.items():
         inner = getattr(command, "commands", None)
         for found, path in [(command, name)] if inner is None else [(inner[key], f"{name} {key}") for key in inner]:
-            yield path, [option for option in found.params if option.opts[0].startswith("--")]
+            declared = found.get_params(typer.Context(found))
+            yield path, [option for option in declared if option.opts[0].startswith("--")]
 
 
 def inputs(rng: Random) -> Iterator[Input]:
