@@ -73,9 +73,13 @@ class Key:
     def values(self) -> str:
         """Which values it takes, in words."""
         words = listed(self.choices) or ("texts" if self.is_list else KINDS[self.kind])
-        limits = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-        found = [f"{say} {bound}" for name, say in limits.items() if (bound := self.bound(name)) is not None]
-        return ", ".join(filter(None, ["a list of " * self.is_list + words, " and ".join(found)]))
+        return ", ".join(filter(None, ["a list of " * self.is_list + words, self.limits]))
+
+    @property
+    def limits(self) -> str:
+        """Its bounds, in words."""
+        words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+        return " and ".join(f"{say} {self.bound(name)}" for name, say in words.items() if self.bound(name) is not None)
 
     def bound(self, name: str) -> Any:
         """One of the bounds `ge`, `gt`, `le` and `lt`; None where there is none."""

@@ -42,7 +42,8 @@ def explain(error: ValidationError, section: type[Section]) -> tuple[list[str], 
         return path, str(first["msg"]).removeprefix("Value error, ")
     found = first["input"]
     remedy = "; write it in brackets" if kind == "list_type" and isinstance(found, str | int | float) else ""
-    return path, f"expected {expected}, found {_described(found)}{remedy}"
+    shown = str(found) if kind.startswith(("greater", "less")) else _described(found)
+    return path, f"expected {expected}, found {shown}{remedy}"
 
 
 def _meant(path: list[str], section: type[Section]) -> str:

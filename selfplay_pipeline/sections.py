@@ -34,7 +34,8 @@ class Section(BaseModel):
         found = kinds(cls.model_fields[str(info.field_name)].annotation)
         if isinstance(value, bool) and bool not in found and found & {int, float}:
             raise ValueError(f"expected a number, found {str(value).lower()}")
-        if isinstance(value, float) and int in found and float not in found:
+        with_fraction = isinstance(value, float) or (isinstance(value, str) and "." in value)
+        if with_fraction and int in found and float not in found:
             raise ValueError(f"expected a whole number, found {value}")
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str):

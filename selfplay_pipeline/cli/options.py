@@ -6,7 +6,8 @@ A command names the keys that it takes, and asks for the configuration that the 
     def play(context: typer.Context) -> None:
         settings = load(context)
 
-Name, type, bounds and help of each option are those of the field, so that a new field is written once.
+Name, type, bounds and help of each option are those of the field, so that a new field is written once. A value is
+checked where one of a file is, with the same words.
 """
 
 from __future__ import annotations
@@ -118,27 +119,26 @@ class Configured(typer.core.TyperCommand):
             if option.name in self.keys:
                 key = self.keys[option.name][0]
                 title += f", section {key.section}" * bool(key.section)
-                words = _with_default(words, value_of(usual, key.name))
+                further = "; ".join(filter(None, [key.limits, _default(value_of(usual, key.name))]))
+                words += f"  [{further}]" * bool(further)
             found.setdefault(title, []).append((usage, words))
         return found
 
 
-def _with_default(words: str, value: Any) -> str:
-    """A help with the default, unless that is off, none or empty."""
+def _default(value: Any) -> str:
+    """What a help says of a default; nothing where it is off, none or empty."""
     if value is None or value is False or value == []:
-        return words
-    said = "on" if value is True else ", ".join(value) if isinstance(value, list) else value
-    return (words.removesuffix("]") + "; " if words.endswith("]") else words + "  [") + f"default: {said}]"
+        return ""
+    return f"default: {'on' if value is True else ', '.join(value) if isinstance(value, list) else value}"
 
 
 def _option(key: Key) -> Any:
-    """The type of a parameter whose option gives a key. Words of a choice are checked with the configuration."""
-    kind: Any = list[key.kind] if key.is_list else key.kind  # type: ignore[name-defined]
-    declared = f"{key.option}/--no-{key.option.removeprefix('--')}" if key.kind is bool else key.option
-    metavar = None if key.kind is bool else "|".join(key.choices) or METAVARS[key.kind]
+    """The type of a parameter whose option gives a key. It takes any text, which is checked with the configuration."""
+    if key.kind is bool:
+        return Annotated[bool | None, typer.Option(f"{key.option}/--no-{key.option.removeprefix('--')}", help=key.help)]
+    metavar = "|".join(key.choices) or METAVARS[key.kind]
     return Annotated[
-        kind | None,
-        typer.Option(declared, metavar=metavar, min=key.bound("ge"), max=key.bound("le"), help=key.help),
+        list[str] | None if key.is_list else str | None, typer.Option(key.option, metavar=metavar, help=key.help)
     ]
 
 
