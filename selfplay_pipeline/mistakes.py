@@ -18,7 +18,7 @@ KINDS = {
     "float_type": NUMBER, "float_parsing": NUMBER, "bool_type": TRUTH, "bool_parsing": TRUTH,
     "string_type": "a text", "path_type": "a path", "list_type": "a list", "model_type": "keys and values",
     "greater_than_equal": "at least {ge:g}", "greater_than": "a number above {gt:g}",
-    "less_than_equal": "at most {le:g}", "less_than": "a number below {lt:g}",
+    "less_than_equal": "at most {le:g}", "less_than": "a number below {lt:g}", "literal_error": "{expected}",
 }  # fmt: skip
 """What is expected, by pydantic's name of the mistake."""
 
@@ -34,13 +34,9 @@ def explain(error: ValidationError, section: type[Section]) -> tuple[list[str], 
     kind, context = first["type"], first.get("ctx", {})
     if kind == "extra_forbidden":
         return path, f"there is no such key; {_meant(path, section)}`selfplay config` prints all keys"
-    if kind == "literal_error":
-        expected: str | None = context["expected"].replace("'", "")
-    else:
-        expected = KINDS[kind].format(**context) if kind in KINDS else None
-    if expected is None:
+    if kind not in KINDS:
         return path, str(first["msg"]).removeprefix("Value error, ")
-    found = first["input"]
+    expected, found = KINDS[kind].format(**context).replace("'", ""), first["input"]
     remedy = "; write it in brackets" if kind == "list_type" and isinstance(found, str | int | float) else ""
     shown = str(found) if kind.startswith(("greater", "less")) else _described(found)
     return path, f"expected {expected}, found {shown}{remedy}"
