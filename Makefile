@@ -15,7 +15,7 @@ ITERATE_OPTIONS := --num-iterations $(NUM_ITERATIONS) $(if $(GAMES_PER_ITER),--n
                    $(if $(EPOCHS_PER_ITER),--epochs $(EPOCHS_PER_ITER)) $(COMMON_OPTIONS)
 ONLINE_OPTIONS  := $(if $(STEPS),--steps $(STEPS)) $(COMMON_OPTIONS)
 
-.PHONY: help setup browser iterate online generate convert train evaluate crossplay report show test test-fast chaos lint check-gpu-lock bench learn shy ablate smoke-smollm2 clean
+.PHONY: help setup browser iterate online generate convert train evaluate crossplay report show test test-fast chaos lint docs check-gpu-lock bench learn shy ablate smoke-smollm2 clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -79,6 +79,9 @@ lint: $(READY) ## ruff, mypy, and the two rules of the architecture
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python bin/check_words.py
+
+docs: $(READY) ## write docs/options.md anew from the fields of the configuration
+	$(BIN)/python -m selfplay_pipeline.cli.reference docs/options.md
 
 check-gpu-lock: ## install requirements/gpu.txt afresh and import what a run imports; needs no GPU, but 11 GB
 	bin/check_gpu_lock.sh

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import resources
 from pathlib import Path
@@ -16,9 +16,10 @@ from selfplay_pipeline.addresses import checked_address
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.registry import FIRST_GAME, GameConfig, first_game_config
 from selfplay_pipeline.keys import SERVER_KEY
+from selfplay_pipeline.mistakes import explain
 from selfplay_pipeline.online.config import OnlineOptions
 from selfplay_pipeline.partners.config import PartnerConfig
-from selfplay_pipeline.sections import Section
+from selfplay_pipeline.sections import Option, Section
 from selfplay_pipeline.small_files import check_regular
 from selfplay_pipeline.train.config import TrainOptions
 from selfplay_pipeline.yaml_file import YamlFile, read_yaml
@@ -30,33 +31,39 @@ BUILT_IN = ("tiny", "default", "tiny4x4", "tiny_shy")
 
 
 class EngineConfig(Section):
-    """What turns prompts into sampled tokens."""
+    """The engine, which turns prompts into sampled tokens."""
 
-    kind: Literal["sglang", "transformers"] = "sglang"
-    """`sglang`: a server. `transformers`: in process, slow, for machines where SGLang cannot run."""
+    kind: Annotated[Literal["sglang", "transformers"], Option("--engine")] = "sglang"
+    """What samples: `sglang`, a server, or `transformers`, in this process.
+
+    `transformers` is slow, and meant for machines where SGLang cannot run.
+    """
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto`: cuda where a GPU is visible."""
+    """Where the model runs; `auto` is cuda where a GPU is visible, else cpu."""
     server_url: list[str] = []
-    """Attach to these running servers instead of launching one."""
+    """Attach to the SGLang servers at these addresses, instead of launching one."""
     tensor_parallel: Annotated[int, Field(ge=1)] = 1
     """GPUs that share one copy of the model."""
     data_parallel: Annotated[int, Field(ge=1)] = 1
-    """Copies of the model."""
+    """Copies of the model, each on GPUs of its own."""
     memory_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.8
-    """Share of the GPU's memory for weights and cache."""
+    """Share of the GPU's memory that the server takes for weights and cache."""
     context_length: int | None = None
-    """Longest trajectory in tokens; the model's own limit by default."""
+    """Longest trajectory in tokens; by default as long as the model allows."""
     startup_timeout: Annotated[float, Field(gt=0)] = 900
     """Seconds to wait for a launched server to answer."""
     request_timeout: Annotated[float, Field(gt=0)] = 600
     """Seconds to wait for one turn."""
     hang_timeout: Annotated[float, Field(gt=0)] = 60
-    """Seconds without a sign of life, while something is asked of a server, after which it hangs: no answer, no health
-    check, and no work of its processes where they can be seen. A launched one is started again."""
+    """Seconds without a sign of life after which a server that is asked something counts as hanging.
+
+    Signs of life are an answer, a health check, and work of its processes where they can be seen. A launched server
+    that hangs is started again.
+    """
     max_restarts: Annotated[int, Field(ge=0)] = 3
     """How often a launched server that has died or hangs is started again, with the weights that it served last."""
     reconnect_timeout: Annotated[float, Field(ge=0)] = 120
-    """Seconds to wait for an attached server (`server_url`) that is gone, before its games are lost."""
+    """Seconds to wait for an attached server (`server_url`) that is gone, before its episodes are lost."""
     extra_args: list[str] = []
     """Further arguments for the SGLang server."""
 
@@ -67,71 +74,85 @@ class EngineConfig(Section):
 
 
 class GenerateConfig(Section):
-    """How many games are played, and how the policy samples."""
+    """How many episodes are played, and how the policy samples."""
 
     num_games: Annotated[int, Field(ge=1)] = 100
-    """Dialogues to play, rounded up to whole groups."""
+    """Episodes to play, rounded up to whole groups; where both seats are the policy's, 100 episodes give 200 rows."""
     plays_per_state: Annotated[int, Field(ge=1)] = 8
-    """G: plays of one game state, one group."""
+    """G: episodes of one state, which form one group."""
     temperature: Annotated[float, Field(ge=0)] = 0.7
-    """0 plays greedily (no training on such games)."""
+    """Sampling temperature; 0 plays greedily, and such episodes cannot be trained on."""
     max_new_tokens: Annotated[int, Field(ge=1)] = 256
     """Token limit of one turn, its thoughts included; a longer turn is cut and counts as an error."""
     thinking: bool = False
-    """Let a model think before each action if its chat template has the switch `enable_thinking` (Qwen3, SmolLM3). The
-    thoughts are trained on; the partner does not read them. They need a larger `max_new_tokens`."""
+    """Let the model think before each action; needs a larger `max_new_tokens`.
+
+    Only models whose chat template has the switch `enable_thinking` can (Qwen3, SmolLM3). The thoughts are trained on;
+    the partner does not read them.
+    """
     max_concurrency: Annotated[int, Field(ge=1)] = 64
-    """Live plays at a time."""
+    """Episodes that are played at a time."""
     max_failures: Annotated[int, Field(ge=0)] = 16
-    """Plays that may be lost to the server or the partner, after a second try at the end of the run. With more the
-    command stops, and `iterate` does not train on what is left. The same command plays what was lost."""
+    """Episodes that may be lost to the server or the partner, after a second try at the end of the run.
+
+    With more the command stops, and `iterate` does not train on what is left. The same command plays what was lost.
+    """
 
 
 class ConvertConfig(Section):
-    """How games become rows."""
+    """How episodes become rows."""
 
     val_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of groups that is set aside in val.parquet, for tools of your own: nothing here reads it. With 0 all groups
-    are trained on and no val.parquet is written."""
+    """Share of groups that is set aside in val.parquet; with 0 all are trained on, and that file is not written.
+
+    val.parquet is for tools of your own: nothing here reads it.
+    """
 
 
 class EvaluateConfig(Section):
     """How a checkpoint is evaluated."""
 
     num_states: Annotated[int, Field(ge=2)] = 500
-    """Held-out game states."""
+    """Held-out states to play."""
     plays: Annotated[int, Field(ge=1)] = 2
-    """Sampled plays of each state; against another player, of each seating."""
+    """Sampled episodes of each state; with another player as partner, of each seating."""
     state_seed: Annotated[int, Field(ge=0)] = 0
     """Seeds the held-out states; apart from `seed`, so that runs of all seeds are measured on the same states."""
 
 
 class IterateConfig(Section):
-    """The loop."""
+    """The loop of playing, converting and training."""
 
     num_iterations: Annotated[int, Field(ge=1)] = 3
-    """Rounds of generate, convert, train."""
+    """Rounds of generate, convert and train."""
     opponent: str = "self"
-    """Who sits opposite: `self`, or a player that is not trained; the policy then holds player 0's seat alone."""
+    """The policy's partner: `self`, or a player who is not trained: a script, `chat`, or another checkpoint.
+
+    With another player as partner the policy holds seat 0 alone. `selfplay generate --help` names the scripts; `chat`
+    is the model of the section `partner`.
+    """
     keep_server: bool | None = None
-    """Keep the server up while training; by default only on CPU, where memory allows."""
+    """Keep the server running while training; by default only on a CPU, where memory allows it."""
     evaluate_every: Annotated[int, Field(ge=0)] = 1
-    """Evaluate the checkpoint before the first and after every so many iterations; 0 is never."""
+    """Evaluate on held-out states before the first and after every so many iterations; 0 is never."""
     evaluate_states: Annotated[int, Field(ge=2)] = 100
     """Held-out states of these evaluations, each played once sampled and once greedily."""
     stop_on_collapse: bool = False
-    """Stop when a collapse is noticed (`iterate/metrics.py` has the rules), instead of only saying so."""
+    """Stop, with the reason, when a collapse is noticed, instead of only saying so."""
     keep_trainer_states: Literal["all", "last"] = "last"
-    """`last` removes weights and optimizer state of earlier iterations' trainers: about 91 GB each for 7B."""
+    """Which iterations' trainer states are kept: `all`, or the `last` one's.
+
+    Such a state holds weights and optimizer, about 91 GB for a model of 7B parameters.
+    """
 
 
 class Config(Section):
     """A whole run."""
 
     model: str | None = None
-    """The policy: a folder or a hub name. Default: Qwen2.5-7B-Instruct with a GPU, the shipped tiny model without."""
+    """The policy: a folder or a hub name; by default Qwen2.5-7B-Instruct with a GPU, the shipped tiny model without."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Seeds game states, the split and the trainer."""
+    """Seeds the states, the split of the data and the trainer."""
     game: GameConfig = Field(default_factory=first_game_config)
     engine: EngineConfig = EngineConfig()
     generate: GenerateConfig = GenerateConfig()
@@ -151,7 +172,10 @@ def gpu_visible() -> bool:
 
 
 def load_config(
-    source: str | None, overrides: dict[str, Any], tell: Callable[[str], None] = lambda line: None
+    source: str | None,
+    overrides: Mapping[str, Any],
+    tell: Callable[[str], None] = lambda line: None,
+    options: Mapping[str, str] = {},
 ) -> Config:
     """Read a configuration and put options over it.
 
@@ -161,6 +185,7 @@ def load_config(
         source: a YAML file, a built-in name, or None to choose by hardware and model.
         overrides: dotted keys (`generate.num_games`) to values; None means not given.
         tell: takes one line that says what the configuration builds on, and why.
+        options: the options of the command line that give overrides, by their keys; for messages.
 
     Raises:
         UserError: no such file, bad YAML, an unknown key or a bad value; names file, line and key.
@@ -190,7 +215,10 @@ def load_config(
     try:
         config = Config.model_validate(file.data)
     except ValidationError as error:
-        raise UserError(_explain(error, file, given)) from None
+        path, what = explain(error, Config)
+        key = ".".join(path)
+        where = f"{options[key]}, the option for {key}" if key in options else f"option for {key}"
+        raise UserError(f"{where if key in given else file.where(path)}: {what}") from None
     if config.model is None:
         config.model = GPU_MODEL if gpu_visible() else TINY_MODEL
     tell(f"configuration: {said}")
@@ -235,16 +263,3 @@ def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
         if isinstance(base[key], dict) and isinstance(over[key], dict):
             merged[key] = _merged(base[key], over[key])
     return merged
-
-
-def _explain(error: ValidationError, file: YamlFile, given: dict[str, Any]) -> str:
-    first = error.errors()[0]
-    path = [str(part) for part in first["loc"]]
-    key = ".".join(path)
-    where = f"option for {key}" if key in given else file.where(path)
-    what = (
-        "there is no such key; `selfplay config` prints all keys"
-        if first["type"] == "extra_forbidden"
-        else str(first["msg"]).removeprefix("Value error, ")
-    )
-    return f"{where}: {what}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
@@ -11,21 +12,30 @@ LARGEST = 2**31 - 1
 """No key has a use for a larger number, and libraries below take no larger seed."""
 
 
+@dataclass(frozen=True)
+class Option:
+    """Names a field's option where it is not the field's own name: `Annotated[str, Option("--engine")]`."""
+
+    name: str
+
+
 class Section(BaseModel):
     """A part of the configuration: unknown keys, infinite, NaN and absurd numbers are refused, and numbers are numbers.
 
-    A whole number is taken where one with a fraction is wanted, but no other kind for another.
+    A whole number is taken where one with a fraction is wanted, but no other kind for another. The docstring below a
+    field is what its option's help, `selfplay config` and docs/options.md say of it.
     """
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
     @field_validator("*", mode="wrap")
     @classmethod
     def _plausible(cls, value: Any, validate: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-        kinds = _kinds(cls.model_fields[str(info.field_name)].annotation)
-        if isinstance(value, bool) and bool not in kinds and kinds & {int, float}:
+        found = kinds(cls.model_fields[str(info.field_name)].annotation)
+        if isinstance(value, bool) and bool not in found and found & {int, float}:
             raise ValueError(f"expected a number, found {str(value).lower()}")
-        if isinstance(value, float) and int in kinds and float not in kinds:
+        with_fraction = isinstance(value, float) or (isinstance(value, str) and "." in value)
+        if with_fraction and int in found and float not in found:
             raise ValueError(f"expected a whole number, found {value}")
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str):
@@ -36,10 +46,10 @@ class Section(BaseModel):
         return checked
 
 
-def _kinds(annotation: Any) -> set[Any]:
+def kinds(annotation: Any) -> set[Any]:
     """The types that an annotation such as `Annotated[int, …] | None` is made of."""
     parts = [part for part in get_args(annotation) if isinstance(part, type) or get_args(part)]
-    return {annotation}.union(*map(_kinds, parts))
+    return {annotation}.union(*map(kinds, parts))
 
 
 def _check_text(text: str) -> None:

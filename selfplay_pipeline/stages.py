@@ -32,6 +32,13 @@ from selfplay_pipeline.train.run import Progress, TrainResult, run_train
 from selfplay_pipeline.ui import figures_of, progress, say
 
 SELF_PLAY = (POLICY, POLICY)
+OPTIONS = {
+    "seed": "--seed", "first_state": "--first-state", "num_groups": "--num-games",
+    "plays_per_state": "--plays-per-state", "player0": "--player0", "player1": "--player1",
+    "policy.checkpoint": "--model", "policy.engine": "--engine", "policy.temperature": "--temperature",
+    "policy.max_new_tokens": "--max-new-tokens", "policy.thinking": "--thinking", "game.max_length": "--max-length",
+}  # fmt: skip
+"""What gives arguments of a job on the command line."""
 
 
 def make_job(
@@ -57,6 +64,7 @@ def make_job(
         max_failures=config.generate.max_failures,
         policy=policy,
         arguments=arguments,
+        options=OPTIONS,
     )
 
 
@@ -181,11 +189,13 @@ def check_trainable(config: Config) -> None:
     """
     if config.generate.plays_per_state < 2:
         raise UserError(
-            "generate.plays_per_state: all players of a play share its reward, so a group of one play has no spread "
-            "and GRPO learns nothing; play each state at least twice"
+            "generate.plays_per_state (--plays-per-state): all players of a play share its reward, so a group of one "
+            "play has no spread and GRPO learns nothing; play each state at least twice"
         )
     if config.generate.temperature == 0:
-        raise UserError("generate.temperature: greedy games cannot be trained on; sample with a temperature above 0")
+        raise UserError(
+            "generate.temperature (--temperature): greedy games cannot be trained on; sample with a temperature above 0"
+        )
 
 
 async def generate_games(

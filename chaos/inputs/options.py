@@ -8,10 +8,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import typer
 import typer.main
 
 from chaos.inputs.base import Input, Prepare
 from chaos.inputs.good import Good, copy, copy_folder
+from selfplay_pipeline.config import Config
+from selfplay_pipeline.fields import keys
 
 KIND = "options"
 LONG = "x" * 300
@@ -44,9 +47,11 @@ OUTPUT_FILES = {"generate", "report", "slime data"}
 NAMES = {
     "engine": "warp", "device": "abacus", "logger": "stone", "opponent": "nobody", "lesson": "none", "form": "gif",
     "player0": "nobody", "player1": "nobody", "checkpoint": "nobody", "game": "none", "server_url": "nowhere",
-    "config": "none.yaml", "model": "./nowhere",
+    "config": "none.yaml", "model": "./nowhere", "keep_trainer_states": "some",
 }  # fmt: skip
 """For options that take words: one that none of them knows."""
+NUMBERS = {key.option: key for key in keys(Config) if key.kind in (int, float)}
+"""Numbers of the configuration, by their options."""
 FREE = {("slime check", "slime"), ("slime check", "data"), ("slime check", "custom_config")} | {
     ("config", "model"), ("convert", "model"),
 }  # fmt: skip
@@ -74,7 +79,8 @@ def commands() -> Iterator[tuple[str, list[Any]]]:
     for name, command in root.commands.items():
         inner = getattr(command, "commands", None)
         for found, path in [(command, name)] if inner is None else [(inner[key], f"{name} {key}") for key in inner]:
-            yield path, [option for option in found.params if option.opts[0].startswith("--")]
+            declared = found.get_params(typer.Context(found))
+            yield path, [option for option in declared if option.opts[0].startswith("--") and option.name != "help"]
 
 
 def inputs(rng: Random) -> Iterator[Input]:
@@ -83,7 +89,7 @@ def inputs(rng: Random) -> Iterator[Input]:
         if name not in COMMANDS:
             continue
         for option in declared:
-            if option.name not in ("help", "dry_run") and (name, option.name) not in FREE:
+            if option.name != "dry_run" and (name, option.name) not in FREE:
                 yield from _of_option(name, option, rng)
         yield _input(name, "unknown option", ("--colour", "red"), "--colour")
         yield _input(name, "surplus argument", ("one", "two", "three"), "one|two|three|nowhere")
@@ -91,14 +97,16 @@ def inputs(rng: Random) -> Iterator[Input]:
 
 
 def _of_option(name: str, option: Any, rng: Random) -> Iterator[Input]:
-    flag, kind = option.opts[0], option.type_descriptor.annotation
+    flag, kind, low, high = option.opts[0], option.type_descriptor.annotation, option.min, option.max
+    if kind is str and flag in NUMBERS:  # the command line takes any text, and the configuration checks it
+        kind, low, high = NUMBERS[flag].kind, NUMBERS[flag].bound("ge"), NUMBERS[flag].bound("le")
     key = option.name.replace("_", ".")
     if option.is_flag:
         values = {"with a value": "7"}
     elif kind in (int, float):
         values = {"of text": "many", "empty": "", "with an escape": ESCAPE}
-        values |= {"too low": f"{option.min - 1:g}"} if option.min is not None else {}
-        values |= {"too high": f"{option.max + 1:g}"} if option.max is not None else {}
+        values |= {"too low": f"{low - 1:g}"} if low is not None else {}
+        values |= {"too high": f"{high + 1:g}"} if high is not None else {}
         values |= {"not a number": "nan", "infinite": "inf"} if kind is float else {"with a fraction": "1.5"}
     elif "Path" in str(kind):
         yield from _of_path(name, flag, option.name, rng)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,16 @@ from selfplay_pipeline.small_files import read_object
 
 @dataclass
 class GameStore:
-    """Plays on disk. `arguments` decide what is played; a file made with others is refused."""
+    """Plays on disk.
+
+    Attributes:
+        arguments: all that decides what is played; a file made with others is refused.
+        options: the options of the command line that give arguments, for messages.
+    """
 
     path: Path
     arguments: dict[str, Any]
+    options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def arguments_path(self) -> Path:
@@ -95,13 +101,20 @@ class GameStore:
                     "give another --output"
                 )
             return
-        before = read_object(self.arguments_path, "selfplay generate")
-        differ = [key for key in sorted({*before, *self.arguments}) if before.get(key) != self.arguments.get(key)]
+        before, now = map(self._as_given, (read_object(self.arguments_path, "selfplay generate"), self.arguments))
+        differ = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
         if differ:
-            listed = differences(before, self.arguments, differ)
+            listed = differences(before, now, differ)
             raise UserError(
                 f"{self.path} was made with other arguments: {listed}; give another --output or the same arguments"
             )
+
+    def _as_given(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Arguments by the names of their options; a number of groups is given as that of the games in them."""
+        groups, plays = arguments.get("num_groups"), arguments.get("plays_per_state")
+        if isinstance(groups, int) and isinstance(plays, int):
+            arguments = {**arguments, "num_groups": groups * plays}
+        return {self.options.get(key, key): value for key, value in arguments.items()}
 
 
 def repair(path: Path) -> int:

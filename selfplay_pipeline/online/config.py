@@ -13,25 +13,28 @@ from selfplay_pipeline.train.config import PolicyTraining
 
 
 class OnlineOptions(Section):
-    """How much is played and trained. Sampling and plays a state stand in `generate:`, the loss in `train:`."""
+    """How much online training plays and trains. Sampling stands in the section `generate`, the loss in `train`."""
 
     steps: Annotated[int, Field(ge=1)] = 50
-    """Training steps; each plays new games with the newest weights, and is one update."""
+    """Training steps; each plays new episodes with the newest weights, and is one update."""
     states_per_step: Annotated[int, Field(ge=1)] = 8
-    """Game states of a step; each is played `generate.plays_per_state` times and gives two rows a play."""
+    """States of a step; each gives `generate.plays_per_state` episodes, and each of these two rows."""
     held_out_states: Annotated[int, Field(ge=1)] = 100
-    """States of a validation: the monitor states of `evaluate.state_seed`, on which `iterate` too compares its
-    iterations. Neither training nor `selfplay evaluate` plays them."""
+    """States of a validation.
+
+    They are the monitor states of `evaluate.state_seed`, on which `iterate` too compares its iterations. Neither
+    training nor `selfplay evaluate` plays them.
+    """
     held_out_plays: Annotated[int, Field(ge=1)] = 1
-    """Sampled plays of each."""
+    """Sampled episodes of each of these states."""
     validate_every: Annotated[int, Field(ge=0)] = 0
     """Steps between validations; 0 validates before the first step and after the last."""
     tokens_per_pass: Annotated[int, Field(ge=1)] = 16384
-    """Tokens in one forward and backward pass on one device; at least the context length is taken."""
+    """Tokens in one forward and backward pass on one device; never fewer than the context length."""
     agent_workers: Annotated[int, Field(ge=1)] = 1
-    """Processes that play; each plays all its games at once."""
+    """Processes that play; each plays all its episodes at once."""
     max_failures: Annotated[int, Field(ge=0)] = 16
-    """Plays of a step lost to the engine before the run stops."""
+    """Episodes of a step that may be lost to the engine; with more the run stops."""
     memory_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """Share of a GPU's memory for the server; weights and optimizer are there too, unless they are offloaded."""
     offload: bool | None = None

@@ -20,16 +20,18 @@ class PartnerConfig(Section):
     """The chat model and how it is asked. Its key comes from the environment variable OPENAI_API_KEY alone."""
 
     base_url: str | None = None
-    """Address of an OpenAI-compatible endpoint, such as http://localhost:30000/v1. Default: the environment variable
-    OPENAI_BASE_URL, else OpenAI's own."""
+    """Address of an OpenAI-compatible endpoint, such as http://localhost:30000/v1.
+
+    By default it is the one in the environment variable OPENAI_BASE_URL, else OpenAI's own.
+    """
     model: str = "gpt-4.1"
     """What the endpoint calls the model."""
     temperature: Annotated[float, Field(ge=0)] = 0.7
-    """Of the partner's sampling."""
+    """The partner's sampling temperature."""
     max_tokens: Annotated[int, Field(ge=1)] = 256
     """Token limit of one reply; a longer one is cut and counts as an error, as for the policy."""
     prompt: str = "shy"
-    """Name of a built-in system prompt (shy) or a template file, in which `rules` is the game's own system prompt."""
+    """Name of a built-in system prompt (shy), or a template file, in which `rules` is the game's own system prompt."""
     timeout: Annotated[float, Field(gt=0)] = 60
     """Seconds for one request, from sending it to the last byte of its answer."""
     max_retries: Annotated[int, Field(ge=0)] = 6
@@ -37,15 +39,20 @@ class PartnerConfig(Section):
     max_concurrency: Annotated[int, Field(ge=1)] = 16
     """Requests under way at a time."""
     max_requests: Annotated[int, Field(ge=1)] | None = None
-    """Requests that one command may send, retries included; then it stops. None is no limit. Plays that are cut so
-    are played again by the next command, for nothing as far as `cache` has their answers."""
+    """Requests that one command may send, repeated ones included, before it stops; null is no limit.
+
+    Episodes that are cut so are played again by the next command, for nothing as far as `cache` has their answers.
+    """
     cache: Path | None = None
     """File, or folder for one, that keeps all answers, so that the same questions of a repeated run cost nothing."""
     prompt_price: Annotated[float, Field(ge=0)] = 2.0
-    """US dollars for a million prompt tokens. Default: gpt-4.1's list price (openai.com/api/pricing, unchanged since
-    April 2025), without the discount for cached input."""
+    """US dollars for a million prompt tokens.
+
+    The default is gpt-4.1's list price (openai.com/api/pricing, unchanged since April 2025), without the discount for
+    cached input.
+    """
     completion_price: Annotated[float, Field(ge=0)] = 8.0
-    """US dollars for a million tokens of answers; same source."""
+    """US dollars for a million tokens of answers, from the same source."""
 
     @field_validator("base_url")
     @classmethod

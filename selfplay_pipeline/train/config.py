@@ -7,70 +7,86 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from selfplay_pipeline.sections import Section
+from selfplay_pipeline.sections import Option, Section
 
 
 class TrainOptions(Section):
-    """What a user may set; everything else is verl's and goes through `overrides`."""
+    """How the policy is trained. Everything that has no key here is verl's, and goes through `overrides`."""
 
     epochs: Annotated[int, Field(ge=1)] = 1
     """Passes over the data."""
     train_batch_size: Annotated[int, Field(ge=2)] = 64
-    """Rows of one batch (one or more optimiser steps), rounded to whole groups of G rows for each trained seat."""
+    """Rows of one batch, rounded to whole groups of G rows for each trained seat."""
     mini_batches: Annotated[int, Field(ge=1)] = 1
-    """Optimiser steps per batch."""
+    """Optimizer steps of one batch."""
     micro_batch_size: Annotated[int, Field(ge=1)] = 8
     """Rows in one forward and backward pass on one device."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
-    """Of AdamW, constant."""
+    """AdamW's learning rate, which stays constant."""
     old_log_probs: Literal["step", "games"] = "step"
-    """Denominator of PPO's ratio. `step`: log-probs of the weights that the batch begins with, computed anew; with one
-    mini-batch the ratio is then 1, and importance weights alone correct for the weights that played. `games`: the
-    log-probs stored while playing; clipping then bounds how far the policy moves from the weights that played, and
-    replaces the importance weights, which verl does not apply in this mode."""
+    """Log-probs in the denominator of PPO's ratio: those at the beginning of a `step`, or those of the `games`.
+
+    With `step` they are computed anew with the weights that the batch begins with; with one mini-batch the ratio is
+    then 1, and importance weights alone correct for the weights that played. With `games`, the log-probs stored while
+    playing, clipping bounds how far the policy moves from the weights that played, and replaces the importance weights,
+    which verl does not apply then.
+    """
     clip_low: Annotated[float, Field(gt=0)] = 0.2
-    """PPO's ratio is clipped below at 1 - clip_low. Clipping has an effect only with `old_log_probs: games` or with
-    several `mini_batches`; otherwise the ratio is always 1."""
+    """PPO's ratio is clipped below at 1 - clip_low.
+
+    Clipping has an effect only with `old_log_probs: games` or with several `mini_batches`; otherwise the ratio is
+    always 1.
+    """
     clip_high: Annotated[float, Field(gt=0)] = 0.2
-    """PPO's ratio is clipped above at 1 + clip_high, under the same conditions; a value above clip_low is DAPO's
-    clip-higher."""
+    """PPO's ratio is clipped above at 1 + clip_high; a value above clip_low is DAPO's clip-higher.
+
+    It has an effect where `clip_low` has one.
+    """
     kl_coef: Annotated[float, Field(ge=0)] = 0.0
     """Weight of the KL loss to the reference policy; 0 is off."""
     kl_reference: Literal["initial", "previous"] = "initial"
-    """The reference: the model that the run began with, or the policy that played."""
+    """The reference policy: the `initial` model of the run, or the `previous` one, which played."""
     importance_threshold: Annotated[float, Field(ge=0)] = 2.0
-    """Token-level truncated importance weights (trainer over engine) are cut here; 0 switches them off. Not applied
-    with `old_log_probs: games`."""
+    """Importance weights (trainer over engine, for each token) are cut at this value; 0 switches them off.
+
+    They are not applied with `old_log_probs: games`.
+    """
     loss_aggregation: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"] = "token-mean"
-    """verl's loss_agg_mode."""
+    """How the losses of tokens become one: verl's loss_agg_mode."""
     normalize_by_std: bool = True
-    """Divide advantages by the group's standard deviation (GRPO); off is Dr. GRPO's choice."""
+    """Divide advantages by the standard deviation of their group, as GRPO does and Dr. GRPO does not."""
     grad_clip: Annotated[float, Field(gt=0)] = 1.0
-    """Largest gradient norm."""
+    """Largest norm of the gradient; a larger one is scaled down to it."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """Of AdamW."""
+    """AdamW's weight decay."""
     gradient_checkpointing: bool = False
-    """Save memory, recompute activations."""
+    """Compute activations twice, which saves memory and takes time."""
     keep_zero_signal: bool = False
-    """Train also on groups whose plays all scored alike."""
+    """Train also on groups whose episodes all scored alike, which give GRPO no signal."""
     keep_optimizer: bool = True
     """Carry the optimizer's state from one iteration to the next."""
     save_every: Annotated[int, Field(ge=0)] = 0
-    """Steps between resumable checkpoints; 0 saves only at the end."""
+    """Steps between saved states, from which a training can continue; 0 saves only at the end."""
     num_gpus: Annotated[int, Field(ge=1)] = 1
-    """GPUs (on a CPU: worker processes)."""
+    """GPUs to train on; on a CPU, worker processes."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto`: cuda where a GPU is visible."""
+    """Where the model is trained; `auto` is cuda where a GPU is visible, else cpu."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the forward pass and of the checkpoint: bfloat16 on cuda, float32 on cpu. Master weights stay float32."""
-    loggers: list[Literal["console", "tensorboard", "wandb"]] = ["console", "tensorboard"]
-    """Where verl also logs its step metrics, and `iterate` its figures; metrics.jsonl is always written."""
+    """Numbers of the forward pass and the checkpoint; `auto` is bfloat16 on cuda and float32 on cpu.
+
+    Master weights are always float32.
+    """
+    loggers: Annotated[list[Literal["console", "tensorboard", "wandb"]], Option("--logger")] = [
+        "console",
+        "tensorboard",
+    ]
+    """Where the metrics of each step and the figures of `iterate` are logged, beside metrics.jsonl."""
     dump_rows: bool = False
-    """Write what was trained on, row by row with log-probs and advantages, to trained_rows.jsonl (for inspection)."""
+    """Write what was trained on, row by row with log-probs and advantages, to trained_rows.jsonl."""
     overrides: list[str] = []
-    """Further verl keys as Hydra overrides, as after `--` on the command line."""
+    """Further keys of verl's as Hydra overrides, such as those after `--` on the command line."""
 
     @field_validator("overrides")
     @classmethod

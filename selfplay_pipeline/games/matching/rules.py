@@ -34,15 +34,15 @@ class MatchingConfig(Section):
     name: Literal["matching"] = "matching"
     """Which game this is."""
     size: Annotated[int, Field(ge=2, le=len(PAPERS))] = 8
-    """Reviewers = papers."""
+    """Number of reviewers, and of papers."""
     max_score: Annotated[int, Field(ge=1)] = 99
-    """Scores are uniform integers in 0..max_score."""
+    """Largest score; scores are uniform whole numbers from 0."""
     p_visible: Annotated[float, Field(gt=0, le=1)] = 0.4
-    """Chance that one player sees one cell, independent for the two players."""
+    """Chance that a player sees a cell, independent for the two players."""
     scale_min: Annotated[float, Field(gt=0)] = 1.0
-    """Lower end of the players' private scales."""
+    """Lower end of the players' private scales, by which the scores that they see are multiplied."""
     scale_max: Annotated[float, Field(gt=0)] = 10.0
-    """Upper end; equal ends switch the scales off."""
+    """Upper end of the players' private scales; with equal ends both see the same scores."""
     hard_factor: Annotated[float, Field(ge=0)] = 1.25
     """A state is kept only if own-view best × this < pooled best for both players; 0 keeps every state."""
     unfiltered_after: Annotated[int, Field(ge=0)] = 0
@@ -51,16 +51,16 @@ class MatchingConfig(Section):
     DialOp's is 10,001: about 3 % of its states, 6 of the 134 human games among them, pass no filter.
     """
     max_length: Annotated[int, Field(ge=1)] = 100
-    """Turns of both players together, illegal ones included, before the play ends unagreed."""
+    """Turns of both players together, illegal ones included, after which an episode ends without agreement."""
     max_errors: Annotated[int, Field(ge=1)] = 5
-    """Illegal actions of one player in a row before the play ends unagreed."""
+    """Illegal actions of one player in a row after which an episode ends without agreement."""
     mute: bool = False
-    """Messages reach the partner empty, as a bare `[message]`: shows what this policy loses without them.
+    """Messages reach the partner empty, as a bare `[message]`, which shows what a policy loses without them.
 
     Proposals and answers never carry words of their own, muted or not.
     """
     prompts: str = "default"
-    """Name of a built-in prompt set (default, compact) or a folder with the same template files."""
+    """Name of a built-in set of prompts (default, compact), or a folder with the same template files."""
 
     @property
     def is_dialops_board(self) -> bool:

@@ -10,14 +10,13 @@ import typer
 from selfplay_pipeline.command_line import LARGEST, announced, earlier_names
 from selfplay_pipeline.harmless import one_line
 
-slime_app = typer.Typer(
+app = typer.Typer(
     help="The shy partner's experiment: prompt data for slime, a check of slime, and what its runs show.",
     no_args_is_help=True,
-    rich_markup_mode=None,
 )
 
 
-@slime_app.command(context_settings=earlier_names(out="output", num_games="num-states"))
+@app.command(context_settings=earlier_names(out="output", num_games="num-states"))
 def data(
     num_states: Annotated[int, typer.Option(min=1, max=LARGEST, help="Game states, one row each.")] = 1000,
     output: Annotated[Path, typer.Option(help="JSONL file, for slime's --prompt-data or --eval-prompt-data.")] = Path(
@@ -72,7 +71,7 @@ def data(
     result(one_line(f"{output}: {num_states} rows; slime reads it with --input-key prompt --metadata-key metadata"))
 
 
-@slime_app.command(context_settings=earlier_names(config="custom-config"))
+@app.command(context_settings=earlier_names(config="custom-config"))
 def check(
     data: Annotated[
         list[Path] | None, typer.Option(help="Prompt data of `selfplay slime data` to read as well; may be repeated.")
@@ -102,7 +101,7 @@ def check(
         raise typer.Exit(2)
 
 
-@slime_app.command()
+@app.command()
 def analyze(
     log_dir: Annotated[
         Path,

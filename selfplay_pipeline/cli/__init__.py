@@ -1,0 +1,78 @@
+"""The command line: parse options, build the configuration, call a stage, show the result.
+
+One file holds one group of commands. `options.py` makes their options from the configuration's own fields.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Annotated
+
+import typer
+
+from selfplay_pipeline import stopping, terminal
+from selfplay_pipeline.cli import figures, look, loops, models, slime, stages
+from selfplay_pipeline.cli.failures import Commands
+from selfplay_pipeline.command_line import earlier_names, program
+
+app = typer.Typer(
+    name="selfplay",
+    cls=Commands,
+    help="Teach a language model to cooperate in dialogue by playing against itself.\n\n"
+    "One policy holds every seat of a cooperative dialogue game: SGLang plays, verl trains, again and again.\n"
+    "[generate] plays games to JSONL, [convert] makes two parquet rows a game, [train] runs verl's GRPO on them,\n"
+    "[iterate] loops the three and evaluates; [train-online] plays while it trains, on games that it draws from\n"
+    "[games]; [evaluate] and [crossplay] say how well checkpoints and scripted partners play; [report] and [show]\n"
+    "are there to look at runs and games. Every command that plays or trains takes --config;\n"
+    "`selfplay config` prints all keys with defaults.",
+    no_args_is_help=True,
+    context_settings=earlier_names(out="output"),
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for group in (stages, loops, figures, look):
+    app.add_typer(group.app)
+app.add_typer(models.app, name="model")
+app.add_typer(slime.app, name="slime")
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        terminal.result(f"selfplay-pipeline {version('selfplay-pipeline')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """The command `selfplay`."""
+    from selfplay_pipeline.processes import own_temporary_files
+
+    stopping.interrupt()
+    terminal.guard()
+    stopped = False
+    try:
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError):  # of a full disk, say: the command tells what it could not do
+                stack.enter_context(own_temporary_files())
+            app(prog_name=program())
+    except SystemExit as ended:
+        stopped = ended.code == stopping.STOPPED_CODE
+        raise
+    except KeyboardInterrupt:  # before the command began, or after it ended
+        stopped = True
+    finally:
+        if stopped:
+            terminal.say(f"selfplay: {stopping.STOPPED}")
+        terminal.finish()
+        stopping.over(stopped=stopped)

@@ -1,0 +1,130 @@
+"""How the command line ends when something is wrong: exit code and one line."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import typer
+import typer.core
+
+from selfplay_pipeline import terminal
+from selfplay_pipeline.command_line import announced, program
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.harmless import one_line
+
+UsageError: Any = typer.BadParameter.__base__
+"""A mistyped option, which typer does not export."""
+
+
+class Commands(typer.core.TyperGroup):
+    """Exit 2 with one line for a user's mistake, 1 for a failure, 130 for Ctrl-C."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Understand the options before the command."""
+        _check_not_empty(args)
+        with _in_one_line():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; typer says what is wrong with its options, and shows how to get help."""
+        try:
+            with _in_one_line():
+                result = super().invoke(ctx)
+            terminal.flush()  # here a full disk can still be told in one line
+            return result
+        except UserError as error:
+            _fail(str(error), 2)
+        except BaseExceptionGroup as group:
+            _fail_group(group)
+        except OSError as error:
+            if error.errno == errno.EPIPE or os.environ.get("SELFPLAY_DEBUG"):
+                raise  # a closed pipe is for typer to end quietly
+            _fail_system(error)
+        except (typer.Exit, UsageError):
+            raise  # before the imports of what is expected, for which nobody waits who asks for help
+        except Exception as error:
+            if os.environ.get("SELFPLAY_DEBUG") or not _expected(error):
+                raise
+            _fail(str(error), 1)
+        finally:
+            announced.clear()
+
+
+def fail_if_lost(plays: int) -> None:
+    """A command that did not play all that it was told to has failed, whatever it could show."""
+    if plays:
+        again = shlex.join(sys.argv[1:])
+        _fail(f"{plays} plays are missing, lost to the engine or the partner; `selfplay {again}` plays them", 1)
+
+
+def _check_not_empty(arguments: list[str]) -> None:
+    """Refuse an empty value, which names no file and no model; verl's own keys may be empty."""
+    for before, argument in zip(["an argument", *arguments], arguments, strict=False):
+        if argument == "--":
+            return
+        if not argument or (argument.startswith("--") and argument.endswith("=")):
+            option = argument or before
+            what = f"{option}: an empty value is given; leave it out, or give one"
+            _fail(what if option.startswith("--") else "an argument is empty; name a file, a folder or a player", 2)
+
+
+@contextlib.contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Let a usage error say in one bounded line what was typed."""
+    try:
+        yield
+    except UsageError as error:
+        if type(error).show is UsageError.show:  # one without a command shows the help instead
+            message = one_line(error.format_message())
+            error.format_message = lambda: message
+        raise
+
+
+def _expected(error: BaseException) -> bool:
+    from selfplay_pipeline.engines.types import EngineError
+    from selfplay_pipeline.files import FileChangedError
+    from selfplay_pipeline.generate.run import NoTurnsError
+    from selfplay_pipeline.iterate.metrics import CollapseError
+    from selfplay_pipeline.train.run import TrainError
+
+    return isinstance(error, EngineError | FileChangedError | NoTurnsError | TrainError | CollapseError | UserError)
+
+
+def _fail_group(group: BaseExceptionGroup[BaseException]) -> NoReturn:
+    first: BaseException = group
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    if os.environ.get("SELFPLAY_DEBUG") or not (_expected(first) or isinstance(first, OSError)):
+        raise group
+    if isinstance(first, OSError):
+        _fail_system(first)
+    _fail(str(first), 2 if isinstance(first, UserError) else 1)
+
+
+def _fail_system(error: OSError) -> NoReturn:
+    """What the system refused, in one line; where it names no file, there is none to give another of."""
+    from selfplay_pipeline.files import TOO_MANY_OPEN
+
+    reason = os.strerror(error.errno) if error.errno else str(error) or type(error).__name__
+    if error.errno in TOO_MANY_OPEN:
+        _fail("too many open files; raise the limit, for example with `ulimit -n 1024`, and give the command again", 1)
+    if error.filename is not None:
+        _fail(f"{os.fsdecode(error.filename)}: {reason}; give another file or folder, or fix this one", 2)
+    if error.errno == errno.ENOSPC:  # else the interpreter tries once more to write what is left, and complains
+        terminal.give_up_stdout()
+    _fail(f"the system refused an operation: {reason.splitlines()[0]}; what was finished is kept", 1)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    message = message.replace("`selfplay ", f"`{program()} ")
+    if code == 1:
+        terminal.say_failure(message)
+    else:
+        terminal.say(f"selfplay: {message}")
+    sys.exit(code)

@@ -1,0 +1,121 @@
+"""How well players play: evaluate and crossplay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from selfplay_pipeline import terminal
+from selfplay_pipeline.cli.failures import fail_if_lost
+from selfplay_pipeline.cli.options import load, taking
+from selfplay_pipeline.cli.shared import OTHERS, DryRun, run
+from selfplay_pipeline.command_line import LARGEST
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.harmless import one_line
+
+if TYPE_CHECKING:
+    from selfplay_pipeline.config import Config
+    from selfplay_pipeline.evaluate.states import StateSet
+
+app = typer.Typer()
+MEASURING = (
+    "engine.kind", "engine.device", "generate.temperature", "generate.max_new_tokens", "generate.thinking",
+    "generate.max_concurrency", "evaluate.num_states", "evaluate.state_seed",
+)  # fmt: skip
+"""Keys that both commands take."""
+StatesFile = Annotated[
+    Path | None, typer.Option("--states", help="Play these states instead, one JSON object a line (DialOp's fields).")
+]
+
+
+@app.command(cls=taking(*MEASURING, "evaluate.plays", "game.mute", "engine.server_url"))
+def evaluate(
+    context: typer.Context,
+    checkpoint: Annotated[str, typer.Argument(help="A folder, a hub name, a scripted partner, or chat.")],
+    opponent: Annotated[str, typer.Option(help=f"Who sits opposite: self, {OTHERS}.")] = "self",
+    first_only: Annotated[
+        bool,
+        typer.Option("--first-only", help="Opposite another player always hold player 0's seat."),
+    ] = False,
+    states: StatesFile = None,
+    compare: Annotated[
+        Path | None, typer.Option(help="Folder of an earlier evaluation on the same states: print the differences.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for plays and evaluation.json [default: data/evaluations/…].")
+    ] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Play fixed held-out states, sampled and greedily, and report every figure with a 95 % interval.
+
+    Intervals resample game states. The states' seed space is apart from training's. Against another player both
+    seatings are played, and counts are of the evaluated player's seats. Stopped, the same command continues.
+    """
+    settings = load(context)
+    from selfplay_pipeline.evaluate.run import (
+        EvaluationJob,
+        check_comparable,
+        check_job,
+        compare_with,
+        default_folder,
+        run_evaluate,
+    )
+    from selfplay_pipeline.games.registry import make_game
+    from selfplay_pipeline.ui import say_announced
+    from selfplay_pipeline.ui_evaluate import show_differences, show_evaluation
+
+    if first_only and opponent == "self":
+        raise UserError("--first-only: opposite itself a player holds both seats; name an --opponent")
+    job = EvaluationJob(
+        player=checkpoint,
+        opponent=opponent,
+        states=_states(settings, states),
+        plays=settings.evaluate.plays,
+        output=output or default_folder(checkpoint, opponent, states, settings, first_only=first_only),
+        first_only=first_only,
+    )
+    if compare is not None:
+        check_comparable(settings, job, compare)
+    if dry_run:
+        check_job(settings, job)
+        say_announced()
+        terminal.result(one_line(job.plan()))
+        return
+    evaluation = run(run_evaluate(settings, job))
+    show_evaluation(evaluation, job.output, make_game(settings.game).about_lines)
+    if compare is not None:
+        show_differences(compare_with(settings, job, compare), compare)
+    fail_if_lost(sum(report.lost for report in evaluation.modes.values()))
+
+
+@app.command(cls=taking(*MEASURING))
+def crossplay(
+    context: typer.Context,
+    players: Annotated[list[str], typer.Argument(help="Checkpoints and scripted partners, two or more.")],
+    states: StatesFile = None,
+    plays: Annotated[int, typer.Option(min=1, max=LARGEST, help="Plays of each state and pair.")] = 1,
+    output: Annotated[Path, typer.Option(help="Folder for plays and crossplay.json.")] = Path("data/crossplay"),
+) -> None:
+    """Let every player play with every other, in both seatings, and print the matrix of mean rewards.
+
+    Checkpoints that do worse with each other than with themselves may have found a code that only they understand.
+    """
+    settings = load(context)
+    from selfplay_pipeline.evaluate.crossplay import run_crossplay
+    from selfplay_pipeline.ui_evaluate import show_crossplay
+
+    result = run(run_crossplay(settings, players, _states(settings, states), plays, output))
+    show_crossplay(result, output)
+    fail_if_lost(result.lost)
+
+
+def _states(settings: Config, file: Path | None) -> StateSet:
+    from selfplay_pipeline.evaluate.states import read_states
+    from selfplay_pipeline.games.registry import make_game
+    from selfplay_pipeline.stages import sample_held_out
+
+    if file is not None:
+        return read_states(file, make_game(settings.game))
+    return sample_held_out(settings, settings.evaluate.num_states)

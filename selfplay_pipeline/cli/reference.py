@@ -1,0 +1,96 @@
+"""docs/options.md: every key of the configuration with its option, values, default and meaning.
+
+`make docs` writes it anew: python -m selfplay_pipeline.cli.reference FILE
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from selfplay_pipeline.cli import app
+from selfplay_pipeline.cli.options import Configured
+from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.fields import Key, keys, sections, value_of
+from selfplay_pipeline.sections import Section
+
+HEAD = """# Options and keys
+
+What a run does stands in its configuration: a YAML file for `--config`, key by key. Where an option is named, the
+commands behind it take it too, and it wins over the file. Defaults are those of the built-in configuration `default`,
+which is used with a GPU; where `tiny`, which is used without one, has another, it is named. `selfplay config` prints
+all keys with the values that would be used here.
+
+`make docs` writes this page from the fields of the configuration; it is not edited by hand.
+"""
+COLUMNS = ("Key", "Option", "Values", "Default", "Meaning")
+
+
+def page() -> str:
+    """The page in Markdown."""
+    return "\n".join([HEAD, *_tables()])
+
+
+def commands() -> dict[str, Configured]:
+    """The commands whose options come from the configuration, by their names."""
+    root: Any = typer.main.get_command(app)
+    return {name: command for name, command in root.commands.items() if isinstance(command, Configured)}
+
+
+def _tables() -> Iterator[str]:
+    outside = [key for key in keys(Config) if not key.section]
+    yield from _table("Outside all sections", "", outside)
+    for name, field in Config.model_fields.items():
+        for section in sections(field.annotation):
+            yield from _table(f"Section `{name}`", _words(section), list(keys(section, f"{name}.")))
+
+
+def _table(title: str, words: str, rows: list[Key]) -> Iterator[str]:
+    yield f"## {title}\n"
+    if words:
+        yield f"{words}\n"
+    yield _row(COLUMNS)
+    yield _row(["---"] * len(COLUMNS))
+    tiny = load_config("tiny", {})
+    for key in rows:
+        yield _row([f"`{key.name.rpartition('.')[2]}`", _option(key), key.values, _default(key, tiny), key.text])
+    yield ""
+
+
+def _row(cells: Any) -> str:
+    return "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"
+
+
+def _words(section: type[Section]) -> str:
+    return " ".join((inspect.getdoc(section) or "").split())
+
+
+def _option(key: Key) -> str:
+    taken = [
+        name
+        for name, command in commands().items()
+        if any(key.name == given.name for given_keys in command.keys.values() for given in given_keys)
+    ]
+    return f"`{key.option}`: {', '.join(taken)}" if taken else ""
+
+
+def _default(key: Key, tiny: Config) -> str:
+    default = key.field.get_default(call_default_factory=True)
+    in_tiny = value_of(tiny, key.name)
+    differs = default is not None and in_tiny != default  # None is filled in by what the machine has
+    return _shown(default) + (f" (tiny: {_shown(in_tiny)})" if differs else "")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None or value == [] else ", ".join(value) if isinstance(value, list) else str(value)
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(page())

@@ -1,0 +1,48 @@
+"""What several commands share: places of results, keys, words of help, what is said before and after the work."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from selfplay_pipeline import stopping, terminal
+from selfplay_pipeline.command_line import program
+
+T = TypeVar("T")
+
+DATA = Path("data/matching_game_selfplay")
+RUNS = Path("data/matching_game_selfplay_iterations")
+
+PLAYING = ("model", "seed", "game.max_length", "engine.kind", "engine.device", "engine.server_url", "generate")
+"""Keys that commands take which play for training."""
+OTHERS = "a scripted partner (random, own-view, sharing, silent, shy, asker, quiet), chat (a model behind an API), or "
+OTHERS += "another checkpoint"
+
+TRAINING = (
+    "train.epochs", "train.train_batch_size", "train.micro_batch_size", "train.learning_rate", "train.kl_coef",
+    "train.keep_zero_signal", "train.loggers", "train.device",
+)  # fmt: skip
+"""Keys that commands take which train on games that were played before."""
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and stop.")]
+
+
+def run(task: Coroutine[Any, Any, T]) -> T:
+    """Run to the end, or until a signal stops it."""
+    return asyncio.run(stopping.stoppable(task))
+
+
+def suggest(command: str, path: Path) -> None:
+    """Say which command usually comes next."""
+    terminal.say(f"next: {program()} {command} {shlex.quote(str(path))}")
+
+
+def warn(message: str | None) -> None:
+    """Say what may be wrong, if anything."""
+    if message is not None:
+        terminal.say(f"selfplay: warning: {message}")

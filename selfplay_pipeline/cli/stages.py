@@ -1,0 +1,109 @@
+"""The stages one by one: generate, convert, train."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from selfplay_pipeline import terminal
+from selfplay_pipeline.cli.failures import fail_if_lost
+from selfplay_pipeline.cli.options import load, taking
+from selfplay_pipeline.cli.shared import DATA, OTHERS, PLAYING, TRAINING, DryRun, run, suggest, warn
+from selfplay_pipeline.cli.verl_keys import path_and_overrides
+from selfplay_pipeline.command_line import LARGEST
+from selfplay_pipeline.errors import UserError
+
+app = typer.Typer()
+
+
+@app.command(cls=taking(*PLAYING))
+def generate(
+    context: typer.Context,
+    player0: Annotated[str, typer.Option(help=f"Who speaks first: policy, {OTHERS}.")] = "policy",
+    player1: Annotated[str, typer.Option(help="Who speaks second, likewise.")] = "policy",
+    first_state: Annotated[int, typer.Option(min=0, max=LARGEST, help="Number of the first game state.")] = 0,
+    output: Annotated[Path, typer.Option(help="JSONL file; one play a line.")] = DATA / "selfplay_games.jsonl",
+    dry_run: DryRun = False,
+) -> None:
+    """Play games of the policy against itself, or against another player, and write them to JSONL.
+
+    Only seats held by the policy leave trajectories, from which `convert` makes rows.
+    Stopped at any moment, the same command continues where it was.
+    """
+    settings = load(context)
+    from selfplay_pipeline.stages import check_generate, generate_games, plan_generate
+    from selfplay_pipeline.ui import say_announced, show_summary
+
+    if dry_run:
+        check_generate(settings, output, first_state, (player0, player1))
+        say_announced()
+        terminal.result(plan_generate(settings, output, (player0, player1)))
+        return
+    summary = run(generate_games(settings, output, first_state=first_state, seats=(player0, player1)))
+    show_summary(summary, output)
+    fail_if_lost(summary.failures)
+    suggest("convert", output) if "policy" in (player0, player1) else suggest("show", output)
+
+
+@app.command(cls=taking("model", "seed", "convert"))
+def convert(
+    context: typer.Context,
+    games: Annotated[Path, typer.Argument(help="JSONL file that `selfplay generate` wrote.")] = DATA
+    / "selfplay_games.jsonl",
+    output: Annotated[Path | None, typer.Option(help="Folder for the parquet files [default: beside GAMES].")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out, count and name bad lines.")] = False,
+    check: Annotated[Path | None, typer.Option(help="Only verify this parquet file with verl's own dataset.")] = None,
+) -> None:
+    """Make train.parquet: two rows a game, one per player, with one group index per game state.
+
+    With --val-fraction some groups go to val.parquet instead; nothing else reads that file.
+
+    With --check FILE nothing is converted: the file is loaded through verl's RLHFDataset and the tokenizer of
+    --model, and everything that was verified is printed and written beside it.
+    """
+    settings = load(context)
+    if check is not None:
+        from selfplay_pipeline.convert.check import check_parquet
+
+        thinking = settings.generate.thinking
+        terminal.result(check_parquet(check, str(settings.model), thinking=thinking).to_text().rstrip("\n"))
+        return
+    from selfplay_pipeline.stages import convert_games
+
+    report = convert_games(settings, games, output or games.parent, skip_bad=skip_bad)
+    terminal.result(report.to_text().rstrip("\n"))
+    suggest("train", (output or games.parent) / "train.parquet")
+
+
+@app.command(cls=taking("model", "seed", *TRAINING))
+def train(
+    context: typer.Context,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="data",
+            help="train.parquet that `selfplay convert` wrote "
+            f"[default: {DATA / 'train.parquet'}]. After `--` verl's own keys, as Hydra overrides: -- KEY=VALUE …",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="The same as the argument.")] = None,
+    output: Annotated[Path, typer.Option(help="Gets checkpoint/, trainer_state/, metrics.jsonl.")] = DATA / "training",
+) -> None:
+    """Train the policy on converted games with verl's GRPO; ends with a Hugging Face checkpoint.
+
+    Killed, the same command continues at the last saved step. An example with a key of verl's:
+    selfplay train data/train.parquet -- actor_rollout_ref.actor.clip_ratio_c=5
+    """
+    data, overrides = path_and_overrides("train", arguments, "--data", data)
+    data = data or DATA / "train.parquet"
+    if data.suffix == ".jsonl":
+        raise UserError(f"train: {data}: training reads parquet; `selfplay convert {data}` makes it from games")
+    settings = load(context, {"train.overrides": overrides or None})
+    from selfplay_pipeline.stages import train_policy
+    from selfplay_pipeline.ui import show_training
+
+    warn(settings.train.clip_without_effect())
+    show_training(train_policy(settings, data, output, checkpoint=str(settings.model), seed=settings.seed))

@@ -1,0 +1,32 @@
+"""What stands after a training command: at most one path, and keys of verl's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from selfplay_pipeline.errors import UserError
+
+
+def path_and_overrides(
+    command: str, arguments: list[str] | None, option: str, given: Path | None
+) -> tuple[Path | None, list[str]]:
+    """The path and verl's keys.
+
+    Args:
+        option: the option that takes the same path.
+        given: what it was given.
+
+    Raises:
+        UserError: several paths are given.
+    """
+    overrides = [
+        argument
+        for argument in arguments or ()
+        if ("=" in argument or argument.startswith("~")) and not Path(argument).exists()
+    ]
+    paths = [argument for argument in arguments or () if argument not in overrides]
+    if len(paths) > 1:
+        raise UserError(f"{command}: takes one path, but {' and '.join(paths)} are given; verl's keys are KEY=VALUE")
+    if paths and given is not None:
+        raise UserError(f"{command}: give {paths[0]} or {option} {given}, not both")
+    return (Path(paths[0]) if paths else given), overrides

@@ -1,0 +1,124 @@
+"""One field of the configuration is one option, one help, one row of docs/options.md and one commented key of YAML."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+import yaml
+from pydantic import Field
+from test_cli import selfplay
+
+from selfplay_pipeline import config as configuration
+from selfplay_pipeline.cli.reference import commands, page
+from selfplay_pipeline.config import Config, GenerateConfig, load_config
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.fields import keys
+from selfplay_pipeline.sections import Option
+
+ROOT = Path(__file__).parents[2]
+KEYS = {key.name: key for key in keys(Config)}
+COMMANDS = commands()
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+def test_the_page_is_what_the_fields_say():
+    assert (ROOT / "docs" / "options.md").read_text() == page(), "`make docs` writes it anew"
+
+
+@pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
+def test_every_key_is_explained_in_a_sentence(key):
+    assert re.fullmatch(r"[A-Z].{10,120}[.]", key.help), key.help
+    assert not re.search(r"^(Of|Default)\b|``", key.text)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_names_keys_that_there_are_and_shows_each(name):
+    command = COMMANDS[name]
+    for given in command.names:
+        assert given in KEYS or any(key.startswith(f"{given}.") for key in KEYS), given
+    shown = " ".join(selfplay(name, "--help").stdout.split())
+    for several in command.keys.values():
+        first = several[0]
+        assert f"{first.option} " in shown and first.help.split()[0] in shown
+        assert {(key.kind, key.choices) for key in several} == {(first.kind, first.choices)}
+
+
+class Hurried(GenerateConfig):
+    """As before, with a new field."""
+
+    hurry: Annotated[Literal["little", "much"], Option("--haste")] = "little"
+    """How much haste there is.
+
+    Haste makes waste.
+    """
+    patience: Annotated[float, Field(ge=1, lt=5)] = 2.0
+    """Seconds without haste."""
+
+
+class Wider(Config):
+    generate: Hurried = Hurried()
+
+
+def test_a_new_field_is_an_option_a_help_and_a_comment(monkeypatch, tmp_path):
+    monkeypatch.setattr(configuration, "Config", Wider)
+    shown = " ".join(selfplay("generate", "--help").stdout.split())
+    assert "--haste little|much How much haste there is. [default: little] --patience NUMBER" in shown
+    assert "Seconds without haste. [at least 1 and below 5; default: 2.0]" in shown and "waste" not in shown
+    printed = selfplay("config").stdout
+    assert "  # How much haste there is. Haste makes waste.\n  hurry: little\n" in printed
+    assert yaml.safe_load(printed)["generate"]["patience"] == 2.0
+    for option, value, words in (
+        ("--haste", "none", "--haste, the option for generate.hurry: expected little or much, found the text 'none'"),
+        ("--patience", "5", "--patience, the option for generate.patience: expected a number below 5, found 5"),
+        ("--patience", "some", "option for generate.patience: expected a number, found the text 'some'"),
+        ("--num-games", "8.0", "option for generate.num_games: expected a whole number, found 8.0"),
+    ):
+        done = selfplay("generate", option, value, "--dry-run", "--output", str(tmp_path / "games.jsonl"))
+        assert done.returncode == 2 and words in done.stderr
+    given = ("--haste", "much", "--patience", "3", "--player0", "random", "--player1", "random")
+    assert selfplay("generate", *given, "--dry-run", "--output", str(tmp_path / "games.jsonl")).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("generate: {num_game: 8}", r":1: key 'generate\.num_game': there is no such key; did you mean `num_games`\?"),
+        ("temperatur: 1", r":1: key 'temperatur': there is no such key; `selfplay config` prints all keys"),
+        ("num_states: 9", r"there is no such key; did you mean `evaluate.num_states`\?"),
+        ("device: cpu", r"there is no such key; did you mean `engine.device` or `train.device`\?"),
+        ("generat: {}", r"there is no such key; did you mean `generate`\?"),
+        ("engine: {server_url: http://x}", r"server_url': expected a list, found the text .http://x.; write it"),
+        ("train: {loggers: [console, stone]}", r"'train\.loggers': expected console, tensorboard or wandb, found the"),
+        ("generate: {num_games: many}", r"expected a whole number, found the text 'many'"),
+        ("generate: {num_games: 0}", r"expected at least 1, found 0"),
+        ("generate: {temperature: [1]}", r"expected a number, found a list"),
+        ("generate: {thinking: 7}", r"expected true or false, found 7"),
+        ("generate: 5", r"key 'generate': expected keys and values, found 5"),
+        ("generate: {num_games: null}", r"num_games': expected a whole number, found nothing"),
+        ("iterate: {opponent: 5}", r"expected a text, found 5"),
+        ("train: {learning_rate: 0}", r"expected a number above 0, found 0"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_file_is_said_in_plain_words(tmp_path, text, words):
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(UserError, match=words):
+        load_config(str(tmp_path / "run.yaml"), {})
+
+
+def test_more_games_than_before_are_refused_by_the_name_of_their_option(tmp_path):
+    command = ("generate", "--player0", "random", "--player1", "random", "--output", str(tmp_path / "games.jsonl"))
+    assert selfplay(*command, "--num-games", "8").returncode == 0
+    done = selfplay(*command, "--num-games", "20", "--temperature", "0.9")
+    assert done.returncode == 2
+    assert "other arguments: --num-games (8 then, 24 now), --temperature (0.8 then, 0.9 now); give" in done.stderr
+
+
+def test_a_switch_of_a_file_can_be_put_off_again(tmp_path):
+    (tmp_path / "run.yaml").write_text("game: {mute: true}\n")
+    command = ("evaluate", "random", "--config", str(tmp_path / "run.yaml"), "--num-states", "2", "--dry-run")
+    assert ["mute" in selfplay(*command, *further).stdout for further in ((), ("--no-mute",))] == [True, False]
