@@ -31,6 +31,14 @@ class Fields:
     added: Mapping[str, str] = field(default_factory=dict)
     apart: Mapping[str, str] = field(default_factory=dict)
 
+    def described(self) -> list[str]:
+        """A line for each entry."""
+        return [
+            *(f"{old} is now {' and '.join(names)}" for old, names in self.renamed.items()),
+            *(f"{name} may be new: {why}" for name, why in self.added.items()),
+            *(f"{name} is not compared: {why}" for name, why in self.apart.items()),
+        ]
+
 
 NONE = Fields()
 

@@ -2,7 +2,7 @@
 
 `python -m bench.same_as REVISION [--train]` unpacks the revision into a temporary folder and gives the same commands to
 both codes, each in processes of its own, in one environment and with options as the revision names them. Prints a line
-for each comparison, and exits with 1 if anything differs. `FIELDS…` below say what may: each entry with its reason.
+for each comparison, and exits with 1 if anything differs. `FIELDS` below says what may: each entry with its reason.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -35,22 +36,19 @@ from selfplay_pipeline.errors import UserError
 T = TypeVar("T")
 Array = np.ndarray[Any, np.dtype[Any]]
 
-FIELDS_OF_GAMES = Fields(
-    renamed={},
-    added={"policy.thinking": "47d9014: whether the model was told to think before it acts"},
-)
-"""Of a line of a games file."""
-FIELDS_OF_ROWS = Fields(renamed={})
-"""Of a row of train.parquet, and of its columns."""
-FIELDS_OF_FACTS = Fields(renamed={})
-"""Of the metadata of train.parquet."""
-FIELDS_OF_STEPS = Fields(
-    renamed={},
-    apart={"time": "the clock", "timing_*": "seconds", "perf/*": "seconds, and memory of the process"},
-)
-"""Of a line of metrics.jsonl."""
-FIELDS_OF_TRAINED_ROWS = Fields(renamed={})
-"""Of a line of trained_rows.jsonl."""
+GAMES = "a line of a games file"
+ROWS = "a row of train.parquet and its columns"
+FACTS = "the metadata of train.parquet"
+STEPS = "a line of metrics.jsonl"
+TRAINED = "a line of trained_rows.jsonl"
+FIELDS = {
+    GAMES: Fields(added={"policy.thinking": "47d9014: whether the model was told to think before it acts"}),
+    ROWS: Fields(),
+    FACTS: Fields(),
+    STEPS: Fields(apart={"time": "the clock", "timing_*": "seconds", "perf/*": "seconds and the process's memory"}),
+    TRAINED: Fields(),
+}
+"""What may differ, and why; an entry names the commit that made it so. All of it is printed."""
 TENSORS_NOW = {
     "row/input_ids": "verl/input_ids",
     "row/position_ids": "verl/position_ids",
@@ -65,34 +63,59 @@ TOLERANCE = 1e-6
 """Of what a training computes; everything else must be equal."""
 STOP_SECONDS = 30
 ROOT = Path(__file__).parents[1]
-MUTED = """\
+CONFIGS = {
+    "muted": """
 game: {size: 3, max_score: 9, scale_min: 1, scale_max: 1, max_length: 20, max_errors: 1, prompts: compact, mute: true}
 generate: {temperature: 0.8, max_new_tokens: 64}
-"""
-TRAINING = """\
-train:
-  epochs: 1
-  train_batch_size: 16
-  micro_batch_size: 8
-  learning_rate: 7.0e-5
-  kl_coef: 0.05
-  loggers: [console]
-  dump_rows: true
-"""
-"""Complete, because what a file leaves out came from other defaults before d7c9358."""
-SCRIPTED = (
-    ("tiny", "sharing", "sharing", 200),
-    ("tiny", "asker", "shy", 200),
-    ("tiny", "random", "own-view", 200),
-    ("tiny4x4", "asker", "shy", 200),
-    ("tiny4x4", "silent", "sharing", 200),
-    ("tiny4x4", "quiet", "shy", 100),
-    ("default", "sharing", "sharing", 100),
-    ("default", "own-view", "random", 100),
-    ("default", "asker", "shy", 100),
-    ("muted", "sharing", "own-view", 100),
+""",
+    "hot": """
+game: {size: 4, max_score: 99, scale_min: 1, scale_max: 10, max_length: 30, max_errors: 4, prompts: default}
+generate: {temperature: 2.0, max_new_tokens: 48}
+""",
+    "training": """
+train: {epochs: 1, train_batch_size: 16, micro_batch_size: 8, learning_rate: 7.0e-5, kl_coef: 0.05,
+        loggers: [console], dump_rows: true}
+""",
+}
+"""Configurations that are not built in. All that decides is written, because before d7c9358 the rest was other."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Games to play.
+
+    Attributes:
+        since: the commit before which these games were others on purpose, and what it changed.
+    """
+
+    config: str
+    players: tuple[str, str]
+    games: int = 100
+    per_state: int = 2
+    since: tuple[str, str] | None = None
+
+
+READER = ("14894f3", "which turns are understood, and what an illegal one is told")
+CASES = (
+    Case("tiny", ("sharing", "sharing")),
+    Case("tiny", ("asker", "shy")),
+    Case("tiny", ("own-view", "random")),
+    Case("tiny4x4", ("asker", "shy")),
+    Case("tiny4x4", ("silent", "sharing")),
+    Case("tiny4x4", ("quiet", "shy")),
+    Case("default", ("sharing", "sharing")),
+    Case("default", ("random", "own-view")),
+    Case("default", ("asker", "shy")),
+    Case("muted", ("sharing", "own-view")),
+    Case("tiny", ("policy", "policy"), 32, 4),
+    Case("tiny", ("shy", "policy"), 32, 4),
+    Case("hot", ("policy", "policy"), 32, 4, READER),
 )
-"""Configuration, who sits where, and how many games: two of each state. The place in this list is the seed."""
+"""A case's place in this list is its seed."""
+CONVERTED = (10, 11)
+"""Cases whose games, as the earlier code wrote them, are converted by both. Training is on the first one's rows."""
+CONTEXT_LENGTH = 4096
+"""Of the model that plays: the shipped one's own does not hold DialOp's prompts. How well it plays does not matter."""
 START = "from selfplay_pipeline.cli import main; main()"
 """How a code is started that has no `__main__`."""
 
@@ -108,6 +131,10 @@ class Code:
     name: str
     tree: Path
     work: Path
+
+    def rows(self, number: int) -> Path:
+        """The train.parquet of a case."""
+        return self.work / f"rows_{number}" / "train.parquet"
 
     def selfplay(self, *arguments: object) -> None:
         """Give a command of `selfplay`.
@@ -158,6 +185,11 @@ class Comparison:
     model: Path
     same: bool = True
 
+    @property
+    def work(self) -> Path:
+        """What both read."""
+        return self.model.parent
+
     def check(self, what: str, found: Callable[[], tuple[str | None, str]]) -> None:
         """Compare something and print the result.
 
@@ -166,7 +198,7 @@ class Comparison:
         """
         try:
             difference, much = found()
-        except CommandFailedError as error:
+        except (CommandFailedError, OSError) as error:  # or there is no file, after a command that failed
             difference, much = str(error), ""
         self.same = self.same and difference is None
         print(f"identical: {what}: {much}" if difference is None else f"different: {what}: {difference}", flush=True)
@@ -189,33 +221,44 @@ def main(
 def run(revision: str, work: Path, train: bool) -> bool:
     """Print all comparisons. Returns whether nothing differs."""
     tree = unpack(revision, work / "code")
-    comparison = Comparison(
-        Code(revision, tree, work / "old"),
-        Code("this code", ROOT, work / "new"),
-        tree / "data" / "tiny_model",  # one path for both, because games record it
-    )
-    (work / "muted.yaml").write_text(MUTED)
-    (work / "training.yaml").write_text(TRAINING)
-    for code in (comparison.old, comparison.new):
+    codes = Code(revision, tree, work / "old"), Code("this code", ROOT, work / "new")
+    for code in codes:
         code.work.mkdir()
         check_module(code)
-    for seed, (config, first, second, games) in enumerate(SCRIPTED):
-        source = work / "muted.yaml" if config == "muted" else config
-        options = ["--config", source, "--player0", first, "--player1", second, "--seed", seed]
-        options += ["--num-games", games, "--plays-per-state", 2]
-        what = f"games of {first} and {second}, {config}"
-        comparison.check(what, partial(same_games, comparison, f"{seed}-{config}", options))
-    policy = ["--config", "tiny", "--engine", "transformers", "--temperature", 0.7, "--seed", 5]
-    policy += ["--num-games", 32, "--plays-per-state", 4]
-    comparison.check("games of the policy, tiny", partial(same_games, comparison, "policy", policy))
-    comparison.check("rows of its games", partial(same_rows, comparison, comparison.old.work / "policy.jsonl"))
-    comparison.check("tensors of the rows", partial(same_tensors, comparison))
+    for name, text in CONFIGS.items():
+        (work / f"{name}.yaml").write_text(text)
+    comparison = Comparison(*codes, model=longer_model(tree / "data" / "tiny_model", work / "model"))
+    for seed, case in enumerate(CASES):
+        what = f"games of {' and '.join(case.players)}, {case.config}"
+        if case.since and not contains(revision, case.since[0]):
+            print(f"not compared: {what}: since {case.since[0]} they are others on purpose: {case.since[1]}")
+            continue
+        comparison.check(what, partial(same_games, comparison, case, seed))
+    for number in CONVERTED:
+        rows = f"rows of {' and '.join(CASES[number].players)}"
+        comparison.check(rows, partial(same_rows, comparison, number))
+        comparison.check(f"tensors of these {rows}", partial(same_tensors, comparison, number))
     if train:
-        rows = comparison.old.work / "train.parquet"
-        comparison.check("metrics of a training", partial(same_steps, comparison, work / "training.yaml", rows))
-        comparison.check("log-probs and advantages", partial(same_advantages, comparison))
-        comparison.check("trained weights", partial(same_weights, comparison))
+        comparison.check("metrics of a training", partial(same_steps, comparison))
+        comparison.check("its log-probs and advantages", partial(same_advantages, comparison))
+        comparison.check("its weights", partial(same_weights, comparison))
+    for what, fields in FIELDS.items():
+        for line in fields.described():
+            print(f"allowed in {what}: {line}")
     return comparison.same
+
+
+def contains(revision: str, commit: str) -> bool:
+    """Whether a revision has a commit in its history."""
+    return subprocess.run(["git", "-C", ROOT, "merge-base", "--is-ancestor", commit, revision]).returncode == 0
+
+
+def longer_model(shipped: Path, folder: Path) -> Path:
+    """A copy that takes longer dialogues."""
+    shutil.copytree(shipped, folder)
+    config = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": CONTEXT_LENGTH}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
 
 
 def unpack(revision: str, folder: Path) -> Path:
@@ -243,27 +286,32 @@ def check_module(code: Code) -> None:
         raise UserError(f"{code.name}: Python imports {found}, not what is in {code.tree}")
 
 
-def same_games(comparison: Comparison, name: str, options: Sequence[Any]) -> tuple[str | None, str]:
+def same_games(comparison: Comparison, case: Case, seed: int) -> tuple[str | None, str]:
     """Let both play, one game at a time, so that the order of draws and of lines is fixed."""
+    own = comparison.work / f"{case.config}.yaml"
+    options = ["--config", own if case.config in CONFIGS else case.config, "--seed", seed]
+    options += ["--player0", case.players[0], "--player1", case.players[1]]
+    options += ["--num-games", case.games, "--plays-per-state", case.per_state, "--max-concurrency", 1]
+    options += ["--engine", "transformers", "--model", comparison.model]
 
     def play(code: Code) -> list[dict[str, Any]]:
-        games = code.work / f"{name}.jsonl"
-        fixed = ["--model", comparison.model, "--max-concurrency", 1, "--output", games]
-        code.selfplay("generate", *options, *fixed)
+        games = code.work / f"{seed}.jsonl"
+        code.selfplay("generate", *options, "--output", games)
         return lines(games)
 
     old, new = comparison.both(play)
     turns = sum(len(line["turns"]) for line in old)
-    return first_different_line(old, new, FIELDS_OF_GAMES), f"{len(old)} plays, {turns:,} turns"
+    return first_different_line(old, new, FIELDS[GAMES]), f"{len(old)} plays, {turns:,} turns"
 
 
-def same_rows(comparison: Comparison, games: Path) -> tuple[str | None, str]:
-    """Let both convert one games file."""
-    options = ["--config", "tiny", "--val-fraction", 0.25, "--seed", 3]
-    comparison.both(lambda code: code.selfplay("convert", games, *options, "--output", code.work))
+def same_rows(comparison: Comparison, number: int) -> tuple[str | None, str]:
+    """Let both convert the games of a case."""
+    games = comparison.old.work / f"{number}.jsonl"
+    options = ["--config", "tiny", "--val-fraction", 0.25, "--seed", number]
+    comparison.both(lambda code: code.selfplay("convert", games, *options, "--output", code.rows(number).parent))
     much = []
     for name in ("train.parquet", "val.parquet"):
-        old, new = comparison.both(lambda code, name=name: pq.read_table(code.work / name))
+        old, new = (pq.read_table(code.rows(number).with_name(name)) for code in (comparison.old, comparison.new))
         difference = different_table(old, new)
         if difference is not None:
             return f"{name}: {difference}", ""
@@ -273,11 +321,12 @@ def same_rows(comparison: Comparison, games: Path) -> tuple[str | None, str]:
 
 def different_table(old: pa.Table, new: pa.Table) -> str | None:
     """The first difference of columns, metadata and rows."""
-    types = first_difference(column_types(old.schema), column_types(new.schema), FIELDS_OF_ROWS)
-    facts = first_difference(*(json.loads(table.schema.metadata[b"selfplay"]) for table in (old, new)), FIELDS_OF_FACTS)
+    types = first_difference(column_types(old.schema), column_types(new.schema), FIELDS[ROWS])
+    before, now = (json.loads(table.schema.metadata[b"selfplay"]) for table in (old, new))
+    facts = first_difference(before, now, FIELDS[FACTS])
     if types or facts:
         return f"column {types}" if types else f"metadata: {facts}"
-    difference = first_different_line(old.to_pylist(), new.to_pylist(), FIELDS_OF_ROWS)
+    difference = first_different_line(old.to_pylist(), new.to_pylist(), FIELDS[ROWS])
     return difference and difference.replace("line", "row", 1)
 
 
@@ -288,12 +337,12 @@ def column_types(fields: pa.Schema | pa.StructType) -> dict[str, Any]:
     }
 
 
-def same_tensors(comparison: Comparison) -> tuple[str | None, str]:
+def same_tensors(comparison: Comparison, number: int) -> tuple[str | None, str]:
     """What the trainer gets, of each code's own rows."""
 
     def tensors(code: Code) -> dict[str, Array]:
         written = code.work / "tensors.npz"
-        code.python("-P", ROOT / "bench" / "tensors.py", code.work / "train.parquet", written)
+        code.python("-P", ROOT / "bench" / "tensors.py", code.rows(number), written)
         return dict(np.load(written))
 
     old, new = comparison.both(tensors)
@@ -317,17 +366,17 @@ def different_array(old: Mapping[str, Array], new: Mapping[str, Array]) -> str |
     return None
 
 
-def same_steps(comparison: Comparison, config: Path, rows: Path) -> tuple[str | None, str]:
+def same_steps(comparison: Comparison) -> tuple[str | None, str]:
     """Let both train on one parquet file."""
+    options = ["--config", comparison.work / "training.yaml", "--model", comparison.model, "--seed", 7]
+    options += ["--data", comparison.old.rows(CONVERTED[0])]
 
     def train(code: Code) -> list[dict[str, Any]]:
-        output = ["--data", rows, "--output", code.work / "training"]
-        code.selfplay("train", "--config", config, "--model", comparison.model, "--seed", 7, *output)
+        code.selfplay("train", *options, "--output", code.work / "training")
         return lines(code.work / "training" / "metrics.jsonl")
 
     old, new = comparison.both(train)
-    much = f"{len(old)} steps, {len(old[0])} metrics each"
-    return first_different_line(old, new, FIELDS_OF_STEPS, TOLERANCE), much
+    return first_different_line(old, new, FIELDS[STEPS], TOLERANCE), f"{len(old)} steps of {len(old[0])} figures"
 
 
 def same_advantages(comparison: Comparison) -> tuple[str | None, str]:
@@ -339,7 +388,7 @@ def same_advantages(comparison: Comparison) -> tuple[str | None, str]:
 
     old, new = comparison.both(trained)
     numbers = sum(len(row["advantages"]) for row in old)
-    return first_different_line(old, new, FIELDS_OF_TRAINED_ROWS, TOLERANCE), f"{len(old)} rows, {numbers:,} tokens"
+    return first_different_line(old, new, FIELDS[TRAINED], TOLERANCE), f"{len(old)} rows, {numbers:,} tokens"
 
 
 def same_weights(comparison: Comparison) -> tuple[str | None, str]:

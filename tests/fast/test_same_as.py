@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.differences import Fields, first_difference, first_different_line
-from bench.same_as import different_array, different_table
+from bench.same_as import different_array, different_table, unpack
+from selfplay_pipeline.errors import UserError
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
@@ -89,6 +90,16 @@ def test_what_is_apart_is_not_compared():
 )
 def test_tolerance_is_for_numbers(old, new, same):
     assert (first_difference(old, new, tolerance=1e-6) is None) == same
+
+
+def test_what_may_differ_is_described():
+    fields = Fields({"a.*": ["b.*", "c"]}, {"d": "a reason"}, {"e": "another"})
+    assert fields.described() == ["a.* is now b.* and c", "d may be new: a reason", "e is not compared: another"]
+
+
+def test_a_revision_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"git archive no-such-revision: .*no-such-revision"):
+        unpack("no-such-revision", tmp_path / "code")
 
 
 def test_lines_are_counted_from_1_and_none_may_be_missing():
