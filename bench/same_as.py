@@ -45,7 +45,14 @@ FIELDS = {
     GAMES: Fields(added={"policy.thinking": "47d9014: whether the model was told to think before it acts"}),
     ROWS: Fields(),
     FACTS: Fields(),
-    STEPS: Fields(apart={"time": "the clock", "timing_*": "seconds", "perf/*": "seconds and the process's memory"}),
+    STEPS: Fields(
+        apart={
+            "time": "the clock",
+            "timing_*": "seconds",
+            "perf/*": "tokens a second",
+            "actor/perf/*": "memory in use on the machine",
+        }
+    ),
     TRAINED: Fields(),
 }
 """What may differ, and why; an entry names the commit that made it so. All of it is printed."""
@@ -104,7 +111,7 @@ CASES = (
     Case("tiny4x4", ("silent", "sharing")),
     Case("tiny4x4", ("quiet", "shy")),
     Case("default", ("sharing", "sharing")),
-    Case("default", ("random", "own-view")),
+    Case("default", ("random", "sharing")),
     Case("default", ("asker", "shy")),
     Case("muted", ("sharing", "own-view")),
     Case("tiny", ("policy", "policy"), 32, 4),
