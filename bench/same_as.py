@@ -106,17 +106,17 @@ READER = ("14894f3", "which turns are understood, and what an illegal one is tol
 CASES = (
     Case("tiny", ("sharing", "sharing")),
     Case("tiny", ("asker", "shy")),
-    Case("tiny", ("own-view", "random")),
+    Case("tiny", ("random", "sharing")),
     Case("tiny4x4", ("asker", "shy")),
     Case("tiny4x4", ("silent", "sharing")),
     Case("tiny4x4", ("quiet", "shy")),
     Case("default", ("sharing", "sharing")),
-    Case("default", ("random", "sharing")),
+    Case("default", ("own-view", "sharing")),
     Case("default", ("asker", "shy")),
     Case("muted", ("sharing", "own-view")),
     Case("tiny", ("policy", "policy"), 32, 4),
     Case("tiny", ("shy", "policy"), 32, 4),
-    Case("hot", ("policy", "policy"), 32, 4, READER),
+    Case("hot", ("policy", "policy"), 8, 2, READER),
 )
 """A case's place in this list is its seed."""
 CONVERTED = (10, 11)
