@@ -10,12 +10,13 @@ export OMP_NUM_THREADS ?= 1
 
 NUM_ITERATIONS  ?= 3
 SEEDS           ?= 3
+AS              ?= HEAD
 COMMON_OPTIONS  := $(if $(INITIAL_MODEL),--model $(INITIAL_MODEL)) $(if $(OUT),--output $(OUT))
 ITERATE_OPTIONS := --num-iterations $(NUM_ITERATIONS) $(if $(GAMES_PER_ITER),--num-games $(GAMES_PER_ITER)) \
                    $(if $(EPOCHS_PER_ITER),--epochs $(EPOCHS_PER_ITER)) $(COMMON_OPTIONS)
 ONLINE_OPTIONS  := $(if $(STEPS),--steps $(STEPS)) $(COMMON_OPTIONS)
 
-.PHONY: help setup browser iterate online generate convert train evaluate crossplay report show test test-fast chaos lint docs check-gpu-lock bench learn shy ablate smoke-smollm2 clean
+.PHONY: help setup browser iterate online generate convert train evaluate crossplay report show test test-fast chaos lint docs check-gpu-lock bench same learn shy ablate smoke-smollm2 clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -88,6 +89,9 @@ check-gpu-lock: ## install requirements/gpu.txt afresh and import what a run imp
 
 bench: $(READY) ## measure throughput, waste and overhead; prints one line of JSON a benchmark
 	$(BIN)/python -m bench $(ARGS)
+
+same: $(READY) ## does this code play, convert and (ARGS=--train) train as revision AS=HEAD did?
+	$(BIN)/python -m bench.same_as $(AS) $(ARGS)
 
 learn: $(READY) ## does held-out reward rise? SEEDS=3 trainings; what muting costs, beside it
 	$(BIN)/python -m bench.learn --seeds $(SEEDS) $(ARGS)

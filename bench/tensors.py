@@ -1,0 +1,32 @@
+"""Writes the rows of a parquet file as the trainer gets them: `python bench/tensors.py train.parquet tensors.npz`.
+
+`same_as` runs this file with the modules of an earlier revision, and with those of this one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+
+from selfplay_pipeline.train.verl_ext.replay import trajectory_fields
+
+try:
+    from selfplay_pipeline.convert.rows import row_tensors
+except ImportError:  # `same_as.TENSORS_NOW` says what stands for these
+    row_tensors = None
+
+arrays = defaultdict(list)
+for row in pq.read_table(sys.argv[1]).to_pylist():
+    fields = trajectory_fields(row)
+    tensors = {f"verl/{name}": value for name, value in fields.items() if torch.is_tensor(value)}
+    tensors["verl/ones"] = torch.ones_like(fields["input_ids"])
+    if row_tensors is not None:
+        tensors |= {f"row/{name}": value for name, value in row_tensors(row, 0).items()}
+    for name, value in tensors.items():
+        arrays[name].append(value.numpy())
+        arrays[f"{name}/shape"].append(np.array(value.shape))
+np.savez(sys.argv[2], **{name: np.concatenate(values) for name, values in arrays.items()})
