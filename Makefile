@@ -73,10 +73,12 @@ test-fast: $(READY) ## the tests that need no server and no training
 chaos: $(READY) ## bad inputs and faults against the real commands: how many are handled (options in ARGS)
 	$(BIN)/python -m chaos $(ARGS)
 
-lint: $(READY) ## ruff and mypy
+lint: $(READY) ## ruff, mypy, and the two rules of the architecture
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python bin/check_words.py
 
 check-gpu-lock: ## install requirements/gpu.txt afresh and import what a run imports; needs no GPU, but 11 GB
 	bin/check_gpu_lock.sh

@@ -22,11 +22,9 @@ import typer
 
 from bench import command
 from selfplay_pipeline.config import Config, load_config
-from selfplay_pipeline.evaluate.bootstrap import Interval, Totals, contrast
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
 from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, run_evaluate, totals_of
 from selfplay_pipeline.evaluate.states import (
-    ABOUT_OWN_VIEW,
     StateSet,
     count_shared,
     held_out_states,
@@ -34,8 +32,10 @@ from selfplay_pipeline.evaluate.states import (
     states_in,
 )
 from selfplay_pipeline.files import write_json
+from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.iterate.run import run_iterate
+from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 from selfplay_pipeline.servers import Servers
 from selfplay_pipeline.small_files import read_json
 
@@ -44,7 +44,7 @@ STATE_SEED = 1
 """The set-up was tuned on held-out states of seed 0."""
 MOST_ILLEGAL = 0.01
 """Rise of illegal actions a game that its interval must exclude."""
-NOT_SHOWN = f"that the policy learned to cooperate by talking: {ABOUT_OWN_VIEW}"
+NOT_SHOWN = f"that the policy learned to cooperate by talking: {MatchingGame.about_lines}"
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,7 @@ def _checkpoints(plan: Plan) -> dict[str, str]:
 
 
 def _results(plan: Plan, seconds: dict[int, float]) -> dict[str, Any]:
+    game = make_game(plan.config.game)
     before = {mode: plan.totals("before", str(plan.config.model), mode) for mode in ("sampled", "greedy")}
     muted_before = plan.totals("before", str(plan.config.model), "sampled", mute=True)
     per_seed = {}
@@ -138,6 +139,7 @@ def _results(plan: Plan, seconds: dict[int, float]) -> dict[str, Any]:
         after = {mode: plan.totals(name, checkpoint, mode) for mode in ("sampled", "greedy")}
         muted = plan.totals(name, checkpoint, "sampled", mute=True)
         games = [plan.run_dir(seed) / f"iter_{n}" / "selfplay_games.jsonl" for n in range(1, plan.iterations + 1)]
+        played = set[str]().union(*(states_in(game, path) for path in games))
         per_seed[str(seed)] = {
             "after": {mode: _dump(totals.intervals()) for mode, totals in after.items()},
             "difference": {mode: _dump(contrast([(1, after[mode]), (-1, before[mode])])) for mode in after},
@@ -145,7 +147,7 @@ def _results(plan: Plan, seconds: dict[int, float]) -> dict[str, Any]:
             "cost_of_muting_rise": _dump(
                 contrast([(1, after["sampled"]), (-1, muted), (-1, before["sampled"]), (1, muted_before)])
             ),
-            "states_shared_with_training": count_shared(plan.states, set().union(*map(states_in, games))),
+            "states_shared_with_training": count_shared(game, plan.states, played),
             "seconds": round(seconds[seed], 1),
             "curve": _curve(plan.run_dir(seed) / "metrics.jsonl"),
         }
@@ -155,7 +157,7 @@ def _results(plan: Plan, seconds: dict[int, float]) -> dict[str, Any]:
         "config": plan.config.model_dump(mode="json", exclude={"engine", "seed"}),
         "states": plan.states.name,
         "plays": plan.plays,
-        "references": _dump(references(plan.states, plan.config.game)),
+        "references": _dump(references(game, plan.states)),
         "before": {mode: _dump(totals.intervals()) for mode, totals in before.items()},
         "cost_of_muting_before": _dump(contrast([(1, before["sampled"]), (-1, muted_before)])),
         "seeds": per_seed,

@@ -18,9 +18,10 @@ import typer
 
 from bench import command
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.names import PAPERS, REVIEWERS
-from selfplay_pipeline.games.text import ParseError, parse_action
-from selfplay_pipeline.games.types import ActionKind
+from selfplay_pipeline.games.base import ParseError
+from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
+from selfplay_pipeline.games.matching.text import parse_action
+from selfplay_pipeline.games.tags import ActionKind
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "fast"))
 from proposal_corpus import BOARDS, HOSTILE, HOSTILE_SHARED, SHARED, Board, full_proposals

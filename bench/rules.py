@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
-from selfplay_pipeline.games.text import format_proposal
-from selfplay_pipeline.games.types import state_rng
+from selfplay_pipeline.games.base import state_rng
+from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.proposals import format_proposal
+from selfplay_pipeline.games.matching.rules import MatchingConfig
 
 SECONDS = 3.0
 

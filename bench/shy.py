@@ -22,12 +22,12 @@ from selfplay_pipeline.asking.analysis import analyse
 from selfplay_pipeline.asking.output import write
 from selfplay_pipeline.asking.sources import read
 from selfplay_pipeline.config import Config, load_config
-from selfplay_pipeline.evaluate.bootstrap import contrast
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate, totals_of
 from selfplay_pipeline.evaluate.states import StateSet, held_out_states, references
 from selfplay_pipeline.files import write_json
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.iterate.run import run_iterate
+from selfplay_pipeline.metrics.bootstrap import contrast
 from selfplay_pipeline.servers import Servers
 
 STATE_SEED = 1
@@ -50,7 +50,7 @@ def main(
         "command": shlex.join(["python", "-m", "bench.shy", *sys.argv[1:]]),
         "config": config.model_dump(mode="json", exclude={"engine", "seed"}),
         "states": held_out.name,
-        "references": {name: line.model_dump() for name, line in references(held_out, config.game).items()},
+        "references": {name: line.model_dump() for name, line in references(make_game(config.game), held_out).items()},
         "seeds": {},
     }
     for seed in range(1, seeds + 1):

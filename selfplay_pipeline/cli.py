@@ -92,7 +92,7 @@ app = typer.Typer(
     name="selfplay",
     cls=Commands,
     help="Teach a language model to cooperate in dialogue by playing against itself.\n\n"
-    "One policy holds both seats of DialOp's reviewer-matching game: SGLang plays, verl trains, again and again.\n"
+    "One policy holds every seat of a cooperative dialogue game: SGLang plays, verl trains, again and again.\n"
     "[generate] plays games to JSONL, [convert] makes two parquet rows a game, [train] runs verl's GRPO on them,\n"
     "[iterate] loops the three and evaluates; [train-online] plays while it trains, on games that it draws from\n"
     "[games]; [evaluate] and [crossplay] say how well checkpoints and scripted partners play; [report] and [show]\n"
@@ -135,7 +135,7 @@ ConfigFile = Annotated[
     str | None,
     typer.Option(
         "--config",
-        help="YAML file, or built-in: tiny (used without a GPU), default (DialOp's board; used with one), tiny4x4, "
+        help="YAML file, or built-in: tiny (used without a GPU), default (DialOp's sizes; used with one), tiny4x4, "
         "tiny_shy. A file builds on what would be used without it, or on the built-in that its key `base` names.",
     ),
 ]
@@ -657,6 +657,7 @@ def evaluate(
         default_folder,
         run_evaluate,
     )
+    from selfplay_pipeline.games.registry import make_game
     from selfplay_pipeline.ui import say_announced
     from selfplay_pipeline.ui_evaluate import show_differences, show_evaluation
 
@@ -678,7 +679,7 @@ def evaluate(
         terminal.result(one_line(job.plan()))
         return
     evaluation = _run(run_evaluate(settings, job))
-    show_evaluation(evaluation, job.output)
+    show_evaluation(evaluation, job.output, make_game(settings.game).about_lines)
     if compare is not None:
         show_differences(compare_with(settings, job, compare), compare)
     _fail_if_lost(sum(report.lost for report in evaluation.modes.values()))
@@ -761,7 +762,7 @@ def report(
         Path | None, typer.Option(help="HTML file [default: report.html in PATH]; with plots their folder [plots/].")
     ] = None,
     form: Annotated[
-        str, typer.Option("--format", help="html, or any of png, svg, pdf (for papers), joined by commas.")
+        str, typer.Option("--format", help="html, or any of png, svg, pdf (for print), joined by commas.")
     ] = "html",
 ) -> None:
     """Write one HTML file: curves with intervals, time and tokens, and games to read, filter and compare.
@@ -854,7 +855,7 @@ def tiny(
     output: Annotated[
         Path | None, typer.Option(help="Folder for the checkpoint [default: where the lesson's shipped model lies].")
     ] = None,
-    config: Annotated[str, typer.Option(help="YAML file or built-in whose board it learns: tiny, tiny4x4.")] = "tiny",
+    config: Annotated[str, typer.Option(help="YAML file or built-in whose game it learns: tiny, tiny4x4.")] = "tiny",
     lesson: Annotated[
         str, typer.Option(help="self-play, or shy: to hold player 0's seat opposite the shy partner, asking a little.")
     ] = "self-play",

@@ -24,7 +24,7 @@ def data(
         "data/games.jsonl"
     ),
     config: Annotated[
-        str, typer.Option(help="YAML file, or built-in: default (DialOp's board), tiny, tiny4x4.")
+        str, typer.Option(help="YAML file, or built-in: default (DialOp's sizes), tiny, tiny4x4.")
     ] = "default",
     seed: Annotated[int | None, typer.Option(min=0, help="Seeds the game states.")] = None,
     first_state: Annotated[int, typer.Option(min=0, max=LARGEST, help="Number of the first game state.")] = 0,

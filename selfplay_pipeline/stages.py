@@ -14,9 +14,8 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.states import StateSet, held_out_states
 from selfplay_pipeline.files import check_is_folder
 from selfplay_pipeline.folders import check_folder
-from selfplay_pipeline.games.partners import SCRIPTED
-from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.games.types import HELD_OUT, TRAIN, Game, State, state_rng
+from selfplay_pipeline.games.base import HELD_OUT, TRAIN, Game, State, state_rng
+from selfplay_pipeline.games.registry import SCRIPTED, make_game
 from selfplay_pipeline.generate.players import Player, PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord
 from selfplay_pipeline.generate.run import GenerateJob, run_generate
@@ -90,8 +89,8 @@ def plan_generate(config: Config, output: Path, seats: Sequence[str] = SELF_PLAY
     who = f"{config.model} plays" if tuple(seats) == SELF_PLAY else f"{config.model}: {seats[0]} and {seats[1]} play"
     partner = f"; {CHAT} is {config.partner.model} at {config.partner.endpoint}" if CHAT in seats else ""
     return (
-        f"{who} {plays} games ({groups} states × {config.generate.plays_per_state} plays, board "
-        f"{config.game.size}×{config.game.size}) with {config.engine.kind} to {output}: "
+        f"{who} {plays} games ({groups} states × {config.generate.plays_per_state} plays, "
+        f"{make_game(config.game).describe()}) with {config.engine.kind} to {output}: "
         f"{seats.count(POLICY) * plays} rows at most{partner}"
     )
 
@@ -112,7 +111,7 @@ def check_players(names: Iterable[str]) -> None:
             continue
         if "/" not in name and not Path(name).exists():
             raise UserError(
-                f"no scripted partner or checkpoint {name!r}; scripted partners: {', '.join(SCRIPTED)}; "
+                f"no scripted partner or checkpoint {name!r}; scripted partners: {', '.join(sorted(SCRIPTED))}; "
                 f"{CHAT!r} is the chat model of the section `partner`"
             )
         check_checkpoint(name)
@@ -314,7 +313,7 @@ def online_games(config: Config, out: Path, num_train: int, num_test: int, *, pe
 
 
 def sample_held_out(config: Config, count: int, space: int = HELD_OUT) -> StateSet:
-    """Held-out states of the configuration's game, with a progress bar: large boards take long to find."""
+    """Held-out states of the configuration's game, with a progress bar: those of large games take long to find."""
     with progress("sampling held-out states", brief=True) as report:
         return held_out_states(
             make_game(config.game),
@@ -338,6 +337,8 @@ def train_online(config: Config, output: Path, games: Path | None = None) -> Onl
     check_folder(output, "train-online")
     check_checkpoint(model)
     check_trainable(config)
+    if not make_game(config.game).shared_reward:
+        raise UserError("train-online: the seats of this game have rewards of their own; train with `selfplay iterate`")
     if config.engine.server_url:
         raise UserError("engine.server_url: verl starts the servers of online training itself; leave it out")
     check_online(config)

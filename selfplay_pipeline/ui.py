@@ -26,9 +26,9 @@ from rich.table import Table
 from rich.text import Text
 
 from selfplay_pipeline.command_line import announced, program
-from selfplay_pipeline.evaluate.figures import LABELS
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.harmless import one_line
+from selfplay_pipeline.metrics.figures import figures_of as known_figures
 from selfplay_pipeline.small_files import read_object
 from selfplay_pipeline.terminal import Terminal
 
@@ -228,9 +228,11 @@ def show_online(result: OnlineResult) -> None:
     table = Table(title=f"{result.steps} steps on {result.games} games", box=None, padding=(0, 2, 0, 0))
     for name in ("held-out states", "before", "after"):
         table.add_column(name, justify="left" if name == "held-out states" else "right")
-    for name, label in LABELS.items():
+    for name, figure in known_figures().items():
+        if name.startswith("illegal_"):
+            continue
         if result.before.get(name) is not None and result.after.get(name) is not None:
-            table.add_row(label, f"{result.before[name]:.3f}", f"{result.after[name]:.3f}")
+            table.add_row(figure.label, f"{result.before[name]:.3f}", f"{result.after[name]:.3f}")
     show = Terminal()
     show.print(table)
     times = f"{result.seconds_total:.0f} s"

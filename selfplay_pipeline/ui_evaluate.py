@@ -7,17 +7,20 @@ from pathlib import Path
 
 from rich.table import Table
 
-from selfplay_pipeline.evaluate.bootstrap import Interval
 from selfplay_pipeline.evaluate.crossplay import CrossPlay
-from selfplay_pipeline.evaluate.figures import LABELS
 from selfplay_pipeline.evaluate.run import Evaluation, Mode
-from selfplay_pipeline.evaluate.states import ABOUT_OWN_VIEW
 from selfplay_pipeline.harmless import one_line
+from selfplay_pipeline.metrics.bootstrap import Interval
+from selfplay_pipeline.metrics.figures import rows_of
 from selfplay_pipeline.terminal import Terminal
 
 
-def show_evaluation(evaluation: Evaluation, folder: Path) -> None:
-    """Every figure with its interval, one column for each way to sample, and the reference lines."""
+def show_evaluation(evaluation: Evaluation, folder: Path, about_lines: str) -> None:
+    """Every figure with its interval, one column for each way to sample, and the reference lines.
+
+    Args:
+        about_lines: what a reader must know about these.
+    """
     with_whom = "itself" if evaluation.opponent == "self" else evaluation.opponent
     muted = ", messages muted" if evaluation.mute else ""
     title = f"{evaluation.player} with {with_whom} on {evaluation.states}{muted}"
@@ -30,8 +33,9 @@ def show_evaluation(evaluation: Evaluation, folder: Path) -> None:
     console = Terminal()
     console.print(table)
     lines = ", ".join(f"{name.replace('_', ' ')} {interval}" for name, interval in evaluation.references.items())
+    about = f"({about_lines})\n" if about_lines else ""
     written = one_line(f"written to {folder / 'evaluation.json'}")
-    console.print(f"rewards on the same states: {lines}\n({ABOUT_OWN_VIEW})\n{written}", soft_wrap=True)
+    console.print(f"rewards on the same states: {lines}\n{about}{written}", soft_wrap=True)
 
 
 def show_differences(differences: Mapping[Mode, Mapping[str, Interval]], earlier: Path) -> None:
@@ -64,12 +68,6 @@ def _figures_table(title: str, columns: Mapping[Mode, Mapping[str, Interval]]) -
     table.add_column("mean [95 % interval]")
     for mode in columns:
         table.add_column(mode, no_wrap=True)
-    names = dict.fromkeys(name for figures in columns.values() for name in figures)
-    kinds = [name for name in names if name not in LABELS]
-    for name in [name for label in LABELS for name in (label, *(kinds if label == "illegal" else []))]:
-        found = [figures.get(name) for figures in columns.values()]
-        if not any(found) or (name not in LABELS and not any(interval and interval.value for interval in found)):
-            continue
-        label = LABELS.get(name, f"  {name.removeprefix('illegal_').replace('_', ' ')}")
-        table.add_row(label, *("–" if interval is None else str(interval) for interval in found))
+    for label, cells in rows_of(list(columns.values())):
+        table.add_row(label, *("–" if interval is None else str(interval) for interval in cells))
     return table

@@ -12,7 +12,7 @@ from selfplay_pipeline.asking import statistics
 from selfplay_pipeline.asking.human import HumanReference, human_reference
 from selfplay_pipeline.asking.sources import Dialogues
 from selfplay_pipeline.asking.statistics import MIN_STATES, Bin, Step, Trend
-from selfplay_pipeline.evaluate.bootstrap import Interval
+from selfplay_pipeline.metrics.bootstrap import Interval
 
 TRENDS = {
     "questions": "questions per dialogue",
@@ -42,7 +42,7 @@ class Analysis(BaseModel):
 
     Attributes:
         lost: dialogues left out because a machine failed.
-        human: figures of human pairs, for dialogues on their board.
+        human: figures of human pairs, for dialogues on states like theirs.
         overall: figures of all steps together.
         correlations: of questions with reward, within steps and within game states.
     """
@@ -81,7 +81,7 @@ def analyse(found: Dialogues) -> Analysis:
         source=str(found.path), unit=found.unit, dialogues=len(records), lost=found.lost, verdicts=sentences,
         trends=trends, correlations=correlations, overall=overall, steps=steps,
         reward_by_questions=statistics.reward_by_questions(records),
-        human=human_reference() if found.dialops_board else None,
+        human=human_reference(found.comparable) if found.comparable is not None else None,
     )  # fmt: skip
 
 

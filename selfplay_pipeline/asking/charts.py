@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from selfplay_pipeline.asking.analysis import Analysis
 from selfplay_pipeline.asking.statistics import LABELS, Bin, Step
-from selfplay_pipeline.evaluate.bootstrap import Interval
+from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.report.charts import Chart, Series
 
 HUMANS = "humans (8×8)"

@@ -1,27 +1,19 @@
-"""How humans ask: DialOp's games of human pairs, counted as the policy's dialogues are."""
+"""How people ask: their games, counted as the policy's dialogues are."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
 from selfplay_pipeline.asking.records import DialogueRecord
 from selfplay_pipeline.asking.statistics import figures_of
-from selfplay_pipeline.evaluate.bootstrap import Interval
-from selfplay_pipeline.games.matching import MatchingGame
-from selfplay_pipeline.games.questions import Said, asking
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.base import Game, HumanPlay
+from selfplay_pipeline.metrics.bootstrap import Interval
 
-GAMES = Path(__file__).parents[2] / "data" / "dialop" / "optimization_human.jsonl"
-COUNTED = (
-    "games between two humans on 8×8 boards (data/dialop), each looked at from both seats, counted by the rules of "
-    "games/questions.py like the policy's dialogues; neither human was shy"
-)
+FINISHED = "finished"
+"""Stands for the status of a game between people, whose record does not name it."""
 
 
 class HumanReference(BaseModel):
@@ -31,7 +23,7 @@ class HumanReference(BaseModel):
     the games' shares.
     """
 
-    counted: str = COUNTED
+    counted: str
     games: int
     messages: int
     with_question_mark: float
@@ -39,37 +31,35 @@ class HumanReference(BaseModel):
     figures: dict[str, Interval]
 
 
-def human_reference(path: Path = GAMES) -> HumanReference | None:
-    """Read DialOp's games; None where the file is not at hand."""
-    if not path.exists():
+def human_reference(game: Game) -> HumanReference | None:
+    """Figures of the games that people played; None where there are none."""
+    plays = list(game.human_plays())
+    if not plays:
         return None
-    records: list[DialogueRecord] = []
-    shares, marked, messages = [], 0, 0
-    for number, line in enumerate(path.read_text().splitlines()):
-        game = json.loads(line)
-        said = [entry for entry in game["action_log"] if entry["type"] == "message"]
-        turns = [Said(entry["player"], entry["message"]["data"]) for entry in said]
-        marks = sum("?" in turn.text for turn in turns)
-        shares.append(marks / max(1, len(turns)))
-        marked, messages = marked + marks, messages + len(turns)
-        records += _from_both_seats(number, game, turns)
+    marks = [sum("?" in turn.text for turn in play.turns) for play in plays]
+    messages = [len(play.turns) for play in plays]
+    records = [record for number, play in enumerate(plays) for record in _from_each_seat(game, number, play)]
     return HumanReference(
-        games=len(shares),
-        messages=messages,
-        with_question_mark=marked / messages,
-        with_question_mark_mean_of_games=sum(shares) / len(shares),
+        counted=game.about_humans,
+        games=len(plays),
+        messages=sum(messages),
+        with_question_mark=sum(marks) / sum(messages),
+        with_question_mark_mean_of_games=sum(
+            marked / max(1, count) for marked, count in zip(marks, messages, strict=True)
+        )
+        / len(plays),
         figures=figures_of(records),
     )
 
 
-def _from_both_seats(number: int, game: dict[str, Any], turns: Sequence[Said]) -> list[DialogueRecord]:
-    state = MatchingGame().load_state(game)
-    fixed: dict[str, Any] = {
-        "step": 0,
-        "game_id": f"human-{number}",
-        "group": number,
-        "reward": game["proposal_reward"] / state.best,
-        "status": Status.AGREED.value,
-        "turns": len(game["action_log"]),
-    }
-    return [DialogueRecord(**fixed, **asdict(asking(turns, state, seat))) for seat in (0, 1)]
+def _from_each_seat(game: Game, number: int, play: HumanPlay) -> Iterator[DialogueRecord]:
+    for seat in range(game.num_players):
+        yield DialogueRecord(
+            step=0,
+            game_id=f"human-{number}",
+            group=number,
+            reward=play.reward,
+            status=FINISHED,
+            turns=play.num_turns,
+            **asdict(game.asking(play.state, play.turns, seat)),
+        )

@@ -22,7 +22,7 @@ FILE_NAME = "dialogues.jsonl"
 class DialogueRecord(BaseModel):
     """Counts of one dialogue, from the policy's seat.
 
-    The fields from `messages` on are those of `games.questions.Asking`.
+    The fields from `messages` on are those of `games.base.Asking`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -35,26 +35,26 @@ class DialogueRecord(BaseModel):
     reward: float = Field(ge=0, le=1, allow_inf_nan=False)
     """Normalised; 0 unless agreed."""
     status: str
-    """How it ended, as `games.types.Status` has it."""
+    """How it ended, a `games.base.Status`, or one of the game's goals."""
     turns: Count
     """Of both players."""
     dialops_board: bool | None = None
-    """Whether the board is DialOp's, so that its human pairs can be compared with; None in logs of earlier versions."""
+    """Whether people have played states of the same configuration; None in logs of earlier versions."""
     messages: Count
     """The policy's."""
     questions: Count
     """Messages that ask."""
     specific: Count
-    """Questions that name a reviewer–paper pair."""
+    """Questions for a fact of the state."""
     pairs: Count
-    """Different pairs asked for."""
+    """Different facts asked for."""
     repeated: Count
-    """Specific questions that ask only for pairs asked before."""
+    """Specific questions that ask only for facts asked before."""
     learned: Count
-    """Cells unseen by the policy that the partner told after being asked."""
+    """Facts hidden from the policy that the partner told after being asked."""
     partner_messages: Count
     leaks: Count
-    """Messages of the partner that told a score nobody had asked for."""
+    """Messages of the partner that told a fact nobody had asked for."""
 
     @model_validator(mode="after")
     def _parts_of_a_whole(self) -> DialogueRecord:

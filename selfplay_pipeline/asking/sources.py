@@ -8,10 +8,8 @@ from pathlib import Path
 
 from selfplay_pipeline.asking.records import FILE_NAME, DialogueRecord, read_dialogues
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.evaluate.states import is_dialops_board
-from selfplay_pipeline.games.matching import MatchingGame
-from selfplay_pipeline.games.questions import asking
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.base import Game, Status
+from selfplay_pipeline.games.registry import FIRST_GAME, game_named, make_game
 from selfplay_pipeline.generate.records import POLICY, PlayRecord
 from selfplay_pipeline.iterate.manifest import RunDirectory
 from selfplay_pipeline.report.scan import plays
@@ -25,14 +23,14 @@ class Dialogues:
     Attributes:
         unit: what a step is, for people.
         lost: dialogues left out because a machine failed.
-        dialops_board: all were played on DialOp's board, so that they can be compared with its human pairs.
+        comparable: the game, where people have played states of the same configuration.
     """
 
     path: Path
     unit: str
     records: list[DialogueRecord]
     lost: int
-    dialops_board: bool = False
+    comparable: Game | None = None
 
 
 def read(path: Path) -> Dialogues:
@@ -45,17 +43,17 @@ def read(path: Path) -> Dialogues:
         raise UserError(f"{path}: no such folder; give the log directory, or a run directory of `selfplay iterate`")
     if (path / FILE_NAME).exists():
         unit, records = "training step", list(read_dialogues(path / FILE_NAME))
-        dialops_board = all(record.dialops_board for record in records)
+        comparable = game_named(FIRST_GAME) if all(record.dialops_board for record in records) else None
     else:
         unit, records = "iteration", list(_run(path))
-        dialops_board = _on_dialops_board(path)
+        comparable = _comparable(path)
     kept = [record for record in records if record.status != Status.ENGINE_FAILURE]
     if not kept:
         raise UserError(
             f"{path}: no dialogue in it (yet); expected {FILE_NAME} of slime's log hook, or "
             "iter_1/selfplay_games.jsonl of `selfplay iterate`, with dialogues that did not all fail"
         )
-    return Dialogues(path, unit, kept, len(records) - len(kept), dialops_board)
+    return Dialogues(path, unit, kept, len(records) - len(kept), comparable)
 
 
 def _run(path: Path) -> Iterator[DialogueRecord]:
@@ -70,16 +68,19 @@ def _run(path: Path) -> Iterator[DialogueRecord]:
                 yield from dialogues_of(record, number)
 
 
-def _on_dialops_board(path: Path) -> bool:
+def _comparable(path: Path) -> Game | None:
+    """The game of a run, if people have played states like all of the run's."""
     run = RunDirectory(path)
     games = [run.games(number) for number in run.numbers() if run.games(number).exists()]
     configs = [GamesFile(path, "training", "").game_config() for path in games]
-    return all(config is not None and is_dialops_board(config) for config in configs)
+    played = [make_game(config) for config in configs if config is not None]
+    return played[0] if played and len(played) == len(configs) and all(game.known_lines() for game in played) else None
 
 
 def dialogues_of(record: PlayRecord, step: int) -> Iterator[DialogueRecord]:
     """A play from each seat that the policy held."""
-    state = MatchingGame().load_state(record.state)
+    game = game_named(record.game)
+    state = game.load_state(record.state)
     for seat, name in enumerate(record.players):
         if name == POLICY:
             yield DialogueRecord(
@@ -87,7 +88,7 @@ def dialogues_of(record: PlayRecord, step: int) -> Iterator[DialogueRecord]:
                 game_id=record.game_id,
                 group=record.group_index,
                 reward=record.outcome.normalized_reward,
-                status=record.outcome.status.value,
+                status=record.outcome.status,
                 turns=record.outcome.num_turns,
-                **asdict(asking(record.turns, state, seat)),
+                **asdict(game.asking(state, record.turns, seat)),
             )

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from scipy.sparse import csr_array
 
 from selfplay_pipeline.asking.records import DialogueRecord
-from selfplay_pipeline.evaluate.bootstrap import CHUNK, RESAMPLES, Interval, Totals
+from selfplay_pipeline.metrics.bootstrap import CHUNK, RESAMPLES, Interval, Totals
 
 ALPHA = 0.05
 """Of every test and interval."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -9,12 +10,16 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from selfplay_pipeline.checkpoints import vocabulary_of
 from selfplay_pipeline.convert.parquet import read_rows
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, row_tensors
 from selfplay_pipeline.errors import UserError, first_line
 from selfplay_pipeline.files import write_text
-from selfplay_pipeline.games.matching import MatchingGame
+from selfplay_pipeline.games.base import read_state
+from selfplay_pipeline.games.registry import FIRST_GAME, game_named
 from selfplay_pipeline.generate.records import ChatMessage
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
@@ -54,16 +59,13 @@ def check_parquet(path: Path, model: str, *, thinking: bool = False) -> CheckRep
     report.lines.append(f"{len(rows)} rows: unmasked tokens decode to the assistant messages, in order")
     report.lines.append(f"{len(rows)} rows: masks, log-probs, verl's position ids, reward on the last own token")
     plays, groups = _check_groups(path, rows)
-    report.lines.append(f"{plays} plays: both perspectives have the same reward and game state")
+    report.lines.append(f"{plays} plays: all perspectives have the same game state, and one reward where they share it")
     report.lines.append(f"{groups} groups: one game state, two plays or more, rewards in [0, 1] over the state's best")
     write_text(path.with_suffix(".check.txt"), report.to_text())
     return report
 
 
 def _read(path: Path, vocabulary: int | None) -> list[dict[str, Any]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     for _ in read_rows(path, vocabulary):
         pass
     try:
@@ -126,7 +128,8 @@ def _check_tensors(where: str, row: dict[str, Any], pad_token_id: int) -> None:
 
 
 def _check_groups(path: Path, rows: list[dict[str, Any]]) -> tuple[int, int]:
-    game = MatchingGame()
+    facts = json.loads((pq.read_schema(path).metadata or {}).get(METADATA_KEY, b"{}"))
+    game, shared = game_named(facts.get("game", FIRST_GAME)), facts.get("shared_reward", True)
     plays: dict[tuple[int, int], set[tuple[float, str]]] = defaultdict(set)
     states: dict[int, set[str]] = defaultdict(set)
     for row in rows:
@@ -134,13 +137,13 @@ def _check_groups(path: Path, rows: list[dict[str, Any]]) -> tuple[int, int]:
         plays[info["index"], info["play"]].add((reward["normalized_reward"], reward["game_state"]))
         states[info["index"]].add(reward["game_state"])
     for (group, play), seen in plays.items():
-        if len(seen) != 1:
-            raise UserError(f"{path}: group {group} play {play}: the two perspectives differ in reward or state")
+        if len(seen if shared else {state for _, state in seen}) != 1:
+            raise UserError(f"{path}: group {group} play {play}: the perspectives differ in reward or state")
     for group, found in states.items():
         if len(found) != 1 or sum(index == group for index, _ in plays) < 2:
             raise UserError(f"{path}: group {group} has {len(found)} states, or fewer than two plays")
         try:
-            game.read_state(next(iter(found)))
+            read_state(game, next(iter(found)))
         except UserError as error:
             raise UserError(f"{path}: group {group}: field 'game_state': {error}; convert the games again") from None
     return len(plays), len(states)

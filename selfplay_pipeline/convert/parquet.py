@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA
 from selfplay_pipeline.errors import UserError, first_line
-from selfplay_pipeline.games.matching import MatchingGame
+from selfplay_pipeline.games.registry import MOST_SEATS
 from selfplay_pipeline.generate.records import SAME_REWARD, SCHEMA_VERSION
 from selfplay_pipeline.generate.streams import MAX_COUNT, Lists, Streams, first_fault
 from selfplay_pipeline.small_files import check_regular
@@ -49,6 +49,8 @@ class Rows:
     normalized_reward: NDArray[np.float64]
     sampling_temperature: NDArray[np.float64]
     streams: Streams
+    shared_reward: bool
+    """Whether the seats of a play have one reward."""
 
 
 def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
@@ -61,14 +63,14 @@ def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
         UserError: the file is missing, damaged or not ours, or a row is impossible; names file, row and field.
     """
     reader = _open(path)
-    _check_facts(path, reader.schema_arrow.metadata or {})
     _check_columns(path, reader.schema_arrow)
+    shared = _check_facts(path, reader.schema_arrow.metadata or {})
     temperature = None
     plays: list[tuple[NDArray[Any], ...]] = []
     columns = [*dict.fromkeys(NUMBERS.values()), TEMPERATURE, PROMPT, *STREAMS]
     first = 0
     for batch in _batches(path, reader, columns):
-        rows = _rows(path, first, batch)
+        rows = _rows(path, first, batch, shared)
         _check(path, first, rows, vocabulary)
         temperature = rows.sampling_temperature[0] if temperature is None else temperature
         others = np.flatnonzero(rows.sampling_temperature != temperature)
@@ -79,18 +81,18 @@ def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
         first += len(rows.index)
         yield rows
     if plays:
-        _check_plays(path, *map(np.concatenate, zip(*plays, strict=True)))
+        _check_plays(path, shared, *map(np.concatenate, zip(*plays, strict=True)))
 
 
-def _check_plays(path: Path, *columns: NDArray[Any]) -> None:
-    """Whether each seat of a play is there once, and all seats of a play have one reward."""
+def _check_plays(path: Path, shared: bool, *columns: NDArray[Any]) -> None:
+    """Whether each seat of a play is there once, and all seats of a play have one reward where they share it."""
     order = np.lexsort(columns[2::-1])  # keeps the order of rows that are alike
     groups, plays, seats, rewards = (column[order] for column in columns)
     same_play = (groups[1:] == groups[:-1]) & (plays[1:] == plays[:-1])
     for at in np.flatnonzero(same_play & (seats[1:] == seats[:-1]))[:1]:
         what = f"group {groups[at]}, play {plays[at]}, player {seats[at]} is in row {order[at]} too"
         raise _impossible(path, int(order[at + 1]), "extra_info", what)
-    for at in np.flatnonzero(same_play & (np.abs(np.diff(rewards)) > SAME_REWARD))[:1]:
+    for at in np.flatnonzero(same_play & shared & (np.abs(np.diff(rewards)) > SAME_REWARD))[:1]:
         what = f"{rewards[at + 1]}, but {rewards[at]} in another row of group {groups[at]}, play {plays[at]}"
         raise _impossible(path, int(order[at + 1]), "normalized_reward", what)
 
@@ -126,7 +128,8 @@ def _batches(path: Path, reader: pq.ParquetFile, columns: Sequence[str]) -> Iter
             yield batch
 
 
-def _check_facts(path: Path, metadata: dict[bytes, bytes]) -> None:
+def _check_facts(path: Path, metadata: dict[bytes, bytes]) -> bool:
+    """Check what the file says of itself. Returns whether the seats of a play share one reward."""
     try:
         facts = json.loads(metadata.get(METADATA_KEY, b"{}"))
     except (ValueError, RecursionError):
@@ -142,6 +145,7 @@ def _check_facts(path: Path, metadata: dict[bytes, bytes]) -> None:
     for key, neutral in NEUTRAL.items():
         if facts.get(key, neutral) != neutral:
             raise UserError(f"{path}: sampled with {key}={facts[key]}; the log-probs ignore it, sample without")
+    return facts.get("shared_reward", True) is True
 
 
 def _check_columns(path: Path, schema: pa.Schema) -> None:
@@ -163,7 +167,7 @@ def _check_column(path: Path, name: str, theirs: pa.Schema, ours: pa.Schema) -> 
         raise UserError(f"{path}: column {name!r} is {found}, not {expected}; was it written by `selfplay convert`?")
 
 
-def _rows(path: Path, first: int, batch: pa.RecordBatch) -> Rows:
+def _rows(path: Path, first: int, batch: pa.RecordBatch, shared: bool) -> Rows:
     numbers = {}
     for name in (*NUMBERS, TEMPERATURE):
         column = batch.column(NUMBERS.get(name, name))
@@ -183,7 +187,7 @@ def _rows(path: Path, first: int, batch: pa.RecordBatch) -> Rows:
             row = first + int(np.searchsorted(offsets, at, side="right")) - 1
             raise _impossible(path, row, name, "an entry is null")
         lists[name] = Lists(values.to_numpy(), offsets)
-    return Rows(**numbers, streams=Streams(**lists))
+    return Rows(**numbers, streams=Streams(**lists), shared_reward=shared)
 
 
 def _check_nulls(path: Path, first: int, name: str, values: pa.Array) -> None:
@@ -192,7 +196,7 @@ def _check_nulls(path: Path, first: int, name: str, values: pa.Array) -> None:
 
 
 def _check(path: Path, first: int, rows: Rows, vocabulary: int | None) -> None:
-    seats = MatchingGame.num_players  # a row does not say how many there are
+    seats = MOST_SEATS  # a row does not say how many there are
     for field, least, below, expected in (
         ("index", 0, MAX_COUNT, f"0 to {MAX_COUNT - 1}"),
         ("plays_per_state", 1, MAX_COUNT, f"1 to {MAX_COUNT - 1}"),

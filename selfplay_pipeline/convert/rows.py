@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.base import Status
+from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.records import PlayRecord
 
 if TYPE_CHECKING:
     import torch
 
-DATA_SOURCE = "dialop_matching_selfplay"
 AGENT_NAME = "selfplay"
 METADATA_KEY = b"selfplay"
 
@@ -55,7 +55,7 @@ SCHEMA = pa.schema(
 
 def play_to_rows(record: PlayRecord, plays_per_state: int) -> list[dict[str, Any]]:
     """The rows of one play: none after an engine failure, none for a seat that never sampled a token."""
-    if record.outcome.status is Status.ENGINE_FAILURE:
+    if record.outcome.status == Status.ENGINE_FAILURE:
         return []
     state = json.dumps(record.state, separators=(",", ":"))
     rows = []
@@ -65,14 +65,14 @@ def play_to_rows(record: PlayRecord, plays_per_state: int) -> list[dict[str, Any
         messages = [{"role": message.role, "content": message.content} for message in seat.messages]
         rows.append(
             {
-                "data_source": DATA_SOURCE,
+                "data_source": game_named(record.game).data_source,
                 "prompt": messages[: seat.num_prompt_messages],
                 "messages": messages,
                 "agent_name": AGENT_NAME,
                 "reward_model": {
                     "style": "rule",
                     "ground_truth": str(record.outcome.best),
-                    "normalized_reward": record.outcome.normalized_reward,
+                    "normalized_reward": record.outcome.reward_of(seat.player_index),
                     "game_state": state,
                 },
                 "extra_info": {
@@ -81,7 +81,7 @@ def play_to_rows(record: PlayRecord, plays_per_state: int) -> list[dict[str, Any
                     "player_index": seat.player_index,
                     "play": record.play,
                     "plays_per_state": plays_per_state,
-                    "status": record.outcome.status.value,
+                    "status": record.outcome.status,
                     "num_turns": record.outcome.num_turns,
                 },
                 "prompt_ids": seat.prompt_ids,

@@ -15,12 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from selfplay_pipeline.convert.plays import check_play
+from selfplay_pipeline.convert.plays import check_tokens
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, play_to_rows
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import locked, replacing, write_text
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.base import Status
+from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.records import CHECKED, READ_AT_ONCE, SCHEMA_VERSION, PlayRecord, parse_play, read_lines
+from selfplay_pipeline.metrics.signal import has_signal
 
 PLAYS_PER_WRITE = 256
 STREAM_CODES = {"prompt_ids": "i", "response_ids": "i", "response_mask": "b", "response_logprobs": "f"}
@@ -80,6 +82,9 @@ class _Index:
     groups: array[int] = field(default_factory=lambda: array("q"))
     plays: array[int] = field(default_factory=lambda: array("q"))
     rewards: array[float] = field(default_factory=lambda: array("d"))
+    game: str = ""
+    shared: bool = True
+    """Whether all seats of a play have one reward; else `rewards` holds one for each seat of each play."""
     spoken: bool = False
     """Whether any play gives a row."""
     statuses: Counter[str] = field(default_factory=Counter)
@@ -128,7 +133,7 @@ def _first_pass(games: Path, report: ConvertReport, skip_bad: bool, on_bytes: Ca
             continue
         try:
             record = parse_play(line)
-            written = check_play(record)
+            check_tokens(record)
         except ValueError as error:
             where = f"{games}:{number}: {error}"
             if not skip_bad:
@@ -137,17 +142,21 @@ def _first_pass(games: Path, report: ConvertReport, skip_bad: bool, on_bytes: Ca
             continue
         report.plays += 1
         sampling = _check_sampling(games, number, record, sampling)
+        written = json.dumps(record.state, sort_keys=True)
         state = hashlib.blake2b(written.encode(), digest_size=8).digest()
         if index.states.setdefault(record.group_index, state) != state:
             raise UserError(f"{games}:{number}: field 'state': group {record.group_index} has two different states")
-        if record.outcome.status is Status.ENGINE_FAILURE:
+        if record.outcome.status == Status.ENGINE_FAILURE:
             report.engine_failures += 1
             continue
         index.offsets.append(start)
         index.groups.append(record.group_index)
         index.plays.append(record.play)
-        index.rewards.append(record.outcome.normalized_reward)
-        index.statuses[record.outcome.status.value] += 1
+        game = game_named(record.game)
+        index.shared = game.shared_reward
+        index.rewards.extend(record.outcome.reward_of(seat) for seat in range(1 if index.shared else game.num_players))
+        index.statuses[record.outcome.status] += 1
+        index.game = record.game
         index.spoken = index.spoken or any(seat.response_ids for seat in record.trajectories)
     report.temperature = sampling or 0.0
     return index
@@ -174,7 +183,7 @@ def _plan(
     games: Path, index: _Index, report: ConvertReport, val_fraction: float, seed: int
 ) -> tuple[list[int], set[int]]:
     groups, plays = np.array(index.groups, dtype=np.int64), np.array(index.plays, dtype=np.int64)
-    rewards = np.array(index.rewards)
+    rewards = np.array(index.rewards).reshape(len(groups), -1)  # (plays, 1 or seats)
     if not len(groups):
         raise UserError(f"{games}: holds no finished play; `selfplay generate` writes them")
     if not index.spoken:
@@ -195,10 +204,10 @@ def _plan(
             f"{games}: one play per state. Both players of a play get the same reward, so a group of one play has no "
             "spread and GRPO's advantages are all zero; generate with --plays-per-state 2 or more"
         )
-    spread = np.maximum.reduceat(rewards, starts) > np.minimum.reduceat(rewards, starts)
+    flat = [not any(map(has_signal, of_group.T.tolist())) for of_group in np.split(rewards, starts[1:])]
     kept = names[counts > 1]
     report.single_play_groups_dropped = int((counts == 1).sum())
-    report.groups_without_signal = int((~spread & (counts > 1)).sum())
+    report.groups_without_signal = int((np.array(flat) & (counts > 1)).sum())
     report.groups = len(kept)
     report.plays_per_state = int(plays.max()) + 1
     shuffled = np.random.default_rng(seed).permutation(kept)
@@ -225,6 +234,8 @@ def _second_pass(
 ) -> None:
     facts = {
         "schema_version": SCHEMA_VERSION,
+        "game": index.game,
+        "shared_reward": index.shared,
         "temperature": report.temperature,
         "plays_per_state": report.plays_per_state,
     }

@@ -9,14 +9,14 @@ from pydantic import BaseModel, ConfigDict
 
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.evaluate.bootstrap import Interval
-from selfplay_pipeline.evaluate.figures import Seating, Tally
 from selfplay_pipeline.evaluate.pairing import Pairing, check_names, play_pairing
 from selfplay_pipeline.evaluate.states import StateSet
+from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.files import write_text
 from selfplay_pipeline.folders import check_folder
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_games
+from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.preflight import check_play
 from selfplay_pipeline.servers import Servers
 from selfplay_pipeline.stages import is_checkpoint

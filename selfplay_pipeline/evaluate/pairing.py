@@ -10,8 +10,8 @@ from typing import Any
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.states import StateSet
+from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.games.types import Status
 from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import POLICY
 from selfplay_pipeline.generate.run import GenerateJob

@@ -11,15 +11,15 @@ from pydantic import BaseModel, ConfigDict
 
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.evaluate.bootstrap import Interval, Totals, contrast
-from selfplay_pipeline.evaluate.figures import Seating, Tally
 from selfplay_pipeline.evaluate.pairing import Pairing, check_names, comparable, play_pairing
 from selfplay_pipeline.evaluate.states import StateSet, references
+from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.files import write_text
 from selfplay_pipeline.folders import check_folder
+from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.games.types import Status
 from selfplay_pipeline.generate.records import read_games
+from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 from selfplay_pipeline.preflight import check_play
 from selfplay_pipeline.servers import Servers
 from selfplay_pipeline.small_files import read_object
@@ -157,7 +157,7 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
         temperature=config.generate.temperature,
         mute=config.game.mute,
         modes=reports,
-        references=references(job.states, config.game),
+        references=references(make_game(config.game), job.states),
     )
     write_text(job.output / "evaluation.json", evaluation.model_dump_json(indent=2) + "\n")
     return evaluation

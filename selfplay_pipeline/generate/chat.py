@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from selfplay_pipeline.games.types import Opening
+from selfplay_pipeline.games.base import Opening
 from selfplay_pipeline.generate.control import after_thought, without_control
 from selfplay_pipeline.generate.play import Reply
 from selfplay_pipeline.generate.players import Place

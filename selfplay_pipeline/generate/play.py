@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from selfplay_pipeline.engines.types import EngineError
-from selfplay_pipeline.games.types import ActionKind, Session, Status
+from selfplay_pipeline.games.base import Session, Status
 from selfplay_pipeline.generate.records import Trajectory, TurnRecord
 
 
@@ -79,14 +79,4 @@ class Play:
         step = self.session.step(reply.text, cut=reply.cut)
         for seat, observation in zip(self.seats, step.observations, strict=True):
             seat.observe(observation)
-        self.turns.append(
-            TurnRecord(
-                player=player,
-                text=reply.text,
-                action=ActionKind(step.action.kind),
-                proposal=list(step.action.proposal) if step.action.proposal else None,
-                error=step.error,
-                error_kind=step.error_kind,
-                finish_reason=reply.finish_reason,
-            )
-        )
+        self.turns.append(TurnRecord.of(player, reply.text, step, reply.finish_reason))

@@ -10,9 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from selfplay_pipeline.engines.types import Engine, EngineError, FinishReason, SamplingParams
-from selfplay_pipeline.games.partners import SCRIPTED
-from selfplay_pipeline.games.scripted import PlayerView, ScriptedPlayer, player_view
-from selfplay_pipeline.games.types import SEATS, Opening
+from selfplay_pipeline.games.base import SEATS, Game, Opening, ScriptedPlayer
 from selfplay_pipeline.generate.play import ContextFull, Reply, Seat
 from selfplay_pipeline.generate.records import POLICY, ChatMessage, PolicyRecord, Trajectory
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
@@ -24,8 +22,10 @@ class Place:
 
     opening: Opening
     """What the player reads before anything was said."""
-    view: Callable[[], PlayerView]
-    """What it knows when it is its turn, as data."""
+    view: Callable[[], Any]
+    """What it knows when it is its turn, as data for the game's scripted players."""
+    script: Callable[[str], ScriptedPlayer]
+    """The game's scripted player of a name."""
     player: int
     key: str
     """Names this seat of this play."""
@@ -33,11 +33,12 @@ class Place:
     """Names the random stream of this seat of this play."""
 
     @classmethod
-    def at(cls, session: Any, player: int, game_id: str, seed: tuple[int, ...]) -> Place:
-        """A seat of a play: it shows its holder nothing of the partner's table."""
+    def at(cls, game: Game, session: Any, player: int, game_id: str, seed: tuple[int, ...]) -> Place:
+        """A seat of a play: it shows its holder nothing of what only others know."""
         return cls(
             opening=session.opening(player),
-            view=partial(player_view, session, player),
+            view=partial(game.view, session, player),
+            script=game.players.__getitem__,
             player=player,
             key=f"{game_id}-{player}",
             seed=(SEATS, *seed, player),
@@ -119,12 +120,12 @@ class PolicySeat:
 
 @dataclass(frozen=True)
 class Scripted:
-    """A scripted partner by its name in `SCRIPTED`."""
+    """A scripted player of the game by its name."""
 
     name: str
 
     def sit(self, place: Place) -> ScriptedSeat:
-        return ScriptedSeat(SCRIPTED[self.name], place.view, np.random.default_rng(place.seed))
+        return ScriptedSeat(place.script(self.name), place.view, np.random.default_rng(place.seed))
 
 
 @dataclass
@@ -132,7 +133,7 @@ class ScriptedSeat:
     """It reads what it knows as data, so that it needs no observations."""
 
     script: ScriptedPlayer
-    view: Callable[[], PlayerView]
+    view: Callable[[], Any]
     rng: np.random.Generator
     prompt_tokens: int = 0
     cached_tokens: int = 0

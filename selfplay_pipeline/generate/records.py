@@ -6,7 +6,9 @@ import json
 from array import array
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -15,14 +17,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from selfplay_pipeline.engines.types import ROUNDING
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import explain
-from selfplay_pipeline.games.types import ActionKind, ErrorKind, Status
+from selfplay_pipeline.games.base import CUT, INVALID, SAME_SCORE, Game, Outcome, State, Status, Step
+from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.streams import LEAST_LOGPROB, MAX_COUNT, Fault, Lists, Streams, first_fault
 from selfplay_pipeline.small_files import check_regular
 
 SCHEMA_VERSION: Literal[1] = 1
 POLICY = "policy"
 """Name of the player whose trajectories are recorded."""
-SAME_REWARD = 1e-6
+SAME_REWARD = SAME_SCORE
 """Rewards closer than this are alike."""
 READ_AT_ONCE = 1 << 20
 """Bytes; some lines, of which Python's own 8 kB hold none."""
@@ -53,15 +56,29 @@ class TurnRecord(_Record):
 
     player: Count
     text: str
-    action: ActionKind
-    """What the text was understood as."""
-    proposal: list[tuple[int, int]] | None = None
-    """(reviewer, paper) pairs of a legal proposal."""
+    action: str
+    """What the text was understood as: one of the game's actions, or `invalid`."""
+    proposal: Any = None
+    """What a legal action puts to the others, in the game's own form."""
     error: str | None = None
     """Why the action was illegal."""
-    error_kind: ErrorKind | None = None
+    error_kind: str | None = None
+    """The same in one word of the game's."""
     finish_reason: str
     """The engine's or chat model's: stop, or length when the turn was cut. `scripted` for a seat without either."""
+
+    @classmethod
+    def of(cls, player: int, text: str, step: Step, finish_reason: str) -> TurnRecord:
+        """A turn and what it led to."""
+        return cls(
+            player=player,
+            text=text,
+            action=step.action,
+            proposal=step.decision,
+            error=step.error,
+            error_kind=step.error_kind,
+            finish_reason=finish_reason,
+        )
 
 
 class Trajectory(_Record):
@@ -130,28 +147,48 @@ class Trajectory(_Record):
         return first_fault(streams, vocabulary)
 
 
-class OutcomeRecord(_Record):
-    """How the play ended; `normalized_reward` = score / best, 0 unless agreed."""
+def _is_none(value: Any) -> bool:
+    return value is None
 
-    status: Status
+
+class OutcomeRecord(_Record):
+    """How the play ended; `normalized_reward` = score / best, 0 short of the game's goal."""
+
+    status: str
+    """A `Status`, or one of the game's goals."""
     score: float
     best: float = Field(gt=0.0)
     normalized_reward: float = Field(ge=0.0, le=1.0)
-    proposal: list[tuple[int, int]] | None
+    """The mean over the seats."""
+    rewards: list[Annotated[float, Field(ge=0.0, le=1.0)]] | None = Field(default=None, exclude_if=_is_none)
+    """Of each seat, written only where they differ."""
+    proposal: Any
+    """What was decided, in the game's own form."""
     num_turns: Count
     num_messages: Count
     num_proposals: Count
     num_illegal: Count
 
-    @model_validator(mode="after")
-    def _reward_follows(self) -> OutcomeRecord:
-        expected = self.score / self.best if self.status is Status.AGREED else 0.0
-        if abs(self.normalized_reward - expected) > SAME_REWARD:
-            raise ValueError(
-                f"normalized_reward is {self.normalized_reward}, but {self.status.value} with score {self.score:g} of "
-                f"{self.best:g} gives {expected:g}"
-            )
-        return self
+    @classmethod
+    def of(cls, outcome: Outcome) -> OutcomeRecord:
+        """The outcome of a play."""
+        differ = len(set(outcome.rewards)) > 1
+        return cls(
+            status=outcome.status,
+            score=outcome.score,
+            best=outcome.best,
+            normalized_reward=fmean(outcome.rewards) if differ else outcome.rewards[0],
+            rewards=list(outcome.rewards) if differ else None,
+            proposal=outcome.decision,
+            num_turns=outcome.num_turns,
+            num_messages=outcome.num_messages,
+            num_proposals=outcome.num_proposals,
+            num_illegal=outcome.num_illegal,
+        )
+
+    def reward_of(self, seat: int) -> float:
+        """The reward of one seat."""
+        return self.normalized_reward if self.rewards is None else self.rewards[seat]
 
 
 class PolicyRecord(_Record):
@@ -231,7 +268,7 @@ class PlayRecord(_Record):
 
 
 def parse_play(line: bytes) -> PlayRecord:
-    """One line as a play.
+    """One line as a play, which its game's rules allow.
 
     Raises:
         ValueError: it is none; the message names the field.
@@ -242,7 +279,68 @@ def parse_play(line: bytes) -> PlayRecord:
         raise ValueError(explain(error)) from None
     if not _has_no_key_twice(line, record):
         json.loads(line, object_pairs_hook=_different)
+    check_rules(record)
     return record
+
+
+def check_rules(record: PlayRecord) -> None:
+    """Whether a play can have been, by the rules of its game.
+
+    Raises:
+        ValueError: it cannot; the message names the field.
+    """
+    try:
+        game = game_named(record.game)
+    except ValueError as error:
+        raise ValueError(f"field 'game': {error}") from None
+    if len(record.players) != game.num_players:
+        raise ValueError(f"field 'players': has {len(record.players)}, but the game has {game.num_players}")
+    try:
+        state = _load(record.game, json.dumps(record.state, sort_keys=True, allow_nan=False))
+    except (UserError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"field 'state': {error}") from None
+    for number, turn in enumerate(record.turns):
+        _check_turn(f"turns.{number}", turn, game, state)
+    outcome = record.outcome
+    if outcome.rewards is not None:
+        _check_rewards(outcome.rewards, outcome.normalized_reward, game)
+    if abs(outcome.best - state.best) > SAME_REWARD:
+        raise ValueError(f"field 'outcome.best': {outcome.best:g}, but the state's best score is {state.best}")
+    if outcome.status in game.goals:
+        game.check_outcome(state, outcome)
+    elif outcome.status not in tuple(Status):
+        known = ", ".join(sorted({*game.goals, *Status}))
+        raise ValueError(f"field 'outcome.status': {outcome.status!r} is none of {known}")
+    elif outcome.normalized_reward > SAME_REWARD:
+        raise ValueError(
+            f"field 'outcome.normalized_reward': {outcome.normalized_reward}, but {outcome.status} gives 0"
+        )
+
+
+def _check_rewards(rewards: list[float], mean: float, game: Game) -> None:
+    if game.shared_reward or len(rewards) != game.num_players:
+        expected = 1 if game.shared_reward else game.num_players
+        raise ValueError(f"field 'outcome.rewards': has {len(rewards)}, but the game gives {expected}")
+    if abs(sum(rewards) / len(rewards) - mean) > SAME_REWARD:
+        raise ValueError(f"field 'outcome.normalized_reward': {mean}, but 'rewards' have another mean")
+
+
+def _check_turn(where: str, turn: TurnRecord, game: Game, state: State) -> None:
+    if turn.action not in (*game.actions, INVALID):
+        known = ", ".join(sorted({*game.actions, INVALID}))
+        raise ValueError(f"field '{where}.action': {turn.action!r} is none of {known}")
+    if turn.error_kind is not None and turn.error_kind not in (CUT, *game.error_kinds):
+        raise ValueError(f"field '{where}.error_kind': the game knows no {turn.error_kind!r}")
+    if turn.proposal is not None:
+        try:
+            game.check_decision(state, turn.proposal)
+        except ValueError as error:
+            raise ValueError(f"field '{where}.proposal': {error}") from None
+
+
+@lru_cache(maxsize=64)
+def _load(game: str, state: str) -> State:
+    return game_named(game).load_state(json.loads(state))
 
 
 def _has_no_key_twice(line: bytes, record: PlayRecord) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.files import write_json
-from selfplay_pipeline.games.types import Game, State, Status
+from selfplay_pipeline.games.base import Game, State, Status
 from selfplay_pipeline.generate.chat import ChatSeat
 from selfplay_pipeline.generate.play import Play
 from selfplay_pipeline.generate.players import Place, Player
@@ -181,9 +181,9 @@ def _check_played(job: GenerateJob, summary: Summary) -> None:
     raise NoTurnsError(
         f"{job.output}: no play was played to its end ({statuses}; {summary.turns / played:.1f} turns a play), because "
         f"one more turn of {job.policy.max_new_tokens} tokens might not fit into the context of "
-        f"{job.policy.checkpoint}; use smaller boards (game.size), shorter prompts (game.prompts: compact), shorter "
-        "turns (generate.max_new_tokens) or a model with a longer context, and another --output; these games are kept "
-        "for reading"
+        f"{job.policy.checkpoint}; use smaller states (section `game`), shorter prompts (game.prompts: compact), "
+        "shorter turns (generate.max_new_tokens) or a model with a longer context, and another --output; these games "
+        "are kept for reading"
     )
 
 
@@ -204,7 +204,7 @@ class Sitting:
 
     def __post_init__(self) -> None:
         session = self.game.start(self.state)
-        places = (Place.at(session, seat, self.game_id, self.place) for seat in range(self.game.num_players))
+        places = (Place.at(self.game, session, seat, self.game_id, self.place) for seat in range(self.game.num_players))
         self.play = Play(session, [player.sit(place) for player, place in zip(self.players, places, strict=True)])
 
     def record(self, policy: PolicyRecord) -> PlayRecord:
@@ -223,17 +223,7 @@ class Sitting:
             players=[player.name for player in self.players],
             turns=self.play.turns,
             trajectories=trajectories,
-            outcome=OutcomeRecord(
-                status=Status(outcome.status),
-                score=outcome.score,
-                best=outcome.best,
-                normalized_reward=outcome.normalized_reward,
-                proposal=list(outcome.proposal) if outcome.proposal else None,
-                num_turns=outcome.num_turns,
-                num_messages=outcome.num_messages,
-                num_proposals=outcome.num_proposals,
-                num_illegal=outcome.num_illegal,
-            ),
+            outcome=OutcomeRecord.of(outcome),
             policy=policy,
             prompt_tokens=sum(seat.prompt_tokens for seat in seats),
             cached_tokens=sum(seat.cached_tokens for seat in seats),

@@ -1,4 +1,4 @@
-"""Game states beside the event loop: one of a large board may take seconds to find."""
+"""Game states beside the event loop: one of a large game may take seconds to find."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
-from selfplay_pipeline.games.types import State
+from selfplay_pipeline.games.base import State
 
 
 class StateSource:

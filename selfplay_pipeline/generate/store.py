@@ -11,7 +11,7 @@ from typing import Any
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import appending, locked, replacing, write_json
 from selfplay_pipeline.folders import differences
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import PlayRecord, parse_play, read_lines
 from selfplay_pipeline.small_files import read_object
 
@@ -71,7 +71,7 @@ class GameStore:
                 continue
             try:
                 record = parse_play(line)
-                if record.outcome.status is Status.ENGINE_FAILURE:
+                if record.outcome.status == Status.ENGINE_FAILURE:
                     lost.add(number)
                     continue
                 first = lines.setdefault((record.group_index, record.play), number)

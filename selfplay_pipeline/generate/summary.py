@@ -7,12 +7,10 @@ from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from selfplay_pipeline.games.matching import MatchingGame
-from selfplay_pipeline.games.questions import asking
-from selfplay_pipeline.games.types import ActionKind, Status
+from selfplay_pipeline.games.base import INVALID, MESSAGE, Status
+from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.records import POLICY, PartnerUsage, PlayRecord
-
-_OPENERS = (ActionKind.MESSAGE, ActionKind.PROPOSE)
+from selfplay_pipeline.metrics.signal import has_signal
 
 
 @dataclass
@@ -21,17 +19,21 @@ class Summary:
 
     `token_entropy` is the mean of -log-prob over the sampled tokens, in nats: an unbiased estimate of the entropy
     of the distributions that they were sampled from. `specific_questions` is the share of questions that ask for the
-    score of a reviewer–paper pair, `leaks_per_message` that of the messages to the policy with scores nobody asked for.
+    fact of the state, `leaks_per_message` that of the messages to the policy with facts nobody asked for.
     """
 
     rewards: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Normalised rewards by group index."""
+    seat_rewards: dict[int, list[list[float]]] = field(default_factory=lambda: defaultdict(list))
+    """Rewards of the seats by group index, of games whose seats have rewards of their own."""
     statuses: Counter[str] = field(default_factory=Counter)
+    agreed: int = 0
+    """Plays that reached the game's goal."""
     illegal: int = 0
     messages: int = 0
     turns: int = 0
     proposed_untold: int = 0
-    """Plays whose first proposal came before any message."""
+    """Plays whose first legal action was no message."""
     repeated: int = 0
     """Messages that repeat an earlier one of their play word for word."""
     distinct: set[int] = field(default_factory=set)
@@ -59,13 +61,13 @@ class Summary:
         self.plays_before, self.tokens_before = self.plays, self.sampled_tokens
 
     def add(self, record: PlayRecord) -> None:
-        self.statuses[record.outcome.status.value] += 1
+        self.statuses[record.outcome.status] += 1
         self.prompt_tokens += record.prompt_tokens
         self.cached_tokens += record.cached_tokens
         if record.partner is not None:
             self.partner = (self.partner or PartnerUsage()) + record.partner
         self.sampled_tokens += sum(sum(t.response_mask) for t in record.trajectories)
-        if record.outcome.status is Status.ENGINE_FAILURE:
+        if record.outcome.status == Status.ENGINE_FAILURE:
             return
         self.rewards[record.group_index].append(record.outcome.normalized_reward)
         self.illegal += record.outcome.num_illegal
@@ -73,14 +75,20 @@ class Summary:
         self.turns += record.outcome.num_turns
         self.own_tokens += sum(sum(t.response_mask) for t in record.trajectories)
         self.surprise -= sum(sum(t.response_logprobs) for t in record.trajectories)
-        said = [turn.text.strip() for turn in record.turns if turn.action is ActionKind.MESSAGE]
+        said = [turn.text.strip() for turn in record.turns if turn.action == MESSAGE]
         self.repeated += len(said) - len(set(said))
         self.distinct.update(map(hash, said))
-        opened = next((turn.action for turn in record.turns if turn.action in _OPENERS), None)
-        self.proposed_untold += opened is ActionKind.PROPOSE
-        state = MatchingGame().load_state(record.state)
+        opened = next((turn.action for turn in record.turns if turn.action != INVALID), MESSAGE)
+        self.proposed_untold += opened != MESSAGE
+        game = game_named(record.game)
+        self.agreed += record.outcome.status in game.goals
+        if not game.shared_reward:
+            self.seat_rewards[record.group_index].append(
+                [record.outcome.reward_of(seat) for seat in range(game.num_players)]
+            )
+        state = game.load_state(record.state)
         for seat in [seat for seat, name in enumerate(record.players) if name == POLICY] or [0]:
-            self.asked.update(asdict(asking(record.turns, state, seat)))
+            self.asked.update(asdict(game.asking(state, record.turns, seat)))
 
     @property
     def plays(self) -> int:
@@ -107,12 +115,17 @@ class Summary:
 
     @property
     def agreement_rate(self) -> float:
-        return self.statuses[Status.AGREED.value] / max(1, self.plays - self.failures)
+        return self.agreed / max(1, self.plays - self.failures)
 
     @property
     def zero_signal_groups(self) -> int:
         """Groups whose plays all scored alike: GRPO learns nothing from them."""
-        return sum(max(group) == min(group) for group in self.rewards.values())
+        return sum(not self.has_signal(group) for group in self.rewards)
+
+    def has_signal(self, group: int) -> bool:
+        """Whether the plays of a group did not all score alike, for one seat at least."""
+        seats = self.seat_rewards.get(group)
+        return any(map(has_signal, zip(*seats, strict=True))) if seats else has_signal(self.rewards[group])
 
     def to_dict(self) -> dict[str, Any]:
         played = max(1, self.plays - self.failures)

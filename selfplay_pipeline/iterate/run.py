@@ -18,7 +18,8 @@ from selfplay_pipeline.evaluate.pairing import check_names
 from selfplay_pipeline.evaluate.run import SELF, EvaluationJob, run_evaluate
 from selfplay_pipeline.evaluate.states import StateSet, count_shared, states_in
 from selfplay_pipeline.files import locked, write_json, write_lines
-from selfplay_pipeline.games.types import MONITOR
+from selfplay_pipeline.games.base import MONITOR
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import CHAT, POLICY
 from selfplay_pipeline.iterate.loggers import PipelineLog
 from selfplay_pipeline.iterate.manifest import RunDirectory, Stage, StageRecord
@@ -180,7 +181,9 @@ class Loop:
         config = self.config
         states = self._held_out
         since = range(max(1, number - config.iterate.evaluate_every + 1), number + 1)
-        shared = count_shared(states, set().union(*(states_in(self.run.games(earlier)) for earlier in since)))
+        game = make_game(config.game)
+        played = set[str]().union(*(states_in(game, self.run.games(earlier)) for earlier in since))
+        shared = count_shared(game, states, played)
         if shared:
             say(f"iteration {number}: {shared} held-out states were among those trained on")
         job = EvaluationJob(

@@ -17,10 +17,10 @@ from typing import Any
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import filling
 from selfplay_pipeline.folders import check_folder
-from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
-from selfplay_pipeline.games.scripted import ScriptedPlayer
-from selfplay_pipeline.games.shy import Shy
-from selfplay_pipeline.games.types import HELD_OUT, WARM_START, state_rng
+from selfplay_pipeline.games.base import HELD_OUT, WARM_START, ScriptedPlayer, state_rng
+from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.rules import MatchingConfig
+from selfplay_pipeline.games.matching.shy import Shy
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 from selfplay_pipeline.models.tiny_figures import Figures, measure
 from selfplay_pipeline.models.tiny_teacher import AskingTeacher, Teacher, imitated_play

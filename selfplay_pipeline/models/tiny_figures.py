@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from selfplay_pipeline.engines.types import FinishReason
-from selfplay_pipeline.games.matching import MatchingGame, MatchingState
-from selfplay_pipeline.games.scripted import ScriptedPlayer, player_view
-from selfplay_pipeline.games.types import Outcome, Status
+from selfplay_pipeline.games.base import Outcome, ScriptedPlayer
+from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.rules import AGREED, MatchingState
+from selfplay_pipeline.games.matching.scripted import player_view
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 from selfplay_pipeline.models.tiny_teacher import completion, open_streams
 
@@ -49,8 +50,8 @@ def measure(
 
     torch.manual_seed(seed)
     outcomes, streams = play_batch(model, chat, game, states, temperature, partner)
-    rewards = np.array([outcome.normalized_reward for outcome in outcomes])
-    agreed = np.array([outcome.status is Status.AGREED for outcome in outcomes])
+    rewards = np.array([outcome.rewards[0] for outcome in outcomes])
+    agreed = np.array([outcome.status == AGREED for outcome in outcomes])
     turns = sum(outcome.num_turns for outcome in outcomes)
     sampled = sum(sum(stream.response_mask) for stream in streams)
     return Figures(

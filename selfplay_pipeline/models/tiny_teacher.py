@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfplay_pipeline.engines.types import Completion, FinishReason
-from selfplay_pipeline.games.matching import Matching, MatchingGame, MatchingState
-from selfplay_pipeline.games.scripted import (
+from selfplay_pipeline.games.base import ScriptedPlayer
+from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.rules import Matching, MatchingState
+from selfplay_pipeline.games.matching.scripted import (
     PlayerView,
-    ScriptedPlayer,
     ask,
     estimate,
     heard_cells,
@@ -22,7 +23,7 @@ from selfplay_pipeline.games.scripted import (
     propose,
     tell,
 )
-from selfplay_pipeline.games.shy import unasked_cells
+from selfplay_pipeline.games.matching.shy import unasked_cells
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 
 

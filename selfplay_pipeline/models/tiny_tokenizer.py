@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.games.names import PAPERS, REVIEWERS
+from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 

@@ -11,7 +11,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 
 from selfplay_pipeline.convert.rows import AGENT_NAME
 from selfplay_pipeline.engines.types import EngineError
-from selfplay_pipeline.games.matching import MatchingGame
+from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.registry import GameConfig, make_game
 from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.records import PlayRecord, PolicyRecord, Trajectory
@@ -110,7 +110,7 @@ def _output(
         response_ids=side.response_ids,
         response_mask=side.response_mask,
         response_logprobs=side.response_logprobs,
-        reward_score=record.outcome.normalized_reward,
+        reward_score=record.outcome.reward_of(side.player_index),
         num_turns=record.outcome.num_turns,
         metrics=AgentLoopMetrics(generate_sequences=seconds),
         extra_fields={
@@ -123,7 +123,7 @@ def _output(
 
 
 @lru_cache(maxsize=8)
-def game_of(rules: str) -> MatchingGame:
+def game_of(rules: str) -> Game:
     """The game of a row; rows of a run share one."""
     return make_game(GameConfig.model_validate_json(rules))
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from selfplay_pipeline.evaluate.figures import play_figures
-from selfplay_pipeline.games.matching import MatchingGame
+from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.generate.records import PlayRecord
+from selfplay_pipeline.metrics.figures import figures_of as all_figures
+from selfplay_pipeline.metrics.figures import play_figures
 
-RATIOS = ("reward_if_agreed", "words_per_message", "specific", "repeated", "learned", "leaks", "told")
+RATIOS = tuple(name for name, figure in all_figures().items() if not figure.mean)
 """Figures that are not means over plays: each travels as a numerator and, named `per_…`, a denominator."""
 
 
-def figures_of(record: PlayRecord, game: MatchingGame) -> dict[str, float]:
+def figures_of(record: PlayRecord, game: Game) -> dict[str, float]:
     """What `selfplay evaluate` measures of a play, but for `reward`, which verl adds itself."""
     figures: dict[str, float] = {}
-    for name, (above, below) in play_figures(record, game.load_state(record.state), range(game.num_players)).items():
+    for name, (above, below) in play_figures(
+        game, record, game.load_state(record.state), range(game.num_players)
+    ).items():
         figures[name] = float(above)
         if name in RATIOS:
             figures[f"per_{name}"] = float(below)

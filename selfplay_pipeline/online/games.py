@@ -10,11 +10,10 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from selfplay_pipeline.convert.rows import AGENT_NAME, DATA_SOURCE
+from selfplay_pipeline.convert.rows import AGENT_NAME
 from selfplay_pipeline.files import locked, replacing
-from selfplay_pipeline.games.matching import MatchingGame, MatchingState
+from selfplay_pipeline.games.base import MONITOR, TRAIN, Game, State, state_rng
 from selfplay_pipeline.games.registry import GameConfig, make_game
-from selfplay_pipeline.games.types import MONITOR, TRAIN, state_rng
 
 Perspectives = Literal["both", "one"]
 """What a row becomes: the rows of all players of its plays, or that of `player_index` alone."""
@@ -83,9 +82,7 @@ def write_games(
     return files
 
 
-def game_rows(
-    game: MatchingGame, state: MatchingState, number: int, seed: int, split: str, per_player: bool
-) -> list[dict[str, Any]]:
+def game_rows(game: Game, state: State, number: int, seed: int, split: str, per_player: bool) -> list[dict[str, Any]]:
     """The rows of one state: one, or one a player."""
     session = game.start(state)
     rows = []
@@ -93,7 +90,7 @@ def game_rows(
         opening = session.opening(player)
         rows.append(
             {
-                "data_source": DATA_SOURCE,
+                "data_source": game.data_source,
                 "agent_name": AGENT_NAME,
                 "prompt": [
                     {"role": "system", "content": opening.system},

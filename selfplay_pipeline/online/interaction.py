@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.types import Game, Status
+from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.generate.chat import ChatPlayer, ChatSeat, Message, as_dicts
 from selfplay_pipeline.generate.play import Reply
 from selfplay_pipeline.generate.players import Player
@@ -34,7 +34,7 @@ class TrainingInstance:
 
     Attributes:
         batch_id: the same for all players of the game.
-        reward: normalised, in [0, 1], the same for all players.
+        reward: the player's own, normalised to [0, 1].
         trajectory: the exact tokens, of a player whose tokens are recorded.
     """
 
@@ -42,7 +42,7 @@ class TrainingInstance:
     player_index: int
     messages: list[Message]
     reward: float
-    status: Status
+    status: str
     trajectory: Trajectory | None = None
 
 
@@ -148,9 +148,9 @@ class MultiPlayerInteraction:
             play.take_turn(play.session.player, await play.seats[play.session.player].act())
 
     async def calculate_score(self, instance_id: str) -> float:
-        """The normalised reward, 0 until the players have agreed."""
+        """The normalised reward of seat 0, 0 until the game has ended."""
         session = self.sitting(instance_id).play.session
-        return session.outcome().normalized_reward if session.status is not None else 0.0
+        return session.outcome().rewards[0] if session.status is not None else 0.0
 
     async def finalize_interaction(self, instance_id: str) -> list[TrainingInstance]:
         """End a game, agreed or not, and return one instance for each player."""
@@ -163,7 +163,7 @@ class MultiPlayerInteraction:
                 batch_id=instance_id,
                 player_index=player,
                 messages=self.get_player_context(instance_id, player),
-                reward=outcome.normalized_reward,
+                reward=outcome.rewards[player],
                 status=outcome.status,
                 trajectory=seat.finish(),
             )

@@ -18,7 +18,7 @@ from selfplay_pipeline.convert.parquet import ROWS_AT_A_TIME
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import appending, locked, write_json
 from selfplay_pipeline.folders import differences
-from selfplay_pipeline.games.matching import MatchingGame
+from selfplay_pipeline.games.base import Game, read_state
 from selfplay_pipeline.games.registry import GameConfig, make_game
 from selfplay_pipeline.online.config import MAY_CHANGE, UNUSED, OnlineConfig
 from selfplay_pipeline.online.figures import to_line
@@ -225,7 +225,7 @@ def _check_rules(config: GameConfig, where: str, written: Any) -> None:
         )
 
 
-def _fault(game: MatchingGame, row: dict[str, Any], info: dict[str, Any], first: dict[str, Any]) -> str | None:
+def _fault(game: Game, row: dict[str, Any], info: dict[str, Any], first: dict[str, Any]) -> str | None:
     """What is wrong with a row, if anything.
 
     Args:
@@ -243,11 +243,9 @@ def _fault(game: MatchingGame, row: dict[str, Any], info: dict[str, Any], first:
     if not 0 <= row["player_index"] < game.num_players:
         return f"field 'player_index': {row['player_index']}, expected 0 to {game.num_players - 1}"
     try:
-        state = game.read_state(row["game_state"])
+        game.check_fits(read_state(game, row["game_state"]))
     except UserError as error:
         return f"field 'game_state': {error}"
-    if state.size != game.config.size:
-        return f"field 'game_state': a board of {state.size}, but its rules say {game.config.size}"
     return None
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.games.registry import partner_prompts
 from selfplay_pipeline.generate.chat import ChatSeat, Message
 from selfplay_pipeline.generate.play import Reply
 from selfplay_pipeline.generate.players import Place
@@ -16,8 +17,6 @@ from selfplay_pipeline.generate.records import CHAT, PartnerUsage
 from selfplay_pipeline.partners.client import ChatClient
 from selfplay_pipeline.partners.config import PartnerConfig
 from selfplay_pipeline.templates import PromptTemplate
-
-PROMPTS = Path(__file__).parent / "prompts"
 
 
 @dataclass(frozen=True)
@@ -73,10 +72,10 @@ def partner_arguments(config: PartnerConfig, players: Iterable[str]) -> dict[str
 
 
 def _template(prompt: str) -> PromptTemplate:
-    builtin = PROMPTS / f"{prompt}.j2"
-    path = builtin if builtin.is_file() else Path(prompt)
+    built_in = partner_prompts()
+    path = built_in.get(prompt, Path(prompt))
     if not path.is_file():
-        known = ", ".join(sorted(path.stem for path in PROMPTS.glob("*.j2")))
+        known = ", ".join(sorted(built_in))
         reason = "Is a directory" if path.is_dir() else "No such file or directory"
         raise UserError(f"partner.prompt: {prompt!r}: {reason}; give a file or a built-in prompt ({known})")
     template = PromptTemplate(path, "partner.prompt")

@@ -8,14 +8,13 @@ from typing import Literal
 
 import numpy as np
 
-from selfplay_pipeline.evaluate.bootstrap import Interval
-from selfplay_pipeline.evaluate.states import ABOUT_OWN_VIEW, is_dialops_board
+from selfplay_pipeline.games.base import Game
+from selfplay_pipeline.games.registry import game_named, make_game
+from selfplay_pipeline.metrics.bootstrap import Interval
+from selfplay_pipeline.metrics.figures import figures_of
 from selfplay_pipeline.report.scan import Scan
 from selfplay_pipeline.report.sources import Source
 
-HUMAN_PAIRS = 0.921
-"""Normalised reward of human pairs on DialOp's 8×8 boards: mean of the 134 games in data/dialop."""
-REWARDS = f"Means with 95 % intervals; {ABOUT_OWN_VIEW}."
 BINS = 20
 MOST_POINTS = 500
 """Of a curve over training steps."""
@@ -66,15 +65,22 @@ def charts_of(source: Source, scans: Sequence[Scan]) -> list[Chart]:
     """The charts that there are data for."""
     scans = [scan for scan in scans if scan.rewards]
     lines = reference_lines(source, scans)
+    about = _about_rewards(scans)
     if source.kind == "run":
         charts = [
-            _curves(scans, "reward", "Reward", "normalised reward", REWARDS, lines=lines),
-            _curves(scans, "agreed", "Agreement", "share of games agreed", INTERVALS, share=True),
-            _curves(scans, "optimal", "Best matchings", "share of games with the best", INTERVALS, share=True),
-            _curves(scans, "illegal", "Illegal actions", "illegal actions a game", INTERVALS),
-            _curves(scans, "messages", "Messages", "messages a game", INTERVALS),
-            _curves(scans, "questions", "Questions", "questions a game", "Messages that ask. " + INTERVALS),
-            _curves(scans, "words_per_message", "Message length", "words a message", INTERVALS),
+            _curves(scans, "reward", "Reward", "normalised reward", about, lines=lines),
+            *(
+                _curves(
+                    scans,
+                    figure.name,
+                    figure.chart,
+                    figure.axis,
+                    f"{figure.note} {INTERVALS}".strip(),
+                    share=figure.share,
+                )
+                for figure in figures_of(*_games(scans)).values()
+                if figure.chart
+            ),
             _entropy(scans),
             _flat_groups(scans),
             *_steps(source),
@@ -82,24 +88,38 @@ def charts_of(source: Source, scans: Sequence[Scan]) -> list[Chart]:
             _tokens(source, scans),
         ]
     else:
-        charts = [_points(scans, lines), *_steps(source)]
+        charts = [_points(scans, lines, about), *_steps(source)]
     charts.append(_histogram(scans))
     return [chart for chart in charts if any(len(series.x) for series in chart.series)]
 
 
 def reference_lines(source: Source, scans: Sequence[Scan]) -> dict[str, float]:
-    """Random, own view, human and optimum, on the states played where that is known.
+    """The game's own lines, that of people and the optimum, on the states played where that is known.
 
-    Human pairs played DialOp's board, so that their line is drawn on no other.
+    What is known of people elsewhere is drawn only where they played states of the same configuration.
     """
     found = source.references or next((scan.references for scan in reversed(scans) if scan.references), {})
     known = {name.replace("_", " "): interval.value for name, interval in found.items() if interval.value is not None}
-    lines: dict[str, float] = {name: known[name] for name in ("random", "own view") if name in known}
+    drawn = [name.replace("_", " ") for game in _games(scans) for name in game.lines]
+    lines = {name: known[name] for name in drawn if name in known}
     if "human" in known:
         lines["human pairs"] = known["human"]
-    elif scans and all((config := scan.file.game_config()) and is_dialops_board(config) for scan in scans):
-        lines["human pairs (8×8)"] = HUMAN_PAIRS
+    else:
+        configs = [scan.file.game_config() for scan in scans]
+        elsewhere = [make_game(config).known_lines() if config is not None else {} for config in configs]
+        if elsewhere and all(found == elsewhere[0] for found in elsewhere):
+            lines |= elsewhere[0]
     return lines | {"optimum": 1.0}
+
+
+def _games(scans: Sequence[Scan]) -> list[Game]:
+    """The games that were played, each once."""
+    return [game_named(name) for name in dict.fromkeys(scan.game for scan in scans if scan.game)]
+
+
+def _about_rewards(scans: Sequence[Scan]) -> str:
+    """The note of a chart of rewards, with what must be known about its lines."""
+    return "; ".join(["Means with 95 % intervals", *filter(None, (game.about_lines for game in _games(scans)))]) + "."
 
 
 def _curves(
@@ -232,7 +252,7 @@ def _tokens(source: Source, scans: Sequence[Scan]) -> Chart:
     return Chart("tokens", "Tokens per stage", note, "iteration", "tokens", series, style="bars")
 
 
-def _points(scans: Sequence[Scan], lines: Mapping[str, float]) -> Chart:
+def _points(scans: Sequence[Scan], lines: Mapping[str, float], about: str) -> Chart:
     """Mean rewards of a few files of games."""
     series = [
         _series(
@@ -246,7 +266,7 @@ def _points(scans: Sequence[Scan], lines: Mapping[str, float]) -> Chart:
         for name, label in (("reward", "all games"), ("reward_if_agreed", "agreed games"))
     ]
     names = [scan.file.label for scan in scans]
-    return Chart("reward", "Reward", REWARDS, "", "normalised reward", series, lines, style="points", names=names)
+    return Chart("reward", "Reward", about, "", "normalised reward", series, lines, style="points", names=names)
 
 
 def _histogram(scans: Sequence[Scan]) -> Chart:

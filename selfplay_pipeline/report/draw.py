@@ -1,4 +1,4 @@
-"""Draws charts with matplotlib: for paper (also black and white, also for colour-blind readers) and for the page."""
+"""Draws charts with matplotlib: for print (also black and white, also for colour-blind readers) and for the page."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Theme:
     hatched: bool = False
 
 
-PAPER = Theme("#000000", "#555555", "#ffffff", hatched=True)
+PRINT = Theme("#000000", "#555555", "#ffffff", hatched=True)
 LIGHT = Theme("#1f2328", "#59636e", "none")
 DARK = Theme("#e6edf3", "#9aa4af", "none", DARK_COLOURS)
 
@@ -61,7 +61,7 @@ def formats_in(option: str, also: str = "") -> list[Format]:
     return [known[name] for name in names]
 
 
-def draw(chart: Chart, form: Format, theme: Theme = PAPER, *, title: bool = True) -> bytes:
+def draw(chart: Chart, form: Format, theme: Theme = PRINT, *, title: bool = True) -> bytes:
     """A chart as a picture. The same chart gives the same bytes."""
     import matplotlib as mpl
 

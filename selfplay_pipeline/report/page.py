@@ -12,10 +12,11 @@ from typing import Any
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from selfplay_pipeline.evaluate.bootstrap import Interval
-from selfplay_pipeline.evaluate.figures import LABELS
+from selfplay_pipeline.games.drawing import UNKNOWN
 from selfplay_pipeline.iterate.manifest import Manifest, flatten
 from selfplay_pipeline.iterate.metrics import best_iteration, collapse_reason, history_of
+from selfplay_pipeline.metrics.bootstrap import Interval
+from selfplay_pipeline.metrics.figures import figures_of
 from selfplay_pipeline.report.charts import KINDS as KINDS_OF_GAMES
 from selfplay_pipeline.report.charts import Chart, charts_of
 from selfplay_pipeline.report.draw import DARK, LIGHT, draw
@@ -186,10 +187,10 @@ def _figures(source: Source, scans: Sequence[Scan]) -> dict[str, Any]:
     if source.kind == "run" or not known:
         return {"figures": [], "figure_heads": []}
     rows = []
-    for name, label in LABELS.items():
+    for name, figure in figures_of().items():
         found = [scan.figures.get(name) for scan in known]
-        if any(interval and interval.value is not None for interval in found):
-            rows.append((label, ["" if interval is None else str(interval) for interval in found]))
+        if not name.startswith("illegal_") and any(interval and interval.value is not None for interval in found):
+            rows.append((figure.label, ["" if interval is None else str(interval) for interval in found]))
     statuses = [", ".join(f"{k} {v}" for k, v in sorted(scan.summary.statuses.items())) for scan in known]
     rows += [("games", [str(len(scan.places)) for scan in known]), ("statuses", statuses)]
     return {"figures": rows, "figure_heads": [scan.file.label for scan in known]}
@@ -212,10 +213,11 @@ def _data(scans: Sequence[Scan], sample: Sample) -> dict[str, Any]:
             {"label": scan.file.label, "iteration": scan.file.iteration, "kind": KINDS_OF_GAMES.get(scan.file.mode)}
             for scan in scans
         ],
-        "boards": [board.model_dump() for board in sample.boards],
+        "states": [state.model_dump() for state in sample.states],
         "plays": [play.model_dump() for play in sample.plays],
-        "board_of": sample.board_of,
+        "state_of": sample.state_of,
         "no_tokens": NO_TOKENS,
+        "unknown": UNKNOWN,
     }
 
 

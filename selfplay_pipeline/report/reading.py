@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from pydantic import BaseModel
 
-from selfplay_pipeline.games.matching import Matching, MatchingGame, MatchingState, best_matching
+from selfplay_pipeline.games.drawing import PlayDrawing, StateDrawing
+from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.records import PlayRecord, Trajectory
 
 LONGEST_TEXT, MOST_TOKENS = 8_000, 6_000
 """Characters of a turn and tokens of a trajectory that are shown; what is left out is counted."""
 
 
-class Board(BaseModel):
+class Drawn(BaseModel):
     """What all plays of one game state have in common.
 
     Attributes:
-        views: per player the scores as shown to it, None where it sees nothing; shape (players, reviewers, papers).
+        best: the best score that there is to reach.
     """
 
     group: int
-    papers: list[str]
-    reviewers: list[str]
-    table: list[list[int]]
-    views: list[list[list[int | None]]]
-    scales: list[float]
-    best: int
+    best: float
+    drawing: StateDrawing
 
 
 class Turn(BaseModel):
@@ -66,9 +62,7 @@ class Reading(BaseModel):
     """One play.
 
     Attributes:
-        proposal: the last legal proposal as the reviewer of each paper, None if there was none.
-        agreed: whether it was accepted.
-        optimum: the reviewers of a best matching; of several, one that has most in common with the proposal.
+        finished: whether it reached its game's goal.
         streams: the trajectories, empty if they could not be decoded.
     """
 
@@ -78,30 +72,13 @@ class Reading(BaseModel):
     play: int
     players: list[str]
     status: str
+    finished: bool
     reward: float
     score: float
-    agreed: bool
     illegal: int
     turns: list[Turn]
-    proposal: list[int] | None
-    optimum: list[int]
+    drawing: PlayDrawing
     streams: list[Stream] = []
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What a paper's reviewer brings, in the proposal and in the optimum."""
-
-    paper: int
-    proposed: int
-    proposed_score: int
-    best: int
-    best_score: int
-
-    @property
-    def gain(self) -> int:
-        """Of the proposal over the optimum; negative is a loss."""
-        return self.proposed_score - self.best_score
 
 
 class Decoder(Protocol):
@@ -110,57 +87,38 @@ class Decoder(Protocol):
     def decode(self, ids: list[int]) -> str: ...
 
 
-def read_board(record: PlayRecord) -> Board:
+def read_state(record: PlayRecord) -> Drawn:
     """The state of a play."""
-    state = _state(record)
-    return Board(
-        group=record.group_index,
-        papers=list(state.papers),
-        reviewers=list(state.reviewers),
-        table=state.table.tolist(),
-        views=[state.view(player) for player in (0, 1)],
-        scales=list(state.scales),
-        best=state.best,
-    )
+    game = game_named(record.game)
+    state = game.load_state(record.state)
+    return Drawn(group=record.group_index, best=state.best, drawing=game.draw_state(state))
 
 
 def read_play(record: PlayRecord, decoder: Decoder | None = None) -> Reading:
-    """A play without its board."""
-    proposals = [turn.proposal for turn in record.turns if turn.proposal]
-    final = record.outcome.proposal or (proposals[-1] if proposals else None)
+    """A play without its state."""
+    game = game_named(record.game)
     return Reading(
         id=record.game_id,
         play=record.play,
         players=record.players,
-        status=record.outcome.status.value,
+        status=record.outcome.status,
+        finished=record.outcome.status in game.goals,
         reward=record.outcome.normalized_reward,
         score=record.outcome.score,
-        agreed=record.outcome.proposal is not None,
         illegal=record.outcome.num_illegal,
         turns=[
             Turn(
                 player=turn.player,
-                action=turn.action.value,
+                action=turn.action,
                 text=shorten(turn.text),
                 error=turn.error and shorten(turn.error),
                 cut=turn.finish_reason == "length",
             )
             for turn in record.turns
         ],
-        proposal=_by_paper(final) if final else None,
-        optimum=_by_paper(_nearest_optimum(_state(record), final or ())),
+        drawing=game.draw_play(game.load_state(record.state), record.turns, record.outcome.proposal),
         streams=[read_stream(trajectory, decoder) for trajectory in record.trajectories] if decoder else [],
     )
-
-
-def gains(board: Board, play: Reading) -> list[Cell]:
-    """The proposal beside the optimum, paper by paper; the gains add up to the proposal's score minus the best."""
-    if play.proposal is None:
-        return []
-    return [
-        Cell(paper, mine, board.table[mine][paper], best, board.table[best][paper])
-        for paper, (mine, best) in enumerate(zip(play.proposal, play.optimum, strict=True))
-    ]
 
 
 def read_stream(trajectory: Trajectory, decoder: Decoder) -> Stream:
@@ -186,22 +144,6 @@ def shorten(text: str) -> str:
     """At most `LONGEST_TEXT` characters, with a count of what was left out."""
     more = len(text) - LONGEST_TEXT
     return text if more <= 0 else f"{text[:LONGEST_TEXT]} … ({more} more characters)"
-
-
-def _state(record: PlayRecord) -> MatchingState:
-    return MatchingGame().load_state(record.state)
-
-
-def _nearest_optimum(state: MatchingState, proposal: Sequence[tuple[int, int]]) -> Matching:
-    """Scores count first, cells in common with the proposal second: n of these weigh less than one point."""
-    weights = state.table * (state.size + 1)
-    for pair in proposal:
-        weights[pair] += 1
-    return best_matching(weights)[0]
-
-
-def _by_paper(pairs: Sequence[tuple[int, int]]) -> list[int]:
-    return [reviewer for reviewer, _ in sorted(pairs, key=lambda pair: pair[1])]
 
 
 def _runs(mask: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import PlayRecord
-from selfplay_pipeline.report.reading import Board, Decoder, Reading, read_board, read_play
+from selfplay_pipeline.report.reading import Decoder, Drawn, Reading, read_play, read_state
 from selfplay_pipeline.report.scan import Scan, parse
 
 RULE = (
@@ -30,11 +30,11 @@ MOST_REFUSED = 20
 
 @dataclass(frozen=True)
 class Sample:
-    """Plays to read; `boards[k]` is the state of `plays[i]` where `board_of[i] == k`."""
+    """Plays to read; `states[k]` is the state of `plays[i]` where `state_of[i] == k`."""
 
-    boards: list[Board]
+    states: list[Drawn]
     plays: list[Reading]
-    board_of: list[int]
+    state_of: list[int]
     total: int
     """Plays that there are."""
 
@@ -46,20 +46,20 @@ class Sample:
 
 def take_sample(scans: Sequence[Scan], decoder_of: Callable[[Scan], Decoder | None], max_bytes: int) -> Sample:
     """Plays by `RULE`, in the order of the files, of at most `max_bytes` as JSON."""
-    taken: dict[tuple[int, int], tuple[Board, list[Reading]]] = {}
+    taken: dict[tuple[int, int], tuple[Drawn, list[Reading]]] = {}
     room, refused = max_bytes, 0
     for number, group in _in_turn([_order(scan) for scan in scans]):
-        board, plays, size = _read_group(scans[number], number, group, decoder_of(scans[number]), room)
+        state, plays, size = _read_group(scans[number], number, group, decoder_of(scans[number]), room)
         if size <= room:
             room -= size
-            taken[number, group] = board, plays
+            taken[number, group] = state, plays
         elif (refused := refused + 1) == MOST_REFUSED:
             break
     groups = [taken[key] for key in sorted(taken)]
     return Sample(
-        boards=[board for board, _ in groups],
+        states=[state for state, _ in groups],
         plays=[play for _, plays in groups for play in plays],
-        board_of=[number for number, (_, plays) in enumerate(groups) for _ in plays],
+        state_of=[number for number, (_, plays) in enumerate(groups) for _ in plays],
         total=sum(len(scan.places) for scan in scans),
     )
 
@@ -94,18 +94,18 @@ def _in_turn(orders: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
 
 def _read_group(
     scan: Scan, number: int, group: int, decoder: Decoder | None, room: int
-) -> tuple[Board, list[Reading], int]:
+) -> tuple[Drawn, list[Reading], int]:
     """A group's plays and their size; stops reading where they cannot fit."""
     records = list(_records(scan, group))
-    board, plays = read_board(records[0]), []
-    size = len(embedded(board.model_dump()).encode())
+    state, plays = read_state(records[0]), []
+    size = len(embedded(state.model_dump()).encode())
     for record in records:
         play = read_play(record, decoder).model_copy(update={"file": number})
         size += len(embedded(play.model_dump()).encode())
         plays.append(play)
         if size > room:
             break
-    return board, plays, size
+    return state, plays, size
 
 
 def _records(scan: Scan, group: int) -> Iterator[PlayRecord]:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.evaluate.bootstrap import Interval
-from selfplay_pipeline.evaluate.figures import Sums, play_figures
 from selfplay_pipeline.evaluate.states import StateSet, references
-from selfplay_pipeline.files import explain
-from selfplay_pipeline.games.matching import MatchingGame, MatchingState
-from selfplay_pipeline.games.types import Status
-from selfplay_pipeline.generate.records import PlayRecord, read_lines
+from selfplay_pipeline.games.base import State, Status
+from selfplay_pipeline.games.registry import game_named, make_game
+from selfplay_pipeline.generate.records import PlayRecord, parse_play, read_lines
 from selfplay_pipeline.generate.summary import Summary
+from selfplay_pipeline.metrics.bootstrap import Interval
+from selfplay_pipeline.metrics.figures import Sums, play_figures
 from selfplay_pipeline.report.sources import GamesFile
 
 REFERENCE_STATES = 500
@@ -56,12 +51,14 @@ class Scan:
     references: dict[str, Interval]
     checkpoint: str | None = None
     """Of the last play."""
+    game: str = ""
+    """What was played."""
 
     @property
     def flat_groups(self) -> float | None:
         """Share of the groups of two plays and more whose plays all scored alike, None if there are none."""
-        groups = [rewards for rewards in self.summary.rewards.values() if len(rewards) > 1]
-        return sum(max(rewards) == min(rewards) for rewards in groups) / len(groups) if groups else None
+        groups = [group for group, rewards in self.summary.rewards.items() if len(rewards) > 1]
+        return sum(not self.summary.has_signal(group) for group in groups) / len(groups) if groups else None
 
     @cached_property
     def groups(self) -> dict[int, list[Place]]:
@@ -81,8 +78,8 @@ def scan(file: GamesFile, on_bytes: Callable[[int], None] = lambda count: None) 
     Raises:
         UserError: a line is bad; names file, line and field.
     """
-    game, summary = MatchingGame(), Summary()
-    states: dict[int, MatchingState] = {}
+    summary = Summary()
+    states: dict[int, State] = {}
     sums = Sums()
     result = Scan(file, [], summary, {}, [], {})
 
@@ -90,7 +87,7 @@ def scan(file: GamesFile, on_bytes: Callable[[int], None] = lambda count: None) 
         on_bytes(size)
         outcome = record.outcome
         summary.add(record)
-        result.checkpoint = record.policy.checkpoint
+        result.checkpoint, result.game = record.policy.checkpoint, record.game
         result.places.append(
             Place(
                 offset,
@@ -98,22 +95,24 @@ def scan(file: GamesFile, on_bytes: Callable[[int], None] = lambda count: None) 
                 record.play,
                 outcome.normalized_reward,
                 outcome.num_illegal,
-                outcome.status.value,
+                outcome.status,
             )
         )
-        if outcome.status is Status.ENGINE_FAILURE:
+        if outcome.status == Status.ENGINE_FAILURE:
             continue
         result.rewards.append(outcome.normalized_reward)
+        game = game_named(record.game)
         state = game.load_state(record.state)
         if len(states) < REFERENCE_STATES:
             states.setdefault(record.group_index, state)
-        seats = [seat for seat, name in enumerate(record.players) if name == file.player] or [0, 1]
-        sums.add(record.group_index, play_figures(record, state, seats))
+        seats = [seat for seat, name in enumerate(record.players) if name == file.player]
+        seats = seats or list(range(game.num_players))
+        sums.add(record.group_index, play_figures(game, record, state, seats))
     if sums:
         result.figures = sums.totals(sorted(summary.rewards)).intervals()
         config = file.game_config()
         if config is not None:
-            result.references = references(StateSet(file.label, tuple(states.values())), config)
+            result.references = references(make_game(config), StateSet(file.label, tuple(states.values())))
     return result
 
 
@@ -137,27 +136,6 @@ def parse(line: bytes, where: str) -> PlayRecord:
         UserError: it is no play, or one that cannot have been.
     """
     try:
-        record = PlayRecord.model_validate_json(line)
-        _check(record)
-    except ValidationError as error:
-        raise UserError(f"{where}: {explain(error)}; `selfplay generate` writes this file") from None
-    except (UserError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        return parse_play(line)
+    except ValueError as error:
         raise UserError(f"{where}: {error}; `selfplay generate` writes this file") from None
-    return record
-
-
-def _check(record: PlayRecord) -> None:
-    """What the schema does not say: names, indices and numbers that fit each other and the board.
-
-    Raises:
-        UserError, TypeError, ValueError, AttributeError: they do not.
-    """
-    size = MatchingGame().load_state(record.state).size
-    if len(record.players) != 2 or {turn.player for turn in record.turns} - {0, 1}:
-        raise ValueError("field 'players': expected two, and turns of players 0 and 1")
-    for proposal in (record.outcome.proposal, *(turn.proposal for turn in record.turns)):
-        if proposal and not all(sorted(indices) == list(range(size)) for indices in zip(*proposal, strict=True)):
-            raise ValueError(f"field 'proposal': {proposal} is no matching of {size} reviewers and papers")
-    numbers = [record.outcome.score, record.outcome.best]
-    if not all(math.isfinite(n) for n in itertools.chain(numbers, *(t.response_logprobs for t in record.trajectories))):
-        raise ValueError("a score or log-prob is not a finite number")

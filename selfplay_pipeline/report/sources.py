@@ -12,13 +12,12 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.evaluate.bootstrap import Interval
 from selfplay_pipeline.evaluate.run import Evaluation
 from selfplay_pipeline.files import read_model
-from selfplay_pipeline.games.matching import MatchingConfig
-from selfplay_pipeline.games.partners import SCRIPTED
+from selfplay_pipeline.games.registry import SCRIPTED, GameConfig
 from selfplay_pipeline.generate.records import POLICY, read_lines
 from selfplay_pipeline.iterate.manifest import Manifest, RunDirectory, RunState
+from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.small_files import read_json
 
 Mode = Literal["training", "sampled", "greedy", "scripted", "other"]
@@ -48,12 +47,12 @@ class GamesFile:
         number = self.iteration or 0
         return number - 1 if self.mode == "training" and number else number
 
-    def game_config(self) -> MatchingConfig | None:
+    def game_config(self) -> GameConfig | None:
         """The rules that were played by, as `generate` and `evaluate` note them beside the file."""
         given = _arguments(self.path)
         rules = {key.removeprefix("game."): value for key, value in given.items() if key.startswith("game.")}
         try:
-            return MatchingConfig.model_validate(rules) if rules else None
+            return GameConfig.model_validate(rules) if rules else None
         except ValidationError:
             return None
 

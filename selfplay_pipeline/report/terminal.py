@@ -4,46 +4,53 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.base import Status
+from selfplay_pipeline.games.drawing import BAD, GOOD, HIDDEN, UNKNOWN, Place, Table
 from selfplay_pipeline.generate.records import PlayRecord
 from selfplay_pipeline.harmless import harmless
-from selfplay_pipeline.report.reading import Board, Decoder, Reading, Stream, gains, read_board, read_play
+from selfplay_pipeline.report.reading import Decoder, Drawn, Reading, Stream, read_play, read_state
 from selfplay_pipeline.report.scan import parse, plays
 from selfplay_pipeline.small_files import check_regular
 
-SEAT_STYLES = ("cyan", "yellow")
+SEAT_STYLES = ("cyan", "yellow", "magenta", "green")
 Pick = Literal["last", "best", "worst", "random"]
 POLL_SECONDS = 0.5
+SIGNS, BOTH = "*+", "="
+"""Stand beside cells that a play marks, in the order of its marks."""
+TONES = {BAD: "red", GOOD: "green"}
 SURE = -0.1
 """Log-prob from which on a token is shown as expected."""
 
 
 def show_play(record: PlayRecord, console: Console, decoder: Decoder | None = None) -> None:
-    """Both tables, the dialogue, the proposal beside an optimum, and with a decoder the tokens."""
-    board, play = read_board(record), read_play(record, decoder)
-    tables: list[RenderableType] = [_table(board, play, seat) for seat in (0, 1)]
-    legend = Text("(n) hidden from that player   · seen by nobody   * proposed   + optimum   = both", style="dim")
+    """What each player sees, the dialogue, what was decided, and with a decoder the tokens."""
+    state, play = read_state(record), read_play(record, decoder)
+    views: list[RenderableType] = [_table(table, play) for table in state.drawing.views]
+    whole = [_table(table, play) for table in (*state.drawing.whole, *play.drawing.results)]
+    about = Text(play.drawing.about_whole, style="dim")
     talk = _dialogue(play)
-    console.print(Group(_head(board, play), Columns(tables, padding=(0, 4)), legend, *talk, _gains(board, play)))
+    parts = [
+        _head(state, play),
+        Columns(views, padding=(0, 4)),
+        _legend(play),
+        *talk,
+        about,
+        Columns(whole, padding=(0, 4)),
+    ]
+    console.print(Group(*parts))
     for stream in play.streams:
         console.print(_tokens(stream))
-
-
-def short_titles(papers: Sequence[str]) -> list[str]:
-    """Titles up to the colon, where these tell the papers apart."""
-    short = [paper.split(":")[0] for paper in papers]
-    return short if len(set(short)) == len(short) else list(papers)
 
 
 def choose(path: Path, pick: Pick, seed: int | None = None) -> PlayRecord:
@@ -62,7 +69,7 @@ def choose(path: Path, pick: Pick, seed: int | None = None) -> PlayRecord:
     _check_file(path)
     records = (record for _, _, record in plays(path))
     if pick != "last":  # a play that the engine lost is neither good nor bad
-        records = (record for record in records if record.outcome.status is not Status.ENGINE_FAILURE)
+        records = (record for record in records if record.outcome.status != Status.ENGINE_FAILURE)
     for count, record in enumerate(records, start=1):
         if chosen is None or takes[pick](record, chosen, count):
             chosen = record
@@ -121,46 +128,50 @@ def _whole_lines(path: Path, offset: int) -> list[bytes]:
         return [line for line in file if line.endswith(b"\n")]
 
 
-def _head(board: Board, play: Reading) -> Text:
-    good = "green" if play.status == "agreed" else "red"
+def _head(state: Drawn, play: Reading) -> Text:
     return Text.assemble(
         (harmless(play.id), "bold"),
         "  ",
-        (play.status, good),
-        f"  reward {play.reward:.3f} ({play.score:g} of {board.best})  {play.illegal} illegal actions",
+        (play.status, "green" if play.finished else "red"),
+        f"  reward {play.reward:.3f} ({play.score:g} of {state.best:g})  {play.illegal} illegal actions",
     )
 
 
-def _table(board: Board, play: Reading, seat: int | None) -> Table:
-    """A player's table, hidden cells dimmed; without a seat the true scores."""
-    if seat is None:
-        title, scale = "true scores", 1.0
-    else:
-        scale = board.scales[seat]
-        title = f"player {seat} ({harmless(Path(play.players[seat]).name)}) sees" + (
-            f", × {scale:.2f}" if scale != 1 else ""
-        )
-    table = Table(title=Text(title, style=SEAT_STYLES[seat] if seat is not None else ""), box=None, padding=(0, 1))
+def _legend(play: Reading) -> Text:
+    """What the marks beside cells mean."""
+    marks = [f"{sign} {name}" for sign, name in zip(SIGNS, play.drawing.marks, strict=False)]
+    both = [f"{BOTH} both"] if len(marks) == len(SIGNS) else []
+    return Text("   ".join(["(…) hidden from that player", *marks, *both]), style="dim")
+
+
+def _table(drawn: Table, play: Reading) -> RichTable:
+    """One of a game's tables: hidden cells in brackets and dimmed, signs beside the cells that the play marks."""
+    title, style = drawn.title, ""
+    if drawn.seat is not None:
+        title = f"player {drawn.seat} ({harmless(Path(play.players[drawn.seat]).name)}) {drawn.title}"
+        style = SEAT_STYLES[drawn.seat % len(SEAT_STYLES)]
+    table = RichTable(title=Text(title, style=style), box=None, padding=(0, 1))
     table.add_column("")
-    for paper in short_titles(board.papers):
-        table.add_column(Text(harmless(paper)), justify="right")
-    for reviewer, name in enumerate(board.reviewers):
-        cells = [_cell(board, play, seat, scale, reviewer, paper) for paper in range(len(board.papers))]
+    for column in drawn.columns:
+        table.add_column(Text(harmless(column)), justify="right")
+    for row, name in enumerate(drawn.rows):
+        cells = [_cell(drawn, play, (row, column)) for column in range(len(drawn.columns))]
         table.add_row(Text(harmless(name)), *cells)
     return table
 
 
-def _cell(board: Board, play: Reading, seat: int | None, scale: float, reviewer: int, paper: int) -> Text:
-    known = any(view[reviewer][paper] is not None for view in board.views)
-    seen = known if seat is None else board.views[seat][reviewer][paper] is not None
-    number = str(int(board.table[reviewer][paper] * scale)) if known or seat is None else "·"
-    number = number if seen or not known else f"({number})"
-    proposed = play.proposal is not None and play.proposal[paper] == reviewer
-    mark = {(True, True): "=", (True, False): "*", (False, True): "+"}.get(
-        (proposed, play.optimum[paper] == reviewer), " "
-    )
-    style = {"=": "bold green", "*": "bold magenta", "+": "bold"}.get(mark, "")
-    return Text(number + mark, style=style if seen else f"{style} dim".strip())
+def _cell(drawn: Table, play: Reading, place: Place) -> Text:
+    text = harmless(drawn.cells[place[0]][place[1]])
+    hidden = place in drawn.cells_that_are.get(HIDDEN, ())
+    if drawn.seat is not None and hidden and text != UNKNOWN:
+        text = f"({text})"
+    marks = play.drawing.marks.values() if drawn.marked else ()
+    signs = [sign for sign, places in zip(SIGNS, marks, strict=False) if place in places]
+    sign = BOTH if len(signs) == len(SIGNS) else "".join(signs)
+    tone = next((style for kind, style in TONES.items() if place in drawn.cells_that_are.get(kind, ())), "")
+    style = {BOTH: "bold green", SIGNS[0]: "bold magenta", SIGNS[1]: "bold"}.get(sign, tone)
+    padded = f"{text}{sign or ' '}" if drawn.marked else text
+    return Text(padded, style=f"{style} dim".strip() if hidden else style)
 
 
 def _dialogue(play: Reading) -> list[RenderableType]:
@@ -170,30 +181,9 @@ def _dialogue(play: Reading) -> list[RenderableType]:
         body = Text(harmless(turn.text, lines=True))
         if turn.error:
             body.append(f"\nillegal: {harmless(turn.error)}", style="red")
-        style = SEAT_STYLES[turn.player % 2]
+        style = SEAT_STYLES[turn.player % len(SEAT_STYLES)]
         lines.append(Panel(body, title=f"{speaker}", title_align="left", border_style=style, expand=False))
     return lines or [Text("Nobody said anything.", style="dim")]
-
-
-def _gains(board: Board, play: Reading) -> RenderableType:
-    """The proposal on the table, and what each paper gains or loses to the optimum."""
-    cells = gains(board, play)
-    if not cells:
-        return Columns([_table(board, play, None), Text("\n  nothing was proposed; + an optimum", style="dim")])
-    table = Table(title="agreed" if play.agreed else "last proposal, not agreed", box=None, padding=(0, 1))
-    for name in ("paper", "* proposed", "+ optimum", "gain"):
-        table.add_column(name, justify="left" if name == "paper" else "right")
-    for cell in cells:
-        table.add_row(
-            Text(harmless(short_titles(board.papers)[cell.paper])),
-            Text(f"{harmless(board.reviewers[cell.proposed])} {cell.proposed_score}"),
-            Text(f"{harmless(board.reviewers[cell.best])} {cell.best_score}"),
-            Text(f"{cell.gain:+d}" if cell.gain else "=", style="red" if cell.gain < 0 else "green"),
-        )
-    table.add_row(
-        "together", str(sum(c.proposed_score for c in cells)), str(board.best), f"{sum(c.gain for c in cells):+d}"
-    )
-    return Columns([_table(board, play, None), table], padding=(0, 4))
 
 
 def _tokens(stream: Stream) -> RenderableType:
@@ -211,4 +201,4 @@ def _tokens(stream: Stream) -> RenderableType:
     if stream.left_out:
         text.append(f" … {stream.left_out} more tokens", style="dim")
     title = f"player {stream.player}'s tokens: underlined = sampled, (log-prob) where below {SURE}"
-    return Panel(text, title=title, title_align="left", border_style=SEAT_STYLES[stream.player % 2])
+    return Panel(text, title=title, title_align="left", border_style=SEAT_STYLES[stream.player % len(SEAT_STYLES)])

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from selfplay_pipeline.config import gpu_visible
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import CHAT
 from selfplay_pipeline.slime.config import DEFAULT, TRACKING, RolloutConfig
 from selfplay_pipeline.slime.data import check_data
@@ -288,8 +289,8 @@ def check_rows(path: Path, config: Path) -> list[Item]:
         rules = check_data(path)
     except UserError as error:
         return [Item(False, "prompt data", str(error), "mend what it says")]
-    boards = ", ".join(sorted({f"{rule.size}×{rule.size}" for rule in rules}))
-    items = [Item(True, "prompt data", f"{path}: boards of {boards}")]
+    games = ", ".join(sorted({make_game(rule).describe() for rule in rules}))
+    items = [Item(True, "prompt data", f"{path}: {games}")]
     with suppress(UserError):  # said of the configuration already
         turns, promised = 2 * RolloutConfig.read(config).max_turns, max(rule.max_length for rule in rules)
         if promised > turns:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import explain
-from selfplay_pipeline.games.partners import SCRIPTED
+from selfplay_pipeline.games.registry import SCRIPTED
 from selfplay_pipeline.generate.players import Player, Scripted
 from selfplay_pipeline.generate.records import CHAT
 from selfplay_pipeline.partners.config import PartnerConfig
@@ -84,7 +84,7 @@ class RolloutConfig(BaseModel):
 
             return ChatPartner.of(ChatClient(self.selfplay.chat))
         if name not in SCRIPTED:
-            raise UserError(f"selfplay.partner: there is no {name!r}; there are {CHAT}, {', '.join(SCRIPTED)}")
+            raise UserError(f"selfplay.partner: there is no {name!r}; there are {CHAT}, {', '.join(sorted(SCRIPTED))}")
         return Scripted(name)
 
     def log_dir(self, args: Any) -> Path:

@@ -13,9 +13,8 @@ from pydantic import ValidationError
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import explain, write_lines
 from selfplay_pipeline.folders import check_file
-from selfplay_pipeline.games.matching import MatchingGame, MatchingState, best_matching
+from selfplay_pipeline.games.base import HELD_OUT, TRAIN, Game, State, state_rng
 from selfplay_pipeline.games.registry import GameConfig, make_game
-from selfplay_pipeline.games.types import HELD_OUT, TRAIN, state_rng
 from selfplay_pipeline.generate.records import read_lines
 from selfplay_pipeline.small_files import parse_json
 
@@ -41,8 +40,8 @@ class DataJob:
         """What would be written, in one line."""
         last = self.first_state + self.num_games - 1
         return (
-            f"{'held-out ' if self.held_out else ''}states {self.first_state}…{last} of seed {self.seed}, board "
-            f"{self.game.size}×{self.game.size}, at most {self.game.max_length} turns, to {out}"
+            f"{'held-out ' if self.held_out else ''}states {self.first_state}…{last} of seed {self.seed}, "
+            f"{make_game(self.game).describe()}, at most {self.game.max_length} turns, to {out}"
         )
 
 
@@ -69,7 +68,7 @@ def _rows(job: DataJob, on_row: Callable[[int], None]) -> Iterator[dict[str, Any
         on_row(count + 1)
 
 
-def game_row(game: MatchingGame, state: MatchingState, game_id: str) -> dict[str, Any]:
+def game_row(game: Game, state: State, game_id: str) -> dict[str, Any]:
     """One row: what the policy reads first, and all that its dialogue needs.
 
     slime hands on only the prompt, label, metadata and tool keys. `rules` keeps the states and the rules together that
@@ -84,14 +83,14 @@ def game_row(game: MatchingGame, state: MatchingState, game_id: str) -> dict[str
         "metadata": {
             "game_id": game_id,
             "game_state": state.to_dict(),
-            "ground_truth": {state.reviewers[r]: state.papers[p] for r, p in best_matching(state.table)[0]},
+            "ground_truth": game.solution(state),
             "optimal_score": state.best,
             "rules": game.config.model_dump(),
         },
     }
 
 
-def game_of(metadata: dict[str, Any]) -> tuple[MatchingGame, MatchingState]:
+def game_of(metadata: dict[str, Any]) -> tuple[Game, State]:
     """The rules and the state of a row; DialOp's rules where the row names none.
 
     Raises:

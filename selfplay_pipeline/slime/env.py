@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.chat import ChatPlayer, ChatSeat
 from selfplay_pipeline.generate.play import Play, Reply, Seat
 from selfplay_pipeline.generate.players import Place, Player
@@ -69,14 +69,14 @@ class MatchingEnv:
         return self.interaction.sitting(self._id).play
 
     @property
-    def status(self) -> Status | None:
+    def status(self) -> str | None:
         """How the play ended, None before."""
         return self.play.session.status
 
     @property
     def reward(self) -> float:
         """The normalised reward: the agreed matching's score over the best; 0 unless agreed."""
-        return self.play.session.outcome().normalized_reward if self.status is not None else 0.0
+        return self.play.session.outcome().rewards[POLICY_SEAT] if self.status is not None else 0.0
 
     async def start(self) -> tuple[str, dict[str, Any]]:
         """Begin anew; returns what the policy reads first."""

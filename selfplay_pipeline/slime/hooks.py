@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 
 from selfplay_pipeline.asking.records import DialogueRecord, log_step
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.evaluate.states import is_dialops_board
-from selfplay_pipeline.games.questions import Said, asking
-from selfplay_pipeline.games.types import ActionKind
+from selfplay_pipeline.games.base import Said, Status
 from selfplay_pipeline.slime.config import TRACKING, RolloutConfig
 from selfplay_pipeline.slime.data import game_of
 from selfplay_pipeline.slime.env import DIALOGUE, POLICY_SEAT
@@ -152,7 +150,7 @@ def record_of(sample: Any, step: int) -> DialogueRecord:
     game, state = game_of(sample.metadata)
     dialogue = sample.metadata[DIALOGUE]
     game_id = str(sample.metadata.get("game_id", sample.group_index))
-    turns = [Said(turn["player"], turn["text"], ActionKind(turn["action"])) for turn in dialogue["turns"]]
+    turns = [Said(turn["player"], turn["text"], turn["action"]) for turn in dialogue["turns"]]
     return DialogueRecord(
         step=step,
         game_id=game_id,
@@ -161,8 +159,8 @@ def record_of(sample: Any, step: int) -> DialogueRecord:
         reward=float(sample.reward),
         status=dialogue["status"],
         turns=len(turns),
-        dialops_board=is_dialops_board(game.config),
-        **asdict(asking(turns, state, POLICY_SEAT)),
+        dialops_board=bool(game.known_lines()),
+        **asdict(game.asking(state, turns, POLICY_SEAT)),
     )
 
 
@@ -174,7 +172,7 @@ def figures_of(samples: Sequence[Any], records: Sequence[DialogueRecord]) -> dic
         figures |= {name: float(sum(usage[name] for usage in usages)) for name in ("requests", "dollars")}
     if records:
         figures |= {name: float(np.mean([getattr(record, name) for record in records])) for name in AVERAGED}
-        figures["agreed"] = float(np.mean([record.status == "agreed" for record in records]))
+        figures["agreed"] = float(np.mean([record.status not in tuple(Status) for record in records]))
     return figures
 
 

@@ -20,7 +20,7 @@ from selfplay_pipeline.engines.requests import UNGUIDED
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.types import Completion, FinishReason, SamplingParams
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import ChatMessage
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.slime.env import MatchingEnv, build_env, chat_of

@@ -11,9 +11,7 @@ import numpy as np
 
 from selfplay_pipeline.convert.parquet import read_rows
 from selfplay_pipeline.errors import UserError
-
-SAME_REWARD = 1e-8
-"""Rewards closer than this are alike."""
+from selfplay_pipeline.metrics.signal import has_signal
 
 
 class NoSignalError(UserError):
@@ -22,7 +20,8 @@ class NoSignalError(UserError):
 
 @dataclass(frozen=True)
 class Group:
-    """All rows of the plays of one game state."""
+    """The rows that are compared with each other: of the plays of one game state, all seats where they share one
+    reward, else those of one seat."""
 
     file: int
     """Position in the list of files."""
@@ -32,11 +31,13 @@ class Group:
     """Row numbers over all files, one behind the other."""
     rewards: tuple[float, ...]
     """Normalised reward of each play."""
+    seat: int = 0
+    """Of the rows, where seats have rewards of their own."""
 
     @property
     def has_signal(self) -> bool:
         """Whether group-relative advantages differ from 0."""
-        return max(self.rewards) - min(self.rewards) > SAME_REWARD
+        return has_signal(self.rewards)
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,8 @@ def read_data(files: Sequence[Path], vocabulary: int | None = None) -> TrainData
         UserError: a file is missing or not ours, holds an impossible row or none, mixes temperatures, or has one play
             per state.
     """
-    rows: dict[tuple[int, int], list[int]] = defaultdict(list)
-    rewards: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
+    rows: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    rewards: dict[tuple[int, int, int], dict[int, float]] = defaultdict(dict)
     temperatures: set[float] = set()
     plays_per_state, count, longest_prompt, longest_response = 0, 0, 0, 0
     for number, path in enumerate(files):
@@ -90,10 +91,11 @@ def read_data(files: Sequence[Path], vocabulary: int | None = None) -> TrainData
             temperatures.update(batch.sampling_temperature.tolist())
             longest_prompt = max(longest_prompt, int(batch.streams.prompt_ids.lengths.max()))
             longest_response = max(longest_response, int(batch.streams.response_ids.lengths.max()))
-            small = batch.index.tolist(), batch.play.tolist(), batch.normalized_reward.tolist()
-            for index, play, value in zip(*small, strict=True):
-                rows[number, index].append(count)
-                rewards[number, index][play] = value
+            seats = np.zeros_like(batch.player_index) if batch.shared_reward else batch.player_index
+            small = [column.tolist() for column in (batch.index, seats, batch.play, batch.normalized_reward)]
+            for index, seat, play, value in zip(*small, strict=True):
+                rows[number, index, seat].append(count)
+                rewards[number, index, seat][play] = value
                 count += 1
     names = ", ".join(str(path) for path in files)
     if not count:
@@ -108,7 +110,10 @@ def read_data(files: Sequence[Path], vocabulary: int | None = None) -> TrainData
             f"{names}: one play per game state; both rows of a play share its reward, so a group of one play has no "
             "spread and GRPO learns nothing; play each state at least twice (--plays-per-state)"
         )
-    groups = [Group(*key, tuple(rows[key]), tuple(rewards[key].values())) for key in sorted(rows)]
+    groups = [
+        Group(file, index, tuple(rows[file, index, seat]), tuple(rewards[file, index, seat].values()), seat)
+        for file, index, seat in sorted(rows)
+    ]
     several = [group for group in groups if len(group.rewards) > 1]
     return TrainData(
         groups=several,

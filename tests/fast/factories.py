@@ -15,9 +15,10 @@ from jinja2 import Template
 from tokenizers import AddedToken
 
 from selfplay_pipeline.engines.types import Completion, FinishReason
-from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, MatchingState, best_matching
-from selfplay_pipeline.games.text import format_proposal
-from selfplay_pipeline.games.types import Status, state_rng
+from selfplay_pipeline.games.base import Status, state_rng
+from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.proposals import format_proposal
+from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
 from selfplay_pipeline.generate.records import OutcomeRecord, PlayRecord, PolicyRecord, TurnRecord
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 
@@ -127,18 +128,7 @@ def make_play(
         step = session.step(text, cut=cut)
         for stream, observation in zip(streams, step.observations, strict=True):
             stream.observe(observation)
-        turns.append(
-            TurnRecord(
-                player=player,
-                text=text,
-                action=step.action.kind,
-                proposal=list(step.action.proposal) if step.action.proposal else None,
-                error=step.error,
-                error_kind=step.error_kind,
-                finish_reason="length" if cut else "stop",
-            )
-        )
-    outcome = session.outcome()
+        turns.append(TurnRecord.of(player, text, step, "length" if cut else "stop"))
     return PlayRecord(
         game_id=f"s{seed}-g{group:06d}-p{play}",
         group_index=group,
@@ -148,9 +138,7 @@ def make_play(
         state=state.to_dict(),
         turns=turns,
         trajectories=[stream.finish() for stream in streams],
-        outcome=OutcomeRecord(
-            **vars(outcome) | {"proposal": list(outcome.proposal) if outcome.proposal is not None else None}
-        ),
+        outcome=OutcomeRecord.of(session.outcome()),
         policy=policy,
     )
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from selfplay_pipeline.games.names import PAPERS, REVIEWERS
+from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 
 Pair = tuple[str, str, int]
 """Paper, reviewer (both in full) and a score to show beside them."""

@@ -10,8 +10,9 @@ from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 
-from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
-from selfplay_pipeline.games.types import state_rng
+from selfplay_pipeline.games.base import state_rng
+from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.slime.data import game_row
 
 try:

@@ -19,8 +19,10 @@ from selfplay_pipeline.asking.records import FILE_NAME, append_dialogues
 from selfplay_pipeline.asking.sources import Dialogues, dialogues_of, read
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import write_json
-from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
-from selfplay_pipeline.games.questions import asking
+from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.humans import human_plays
+from selfplay_pipeline.games.matching.questions import asking
+from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.generate.records import POLICY, PlayRecord
 
 CHARTS = {"questions", "pairs", "asking", "reward", "kinds", "learned", "leaks", "turns", "reward_by_questions"}
@@ -115,11 +117,11 @@ def test_humans_stand_beside_dialogues_on_their_own_board_only(tmp_path, board):
 @pytest.mark.parametrize(("size", "known"), [(8, True), (3, False)])
 def test_the_board_of_a_run_is_read_from_its_arguments(tmp_path, size, known):
     folder = run_of(tmp_path, [POLICY, "shy"])
-    assert not read(folder).dialops_board
+    assert read(folder).comparable is None
     arguments = {f"game.{name}": value for name, value in MatchingConfig(size=size).model_dump().items()}
     for number in (1, 2):
         write_json(folder / f"iter_{number}" / "selfplay_games.args.json", arguments)
-    assert read(folder).dialops_board == known
+    assert (read(folder).comparable is not None) == known
 
 
 def test_analysis_json_holds_every_figure_with_its_interval(done):
@@ -194,7 +196,8 @@ def test_one_step_and_silent_dialogues_are_drawn_as_far_as_they_go(tmp_path):
 
 
 def test_the_human_reference_counts_dialops_games_by_our_rules(log_dir):
-    human = human_reference()
+    human = human_reference(MatchingGame())
+    assert human is not None
     assert (human.games, human.messages) == (134, 1610)
     assert human.with_question_mark == pytest.approx(439 / 1610)
     assert round(human.with_question_mark_mean_of_games, 2) == 0.29
@@ -206,7 +209,8 @@ def test_the_human_reference_counts_dialops_games_by_our_rules(log_dir):
 
 
 def test_without_the_human_games_there_is_no_human_line(log_dir, tmp_path, monkeypatch):
-    assert human_reference(tmp_path / "none.jsonl") is None
+    monkeypatch.setattr(MatchingGame, "human_plays", lambda game: human_plays(tmp_path / "none.jsonl"))
+    assert human_reference(MatchingGame()) is None
     analysis = analyse(read(log_dir)).model_copy(update={"human": None})
     assert all(HUMANS not in chart.lines for chart in charts_of(analysis))
     assert "humans" not in in_markdown(analysis)

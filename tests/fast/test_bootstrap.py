@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay_pipeline.evaluate.bootstrap import Totals, contrast
+from selfplay_pipeline.metrics.bootstrap import Totals, contrast
 
 UNIT = st.lists(st.floats(0, 1), min_size=2, max_size=30)
 

@@ -19,8 +19,9 @@ from chat_endpoint import ChatEndpoint, body, echoes_its_key, fails, page, says
 
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
-from selfplay_pipeline.games.types import Status, state_rng
+from selfplay_pipeline.games.base import state_rng
+from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.generate.play import Reply
 from selfplay_pipeline.generate.players import Scripted
 from selfplay_pipeline.generate.records import PartnerUsage, read_games
@@ -449,7 +450,7 @@ class TestGenerate:
         endpoint.script = [fails(500)]
         summary = generate(settings(endpoint), tmp_path / "games.jsonl")
         records = list(read_games(tmp_path / "games.jsonl"))
-        assert [record.outcome.status for record in records] == [Status.AGREED] * 6
+        assert [record.outcome.status for record in records] == ["agreed"] * 6
         assert all(record.trajectories == [] and record.prompt_tokens == 0 for record in records)
         written = json.loads((tmp_path / "games.summary.json").read_text())["partner"]
         kept = sum((r.partner for r in records), PartnerUsage())

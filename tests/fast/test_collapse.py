@@ -7,7 +7,7 @@ import pytest
 from factories import Habits, make_play
 
 from selfplay_pipeline.config import load_config
-from selfplay_pipeline.games.types import ActionKind
+from selfplay_pipeline.games.tags import ActionKind
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.iterate.loggers import PipelineLog
 from selfplay_pipeline.iterate.manifest import RunDirectory, RunState, StageRecord
@@ -87,12 +87,12 @@ def test_signs_of_degeneration_are_counted_from_the_plays():
     for record in plays:
         summary.add(record)
     figures = summary.to_dict()
-    said = [[t.text for t in record.turns if t.action is ActionKind.MESSAGE] for record in plays]
+    said = [[t.text for t in record.turns if t.action == ActionKind.MESSAGE] for record in plays]
     repeats = sum(len(texts) - len(set(texts)) for texts in said)
     assert figures["repeated_messages"] == pytest.approx(repeats / sum(map(len, said)))
     assert figures["distinct_messages"] == len({text for texts in said for text in texts})
     legal = [[t.action for t in r.turns if t.action in (ActionKind.MESSAGE, ActionKind.PROPOSE)] for r in plays]
-    untold = sum(actions[0] is ActionKind.PROPOSE for actions in legal if actions)
+    untold = sum(actions[0] == ActionKind.PROPOSE for actions in legal if actions)
     assert figures["proposed_without_message"] == untold / 40
     own = [
         p for r in plays for t in r.trajectories for p, m in zip(t.response_logprobs, t.response_mask, strict=True) if m

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.matching import MatchingGame
-from selfplay_pipeline.games.types import state_rng
+from selfplay_pipeline.games.base import state_rng
+from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.chat import ChatPlayer
 from selfplay_pipeline.generate.control import without_control
 from selfplay_pipeline.generate.run import Sitting

@@ -13,7 +13,7 @@ from selfplay_pipeline.config import load_config
 from selfplay_pipeline.convert.rows import METADATA_KEY, play_to_rows
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.iterate.manifest import RunDirectory, describe
 
 GROUPS, PLAYS = 10, 4
@@ -47,7 +47,7 @@ def test_each_play_becomes_two_rows_of_its_group_and_groups_are_never_split(game
         (row["extra_info"]["game_id"], row["extra_info"]["player_index"]) for row in whole
     )
     facts = json.loads(pq.read_schema(tmp_path / "train.parquet").metadata[METADATA_KEY])
-    assert facts == {"schema_version": 1, "temperature": 1.0, "plays_per_state": PLAYS}
+    assert facts == {"schema_version": 1, "game": "matching", "temperature": 1.0, "plays_per_state": PLAYS}
     assert (tmp_path / "convert_report.txt").read_text() == report.to_text()
 
 
@@ -81,7 +81,7 @@ def test_the_order_of_the_lines_does_not_matter(games, tmp_path):
 def test_a_row_is_the_trajectory_of_a_seat_that_spoke_and_nothing_of_a_lost_play(record):
     rows = play_to_rows(record, plays_per_state=8)
     spoke = [seat for seat in record.trajectories if seat.response_ids]
-    if record.outcome.status is Status.ENGINE_FAILURE:
+    if record.outcome.status == Status.ENGINE_FAILURE:
         assert rows == []
         return
     assert [row["extra_info"]["player_index"] for row in rows] == [seat.player_index for seat in spoke]

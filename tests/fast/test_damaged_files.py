@@ -18,7 +18,7 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.run import EvaluationJob, check_comparable
 from selfplay_pipeline.evaluate.states import held_out_states, read_states
 from selfplay_pipeline.files import write_json
-from selfplay_pipeline.games.matching import MatchingGame
+from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.store import GameStore
 from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
 from selfplay_pipeline.partners.cache import AnswerCache

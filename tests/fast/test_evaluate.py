@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
-from selfplay_pipeline.evaluate.figures import Seating, Tally, play_figures
 from selfplay_pipeline.evaluate.run import EvaluationJob, compare_with, default_folder, run_evaluate
 from selfplay_pipeline.evaluate.states import (
     count_shared,
@@ -24,9 +23,12 @@ from selfplay_pipeline.evaluate.states import (
     references,
     states_in,
 )
-from selfplay_pipeline.games.matching import MatchingGame
-from selfplay_pipeline.games.types import ErrorKind, Status, state_rng
+from selfplay_pipeline.evaluate.tally import Seating, Tally
+from selfplay_pipeline.games.base import Status, state_rng
+from selfplay_pipeline.games.matching.actions import ErrorKind
+from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.records import read_games
+from selfplay_pipeline.metrics.figures import play_figures
 
 HUMAN = Path("data/dialop/optimization_human.jsonl")
 
@@ -57,14 +59,16 @@ def value(evaluation, figure: str) -> float:
 def test_held_out_states_are_never_those_of_training():
     held_out = held_out_states(game(), 500)
     for seed in (0, 1):
-        trained = {key_of(game().sample_state(state_rng(seed, number)).to_dict()) for number in range(500)}
-        assert count_shared(held_out, trained) == 0
+        trained = {key_of(game(), game().sample_state(state_rng(seed, number)).to_dict()) for number in range(500)}
+        assert count_shared(game(), held_out, trained) == 0
 
 
 def test_held_out_states_are_the_same_every_time_and_the_first_of_more_are_those_of_fewer():
     few, more = held_out_states(game(), 5), held_out_states(game(), 9)
     assert few.fingerprint == held_out_states(game(), 5).fingerprint
-    assert [key_of(state.to_dict()) for state in few.states] == [key_of(s.to_dict()) for s in more.states[:5]]
+    assert [key_of(game(), state.to_dict()) for state in few.states] == [
+        key_of(game(), s.to_dict()) for s in more.states[:5]
+    ]
     assert held_out_states(game(), 5, seed=1).fingerprint != few.fingerprint
 
 
@@ -85,14 +89,14 @@ def test_states_shared_with_a_games_file_are_counted(tmp_path):
     record = make_play()
     (tmp_path / "games.jsonl").write_text(record.model_dump_json() + "\n")
     states = held_out_states(game(), 3)
-    assert count_shared(states, states_in(tmp_path / "games.jsonl")) == 0
+    assert count_shared(game(), states, states_in(game(), tmp_path / "games.jsonl")) == 0
     shared = type(states)("x", (*states.states, board_state(0, 0)))
-    assert count_shared(shared, states_in(tmp_path / "games.jsonl")) == 1
+    assert count_shared(game(), shared, states_in(game(), tmp_path / "games.jsonl")) == 1
 
 
 def test_the_human_states_and_what_humans_reached_on_them():
     states = read_states(HUMAN, game("default"))
-    lines = references(states, config("default").game)
+    lines = references(game("default"), states)
     assert len(states) == 134
     assert lines["human"].value == pytest.approx(0.921, abs=0.001)
     assert lines["random"].value == pytest.approx(0.61, abs=0.01)
@@ -148,7 +152,7 @@ def test_figures_of_a_play_are_those_counted_by_hand():
         {"player": 0, "text": "[propose] …", "action": "propose"} | turn,
     ]
     record = type(record).model_validate(record.model_dump() | {"turns": turns})
-    both, first = play_figures(record, state, (0, 1)), play_figures(record, state, (0,))
+    both, first = play_figures(game(), record, state, (0, 1)), play_figures(game(), record, state, (0,))
     assert both["messages"] == (2, 1)
     assert first["messages"] == (1, 1)
     assert (both["questions"][0], first["questions"][0]) == (1, 0)
@@ -167,7 +171,7 @@ def test_figures_of_a_play_are_those_counted_by_hand():
 @given(st.integers(0, 5), st.integers(0, 40))
 def test_figures_of_any_play_fit_together(group, number):
     record, state = make_play(group, number), board_state(0, group)
-    figures = play_figures(record, state, (0, 1))
+    figures = play_figures(game(), record, state, (0, 1))
     assert figures["illegal"][0] == record.outcome.num_illegal
     assert figures["messages"][0] == record.outcome.num_messages
     assert figures["turns"][0] == record.outcome.num_turns
@@ -175,7 +179,7 @@ def test_figures_of_any_play_fit_together(group, number):
     assert 0 <= figures["told"][0] <= figures["told"][1]
     assert figures["reward_if_agreed"][0] == figures["reward"][0]
     for name in ("messages", "illegal", "words", "proposals", "questions", "told"):
-        halves = [play_figures(record, state, (seat,))[name] for seat in (0, 1)]
+        halves = [play_figures(game(), record, state, (seat,))[name] for seat in (0, 1)]
         assert figures[name][0] == sum(half[0] for half in halves)
 
 
@@ -205,7 +209,7 @@ def test_both_seatings_are_played_and_only_the_evaluated_players_words_count(tmp
     records = list(read_games(job.file("scripted")))
     assert len(records) == 20 * 3 * 2
     for record in records:
-        (seat,) = Seating.EITHER.seats(record.play)
+        (seat,) = Seating.EITHER.seats(record.play, 2)
         assert record.players[seat] == "own-view"
         assert record.players[1 - seat] == "random"
         assert record.trajectories == []
@@ -256,7 +260,7 @@ def test_a_number_told_twice_differently_counts_once():
     score = state.view(0)[reviewer][paper]
     said = [f"[message]{name} {title} {score}", f"[message] so {name} {title} {score + 1}?"]
     turns = [{"player": 0, "text": text, "action": "message", "finish_reason": "stop"} for text in said]
-    figures = play_figures(type(record).model_validate(record.model_dump() | {"turns": turns}), state, (0,))
+    figures = play_figures(game(), type(record).model_validate(record.model_dump() | {"turns": turns}), state, (0,))
     assert figures["told"][0] == 1
     assert figures["words"][0] == 7
 

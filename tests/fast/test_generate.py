@@ -17,8 +17,8 @@ from selfplay_pipeline.engines.transformers_engine import TransformersEngine
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import FileChangedError
+from selfplay_pipeline.games.base import Status, state_rng
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.games.types import Status, state_rng
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import read_games
 from selfplay_pipeline.generate.run import GenerateJob, run_generate

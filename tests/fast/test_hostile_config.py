@@ -14,7 +14,8 @@ from test_cli import selfplay
 
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
+from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.rules import MatchingConfig
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)

@@ -11,16 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.matching import (
-    MatchingConfig,
-    MatchingGame,
-    MatchingState,
-    best_matching,
-    own_view_matching,
-)
-from selfplay_pipeline.games.names import PAPERS, REVIEWERS
-from selfplay_pipeline.games.text import format_proposal
-from selfplay_pipeline.games.types import HELD_OUT, TRAIN, ActionKind, Status, state_rng
+from selfplay_pipeline.games.base import HELD_OUT, INVALID, TRAIN, Status, state_rng
+from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
+from selfplay_pipeline.games.matching.proposals import format_proposal
+from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching, own_view_matching
 
 HUMAN_GAMES = [
     json.loads(line) for line in Path("data/dialop/optimization_human.jsonl").read_text().splitlines() if line
@@ -46,7 +41,7 @@ def play_proposal(game: MatchingGame, state: MatchingState, text: str) -> float:
     proposed = session.step(text)
     assert proposed.error is None, proposed.error
     session.step("[accept]")
-    return session.outcome().normalized_reward
+    return session.outcome().rewards[0]
 
 
 # --- sampling -----------------------------------------------------------------------------------------------
@@ -234,7 +229,7 @@ def test_no_legal_play_scores_above_one(index, reviewers):
 )
 def test_a_bad_proposal_is_an_error_that_names_the_line(lines, words):
     step = SMALL.start(small_state()).step("[propose] Proposal:\n" + lines)
-    assert step.action.kind is ActionKind.INVALID
+    assert step.action == INVALID
     assert step.error is not None
     assert re.search(words, step.error), step.error
 
@@ -259,7 +254,7 @@ def test_a_message_and_a_proposal_pass_the_turn_and_an_accept_ends_the_play():
     assert session.player == 0
     session.step("[accept]")
     outcome = session.outcome()
-    assert (outcome.status, outcome.normalized_reward, outcome.num_turns) == (Status.AGREED, 1.0, 3)
+    assert (outcome.status, outcome.rewards[0], outcome.num_turns) == ("agreed", 1.0, 3)
 
 
 def test_after_a_proposal_only_an_answer_is_legal_and_reject_keeps_the_turn():
@@ -292,11 +287,11 @@ def test_limits_end_the_play_with_their_cause():
     session = game.start(game.sample_state(state_rng(0, 0)))
     for _ in range(4):
         session.step("[message] hm")
-    assert session.outcome().status is Status.TURN_LIMIT
+    assert session.outcome().status == Status.TURN_LIMIT
     session = game.start(game.sample_state(state_rng(0, 0)))
     for _ in range(3):
         session.step("hm")
-    assert (session.outcome().status, session.outcome().normalized_reward) == (Status.ERROR_LIMIT, 0.0)
+    assert (session.outcome().status, session.outcome().rewards[0]) == (Status.ERROR_LIMIT, 0.0)
 
 
 def test_an_ended_play_takes_no_turn():

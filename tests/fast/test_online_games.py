@@ -18,11 +18,11 @@ from typer.testing import CliRunner
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.states import held_out_states
-from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, best_matching
-from selfplay_pipeline.games.partners import SCRIPTED
-from selfplay_pipeline.games.scripted import player_view
-from selfplay_pipeline.games.text import format_proposal
-from selfplay_pipeline.games.types import MONITOR, Outcome, Status, Step, state_rng
+from selfplay_pipeline.games.base import MONITOR, Outcome, Status, Step, state_rng
+from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
+from selfplay_pipeline.games.matching.proposals import format_proposal
+from selfplay_pipeline.games.matching.rules import MatchingConfig, best_matching
+from selfplay_pipeline.games.matching.scripted import player_view
 from selfplay_pipeline.generate.chat import ChatPlayer
 from selfplay_pipeline.generate.play import Reply
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
@@ -189,7 +189,7 @@ class TestInteraction:
                 words = SCRIPTED["sharing"].act(player_view(session, about["player"]), rng)
                 over, response, reward, about = await interaction.generate_response(play, words)
                 assert over or response == interaction.get_player_context(play)[-1]["content"]
-            assert about["status"] is Status.AGREED
+            assert about["status"] == "agreed"
             return reward, await interaction.finalize_interaction(play)
 
         reward, instances = asyncio.run(script())
@@ -341,15 +341,15 @@ class RoundSession:
     player, status = 0, None
 
     def opening(self, player):
-        from selfplay_pipeline.games.types import Opening
+        from selfplay_pipeline.games.base import Opening
 
         return Opening("rules", f"you are {player}")
 
     def step(self, text, *, cut=False):
-        from selfplay_pipeline.games.types import Action, ActionKind
+        from selfplay_pipeline.games.base import Action, ActionKind
 
         said = tuple("" if seat == self.player else f"{self.player}: {text}" for seat in range(3))
-        self.status = Status.AGREED if self.player == 2 else None
+        self.status = "agreed" if self.player == 2 else None
         self.player = (self.player + 1) % 3
         return Step(Action(ActionKind.MESSAGE), None, said)
 

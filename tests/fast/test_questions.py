@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, MatchingState
-from selfplay_pipeline.games.names import PAPERS, REVIEWERS
-from selfplay_pipeline.games.questions import Asking, Said, asked_pairs, asking, is_question
-from selfplay_pipeline.games.scripted import ask, player_view, tell
-from selfplay_pipeline.games.types import ActionKind
+from selfplay_pipeline.games.base import Asking, Said
+from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
+from selfplay_pipeline.games.matching.questions import asked_pairs, asking, is_question
+from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
+from selfplay_pipeline.games.matching.scripted import ask, player_view, tell
+from selfplay_pipeline.games.tags import ActionKind
 
 LABELS = [json.loads(line) for line in Path("data/dialop/question_labels.jsonl").read_text().splitlines()]
 NAMES, TITLES = [name.split()[0] for name in REVIEWERS[:8]], [title.split(":")[0] for title in PAPERS[:8]]

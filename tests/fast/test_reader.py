@@ -32,10 +32,15 @@ from proposal_corpus import (
     short,
 )
 
-from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, MatchingSession
-from selfplay_pipeline.games.questions import asking
-from selfplay_pipeline.games.text import ParseError, format_proposal, parse_action, untagged
-from selfplay_pipeline.games.types import ActionKind, ErrorKind, state_rng
+from selfplay_pipeline.games.base import ParseError, state_rng
+from selfplay_pipeline.games.matching.actions import ErrorKind
+from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.proposals import format_proposal
+from selfplay_pipeline.games.matching.questions import asking
+from selfplay_pipeline.games.matching.rules import MatchingConfig
+from selfplay_pipeline.games.matching.session import MatchingSession
+from selfplay_pipeline.games.matching.text import parse_action
+from selfplay_pipeline.games.tags import ActionKind, untagged
 from selfplay_pipeline.generate.records import TurnRecord
 
 NOT_READ = {"table turned round", "respectively", "a hedging sentence"}
@@ -177,7 +182,7 @@ def test_long_hostile_turns_are_read_in_no_time(text: str) -> None:
 
 def test_an_error_says_what_was_understood_what_is_wrong_and_the_wanted_form() -> None:
     step = start().step("[propose]\nBLEU: Ava\nElectra: Peter Lustig\nGloVe: Sofia")
-    assert step.error_kind is ErrorKind.UNKNOWN_NAME
+    assert step.error_kind == ErrorKind.UNKNOWN_NAME
     assert step.error is not None
     for words in ("BLEU: Ava Li", "Electra: Peter Lustig", "one line 'Paper: Reviewer' for each paper"):
         assert words in step.error
@@ -185,7 +190,7 @@ def test_an_error_says_what_was_understood_what_is_wrong_and_the_wanted_form() -
 
 def test_two_actions_are_an_error_that_names_both() -> None:
     step = start().step(f"[message] What do you think?\n[propose] {THREE}")
-    assert step.error_kind is ErrorKind.SEVERAL_ACTIONS
+    assert step.error_kind == ErrorKind.SEVERAL_ACTIONS
     assert step.error is not None and "[message] and [propose]" in step.error
 
 

@@ -19,19 +19,20 @@ from test_cli import selfplay
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
-from selfplay_pipeline.evaluate.figures import Seating, Tally
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate
 from selfplay_pipeline.evaluate.states import held_out_states
+from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.files import write_json
-from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.base import Status
+from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.generate.records import PlayRecord
 from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord, describe
 from selfplay_pipeline.report import reading, sample
 from selfplay_pipeline.report.charts import Chart, Series, charts_of
 from selfplay_pipeline.report.draw import DARK, draw
 from selfplay_pipeline.report.page import facts, render
-from selfplay_pipeline.report.reading import gains, read_board, read_play, read_stream
+from selfplay_pipeline.report.reading import read_play, read_state, read_stream
 from selfplay_pipeline.report.run import write_plots
 from selfplay_pipeline.report.sample import take_sample
 from selfplay_pipeline.report.scan import Scan, scan
@@ -66,31 +67,34 @@ def scan_of(path: Path, records, mode="training", iteration=None) -> Scan:
 @settings(max_examples=60)
 @given(play_records())
 def test_gains_add_up_to_what_the_proposal_lacks(record):
-    board, play = read_board(record), read_play(record)
-    cells = gains(board, play)
-    if play.proposal is None:
-        assert cells == []
+    state, play = read_state(record), read_play(record)
+    if not play.drawing.decision:
+        assert play.drawing.results == []
         return
-    assert sum(cell.best_score for cell in cells) == board.best
-    assert all(board.table[cell.proposed][cell.paper] == cell.proposed_score for cell in cells)
-    assert sum(cell.gain for cell in cells) <= 0
-    if play.agreed:
-        assert sum(cell.gain for cell in cells) == record.outcome.score - board.best
+    (table,) = play.drawing.results
+    *papers, together = [int(row[2].replace("=", "0")) for row in table.cells]
+    assert sum(papers) == together <= 0
+    assert together == int(table.cells[-1][0]) - int(table.cells[-1][1]) and int(table.cells[-1][1]) == state.best
+    chosen = {column: int(state.drawing.whole[0].cells[row][column]) for row, column in play.drawing.marks["proposed"]}
+    assert [row[0].split()[-1] for row in table.cells[:-1]] == [str(chosen[column]) for column in sorted(chosen)]
+    if play.finished:
+        assert together == record.outcome.score - state.best
 
 
 @settings(max_examples=60)
 @given(play_records())
 def test_of_several_optima_the_one_most_like_the_proposal_is_shown(record):
-    board, play = read_board(record), read_play(record)
+    state, play = read_state(record), read_play(record)
+    scores, marks = state.drawing.whole[0].cells, play.drawing.marks
     optima = [
-        order
+        set(zip(order, range(3), strict=True))
         for order in itertools.permutations(range(3))
-        if sum(board.table[reviewer][paper] for paper, reviewer in enumerate(order)) == board.best
+        if sum(int(scores[reviewer][paper]) for paper, reviewer in enumerate(order)) == state.best
     ]
-    assert tuple(play.optimum) in optima
-    if play.proposal is not None:
-        alike = [sum(a == b for a, b in zip(order, play.proposal, strict=True)) for order in optima]
-        assert sum(a == b for a, b in zip(play.optimum, play.proposal, strict=True)) == max(alike)
+    assert set(marks["optimum"]) in optima
+    if "proposed" in marks:
+        alike = [len(cells & set(marks["proposed"])) for cells in optima]
+        assert len(set(marks["optimum"]) & set(marks["proposed"])) == max(alike)
 
 
 @settings(max_examples=60)
@@ -164,7 +168,7 @@ def test_everything_is_taken_where_it_fits(tmp_path):
     taken = take_sample(scans, lambda found: ByteDecoder(), 10_000_000)
     assert taken.rule == "all plays"
     assert [play.id for play in taken.plays] == [r.game_id for n in (0, 1) for r in make_plays(3, 4, seed=n)]
-    assert [taken.boards[k].group for k in taken.board_of] == [n for _ in (0, 1) for n in (0, 1, 2) for _ in range(4)]
+    assert [taken.states[k].group for k in taken.state_of] == [n for _ in (0, 1) for n in (0, 1, 2) for _ in range(4)]
 
 
 def test_a_large_file_gives_whole_groups_with_its_telling_plays_within_the_budget(tmp_path):
@@ -172,9 +176,9 @@ def test_a_large_file_gives_whole_groups_with_its_telling_plays_within_the_budge
     found = scan_of(tmp_path / "games.jsonl", records)
     taken = take_sample([found], lambda found: None, 60_000)
     assert taken.rule == sample.RULE and 0 < len(taken.plays) < 160
-    boards, plays = [board.model_dump() for board in taken.boards], [play.model_dump() for play in taken.plays]
-    assert sum(len(sample.embedded(part).encode()) for part in boards + plays) <= 60_000
-    groups = {taken.boards[k].group for k in taken.board_of}
+    states, plays = [state.model_dump() for state in taken.states], [play.model_dump() for play in taken.plays]
+    assert sum(len(sample.embedded(part).encode()) for part in states + plays) <= 60_000
+    groups = {taken.states[k].group for k in taken.state_of}
     assert len(taken.plays) == 4 * len(groups)
     ranked = sorted(records, key=lambda record: record.outcome.normalized_reward)
     rewards = [play.reward for play in taken.plays]
@@ -507,8 +511,8 @@ def test_a_file_of_a_run_that_is_broken_is_named(run_folder, file, content, word
         ({"state.papers": [1, 2, 3]}, "games.jsonl:2: "),
         ({"state.best_assignment_reward": None}, "games.jsonl:2: "),
         ({"players": ["policy"]}, "field 'players'"),
-        ({"outcome.proposal": [[0, 0], [1, 1], [7, 2]]}, "is no matching of 3 reviewers and papers"),
-        ({"outcome.proposal": [[0, 0]]}, "is no matching of 3 reviewers and papers"),
+        ({"outcome.proposal": [[0, 0], [1, 1], [7, 2]]}, "is no matching of 3 and 3"),
+        ({"outcome.proposal": [[0, 0]]}, "is no matching of 3 and 3"),
         ({"outcome.score": float("nan")}, "a finite number"),
     ],
 )

@@ -20,8 +20,8 @@ from selfplay_pipeline.config import load_config
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.types import FinishReason, SamplingParams
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.matching import MatchingGame
-from selfplay_pipeline.games.types import state_rng
+from selfplay_pipeline.games.base import state_rng
+from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.records import PlayRecord, PolicyRecord
 from selfplay_pipeline.generate.run import Sitting

@@ -6,11 +6,12 @@ from itertools import product
 import numpy as np
 import pytest
 
-from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, MatchingState
-from selfplay_pipeline.games.mentions import told_cells
-from selfplay_pipeline.games.names import PAPERS, REVIEWERS
-from selfplay_pipeline.games.partners import SCRIPTED
-from selfplay_pipeline.games.scripted import (
+from selfplay_pipeline.games.base import HELD_OUT, Outcome, state_rng
+from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
+from selfplay_pipeline.games.matching.mentions import told_cells
+from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
+from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
+from selfplay_pipeline.games.matching.scripted import (
     PlayerView,
     estimate,
     heard_cells,
@@ -19,7 +20,6 @@ from selfplay_pipeline.games.scripted import (
     player_view,
     tell,
 )
-from selfplay_pipeline.games.types import HELD_OUT, Outcome, Status, state_rng
 
 BOARDS = {
     "tiny": MatchingConfig(size=3, max_score=9, scale_min=1, scale_max=1, prompts="compact"),
@@ -46,7 +46,7 @@ def held_out(config: MatchingConfig, count: int) -> list[MatchingState]:
 
 def mean_reward(config: MatchingConfig, names: tuple[str, str], plays: int) -> float:
     game, rng = MatchingGame(config), np.random.default_rng(0)
-    return float(np.mean([play(game, state, names, rng).normalized_reward for state in held_out(config, plays)]))
+    return float(np.mean([play(game, state, names, rng).rewards[0] for state in held_out(config, plays)]))
 
 
 def view_of(table: list[list[int | None]], **known: object) -> PlayerView:
@@ -63,8 +63,8 @@ def test_any_two_partners_agree_on_any_board_without_an_illegal_action(
     for index in range(3):
         outcome = play(game, game.sample_state(state_rng(0, index)), names, rng)
         # `shy` answers a plan that it finds bad with a rejection, however often it is proposed.
-        assert outcome.status is Status.AGREED or "shy" in names
-        assert 0 <= outcome.normalized_reward <= 1
+        assert outcome.status == "agreed" or "shy" in names
+        assert 0 <= outcome.rewards[0] <= 1
 
 
 def test_sharing_partners_find_the_pooled_optimum_where_scales_are_known() -> None:

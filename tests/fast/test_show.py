@@ -13,10 +13,10 @@ from rich.console import Console
 from test_cli import selfplay
 from test_report import ByteDecoder, spoken
 
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.harmless import harmless
 from selfplay_pipeline.report import terminal
-from selfplay_pipeline.report.reading import gains, read_board, read_play
+from selfplay_pipeline.report.reading import read_play, read_state
 
 ESCAPES = "\x1b[2J\x1b]0;title\x07\x9b31m\u202edrow\u2066\r"
 
@@ -29,26 +29,25 @@ def plain(record, decoder=None) -> str:
 
 def test_a_game_is_shown_with_both_tables_the_dialogue_and_its_gains():
     record = make_play(3, 1, habits=Habits(spoil=0.4, cut=0))
-    text, board, play = plain(record), read_board(record), read_play(record)
-    assert record.game_id in text and record.outcome.status.value in text
-    assert f"reward {record.outcome.normalized_reward:.3f} ({play.score:g} of {board.best})" in text
+    text, state, play = plain(record), read_state(record), read_play(record)
+    assert record.game_id in text and record.outcome.status in text
+    assert f"reward {record.outcome.normalized_reward:.3f} ({play.score:g} of {state.best:g})" in text
     assert "player 0 (policy) sees" in text and "player 1 (policy) sees" in text
     for turn in record.turns:
         assert all(line in text for line in turn.text.strip().splitlines())
         assert turn.error is None or f"illegal: {turn.error}"[:60] in text
-    total = sum(cell.gain for cell in gains(board, play))
-    assert f"{total:+d}" in text
+    (gains,) = play.drawing.results
+    assert all(cell in text for row in gains.cells for cell in row)
 
 
 def test_what_a_player_cannot_see_is_marked_without_colour_too():
     record = make_play(0)
-    board = read_board(record)
+    views = read_state(record).drawing.views
     hidden = [
-        f"({board.table[r][p]})"
-        for seat in (0, 1)
-        for r in range(3)
-        for p in range(3)
-        if board.views[seat][r][p] is None and board.views[1 - seat][r][p] is not None
+        f"({view.cells[row][column]})"
+        for view in views
+        for row, column in view.cells_that_are["hidden"]
+        if view.cells[row][column] != "·"
     ]
     assert hidden
     assert all(number in plain(record) for number in hidden)

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame, best_matching
-from selfplay_pipeline.games.mentions import told_cells
-from selfplay_pipeline.games.partners import SCRIPTED
-from selfplay_pipeline.games.questions import Asking, asked_pairs, asking
-from selfplay_pipeline.games.scripted import PlayerView, ask, player_view, random_matching
-from selfplay_pipeline.games.shy import Shy
-from selfplay_pipeline.games.types import HELD_OUT, ActionKind, Outcome, Status, state_rng
+from selfplay_pipeline.games.base import HELD_OUT, Asking, Outcome, state_rng
+from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
+from selfplay_pipeline.games.matching.mentions import told_cells
+from selfplay_pipeline.games.matching.questions import asked_pairs, asking
+from selfplay_pipeline.games.matching.rules import MatchingConfig, best_matching
+from selfplay_pipeline.games.matching.scripted import PlayerView, ask, player_view, random_matching
+from selfplay_pipeline.games.matching.shy import Shy
+from selfplay_pipeline.games.tags import ActionKind
 from selfplay_pipeline.generate.records import TurnRecord
 from selfplay_pipeline.models.tiny_teacher import AskingTeacher
 
@@ -106,7 +107,7 @@ def dialogues(agent: str, plays: int, board: MatchingConfig = BOARD) -> list[tup
         while session.status is None:
             player = session.player
             text = SCRIPTED["shy" if player else agent].act(player_view(session, player), rng)
-            action = session.step(text).action.kind
+            action = session.step(text).action
             turns.append(TurnRecord(player=player, text=text, action=action, finish_reason="scripted"))
         played.append((session.outcome(), asking(turns, state, 0)))
     return played
@@ -115,18 +116,18 @@ def dialogues(agent: str, plays: int, board: MatchingConfig = BOARD) -> list[tup
 @pytest.mark.long
 def test_over_1000_dialogues_who_asks_does_clearly_better_and_nothing_leaks() -> None:
     asker, quiet = dialogues("asker", 500), dialogues("quiet", 500)
-    rewards = [np.mean([outcome.normalized_reward for outcome, _ in played]) for played in (asker, quiet)]
+    rewards = [np.mean([outcome.rewards[0] for outcome, _ in played]) for played in (asker, quiet)]
     assert rewards[0] > 0.99
     assert rewards[1] < 0.82
     assert sum(counts.leaks for _, counts in asker + quiet) == 0
     assert all(counts.learned for _, counts in asker)
     assert not any(counts.questions or counts.learned for _, counts in quiet)
-    assert {outcome.status for outcome, _ in asker} == {Status.AGREED}
+    assert {outcome.status for outcome, _ in asker} == {"agreed"}
 
 
 @pytest.mark.long
 def test_asking_pays_on_dialops_boards_too() -> None:
-    rewards = [np.mean([outcome.normalized_reward for outcome, _ in dialogues(agent, 40, DIALOP)]) for agent in AGENTS]
+    rewards = [np.mean([outcome.rewards[0] for outcome, _ in dialogues(agent, 40, DIALOP)]) for agent in AGENTS]
     assert rewards[0] > 0.99
     assert rewards[1] < 0.82
 

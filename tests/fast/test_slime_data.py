@@ -13,8 +13,9 @@ from test_cli import selfplay
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.states import held_out_states, key_of
-from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
-from selfplay_pipeline.games.types import state_rng
+from selfplay_pipeline.games.base import state_rng
+from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.slime.data import DataJob, check_data, game_of, game_row, write_data
 
 
@@ -70,7 +71,7 @@ def test_held_out_rows_are_the_states_of_evaluate_and_none_to_train_on(tmp_path)
     train, held = ([row["metadata"]["game_state"] for row in rows(path)] for path in files)
     settings = load_config("tiny", {"game.max_length": 40})
     assert held == [state.to_dict() for state in held_out_states(MatchingGame(settings.game), 20).states]
-    assert not {key_of(state) for state in train} & {key_of(state) for state in held}
+    assert not {key_of(MatchingGame(), state) for state in train} & {key_of(MatchingGame(), state) for state in held}
 
 
 def test_a_dry_run_writes_nothing(tmp_path):

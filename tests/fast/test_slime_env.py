@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from slime_contract import NewSample, arguments, sample_of
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.matching import MatchingConfig, MatchingState, best_matching
-from selfplay_pipeline.games.partners import SCRIPTED
-from selfplay_pipeline.games.scripted import told_cells
-from selfplay_pipeline.games.text import format_proposal
+from selfplay_pipeline.games.matching.game import SCRIPTED
+from selfplay_pipeline.games.matching.proposals import format_proposal
+from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
+from selfplay_pipeline.games.matching.scripted import told_cells
 from selfplay_pipeline.generate.play import Reply
 from selfplay_pipeline.partners.client import RequestCapError
 from selfplay_pipeline.slime import env as env_module
@@ -56,7 +56,7 @@ def test_rewards_turns_and_ends_are_those_of_the_game(partner, number, share):
     assert done == (session.status is not None)
     if done:
         assert info["status"] == session.status == env.sample.metadata["dialogue"]["status"]
-        assert info["reward"] == env.reward == env.sample.reward == session.outcome().normalized_reward
+        assert info["reward"] == env.reward == env.sample.reward == session.outcome().rewards[0]
 
 
 def twin(state: MatchingState, seed: int) -> MatchingState:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
-from selfplay_pipeline.games.types import state_rng
+from selfplay_pipeline.games.base import state_rng
+from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.partners.config import PartnerConfig
 from selfplay_pipeline.partners.seat import partner_arguments
 from selfplay_pipeline.templates import LONGEST_FILE, PromptTemplate

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from selfplay_pipeline.config import load_config
-from selfplay_pipeline.games.matching import MatchingConfig, MatchingGame
-from selfplay_pipeline.games.names import PAPERS, REVIEWERS
-from selfplay_pipeline.games.partners import SCRIPTED
-from selfplay_pipeline.games.types import state_rng
+from selfplay_pipeline.games.base import state_rng
+from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
+from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
+from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.models.tiny_teacher import imitated_play
 from selfplay_pipeline.models.tiny_tokenizer import save_tokenizer

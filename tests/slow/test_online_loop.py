@@ -29,8 +29,7 @@ from factories import BOARD, POLICY, Habits, make_play
 
 from selfplay_pipeline.convert.rows import play_to_rows
 from selfplay_pipeline.engines.types import Completion, FinishReason
-from selfplay_pipeline.games.matching import MatchingGame
-from selfplay_pipeline.games.types import Status
+from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.records import PlayRecord
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.online.config import OnlineConfig
@@ -453,7 +452,7 @@ def test_too_long_for_the_context_ends_with_its_status_and_truncates_nothing(cle
 
 
 def test_figures_are_those_of_evaluate(cleared):
-    from selfplay_pipeline.evaluate.figures import Seating, Tally
+    from selfplay_pipeline.evaluate.tally import Seating, Tally
     from selfplay_pipeline.online.figures import to_line
 
     records = recorded(4)
@@ -503,7 +502,7 @@ def test_without_own_rewards_the_last_outputs_reward_is_everybodys(cleared, monk
         return outputs
 
     spoilt(monkeypatch, only_the_first)
-    records = [record for record in recorded(1) if record.outcome.status is Status.AGREED]
+    records = [record for record in recorded(1) if record.outcome.status == "agreed"]
     online = play(cleared, RecordedClient(recorded(1)), records, max_failures=PLAYS)
     assert {sum(row) for row in online.column("rm_scores").values()} == {0.25}
 

@@ -18,8 +18,8 @@ from test_train import farthest, optimizer_updates, remaining, traces
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate
 from selfplay_pipeline.evaluate.states import held_out_states
-from selfplay_pipeline.games.matching import MatchingGame
-from selfplay_pipeline.games.types import MONITOR
+from selfplay_pipeline.games.base import MONITOR
+from selfplay_pipeline.games.matching.game import MatchingGame
 
 STEPS, STATES, PLAYS, HELD_OUT = 4, 2, 4, 20
 CONFIG = f"""\

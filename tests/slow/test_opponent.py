@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.questions import asking
+from selfplay_pipeline.games.base import Status
+from selfplay_pipeline.games.matching.questions import asking
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.games.types import Status
 from selfplay_pipeline.generate.records import read_games
 from selfplay_pipeline.iterate.run import run_iterate
 
@@ -73,7 +73,7 @@ def test_evaluations_are_opposite_the_same_partner_from_the_same_seat(run):
             played = list(read_games(run.path / f"iter_{iteration}" / "evaluation" / f"{mode}.jsonl"))
             assert len(played) == 8
             assert {tuple(play.players) for play in played} == {("policy", "shy")}
-            assert all(play.outcome.status is not Status.ENGINE_FAILURE for play in played)
+            assert all(play.outcome.status != Status.ENGINE_FAILURE for play in played)
 
 
 def test_questions_stand_in_the_metrics_of_every_iteration(run):

@@ -12,7 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from selfplay_pipeline.generate.records import read_games
-from selfplay_pipeline.report.reading import gains, read_board, read_play
+from selfplay_pipeline.report.reading import read_play, read_state
 from selfplay_pipeline.report.run import scan_all, write_page
 from selfplay_pipeline.report.sources import discover
 
@@ -177,7 +177,7 @@ def test_filters_find_what_they_say(opened, games):
     plays = plays_of(games)
     assert opened.count == f"{len(plays)} of {len(plays)} games"
     expected = {
-        ("status", "agreed"): [play for play in plays if play.outcome.status.value == "agreed"],
+        ("status", "agreed"): [play for play in plays if play.outcome.status == "agreed"],
         ("low", "0.9"): [play for play in plays if play.outcome.normalized_reward >= 0.8995],
         ("high", "0.5"): [play for play in plays if play.outcome.normalized_reward <= 0.5005],
         ("text", "ACCEPT daniel"): [
@@ -264,23 +264,27 @@ def test_a_game_shows_what_its_record_holds(opened, games):
     plays = plays_of(games)
     number = next(n for n, play in enumerate(plays) if play.outcome.proposal and play.policy.iteration == 2)
     record = plays[number]
-    board, play = read_board(record), read_play(record)
+    state, play = read_state(record), read_play(record)
     opened.show(number, record.game_id)
     turns = opened.page.locator(".dialogue li")
     assert [turn.locator(".text").text_content() for turn in turns.all()] == [turn.text for turn in record.turns]
-    first, second, together, gained = opened.page.locator(".board table").all()
+    first, second, together, gained = opened.page.locator(".drawn table").all()
     for table, seat in ((first, 0), (second, 1)):
         seen = [
             [cell.inner_text().split()[0] for cell in row.locator("td:not(.hidden)").all()]
             for row in table.locator("tbody tr").all()
         ]
-        assert seen == [[str(value) for value in row if value is not None] for row in board.views[seat]]
+        view = state.drawing.views[seat]
+        hidden = {tuple(place) for place in view.cells_that_are["hidden"]}
+        assert seen == [
+            [text for column, text in enumerate(cells) if (row, column) not in hidden]
+            for row, cells in enumerate(view.cells)
+        ]
     for table in (first, second, together):
-        assert table.locator("td.proposed").count() == table.locator("td.best").count() == len(board.papers)
+        assert table.locator("td.first-mark").count() == table.locator("td.second-mark").count() == len(view.columns)
     differences = [cell.inner_text() for cell in gained.locator("tbody tr td:last-child").all()]
-    assert [int(text.replace("−", "-")) for text in differences] == [
-        *(cell.gain for cell in gains(board, play)), int(record.outcome.score - record.outcome.best),
-    ]  # fmt: skip
+    assert differences == [row[-1] for row in play.drawing.results[0].cells]
+    assert differences[-1].replace("=", "0") == f"{record.outcome.score - record.outcome.best:+.0f}".replace("+0", "0")
 
 
 def test_all_plays_of_a_state_can_be_compared(opened, games):

@@ -91,7 +91,7 @@ def replayed(sample: Any) -> Any:
     session = game.start(state)
     for turn in sample.metadata["dialogue"]["turns"]:
         assert session.player == turn["player"]
-        assert session.step(turn["text"]).action.kind == turn["action"]
+        assert session.step(turn["text"]).action == turn["action"]
     return session
 
 
@@ -106,7 +106,7 @@ def test_a_finished_game_is_exact_in_every_token(router, kind, partner):
         check(sample, router, prompt_ids)
         assert sample.status is kind.Status.COMPLETED
         session = replayed(sample)
-        assert (session.outcome().normalized_reward, str(session.status)) == (
+        assert (session.outcome().rewards[0], str(session.status)) == (
             sample.reward,
             sample.metadata["dialogue"]["status"],
         )
@@ -195,7 +195,7 @@ def test_an_aborted_sample_comes_again_and_starts_afresh(router, kind):
     assert not sample.remove_sample
     assert sample.metadata["start_rollout_id"] == 3
     check(sample, router, sample.tokens[: -sample.response_length])
-    assert replayed(sample).outcome().normalized_reward == sample.reward
+    assert replayed(sample).outcome().rewards[0] == sample.reward
 
 
 def with_chat(proxy: RecordingProxy, endpoint: ChatEndpoint, **chat: Any) -> Any:
@@ -209,7 +209,7 @@ def test_a_chat_model_can_sit_opposite(router, kind):
     for sample in samples:
         check(sample, router, sample.tokens[: -sample.response_length])
         assert sample.status is kind.Status.COMPLETED
-        assert replayed(sample).outcome().normalized_reward == sample.reward
+        assert replayed(sample).outcome().rewards[0] == sample.reward
     waited = [sample.non_generation_time for sample in samples]
     assert sum(waited) >= 0.01 * len(endpoint.requests)
     assert len(endpoint.requests) == sum(turn["player"] for s in samples for turn in s.metadata["dialogue"]["turns"])

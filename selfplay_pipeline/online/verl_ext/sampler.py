@@ -11,7 +11,7 @@ import transfer_queue as tq
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
-from selfplay_pipeline.train.groups import SAME_REWARD
+from selfplay_pipeline.metrics.signal import has_signal, without_signal
 
 
 class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
@@ -77,7 +77,7 @@ def rows_to_train(keys: list[str], scores: list[float]) -> list[int]:
         uid, session, _ = key.rsplit("_", 2)
         groups[uid][session] = score
     several = {uid for uid, plays in groups.items() if len(plays) > 1}
-    differ = {uid for uid in several if max(groups[uid].values()) - min(groups[uid].values()) > SAME_REWARD}
+    differ = {uid for uid in several if has_signal(list(groups[uid].values()))}
     return [row for row, key in enumerate(keys) if key.rsplit("_", 2)[0] in (differ or several)]
 
 
@@ -109,10 +109,9 @@ def play_figures_of(keys: list[str], scores: list[float], extra_fields: list[dic
     for figures in plays.values():
         for name, value in figures.items():
             sums[name] += value
-    flat = sum(max(rewards) - min(rewards) <= SAME_REWARD for rewards in groups.values())
     return {
         **{name: total / len(plays) for name, total in sums.items()},
         "plays": float(len(plays)),
         "groups": float(len(groups)),
-        "groups_without_signal": float(flat),
+        "groups_without_signal": float(without_signal(groups.values())),
     }

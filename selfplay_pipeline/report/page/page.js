@@ -2,7 +2,7 @@
 // Text of plays is hostile: it reaches the page through textContent alone.
 const data = JSON.parse(document.getElementById("data").textContent);
 const plays = data.plays.map((play, number) => ({
-  ...play, number, board: data.boards[data.board_of[number]], boardNumber: data.board_of[number], from: data.files[play.file],
+  ...play, number, state: data.states[data.state_of[number]], stateNumber: data.state_of[number], from: data.files[play.file],
   words: [play.id, play.status, ...play.players, ...play.turns.map(turn => turn.text)].join("\n").toLowerCase(),
 }));
 const shortcuts = document.getElementById("shortcuts");
@@ -27,12 +27,7 @@ const number = value => value.toFixed(3);
 const link = (play, text, more = {}) => make("a", {href: `#play-${play.number}`, text, ...more});
 // Within a run what kind of games; elsewhere which file.
 function kindOf(file) { return file.iteration !== null && file.kind ? file.kind : file.label; }
-// Titles up to the colon, where these tell the papers apart.
-function short(play, paper) {
-  const titles = play.board.papers.map(title => title.split(":")[0]);
-  return new Set(titles).size === titles.length ? paper.split(":")[0] : paper;
-}
-const statusClass = play => play.status === "agreed" ? "agreed" : "failed";
+const statusClass = play => play.finished ? "agreed" : "failed";
 
 // --- filters and list
 
@@ -93,40 +88,28 @@ list.addEventListener("keydown", event => {
 
 // --- one game
 
-function board(play, seat) {
-  const {papers, reviewers, views, table} = play.board, optimum = play.optimum;
-  const seen = seat === null ? table : views[seat];
-  const scale = seat === null ? 1 : play.board.scales[seat];
-  const known = (r, p) => views.some(view => view[r][p] !== null);
-  const head = make("tr", {}, make("td", {class: "hidden"}), ...papers.map(paper => make("th", {scope: "col", title: paper, text: short(play, paper)})));
-  const rows = reviewers.map((reviewer, r) => make("tr", {}, make("th", {scope: "row", text: reviewer}), ...papers.map((_, p) => {
-    const proposed = play.proposal !== null && play.proposal[p] === r, best = optimum[p] === r;
-    const hidden = seat === null ? !known(r, p) : seen[r][p] === null;
-    const text = !known(r, p) ? (seat === null ? String(table[r][p]) : "·") : seat === null || !hidden ? String(seen[r][p]) : String(Math.floor(table[r][p] * scale));
-    const words = [hidden ? (known(r, p) ? "hidden from this player" : "seen by nobody") : "", proposed ? "proposed" : "", best ? "optimum" : ""];
-    return make("td", {class: [hidden && "hidden", proposed && "proposed", best && "best"].filter(Boolean).join(" ") || null, title: words.filter(Boolean).join(", ") || null, text},
-      make("span", {class: "sr", text: words.filter(Boolean).join(", ")}));
+// The marks of a play, in the order of its styles: a first kind, a second, and both.
+const MARKS = ["first-mark", "second-mark"];
+const isAt = (places, row, column) => (places || []).some(([r, c]) => r === row && c === column);
+
+function table(play, drawn) {
+  const are = drawn.cells_that_are, marks = drawn.marked ? Object.entries(play.drawing.marks) : [];
+  const head = make("tr", {}, make("td", {class: "corner"}), ...drawn.columns.map(column => make("th", {scope: "col", title: drawn.full[column], text: column})));
+  const rows = drawn.rows.map((name, row) => make("tr", {}, make("th", {scope: "row", title: drawn.full[name], text: name}), ...drawn.cells[row].map((text, column) => {
+    const hidden = isAt(are.hidden, row, column), found = marks.map(([, places]) => isAt(places, row, column));
+    const words = [hidden ? (text === data.unknown || drawn.seat === null ? "seen by nobody" : "hidden from this player") : "", ...marks.map(([name], kind) => found[kind] ? name : "")].filter(Boolean).join(", ");
+    const classes = [hidden && "hidden", isAt(are.good, row, column) && "gain", isAt(are.bad, row, column) && "loss", ...MARKS.filter((_, kind) => found[kind])];
+    return make("td", {class: classes.filter(Boolean).join(" ") || null, title: words || null, text}, make("span", {class: "sr", text: words}));
   })));
-  const caption = seat === null ? "Both together: true scores" : `Player ${seat} (${play.players[seat]}) sees` + (scale === 1 ? "" : `, scores × ${scale.toFixed(2)}`);
-  return make("div", {class: "board", tabindex: 0, role: "region", "aria-label": caption},
+  const caption = drawn.seat === null ? drawn.title : `Player ${drawn.seat} (${play.players[drawn.seat]}) ${drawn.title}`;
+  return make("div", {class: "drawn", tabindex: 0, role: "region", "aria-label": caption},
     make("table", {}, make("caption", {text: caption}), make("thead", {}, head), make("tbody", {}, ...rows)));
 }
 
-function gains(play) {
-  const {papers, reviewers, table} = play.board, optimum = play.optimum;
-  const signed = value => value > 0 ? `+${value}` : value < 0 ? `−${-value}` : "0";
-  const tone = value => value < 0 ? "loss" : value > 0 ? "gain" : null;
-  let mine = 0, most = 0;
-  const rows = papers.map((paper, p) => {
-    const chosen = play.proposal[p], best = optimum[p], gain = table[chosen][p] - table[best][p];
-    mine += table[chosen][p]; most += table[best][p];
-    return make("tr", {}, make("th", {scope: "row", title: paper, text: short(play, paper)}),
-      make("td", {text: `${reviewers[chosen]} ${table[chosen][p]}`}), make("td", {text: `${reviewers[best]} ${table[best][p]}`}), make("td", {class: tone(gain), text: signed(gain)}));
-  });
-  rows.push(make("tr", {}, make("th", {scope: "row", text: "together"}), make("td", {text: mine}), make("td", {text: most}), make("td", {class: tone(mine - most), text: signed(mine - most)})));
-  const head = ["paper", play.agreed ? "agreed" : "last proposal, not agreed", "an optimum", "gain"].map(text => make("th", {scope: "col", text}));
-  return make("div", {class: "board", tabindex: 0, role: "region", "aria-label": "Gains and losses"}, make("table", {},
-    make("caption", {text: "Gain and loss, paper by paper"}), make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
+function legend(play) {
+  const names = Object.keys(play.drawing.marks), chips = names.map((name, kind) => make("span", {class: `mark ${MARKS[kind]}`, text: name}));
+  if (names.length === MARKS.length) chips.push(make("span", {class: "mark both", text: "both"}));
+  return make("p", {class: "faint"}, ...chips.flatMap(chip => [chip, " "]), "In italics: hidden from that player.");
 }
 
 function dialogue(play) {
@@ -137,11 +120,11 @@ function dialogue(play) {
 }
 
 function mates(play) {
-  const all = plays.filter(other => other.boardNumber === play.boardNumber);
+  const all = plays.filter(other => other.stateNumber === play.stateNumber);
   const rows = all.map(other => make("tr", {}, make("th", {scope: "row"}, link(other, `play ${other.play}`, {"aria-current": other === play ? "true" : null})),
     make("td", {text: number(other.reward)}), make("td", {class: statusClass(other), text: other.status}), make("td", {text: other.turns.length}), make("td", {text: other.illegal}),
-    make("td", {class: "prose", text: other.proposal === null ? "–" : other.board.papers.map((paper, p) => `${short(other, paper)} → ${other.board.reviewers[other.proposal[p]]}`).join(", ")})));
-  const head = ["play", "reward", "status", "turns", "illegal", "proposal"].map(text => make("th", {scope: "col", text}));
+    make("td", {class: "prose", text: other.drawing.decision || "–"})));
+  const head = ["play", "reward", "status", "turns", "illegal", "decision"].map(text => make("th", {scope: "col", text}));
   return make("div", {class: "scroll", tabindex: 0, role: "region", "aria-label": "Plays of this state"}, make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
 }
 
@@ -190,18 +173,19 @@ function show(play) {
   current = play;
   document.getElementById("said").textContent = `${play.id}: ${play.status}, reward ${number(play.reward)}`;
   const jumps = [["← previous", step(-1)], ["next →", step(1)], ["best", extreme(ORDERS.best)], ["worst", extreme(ORDERS.worst)], ["median", median()], ["illegal", illegal()]];
-  const facts = [`reward ${number(play.reward)}`, `score ${play.score} of ${play.board.best}`, play.from.label, `state ${play.board.group}, play ${play.play}`, `${play.illegal} illegal actions`];
-  article.replaceChildren(
+  const facts = [`reward ${number(play.reward)}`, `score ${play.score} of ${play.state.best}`, play.from.label, `state ${play.state.group}, play ${play.play}`, `${play.illegal} illegal actions`];
+  const [first, ...others] = play.state.drawing.views, wide = others.length > 1 || first.columns.length > 4;
+  article.replaceChildren(...[
     make("h3", {text: play.id}),
     make("ul", {class: "chips"}, make("li", {class: statusClass(play), text: play.status}), ...facts.map(text => make("li", {text}))),
     make("div", {class: "chips", role: "group", "aria-label": "Go to"}, ...jumps.filter(([, other]) => other).map(([text, other]) => link(other, text))),
     make("h4", {text: "What each player sees, and what they say"}),
-    make("p", {class: "faint"}, make("span", {class: "mark", text: "proposed"}), " ", make("span", {class: "mark best", text: "optimum"}), " ", make("span", {class: "mark both", text: "both"}), " In italics: hidden from that player."),
-    make("div", {class: play.board.papers.length > 4 ? "play wide" : "play"}, board(play, 0), dialogue(play), board(play, 1)),
-    make("h4", {text: play.proposal === null ? "The whole table (nothing was proposed)" : "The proposal beside an optimum"}),
-    make("div", {class: "table-wide"}, board(play, null), play.proposal === null ? null : gains(play)),
+    legend(play),
+    make("div", {class: wide ? "play wide" : "play"}, table(play, first), dialogue(play), ...others.map(other => table(play, other))),
+    play.drawing.about_whole ? make("h4", {text: play.drawing.about_whole}) : null,
+    make("div", {class: "table-wide"}, ...play.state.drawing.whole.map(whole => table(play, whole)), ...play.drawing.results.map(result => table(play, result))),
     make("h4", {text: "All plays of this state"}), mates(play),
-    make("h4", {text: "Tokens"}), ...play.streams.length ? play.streams.map(stream => trajectory(stream, play.from.kind === "training games" ? "trained on" : "sampled")) : [make("p", {class: "faint", text: data.no_tokens})]);
+    make("h4", {text: "Tokens"}), ...play.streams.length ? play.streams.map(stream => trajectory(stream, play.from.kind === "training games" ? "trained on" : "sampled")) : [make("p", {class: "faint", text: data.no_tokens})]].filter(Boolean));
   if (at() >= shown) { shown = at() + 1; showList(); } else markCurrent();
 }
 
@@ -220,7 +204,7 @@ const sorted = order => found.filter(play => play.status !== "engine_failure").s
 const extreme = order => sorted(order)[0];
 const median = () => { const all = sorted(ORDERS.worst); return all[Math.floor(all.length / 2)]; };
 const illegal = () => [...found.slice(at() + 1), ...found.slice(0, at() + 1)].find(play => play.illegal > 0);
-const mate = () => { const all = plays.filter(play => current && play.boardNumber === current.boardNumber); return all[(all.indexOf(current) + 1) % all.length]; };
+const mate = () => { const all = plays.filter(play => current && play.stateNumber === current.stateNumber); return all[(all.indexOf(current) + 1) % all.length]; };
 const KEYS = {j: () => step(1), ArrowRight: () => step(1), k: () => step(-1), ArrowLeft: () => step(-1), n: mate, b: () => extreme(ORDERS.best), w: () => extreme(ORDERS.worst), m: median, i: illegal};
 
 document.addEventListener("keydown", event => {

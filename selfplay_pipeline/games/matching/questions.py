@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
-from selfplay_pipeline.games.matching import MatchingState
-from selfplay_pipeline.games.mentions import Cell, mentions, told_cells
-from selfplay_pipeline.games.text import untagged
-from selfplay_pipeline.games.types import ActionKind
+from selfplay_pipeline.games.base import MESSAGE, Asking, Turn
+from selfplay_pipeline.games.matching.mentions import Cell, mentions, told_cells
+from selfplay_pipeline.games.matching.rules import MatchingState
+from selfplay_pipeline.games.tags import untagged
 
 SENTENCE = re.compile(r"(?<=[?!])|(?<=[.;])\s|\n| / |<br\s*/?>", re.IGNORECASE)
 LIST_ITEM = re.compile(r"(?:^|\n|<br ?/?>)[ \t]*(?:[-*•·]+|\d{1,2}[.)])\s+", re.IGNORECASE)
@@ -73,46 +71,6 @@ def asked_pairs(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> s
     }
 
 
-class Turn(Protocol):
-    """What is read of a turn; `generate/records.py: TurnRecord` is one."""
-
-    @property
-    def player(self) -> int: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def action(self) -> ActionKind: ...
-
-
-@dataclass(frozen=True)
-class Said:
-    """A turn of which no more is known."""
-
-    player: int
-    text: str
-    action: ActionKind = ActionKind.MESSAGE
-
-
-@dataclass(frozen=True)
-class Asking:
-    """How one player of a play asked, and what its partner answered. Counts; only legal messages are looked at."""
-
-    messages: int = 0
-    questions: int = 0
-    """Messages that ask for something."""
-    specific: int = 0
-    """Of these, messages that ask for the score of a reviewer–paper pair."""
-    pairs: int = 0
-    """Different pairs asked for."""
-    repeated: int = 0
-    """Specific questions that ask for nothing but pairs asked for before."""
-    learned: int = 0
-    """Cells hidden from the player that the partner told after having been asked for them."""
-    partner_messages: int = 0
-    leaks: int = 0
-    """The partner's messages that told a score nobody had asked for, as a number; hints in words are not seen."""
-
-
 def asking(turns: Sequence[Turn], state: MatchingState, player: int) -> Asking:
     """Count one player's questions in a play, and what they brought."""
     view = _displayed(state, 1 - player)
@@ -121,7 +79,7 @@ def asking(turns: Sequence[Turn], state: MatchingState, player: int) -> Asking:
     own_numbers: set[str] = set()
     messages = questions = specific = repeated = heard = leaks = 0
     for turn in turns:
-        if turn.action is not ActionKind.MESSAGE:
+        if turn.action != MESSAGE:
             continue
         text = untagged(turn.text)
         if turn.player != player:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from selfplay_pipeline.games.matching import Matching, MatchingSession, best_matching
-from selfplay_pipeline.games.mentions import Cells, told_cells
+from selfplay_pipeline.games.matching.mentions import Cells, told_cells
+from selfplay_pipeline.games.matching.rules import Matching, best_matching
+from selfplay_pipeline.games.matching.session import MatchingSession
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,6 @@ def player_view(session: MatchingSession, player: int) -> PlayerView:
         max_score=config.max_score,
         scales=(config.scale_min, config.scale_max),
     )
-
-
-class ScriptedPlayer(Protocol):
-    """A partner that needs no model."""
-
-    def act(self, view: PlayerView, rng: np.random.Generator) -> str: ...
 
 
 def own_cells(view: PlayerView) -> Cells:

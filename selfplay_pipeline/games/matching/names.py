@@ -42,3 +42,8 @@ REVIEWERS = (
     "Tomas Novak",
     "Zainab Yusuf",
 )
+
+
+def normalise(name: str) -> str:
+    """Case, white space and decoration do not tell names apart."""
+    return " ".join(name.replace("*", " ").replace("_", " ").split()).strip(" .,;'\"`").casefold()

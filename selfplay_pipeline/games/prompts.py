@@ -1,4 +1,4 @@
-"""Prompt text: jinja2 templates in a folder, one set per folder. A user's own folder replaces a built-in set."""
+"""Prompt text: jinja2 templates in a folder, one set per folder. A user's own folder replaces a game's built-in set."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from typing import Any
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.templates import PromptTemplate
-
-NAMES = ("system", "opening", "partner", "error", "rejected")
-"""The files of a set, each with the ending `.j2`."""
 
 
 @dataclass(frozen=True)
@@ -25,15 +22,19 @@ class Prompts:
 
 
 @cache
-def load_prompts(name_or_folder: str) -> Prompts:
+def load_prompts(built_in: Path, name_or_folder: str, names: tuple[str, ...]) -> Prompts:
     """Load a built-in set by name, or a folder.
+
+    Args:
+        built_in: folder of the game's sets.
+        names: the files of a set, each with the ending `.j2`.
 
     Raises:
         UserError: there is no such set, or a file is missing or malformed.
     """
-    builtin = Path(__file__).parent / name_or_folder
+    builtin = built_in / name_or_folder
     folder = builtin if builtin.is_dir() else Path(name_or_folder)
     if not folder.is_dir():
-        known = ", ".join(sorted(p.name for p in Path(__file__).parent.iterdir() if (p / "system.j2").exists()))
+        known = ", ".join(sorted(p.name for p in built_in.iterdir() if (p / "system.j2").exists()))
         raise UserError(f"game.prompts: no built-in set or folder {name_or_folder!r}; built-in sets: {known}")
-    return Prompts({name: PromptTemplate(folder / f"{name}.j2", "game.prompts") for name in NAMES})
+    return Prompts({name: PromptTemplate(folder / f"{name}.j2", "game.prompts") for name in names})

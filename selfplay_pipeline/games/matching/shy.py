@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from selfplay_pipeline.games.matching import best_matching
-from selfplay_pipeline.games.mentions import Cell
-from selfplay_pipeline.games.questions import asked_pairs, is_question
-from selfplay_pipeline.games.scripted import PlayerView, ask, estimate, heard_cells, own_cells, propose, tell
-from selfplay_pipeline.games.text import parse_action
+from selfplay_pipeline.games.matching.mentions import Cell
+from selfplay_pipeline.games.matching.questions import asked_pairs, is_question
+from selfplay_pipeline.games.matching.rules import best_matching
+from selfplay_pipeline.games.matching.scripted import PlayerView, ask, estimate, heard_cells, own_cells, propose, tell
+from selfplay_pipeline.games.matching.text import parse_action
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,42 @@
-"""From a turn's text to an action. Pure; every error says what to write instead."""
+"""Turns that begin with a tag: which action a turn is, for games whose turns are one of four actions. Pure.
+
+Every error says what to write instead.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from enum import StrEnum
 
-from selfplay_pipeline.games.proposals import DENIALS, format_proposal, parse_proposal
-from selfplay_pipeline.games.types import Action, ActionKind, ErrorKind, ParseError
+from selfplay_pipeline.games.base import ParseError
 
-__all__ = ["ParseError", "format_proposal", "normalise", "parse_action", "untagged"]
 
+class ActionKind(StrEnum):
+    """What a tagged turn can be."""
+
+    MESSAGE = "message"
+    PROPOSE = "propose"
+    ACCEPT = "accept"
+    REJECT = "reject"
+
+
+NO_TAG = "no_tag"
+"""The kind of error where none of the four tags stands where an action starts."""
+SEVERAL_ACTIONS = "several_actions"
+"""Tags of different actions."""
 TAG = re.compile(r"[\[［【][\s*_`\\]*(message|propose|proposal|accept|reject)[\s*_`\\]*[\]］】]", re.IGNORECASE)
 EMPHASIS = '*_`~"'
 ANSWERS = (ActionKind.ACCEPT, ActionKind.REJECT)
+DENIALS = re.compile(
+    r"""\b(?:not(?!\ (?:visible|seen|known|shown)\b)|no(?!\.?\s*[|\d])|nope|\w+n't|cannot|never|neither|nor|either
+    |except|instead|unless|maybe|perhaps|possibly|alternative\w*|otherwise|rather|without|else|unsure|tentative\w*
+    |opposite|oops|mixed|flip\w*|upside|swap\w*|switch\w*|exchang\w*|revers\w*|rotat\w*|shift\w*|trad(?:e|es|ed|ing)
+    |vice\ versa|other\ way|correction|actually|forget|scratch|retract\w*|withdraw\w*|cancel\w*|back|ignore|disregard
+    |never\ ?mind|changed\ my|wait|hmm+|undo|void|kidding|joking|joke|mistake\w*|wrong|incorrect|invalid|false
+    |bad|terrible|awful|worse|worst|excluded|removed|rejected|refused?|example|quote[ds]?)\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""What takes a proposal or a pair of it back, wherever it stands."""
 SENTENCE_END = re.compile(r"[.!?…;]\W*(?:\s|$)")
 ABOUT_TAGS = re.compile(
     r"\b(?:if|when|before|either|between|choices?|options?|said|says?|can|could|would|might|may|want|hope|please|you|format"
@@ -28,36 +52,7 @@ RETRACTED = re.compile(r"\b(?:only if|unless|not yet|no,? wait|kidding|joking|oo
 """What takes an acceptance back, or makes it depend on something."""
 
 
-def parse_action(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> Action:
-    """Read the one action of a turn; what stands before its tag is ignored.
-
-    Raises:
-        ParseError: no action or several, an empty message, or a proposal that is not a full matching.
-    """
-    kind, body = _tagged(text)
-    if kind is ActionKind.PROPOSE:
-        return Action(kind, parse_proposal(body, papers, reviewers))
-    if kind is ActionKind.MESSAGE:
-        if not body:
-            raise ParseError(ErrorKind.EMPTY_MESSAGE, "the message is empty")
-        return Action(kind, words=body)
-    return Action(kind)
-
-
-def untagged(text: str) -> str:
-    """What an action says behind its tag; all of a text that is none."""
-    try:
-        return _tagged(text)[1]
-    except ParseError:
-        return text
-
-
-def normalise(name: str) -> str:
-    """Case, white space and decoration do not tell names apart."""
-    return " ".join(name.replace("*", " ").replace("_", " ").split()).strip(" .,;'\"`").casefold()
-
-
-def _tagged(text: str) -> tuple[ActionKind, str]:
+def tagged(text: str) -> tuple[ActionKind, str]:
     """The action and what stands behind its tag.
 
     [message] counts wherever it stands. The others decide, so they count only where a line or sentence starts with
@@ -67,12 +62,12 @@ def _tagged(text: str) -> tuple[ActionKind, str]:
     acting = [(kind, tag) for kind, tag in tags if kind is ActionKind.MESSAGE or _opens(kind, tag)]
     if not acting:
         why = f"{tags[0][1].group()} is not at the start of a line; " if tags else ""
-        raise ParseError(ErrorKind.NO_TAG, f"{why}start with [message], [propose], [accept] or [reject]")
+        raise ParseError(NO_TAG, f"{why}start with [message], [propose], [accept] or [reject]")
     kind, tag = acting[0]
     others = {other for other, _ in (tags if kind in ANSWERS else acting)} - {kind}
     if others:
         several = " and ".join(sorted(f"[{each}]" for each in {kind, *others}))
-        raise ParseError(ErrorKind.SEVERAL_ACTIONS, f"a turn is one action, and this one has {several}; write one")
+        raise ParseError(SEVERAL_ACTIONS, f"a turn is one action, and this one has {several}; write one")
     return kind, _behind(tag)
 
 
@@ -105,3 +100,11 @@ def _behind(tag: re.Match[str]) -> str:
     if closing:
         body = body.removeprefix(closing) if body.startswith(closing) else body.removesuffix(closing)
     return body.removeprefix(":").strip() if closing else body
+
+
+def untagged(text: str) -> str:
+    """What an action says behind its tag; all of a text that is none."""
+    try:
+        return tagged(text)[1]
+    except ParseError:
+        return text

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-from selfplay_pipeline.games.types import ErrorKind, ParseError
+from selfplay_pipeline.games.base import ParseError
+from selfplay_pipeline.games.matching.actions import ErrorKind
+from selfplay_pipeline.games.tags import DENIALS
 
 Matching = tuple[tuple[int, int], ...]
 """(reviewer, paper) index pairs."""
@@ -55,16 +57,6 @@ QUOTED = re.compile(
     re.IGNORECASE,
 )
 """Words before the first pair by which an announced proposal may be another's, or of another time."""
-DENIALS = re.compile(
-    r"""\b(?:not(?!\ (?:visible|seen|known|shown)\b)|no(?!\.?\s*[|\d])|nope|\w+n't|cannot|never|neither|nor|either
-    |except|instead|unless|maybe|perhaps|possibly|alternative\w*|otherwise|rather|without|else|unsure|tentative\w*
-    |opposite|oops|mixed|flip\w*|upside|swap\w*|switch\w*|exchang\w*|revers\w*|rotat\w*|shift\w*|trad(?:e|es|ed|ing)
-    |vice\ versa|other\ way|correction|actually|forget|scratch|retract\w*|withdraw\w*|cancel\w*|back|ignore|disregard
-    |never\ ?mind|changed\ my|wait|hmm+|undo|void|kidding|joking|joke|mistake\w*|wrong|incorrect|invalid|false
-    |bad|terrible|awful|worse|worst|excluded|removed|rejected|refused?|example|quote[ds]?)\b""",
-    re.IGNORECASE | re.VERBOSE,
-)
-"""What takes a proposal or a pair of it back, wherever it stands."""
 MARKED_OUT = re.compile(r"[≠❌❎✗✘✖🚫⛔]|!=|~~|\[ \]|</?(?:s|del|strike)\b|<!--", re.IGNORECASE)
 """Marks that do the same; some of them are markup, which reading removes."""
 DOUBTS = re.compile(r"\b(?:or|if|but|avoid)\b|(?<!\?)\?(?!\?)", re.IGNORECASE)

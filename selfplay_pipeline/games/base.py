@@ -1,0 +1,380 @@
+"""What every game is made of.
+
+A game is one folder that implements `Game` and `Session`; `registry.py` names it. Outside its folder nobody knows its
+words: what other parts want to know of a game, they ask through these protocols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+import numpy as np
+
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.games.drawing import PlayDrawing, StateDrawing
+from selfplay_pipeline.games.figures import Figure, Measures
+from selfplay_pipeline.small_files import parse_json
+
+
+class Status(StrEnum):
+    """How a play ends short of the game's goal; then every reward is 0. Reaching the goal has the game's own name."""
+
+    TURN_LIMIT = "turn_limit"
+    """The game's limit of turns was reached, legal and illegal ones counted."""
+    ERROR_LIMIT = "error_limit"
+    """One player made too many illegal actions in a row."""
+    CONTEXT_LENGTH = "context_length"
+    """The next turn might not have fitted into the model's context; nothing was truncated."""
+    ENGINE_FAILURE = "engine_failure"
+    """The engine gave no answer after all retries. Such a play gives no training rows."""
+
+
+MESSAGE = "message"
+"""The action that says something to the others, in any game."""
+INVALID = "invalid"
+"""Stands for a text that is no action of the game; the error observation says why."""
+SAME_SCORE = 1e-6
+"""Scores and rewards closer than this are alike."""
+CUT = "cut"
+"""The kind of error of a turn that the token limit cut."""
+
+
+class ParseError(Exception):
+    """The text is not a legal action.
+
+    Attributes:
+        kind: what is wrong in one word, one of the game's `error_kinds`.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        """The message is shown to the text's author."""
+        super().__init__(message)
+        self.kind = kind
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one turn led to.
+
+    Attributes:
+        action: one of the game's `actions`, or `INVALID`.
+        decision: what a legal action puts to the others or decides, as JSON; None where the action has nothing such.
+        error: why the action was illegal, or None. An illegal action keeps the turn.
+        error_kind: the same in one word, for counting.
+        observations: new text for each seat, "" where a seat saw nothing new.
+    """
+
+    action: str
+    observations: tuple[str, ...]
+    decision: Any = None
+    error: str | None = None
+    error_kind: str | None = None
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What one player reads before anything was said: the rules, then its own private view."""
+
+    system: str
+    observation: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a play.
+
+    Attributes:
+        status: a `Status`, or one of the game's `goals`.
+        rewards: of each seat, normalised to [0, 1] by the game's own formula.
+        score: what the players reached together, in the game's own unit.
+        best: the best that there was to reach, in the same unit.
+        decision: what was decided in the end, as JSON; None where nothing was.
+    """
+
+    status: str
+    rewards: tuple[float, ...]
+    score: float
+    best: float
+    decision: Any
+    num_turns: int
+    num_messages: int
+    num_proposals: int
+    num_illegal: int
+
+
+class Turn(Protocol):
+    """What is read of a turn that was taken; `generate/records.py: TurnRecord` is one."""
+
+    @property
+    def player(self) -> int: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def action(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Said:
+    """A turn of which no more is known."""
+
+    player: int
+    text: str
+    action: str = MESSAGE
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How one player of a play asked, and what the others answered. Counts; only legal messages are looked at."""
+
+    messages: int = 0
+    questions: int = 0
+    """Messages that ask for something."""
+    specific: int = 0
+    """Of these, messages that ask for a fact of the state."""
+    pairs: int = 0
+    """Different facts asked for."""
+    repeated: int = 0
+    """Specific questions that ask for nothing but facts asked for before."""
+    learned: int = 0
+    """Facts hidden from the player that it was told after having asked for them."""
+    partner_messages: int = 0
+    leaks: int = 0
+    """The others' messages that told a fact nobody had asked for."""
+
+
+@dataclass(frozen=True)
+class HumanPlay:
+    """A play of people, as far as it was recorded.
+
+    Attributes:
+        turns: the messages.
+        num_turns: of all kinds.
+    """
+
+    state: Any
+    turns: Sequence[Said]
+    reward: float
+    num_turns: int
+
+
+class State(Protocol):
+    """One sampled problem. `to_dict` is JSON; the game's `load_state` reads it back."""
+
+    @property
+    def best(self) -> float:
+        """The best score that there is to reach."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+class Session(Protocol):
+    """One play of one state: whose turn it is, what each player may see, how it ended."""
+
+    @property
+    def player(self) -> int: ...
+    @property
+    def status(self) -> str | None: ...
+    def opening(self, player: int) -> Opening: ...
+    def step(self, text: str, *, cut: bool = False) -> Step: ...
+    def abort(self, status: Status) -> None: ...
+    def outcome(self) -> Outcome: ...
+
+
+class ScriptedPlayer(Protocol):
+    """A player that needs no model: what it knows in, its turn's text out.
+
+    Args of `act`:
+        view: what the game's `view` gives for its seat.
+        rng: the seat's own random stream.
+    """
+
+    def act(self, view: Any, rng: np.random.Generator) -> str: ...
+
+
+class Game(Protocol):
+    """The rules under one configuration, and all that other parts ask of a game.
+
+    Attributes:
+        name: as in `registry.py` and in files.
+        data_source: what verl calls its rows.
+        config: the configuration.
+        num_players: seats, numbered from 0.
+        shared_reward: whether all seats of a play have one reward; else a seat is compared with the same seat of the
+            group's other plays.
+        goals: how a play ends that reached what the game is about.
+        actions: what a legal turn can be.
+        error_kinds: what can be wrong with an illegal turn, beside `CUT`.
+        players: scripted players by name.
+        figures: what `measure` returns, in the order in which it is shown.
+        lines: the names of those of `references` that are drawn beside rewards.
+        about_lines: what a reader must know about these lines; "" if nothing.
+        about_humans: what `human_plays` are.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def data_source(self) -> str: ...
+    @property
+    def config(self) -> Any: ...
+    @property
+    def num_players(self) -> int: ...
+    @property
+    def shared_reward(self) -> bool: ...
+    @property
+    def goals(self) -> frozenset[str]: ...
+    @property
+    def actions(self) -> frozenset[str]: ...
+    @property
+    def error_kinds(self) -> Sequence[str]: ...
+    @property
+    def players(self) -> Mapping[str, ScriptedPlayer]: ...
+    @property
+    def figures(self) -> Sequence[Figure]: ...
+    @property
+    def lines(self) -> Sequence[str]: ...
+    @property
+    def about_lines(self) -> str: ...
+    @property
+    def about_humans(self) -> str: ...
+
+    def describe(self) -> str:
+        """The configuration in a few words, for `--dry-run`."""
+        ...
+
+    def sample_state(self, rng: np.random.Generator) -> State:
+        """Draw a state.
+
+        Raises:
+            UserError: the configuration admits none.
+        """
+        ...
+
+    def load_state(self, data: Any) -> State:
+        """Read what `to_dict` wrote; all that a state can hold wrongly is noticed.
+
+        Raises:
+            UserError: it is no state; names the field.
+        """
+        ...
+
+    def check_fits(self, state: Any) -> None:
+        """Whether a state could be one of this configuration.
+
+        Raises:
+            UserError: it could not.
+        """
+        ...
+
+    def problem_of(self, data: dict[str, Any]) -> Any:
+        """What makes two states, as `to_dict` wrote them, the same problem; JSON."""
+        ...
+
+    def start(self, state: Any) -> Session:
+        """Begin a play."""
+        ...
+
+    def view(self, session: Any, player: int) -> Any:
+        """What one player knows in a running play, as data for scripted players."""
+        ...
+
+    def check_outcome(self, state: Any, outcome: Any) -> None:
+        """Whether this can be the outcome of a play of the state that did not end with a `Status`.
+
+        Args:
+            outcome: as `generate/records.py: OutcomeRecord` has it; `best` is the state's.
+
+        Raises:
+            ValueError: it cannot be; the message names the field.
+        """
+        ...
+
+    def check_decision(self, state: Any, decision: Any) -> None:
+        """Whether this can be the decision of a legal action in the state.
+
+        Raises:
+            ValueError: it cannot be.
+        """
+        ...
+
+    def measure(self, state: Any, turns: Sequence[Turn], reward: float, seats: Sequence[int]) -> Measures:
+        """The game's own `figures` of one play, of what these seats did."""
+        ...
+
+    def asking(self, state: Any, turns: Sequence[Turn], seat: int) -> Asking:
+        """How one seat asked, and what it was told."""
+        ...
+
+    def references(self, states: Sequence[Any]) -> dict[str, list[float]]:
+        """Rewards to compare with, by name, one for each state."""
+        ...
+
+    def known_reward(self, state: Any, data: dict[str, Any]) -> float | None:
+        """The reward that a pair of people reached on the state, where its record `data` tells.
+
+        Raises:
+            UserError: what it tells is no reward.
+        """
+        ...
+
+    def known_lines(self) -> dict[str, float]:
+        """Mean rewards that are known from elsewhere for states of this configuration, by name."""
+        ...
+
+    def human_plays(self) -> Iterator[HumanPlay]:
+        """Plays of people on states of this configuration; none where there are none, or their file is not at hand."""
+        ...
+
+    def solution(self, state: Any) -> Any:
+        """A best decision, in words that people can check; JSON."""
+        ...
+
+    def draw_state(self, state: Any) -> StateDrawing:
+        """A state, for terminal and page."""
+        ...
+
+    def draw_play(self, state: Any, turns: Sequence[Any], decision: Any) -> PlayDrawing:
+        """What a play made of its state.
+
+        Args:
+            turns: with the `proposal` of each.
+            decision: what was agreed, None if nothing was.
+        """
+        ...
+
+
+@dataclass
+class Counts:
+    """What a session counts as it goes."""
+
+    turns: int = 0
+    messages: int = 0
+    proposals: int = 0
+    illegal: int = 0
+    errors_in_a_row: list[int] = field(default_factory=list)
+
+
+TRAIN, HELD_OUT, WARM_START, MONITOR, SEATS = range(5)
+"""Seed spaces; none shares a random stream with another. Of states to train on, to evaluate on, to imitate on, and to
+compare the iterations of a run on (so that the best of them can still be evaluated honestly); of partners' choices."""
+
+
+def state_rng(seed: int, index: int, space: int = TRAIN) -> np.random.Generator:
+    """The generator of state number `index`: the same on any machine, in any order of sampling."""
+    return np.random.default_rng([space, seed, index])
+
+
+def read_state(game: Game, text: str) -> State:
+    """Load a state from JSON.
+
+    Raises:
+        UserError: it is not JSON, or no state.
+    """
+    try:
+        return game.load_state(parse_json(text))
+    except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        raise UserError(f"game state: unusable ({' '.join(str(error).split())})") from None

@@ -1,0 +1,1 @@
+"""DialOp's reviewer matching: two players see parts of a table of scores and agree on who reviews what."""

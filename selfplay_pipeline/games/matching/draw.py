@@ -1,0 +1,101 @@
+"""How a board and a matching are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from selfplay_pipeline.games.drawing import BAD, GOOD, HIDDEN, UNKNOWN, Place, PlayDrawing, StateDrawing, Table
+from selfplay_pipeline.games.matching.proposals import Matching
+from selfplay_pipeline.games.matching.rules import MatchingState, best_matching
+
+PROPOSED, OPTIMUM = "proposed", "optimum"
+
+
+def draw_state(state: MatchingState) -> StateDrawing:
+    """Each player's view and the true scores; a cell that nobody sees is `·`."""
+    known = state.masks[0] | state.masks[1]
+    return StateDrawing(
+        views=[_view(state, seat, known) for seat in (0, 1)],
+        whole=[_table(state, "true scores", None, state.table.astype(str).tolist(), ~known)],
+    )
+
+
+def draw_play(state: MatchingState, turns: Sequence[Any], decision: Any) -> PlayDrawing:
+    """The last proposal beside an optimum: of several optima one that has most in common with it."""
+    proposals = [turn.proposal for turn in turns if turn.proposal]
+    final = decision or (proposals[-1] if proposals else None)
+    best = {paper: reviewer for reviewer, paper in nearest_optimum(state, final or ())}
+    marks: dict[str, list[Place]] = {OPTIMUM: [(best[paper], paper) for paper in sorted(best)]}
+    if not final:
+        return PlayDrawing(marks=marks, about_whole="The whole table (nothing was proposed)")
+    chosen = {paper: reviewer for reviewer, paper in final}
+    papers = short_titles(state.papers)
+    return PlayDrawing(
+        decision=", ".join(f"{papers[paper]} → {state.reviewers[chosen[paper]]}" for paper in sorted(chosen)),
+        marks={PROPOSED: [(chosen[paper], paper) for paper in sorted(chosen)], **marks},
+        about_whole="The proposal beside an optimum",
+        results=[_gains(state, chosen, best, agreed=decision is not None)],
+    )
+
+
+def short_titles(papers: Sequence[str]) -> list[str]:
+    """Titles up to the colon, where these tell the papers apart."""
+    short = [paper.split(":")[0] for paper in papers]
+    return short if len(set(short)) == len(short) else list(papers)
+
+
+def nearest_optimum(state: MatchingState, proposal: Sequence[Place]) -> Matching:
+    """Scores count first, cells in common with the proposal second: n of these weigh less than one point."""
+    weights = state.table * (state.size + 1)
+    for pair in proposal:
+        weights[pair[0], pair[1]] += 1
+    return best_matching(weights)[0]
+
+
+def _view(state: MatchingState, seat: int, known: Any) -> Table:
+    """What a player sees; of what it does not, the number that it would see."""
+    scale = state.scales[seat]
+    cells = [
+        [str(int(value * scale)) if any_saw else UNKNOWN for value, any_saw in zip(row, seen, strict=True)]
+        for row, seen in zip(state.table.tolist(), known.tolist(), strict=True)
+    ]
+    title = "sees" + (f", scores × {scale:.2f}" if scale != 1 else "")
+    return _table(state, title, seat, cells, ~state.masks[seat])
+
+
+def _table(state: MatchingState, title: str, seat: int | None, cells: list[list[str]], hidden: Any) -> Table:
+    short = short_titles(state.papers)
+    return Table(
+        title=title,
+        seat=seat,
+        columns=short,
+        rows=list(state.reviewers),
+        cells=cells,
+        cells_that_are={HIDDEN: [(int(row), int(column)) for row, column in zip(*hidden.nonzero(), strict=True)]},
+        full=dict(zip(short, state.papers, strict=True)),
+        marked=True,
+    )
+
+
+def _gains(state: MatchingState, chosen: dict[int, int], best: dict[int, int], *, agreed: bool) -> Table:
+    """What each paper gains or loses to the optimum; the last row adds up to the proposal's score minus the best."""
+    papers, table = sorted(chosen), state.table.tolist()
+    scores = [(table[chosen[paper]][paper], table[best[paper]][paper]) for paper in papers]
+    scores.append((sum(mine for mine, _ in scores), sum(most for _, most in scores)))
+    names = [(state.reviewers[chosen[paper]], state.reviewers[best[paper]]) for paper in papers] + [("", "")]
+    short = short_titles(state.papers)
+    return Table(
+        title="agreed" if agreed else "last proposal, not agreed",
+        columns=[PROPOSED, OPTIMUM, "gain"],
+        rows=[*(short[paper] for paper in papers), "together"],
+        cells=[
+            [f"{mine_by} {mine}".strip(), f"{most_by} {most}".strip(), f"{mine - most:+d}" if mine != most else "="]
+            for (mine, most), (mine_by, most_by) in zip(scores, names, strict=True)
+        ],
+        cells_that_are={
+            GOOD: [(row, 2) for row, (mine, most) in enumerate(scores) if mine > most],
+            BAD: [(row, 2) for row, (mine, most) in enumerate(scores) if mine < most],
+        },
+        full=dict(zip(short, state.papers, strict=True)),
+    )

@@ -1,0 +1,136 @@
+"""The matching game as the other parts see it: all of it behind `games/base.py: Game`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.games.base import SAME_SCORE, Asking, HumanPlay, ScriptedPlayer, Turn
+from selfplay_pipeline.games.drawing import PlayDrawing, StateDrawing
+from selfplay_pipeline.games.figures import Figure, Measures
+from selfplay_pipeline.games.matching import draw, humans, measures, states
+from selfplay_pipeline.games.matching.actions import ErrorKind
+from selfplay_pipeline.games.matching.questions import asking
+from selfplay_pipeline.games.matching.rules import (
+    AGREED,
+    MatchingConfig,
+    MatchingState,
+    best_matching,
+    check_matching,
+)
+from selfplay_pipeline.games.matching.scripted import OwnView, PlayerView, Random, Sharing, Silent, player_view
+from selfplay_pipeline.games.matching.session import MatchingSession
+from selfplay_pipeline.games.matching.shy import Asker, Quiet, Shy
+from selfplay_pipeline.games.prompts import load_prompts
+from selfplay_pipeline.games.tags import ActionKind
+
+PROMPTS = ("system", "opening", "partner", "error", "rejected")
+"""The files of a set of prompts."""
+SCRIPTED: Mapping[str, ScriptedPlayer] = {
+    "random": Random(),
+    "own-view": OwnView(),
+    "sharing": Sharing(),
+    "silent": Silent(),
+    "shy": Shy(),
+    "asker": Asker(),
+    "quiet": Quiet(),
+}
+
+
+class MatchingGame:
+    """The rules under one `MatchingConfig`."""
+
+    name = "matching"
+    data_source = "dialop_matching_selfplay"
+    num_players = 2
+    shared_reward = True
+    goals = frozenset({AGREED})
+    actions = frozenset(kind.value for kind in ActionKind)
+    error_kinds = tuple(kind.value for kind in ErrorKind)
+    players = SCRIPTED
+    figures: Sequence[Figure] = measures.FIGURES
+    lines = ("random", "own_view")
+    about_lines = measures.ABOUT_OWN_VIEW
+    about_humans = humans.ABOUT
+
+    def __init__(self, config: MatchingConfig | None = None) -> None:
+        self.config = config or MatchingConfig()
+        self.prompts = load_prompts(Path(__file__).parent / "prompts", self.config.prompts, PROMPTS)
+
+    def describe(self) -> str:
+        return f"board {self.config.size}×{self.config.size}"
+
+    def sample_state(self, rng: np.random.Generator) -> MatchingState:
+        return states.sample_state(self.config, rng)
+
+    def load_state(self, data: Any) -> MatchingState:
+        return states.load_state(data)
+
+    def check_fits(self, state: MatchingState) -> None:
+        states.check_fits(self.config, state)
+
+    def problem_of(self, data: dict[str, Any]) -> Any:
+        """The table and both masks."""
+        return [data["table"], data["mask1"], data["mask2"]]
+
+    def start(self, state: MatchingState) -> MatchingSession:
+        return MatchingSession(state, self.config, self.prompts)
+
+    def view(self, session: MatchingSession, player: int) -> PlayerView:
+        return player_view(session, player)
+
+    def check_outcome(self, state: MatchingState, outcome: Any) -> None:
+        pairs = outcome.proposal or []
+        try:
+            check_matching(pairs, state.size)
+        except ValueError as error:
+            raise ValueError(f"field 'outcome.proposal': {error}") from None
+        score = state.score(tuple((reviewer, paper) for reviewer, paper in pairs))
+        if abs(outcome.score - score) > SAME_SCORE:
+            raise ValueError(f"field 'outcome.score': {outcome.score:g}, but the proposal scores {score}")
+        if abs(outcome.normalized_reward - score / state.best) > SAME_SCORE:
+            raise ValueError(
+                f"field 'outcome.normalized_reward': {outcome.normalized_reward}, but {outcome.status} with score "
+                f"{score} of {state.best} gives {score / state.best:g}"
+            )
+
+    def check_decision(self, state: MatchingState, decision: Any) -> None:
+        check_matching(decision, state.size)
+
+    def measure(self, state: MatchingState, turns: Sequence[Turn], reward: float, seats: Sequence[int]) -> Measures:
+        return measures.measure(state, turns, reward, seats)
+
+    def asking(self, state: MatchingState, turns: Sequence[Turn], seat: int) -> Asking:
+        return asking(turns, state, seat)
+
+    def references(self, states: Sequence[MatchingState]) -> dict[str, list[float]]:
+        return measures.references(states, self.config)
+
+    def known_reward(self, state: MatchingState, data: dict[str, Any]) -> float | None:
+        """DialOp's `proposal_reward`, the score of a human pair."""
+        score = data.get("proposal_reward")
+        if score is None:
+            return None
+        if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= state.best:
+            raise UserError(f"field 'proposal_reward': {score!r} is no score between 0 and {state.best}")
+        return float(score / state.best)
+
+    def known_lines(self) -> dict[str, float]:
+        return {"human pairs (8×8)": measures.HUMAN_PAIRS} if self.config.is_dialops_board else {}
+
+    def human_plays(self) -> Iterator[HumanPlay]:
+        return humans.human_plays() if self.config.is_dialops_board else iter(())
+
+    def solution(self, state: MatchingState) -> Any:
+        """The paper of each reviewer in a best matching."""
+        return {state.reviewers[row]: state.papers[column] for row, column in best_matching(state.table)[0]}
+
+    def draw_state(self, state: MatchingState) -> StateDrawing:
+        return draw.draw_state(state)
+
+    def draw_play(self, state: MatchingState, turns: Sequence[Any], decision: Any) -> PlayDrawing:
+        return draw.draw_play(state, turns, decision)

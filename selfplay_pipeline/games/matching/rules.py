@@ -1,0 +1,152 @@
+"""DialOp's reviewer matching ("Optimization"): the configuration, the board, its score.
+
+Rules: Lin, Tomlin, Andreas, Eisner, "Decision-Oriented Dialogue for Human-AI Collaboration" (arXiv 2305.20076)
+and its game code (repository jlin816/dialop). Its text environment mis-reads proposals; `text.py` does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict, Field, model_validator
+from scipy.optimize import linear_sum_assignment
+
+from selfplay_pipeline.games.matching.names import PAPERS
+from selfplay_pipeline.games.matching.proposals import Matching as Matching
+from selfplay_pipeline.sections import Section
+
+AGREED = "agreed"
+"""How a play ends whose last full proposal was accepted; the reward is its score over the best achievable score."""
+DIALOPS_BOARD = ("size", "max_score", "p_visible", "scale_min", "scale_max", "hard_factor")
+"""Fields that must be DialOp's where rewards are compared with those of its human pairs."""
+
+
+class MatchingConfig(Section):
+    """The board and the limits.
+
+    The board's defaults are DialOp's. Three things are not: its games end after 30 turns, it ends none for illegal
+    actions, and it keeps an unfiltered state now and then (`unfiltered_after`).
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: Literal["matching"] = "matching"
+    """Which game this is."""
+    size: Annotated[int, Field(ge=2, le=len(PAPERS))] = 8
+    """Reviewers = papers."""
+    max_score: Annotated[int, Field(ge=1)] = 99
+    """Scores are uniform integers in 0..max_score."""
+    p_visible: Annotated[float, Field(gt=0, le=1)] = 0.4
+    """Chance that one player sees one cell, independent for the two players."""
+    scale_min: Annotated[float, Field(gt=0)] = 1.0
+    """Lower end of the players' private scales."""
+    scale_max: Annotated[float, Field(gt=0)] = 10.0
+    """Upper end; equal ends switch the scales off."""
+    hard_factor: Annotated[float, Field(ge=0)] = 1.25
+    """A state is kept only if own-view best × this < pooled best for both players; 0 keeps every state."""
+    unfiltered_after: Annotated[int, Field(ge=0)] = 0
+    """After this many draws that fail the hard filter the next one is kept whatever it is; 0 never does so.
+
+    DialOp's is 10,001: about 3 % of its states, 6 of the 134 human games among them, pass no filter.
+    """
+    max_length: Annotated[int, Field(ge=1)] = 100
+    """Turns of both players together, illegal ones included, before the play ends unagreed."""
+    max_errors: Annotated[int, Field(ge=1)] = 5
+    """Illegal actions of one player in a row before the play ends unagreed."""
+    mute: bool = False
+    """Messages reach the partner empty, as a bare `[message]`: shows what this policy loses without them.
+
+    Proposals and answers never carry words of their own, muted or not.
+    """
+    prompts: str = "default"
+    """Name of a built-in prompt set (default, compact) or a folder with the same template files."""
+
+    @property
+    def is_dialops_board(self) -> bool:
+        """Whether rewards can be compared with those of DialOp's human pairs."""
+        return all(getattr(self, name) == type(self).model_fields[name].default for name in DIALOPS_BOARD)
+
+    @model_validator(mode="after")
+    def _ordered_scales(self) -> MatchingConfig:
+        if self.scale_min > self.scale_max:
+            raise ValueError(f"scale_min {self.scale_min} is above scale_max {self.scale_max}")
+        return self
+
+
+@dataclass(frozen=True)
+class MatchingState:
+    """One problem. Rows are reviewers, columns papers; shapes are (size, size).
+
+    Attributes:
+        table: true scores; cells that neither player sees hold the mean.
+        masks: for each player, True where it sees the cell.
+        scales: what each player's displayed scores are multiplied by.
+        best: value of the best matching on the pooled view.
+    """
+
+    table: NDArray[np.int64]
+    masks: tuple[NDArray[np.bool_], NDArray[np.bool_]]
+    scales: tuple[float, float]
+    best: int
+    papers: tuple[str, ...]
+    reviewers: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        return int(self.table.shape[0])
+
+    def view(self, player: int) -> list[list[int | None]]:
+        """What `player` sees: `int(value × scale)` per visible cell, None elsewhere."""
+        scale, mask = self.scales[player], self.masks[player]
+        return [
+            [int(value * scale) if seen else None for value, seen in zip(row, shown, strict=True)]
+            for row, shown in zip(self.table.tolist(), mask.tolist(), strict=True)
+        ]
+
+    def score(self, matching: Matching) -> int:
+        """Sum of the true scores of the (reviewer, paper) pairs."""
+        return int(sum(self.table[reviewer, paper] for reviewer, paper in matching))
+
+    def to_dict(self) -> dict[str, Any]:
+        """DialOp's field names, plus the names shown."""
+        return {
+            "table": self.table.tolist(),
+            "mask1": self.masks[0].astype(int).tolist(),
+            "mask2": self.masks[1].astype(int).tolist(),
+            "scale1": self.scales[0],
+            "scale2": self.scales[1],
+            "best_assignment_reward": self.best,
+            "papers": list(self.papers),
+            "reviewers": list(self.reviewers),
+        }
+
+
+def best_matching(table: NDArray[np.int64] | NDArray[np.float64]) -> tuple[Matching, float]:
+    """Maximum-weight perfect matching and its value (Hungarian method, scipy)."""
+    rows, columns = linear_sum_assignment(table, maximize=True)
+    pairs = tuple((int(r), int(c)) for r, c in zip(rows, columns, strict=True))
+    return pairs, float(table[rows, columns].sum())
+
+
+def own_view_matching(state: MatchingState, player: int, mean: float) -> Matching:
+    """The best that `player` can plan alone: cells it does not see count as the mean."""
+    return best_matching(np.where(state.masks[player], state.table, mean))[0]
+
+
+def check_matching(pairs: Any, size: int) -> None:
+    """Whether these are (reviewer, paper) pairs that give each paper one reviewer and each reviewer one paper.
+
+    Raises:
+        ValueError: they are not.
+    """
+    places = list(range(size))
+    try:
+        reviewers, papers = ([*side] for side in zip(*pairs, strict=True))
+        whole = sorted(reviewers) == sorted(papers) == places
+    except (TypeError, ValueError):
+        whole = False
+    if not whole:
+        raise ValueError(f"{pairs} is no matching of {size} and {size}")

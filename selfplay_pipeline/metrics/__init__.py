@@ -1,0 +1,1 @@
+"""Every figure once: its name, formula and interval."""
