@@ -165,7 +165,14 @@ def command_again(name: str, seed: int) -> str:
     return f'make chaos ARGS="{options}"'
 
 
-if __name__ == "__main__":
-    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs start with SIGINT ignored
+def heed_signals() -> None:
+    """Heed signals that a shell's background jobs and `nohup` ignore, so that the commands that are tried do so too."""
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+
+
+if __name__ == "__main__":
+    heed_signals()
     sys.exit(main())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import shutil
 import signal
@@ -212,7 +213,7 @@ class Room:
         if files:
             found += [f"file {path.relative_to(self.tmp)} in TMPDIR" for path in sorted(self.tmp.iterdir())]
             new = [path for path in _scratch() if path not in self._scratch_before]
-            found += [f"folder {path}" for path in new if not _claimed(path)]
+            found += [f"folder {path}" for path in new if abandoned(path)]
         if self._sockets:
             still = {(c.laddr.ip, c.laddr.port) for c in _listening() if c.pid is None}
             found += [f"socket {ip}:{port}" for ip, port in sorted(self._sockets & still)]
@@ -263,13 +264,19 @@ def _scratch() -> list[Path]:
     return sorted(Path("/tmp").glob("selfplay-*"))
 
 
-def _claimed(path: Path) -> bool:
-    """Whether a living process, of this room or of another, knows a folder by its environment or command line."""
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if any(str(path) in word for word in (*process.environ().values(), *process.cmdline())):
-                return True
-    return False
+def abandoned(path: Path) -> bool:
+    """Whether nobody holds the lock of a scratch folder, be it of this room or of another."""
+    try:
+        lock = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(lock)
+    return True
 
 
 def _listening() -> Sequence[Any]:

@@ -12,7 +12,7 @@ from selfplay_pipeline.engines.attached import AttachedServer
 from selfplay_pipeline.engines.http import LONGEST_ANSWER
 from selfplay_pipeline.engines.line import Line, Server
 from selfplay_pipeline.engines.requests import request_of
-from selfplay_pipeline.engines.types import Completion, EngineError, SamplingParams
+from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason, SamplingParams
 
 
 class SGLangEngine:
@@ -50,6 +50,8 @@ class SGLangEngine:
         line = self._line(session)
         answer = await line.generate(request_of(prompt_ids, params))
         completion = completion_of(answer, params, len(prompt_ids), f"{line.url}/generate", self.vocabulary)
+        if completion.finish_reason is FinishReason.ABORT:
+            raise EngineError(f"{line.url}/generate broke the request off")
         weights = answer["meta_info"].get("weight_version")
         if line.weights is not None and weights != line.weights:
             raise EngineError(f"{line.url} answers with weights {weights!r:.200}, not {line.weights!r}")

@@ -10,7 +10,12 @@ from test_cli import selfplay
 from bench.learn import _closing_line
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "docs" / "shy_partner.md", ROOT / "docs" / "results" / "tried.md"]
+EVALUATION = ROOT / "docs" / "evaluation.md"
+DOCUMENTS = [
+    ROOT / "README.md",
+    EVALUATION,
+    *(ROOT / "docs" / name for name in ("online.md", "shy_partner.md", "results/tried.md")),
+]
 
 
 def test_an_evaluation_says_that_own_view_is_not_the_best_play_without_messages(tmp_path):
@@ -48,9 +53,9 @@ def test_documents_name_the_best_play_without_messages_where_they_give_rewards(p
         assert claim not in text
 
 
-def test_the_small_boards_results_lie_where_the_readme_says():
+def test_the_results_lie_where_the_documents_say():
     """Below the best play without messages, and on 4×4 below own view too."""
-    text = " ".join((ROOT / "README.md").read_text().split())
+    text = " ".join(EVALUATION.read_text().split())
     small, larger = (
         json.loads((ROOT / f"docs/results/{name}/results.json").read_text()) for name in ("learn", "learn4x4")
     )

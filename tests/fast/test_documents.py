@@ -1,0 +1,104 @@
+"""The README stays short, and what the documents point to or tell to type is there."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from selfplay_pipeline.cli import app
+from selfplay_pipeline.config import load_config
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+ANY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+LINK = re.compile(r'\]\(([^)\s]+)\)|\bsrc="([^"]+)"')
+CODE = re.compile(r"```.*?```|`[^`]+`|^    [^\n]+", re.DOTALL | re.MULTILINE)
+KEY = re.compile(r"`(game|engine|generate|convert|train|evaluate|iterate|online|partner)\.([a-z_]+)\b")
+FILES = {"json", "jsonl", "log", "md", "parquet", "py", "yaml"}
+"""Endings by which `train.parquet` is no key."""
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page without code that looks like one."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def commands(group, name: str = "") -> Iterator[tuple[str, set[str]]]:
+    """Each command of the program, with its options."""
+    for word, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{word} ")
+        else:
+            yield name + word, {option for parameter in command.params for option in parameter.opts}
+
+
+COMMANDS = dict(commands(typer.main.get_command(app)))
+
+
+def test_the_readme_is_a_newcomers_five_minutes():
+    assert len(README.read_bytes()) <= 8192
+
+
+@ANY_PAGE
+def test_a_link_leads_to_a_file_and_a_heading(page):
+    for link in filter(None, (match[1] or match[2] for match in LINK.finditer(page.read_text()))):
+        if "://" not in link:
+            path, _, anchor = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(target), link
+
+
+def test_every_page_is_found_from_the_readme():
+    linked = {(match[1] or "").partition("#")[0] for match in LINK.finditer(README.read_text())}
+    assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} <= linked
+
+
+def test_the_readme_has_a_line_for_each_folder():
+    package = ROOT / "selfplay_pipeline"
+    (tree,) = re.findall(r"```\n(selfplay_pipeline/.*?)```", README.read_text(), re.DOTALL)
+    folders = {path.parent.name for path in package.glob("*/*") if path.suffix in (".py", ".yaml")}
+    assert set(re.findall(r"^  (\w+)/ ", tree, re.MULTILINE)) == folders
+    assert all((ROOT / folder).is_dir() for folder in re.findall(r"^(\w+)/ ", tree, re.MULTILINE))
+
+
+@ANY_PAGE
+def test_a_command_and_its_options_are_there(page):
+    found = CODE.findall(page.read_text())
+    text = "\n".join(
+        code if code[0] == " " or code[:3] == "```" else " ".join(code.strip("`").split()) for code in found
+    )
+    for line in re.findall(r"(?:^|[ /])selfplay ([a-z].*)", text, re.MULTILINE):
+        words = shlex.split(line, comments=True)
+        name = next((name for name in (" ".join(words[:2]), words[0]) if name in COMMANDS), None)
+        assert name, line
+        given = {word for word in words[: words.index("--") if "--" in words else None] if word.startswith("--")}
+        assert given <= COMMANDS[name], line
+
+
+def test_the_tables_of_options_are_true():
+    rows = re.findall(r"^\| (`-.+?) \| (.+?) \|", (ROOT / "docs" / "commands.md").read_text(), re.MULTILINE)
+    assert len(rows) > 30
+    for names, owners in rows:
+        for option in re.findall(r"--[a-z][\w-]*", names):
+            having = {name for name, options in COMMANDS.items() if option in options}
+            assert having and (owners.startswith("all") or set(owners.split(", ")) <= having), option
+
+
+@ANY_PAGE
+def test_a_key_is_one_of_the_configuration(page):
+    known = load_config("tiny", {}).model_dump()
+    for section, key in KEY.findall(page.read_text()):
+        assert key in known[section] or key in FILES, f"{section}.{key}"
+
+
+def test_the_example_of_a_configuration_can_be_used(tmp_path):
+    (example,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "configuration.md").read_text(), re.DOTALL)
+    (tmp_path / "my.yaml").write_text("base: default\n" + example)
+    assert load_config(str(tmp_path / "my.yaml"), {}).train.num_gpus == 8
