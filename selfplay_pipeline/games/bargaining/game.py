@@ -71,8 +71,6 @@ class BargainingGame:
         return player_view(session, player)
 
     def check_outcome(self, state: BargainingState, outcome: Any) -> None:
-        if outcome.status != AGREED:
-            return
         try:
             split = check_split(outcome.proposal, state.counts)
         except ValueError as error:
@@ -80,6 +78,10 @@ class BargainingGame:
         score = sum(state.worth(split))
         if abs(outcome.score - score) > SAME_SCORE:
             raise ValueError(f"field 'outcome.score': {outcome.score:g}, but the proposal scores {score}")
+        try:
+            rules.check_rewards(state, split, outcome.rewards or [outcome.normalized_reward] * self.num_players)
+        except ValueError as error:
+            raise ValueError(f"field 'outcome.rewards': {error}") from None
 
     def check_decision(self, state: BargainingState, decision: Any) -> None:
         check_split(decision, state.counts)

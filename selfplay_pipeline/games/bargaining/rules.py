@@ -7,6 +7,7 @@ its reward variants between selfish and cooperative are those of Liao, Tomlin, K
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from itertools import product
 from typing import Annotated, Any, Literal, Self
@@ -244,6 +245,21 @@ def rewards(config: BargainingConfig, state: BargainingState, split: Split) -> t
     most_one, most_other = most(state.values, state.counts, part)
     # A fraction λ rounds sums differently, by which a best split could come out above 1.
     return min(1.0, (one + part * other) / most_one), min(1.0, (other + part * one) / most_other)
+
+
+def check_rewards(state: BargainingState, split: Split, found: Sequence[float]) -> None:
+    """Whether a split can have brought these rewards under some λ, which a record does not say; to within 0.001.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    parts, worth, values = np.linspace(0, 1, 1001), state.worth(split), np.array(state.values)
+    off = np.zeros(len(parts))
+    for seat, other in ((0, 1), (1, 0)):
+        most_of_seat = np.maximum(values[seat], np.outer(parts, values[other])) @ np.array(state.counts)
+        off = np.maximum(off, abs((worth[seat] + parts * worth[other]) / most_of_seat - found[seat]))
+    if off.min() > 0.001:
+        raise ValueError(f"{list(found)} are not what a split that is worth {worth[0]} and {worth[1]} brings")
 
 
 def mean_gains(config: BargainingConfig, counts: Triple, values: Pair) -> NDArray[np.float64]:
