@@ -31,10 +31,9 @@ from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import Progress, TrainResult, run_train
 from selfplay_pipeline.ui import figures_of, progress, say
 
-SELF_PLAY = (POLICY, POLICY)
 OPTIONS = {
     "seed": "--seed", "first_state": "--first-state", "num_groups": "--num-games",
-    "plays_per_state": "--plays-per-state", "player0": "--player0", "player1": "--player1",
+    "plays_per_state": "--plays-per-state", "player0": "--player", "player1": "--player",
     "policy.checkpoint": "--model", "policy.engine": "--engine", "policy.temperature": "--temperature",
     "policy.max_new_tokens": "--max-new-tokens", "policy.thinking": "--thinking", "game.max_length": "--max-length",
 }  # fmt: skip
@@ -42,9 +41,10 @@ OPTIONS = {
 
 
 def make_job(
-    config: Config, output: Path, checkpoint: str, iteration: int, first_state: int, seats: Sequence[str] = SELF_PLAY
+    config: Config, output: Path, checkpoint: str, iteration: int, first_state: int, seats: Sequence[str] = ()
 ) -> GenerateJob:
-    """What to play for training, and all that decides it."""
+    """What to play for training, and all that decides it; without seats the policy holds all."""
+    seats = seats or self_play(config)
     policy = policy_record(config, checkpoint, config.generate.temperature, iteration)
     arguments = {
         "seed": config.seed,
@@ -90,11 +90,22 @@ def policy_record(config: Config, checkpoint: str, temperature: float, iteration
     )
 
 
-def plan_generate(config: Config, output: Path, seats: Sequence[str] = SELF_PLAY) -> str:
+def self_play(config: Config) -> tuple[str, ...]:
+    """The policy in every seat of the configuration's game."""
+    return (POLICY,) * make_game(config.game).num_players
+
+
+def opposite(config: Config, first: str, others: str) -> tuple[str, ...]:
+    """One player in seat 0, and another in every further seat."""
+    return (first, *(others for _ in self_play(config)[1:]))
+
+
+def plan_generate(config: Config, output: Path, seats: Sequence[str]) -> str:
     """What `generate` would do, in one line."""
     groups = num_groups(config)
     plays = groups * config.generate.plays_per_state
-    who = f"{config.model} plays" if tuple(seats) == SELF_PLAY else f"{config.model}: {seats[0]} and {seats[1]} play"
+    alone = set(seats) == {POLICY}
+    who = f"{config.model} plays" if alone else f"{config.model}: {' and '.join(seats)} play"
     partner = f"; {CHAT} is {config.partner.model} at {config.partner.endpoint}" if CHAT in seats else ""
     return (
         f"{who} {plays} games ({groups} states × {config.generate.plays_per_state} plays, "
@@ -108,19 +119,23 @@ def is_checkpoint(name: str) -> bool:
     return name not in (POLICY, CHAT, *SCRIPTED)
 
 
-def check_players(names: Iterable[str]) -> None:
+def check_players(config: Config, names: Iterable[str]) -> None:
     """Whether each name is one of a player.
 
     Raises:
         UserError: it names neither a partner nor what could be a checkpoint.
     """
+    own = make_game(config.game).players
+    listed = f"scripted players of the game {config.game.name}: {', '.join(sorted(own))}"
     for name in names:
+        if name in SCRIPTED - own.keys():
+            raise UserError(f"{name!r} plays another game; {listed}")
         if not is_checkpoint(name):
             continue
         if "/" not in name and not Path(name).exists():
             raise UserError(
-                f"no scripted partner or checkpoint {name!r}; scripted partners: {', '.join(sorted(SCRIPTED))}; "
-                f"{CHAT!r} is the chat model of the section `partner`"
+                f"no scripted player or checkpoint {name!r}; {listed}; {CHAT!r} is the chat model of the section "
+                "`partner`"
             )
         check_checkpoint(name)
 
@@ -134,7 +149,7 @@ def check_seats(config: Config, checkpoint: str, seats: Iterable[str]) -> None:
     Raises:
         UserError: somebody cannot.
     """
-    check_players(seats)
+    check_players(config, seats)
     models = [checkpoint if name == POLICY else name for name in seats if name == POLICY or is_checkpoint(name)]
     for model in models:
         check_checkpoint(model)
@@ -205,16 +220,17 @@ async def generate_games(
     checkpoint: str | None = None,
     iteration: int = 0,
     first_state: int = 0,
-    seats: Sequence[str] = SELF_PLAY,
+    seats: Sequence[str] = (),
     servers: Servers | None = None,
 ) -> Summary:
     """Play what is missing from `output`.
 
     Args:
-        seats: who holds each seat: `policy`, a scripted partner, `chat`, or another checkpoint.
+        seats: who holds each seat: `policy`, a scripted partner, `chat`, or another checkpoint; by default the policy
+            holds all.
         servers: running ones; without them they are opened and closed.
     """
-    checkpoint = checkpoint or str(config.model)
+    checkpoint, seats = checkpoint or str(config.model), seats or self_play(config)
     check_folder(output.parent, "generate")
     if servers is None:
         check_seats(config, checkpoint, seats)

@@ -9,22 +9,23 @@ from rich.table import Table
 
 from selfplay_pipeline.evaluate.crossplay import CrossPlay
 from selfplay_pipeline.evaluate.run import Evaluation, Mode
+from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.harmless import one_line
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import rows_of
 from selfplay_pipeline.terminal import Terminal
 
 
-def show_evaluation(evaluation: Evaluation, folder: Path, about_lines: str) -> None:
+def show_evaluation(evaluation: Evaluation, folder: Path, game: Game) -> None:
     """Every figure with its interval, one column for each way to sample, and the reference lines.
 
     Args:
-        about_lines: what a reader must know about these.
+        game: what was played.
     """
     with_whom = "itself" if evaluation.opponent == "self" else evaluation.opponent
     muted = ", messages muted" if evaluation.mute else ""
     title = f"{evaluation.player} with {with_whom} on {evaluation.states}{muted}"
-    table = _figures_table(one_line(title), {mode: report.figures for mode, report in evaluation.modes.items()})
+    table = _figures_table(one_line(title), {mode: report.figures for mode, report in evaluation.modes.items()}, game)
     for label, cells in {
         "plays": [str(report.plays) for report in evaluation.modes.values()],
         "statuses": [", ".join(f"{k} {v}" for k, v in sorted(r.statuses.items())) for r in evaluation.modes.values()],
@@ -33,14 +34,14 @@ def show_evaluation(evaluation: Evaluation, folder: Path, about_lines: str) -> N
     console = Terminal()
     console.print(table)
     lines = ", ".join(f"{name.replace('_', ' ')} {interval}" for name, interval in evaluation.references.items())
-    about = f"({about_lines})\n" if about_lines else ""
+    about = f"({game.about_lines})\n" if game.about_lines else ""
     written = one_line(f"written to {folder / 'evaluation.json'}")
     console.print(f"rewards on the same states: {lines}\n{about}{written}", soft_wrap=True)
 
 
-def show_differences(differences: Mapping[Mode, Mapping[str, Interval]], earlier: Path) -> None:
+def show_differences(differences: Mapping[Mode, Mapping[str, Interval]], earlier: Path, game: Game) -> None:
     """This evaluation minus an earlier one."""
-    Terminal().print(_figures_table(one_line(f"difference to {earlier}, paired by game state"), differences))
+    Terminal().print(_figures_table(one_line(f"difference to {earlier}, paired by game state"), differences, game))
 
 
 def show_crossplay(result: CrossPlay, folder: Path) -> None:
@@ -63,11 +64,11 @@ def show_crossplay(result: CrossPlay, folder: Path) -> None:
     console.print(one_line(f"written to {folder / 'crossplay.json'}"), soft_wrap=True)
 
 
-def _figures_table(title: str, columns: Mapping[Mode, Mapping[str, Interval]]) -> Table:
+def _figures_table(title: str, columns: Mapping[Mode, Mapping[str, Interval]], game: Game) -> Table:
     table = Table(title=title, box=None, padding=(0, 2, 0, 0))
     table.add_column("mean [95 % interval]")
     for mode in columns:
         table.add_column(mode, no_wrap=True)
-    for label, cells in rows_of(list(columns.values())):
+    for label, cells in rows_of(list(columns.values()), game):
         table.add_row(label, *("–" if interval is None else str(interval) for interval in cells))
     return table

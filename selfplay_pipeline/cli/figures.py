@@ -66,6 +66,7 @@ def evaluate(
     from selfplay_pipeline.ui import say_announced
     from selfplay_pipeline.ui_evaluate import show_differences, show_evaluation
 
+    game = make_game(settings.game)
     if first_only and opponent == "self":
         raise UserError("--first-only: opposite itself a player holds both seats; name an --opponent")
     job = EvaluationJob(
@@ -81,12 +82,12 @@ def evaluate(
     if dry_run:
         check_job(settings, job)
         say_announced()
-        terminal.result(one_line(job.plan()))
+        terminal.result(one_line(job.plan(game.num_players)))
         return
     evaluation = run(run_evaluate(settings, job))
-    show_evaluation(evaluation, job.output, make_game(settings.game).about_lines)
+    show_evaluation(evaluation, job.output, game)
     if compare is not None:
-        show_differences(compare_with(settings, job, compare), compare)
+        show_differences(compare_with(settings, job, compare), compare, game)
     fail_if_lost(sum(report.lost for report in evaluation.modes.values()))
 
 

@@ -20,8 +20,8 @@ RUNS = Path("data/matching_game_selfplay_iterations")
 
 PLAYING = ("model", "seed", "game.max_length", "engine.kind", "engine.device", "engine.server_url", "generate")
 """Keys that commands take which play for training."""
-OTHERS = "a scripted partner (random, own-view, sharing, silent, shy, asker, quiet), chat (a model behind an API), or "
-OTHERS += "another checkpoint"
+OTHERS = "a scripted player of the game (such as random or sharing; a wrong name lists them), "
+OTHERS += "chat (a model behind an API), or another checkpoint"
 
 TRAINING = (
     "train.epochs", "train.train_batch_size", "train.micro_batch_size", "train.learning_rate", "train.kl_coef",

@@ -21,8 +21,12 @@ app = typer.Typer()
 @app.command(cls=taking(*PLAYING))
 def generate(
     context: typer.Context,
-    player0: Annotated[str, typer.Option(help=f"Who speaks first: policy, {OTHERS}.")] = "policy",
-    player1: Annotated[str, typer.Option(help="Who speaks second, likewise.")] = "policy",
+    player: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Who holds a seat: policy, {OTHERS}. Repeat it for each seat [default: policy in all]."),
+    ] = None,
+    player0: Annotated[str | None, typer.Option(hidden=True)] = None,
+    player1: Annotated[str | None, typer.Option(hidden=True)] = None,
     first_state: Annotated[int, typer.Option(min=0, max=LARGEST, help="Number of the first game state.")] = 0,
     output: Annotated[Path, typer.Option(help="JSONL file; one play a line.")] = DATA / "selfplay_games.jsonl",
     dry_run: DryRun = False,
@@ -33,18 +37,23 @@ def generate(
     Stopped at any moment, the same command continues where it was.
     """
     settings = load(context)
-    from selfplay_pipeline.stages import check_generate, generate_games, plan_generate
+    from selfplay_pipeline.stages import check_generate, generate_games, plan_generate, self_play
     from selfplay_pipeline.ui import say_announced, show_summary
 
+    all_seats = self_play(settings)
+    former = dict(enumerate((player0, player1)))
+    seats = player or [former.get(seat) or name for seat, name in enumerate(all_seats)]
+    if len(seats) != len(all_seats):
+        raise UserError(f"--player: given {len(seats)} times, but the game has {len(all_seats)} seats; name each once")
     if dry_run:
-        check_generate(settings, output, first_state, (player0, player1))
+        check_generate(settings, output, first_state, seats)
         say_announced()
-        terminal.result(plan_generate(settings, output, (player0, player1)))
+        terminal.result(plan_generate(settings, output, seats))
         return
-    summary = run(generate_games(settings, output, first_state=first_state, seats=(player0, player1)))
+    summary = run(generate_games(settings, output, first_state=first_state, seats=seats))
     show_summary(summary, output)
     fail_if_lost(summary.failures)
-    suggest("convert", output) if "policy" in (player0, player1) else suggest("show", output)
+    suggest("convert", output) if "policy" in seats else suggest("show", output)
 
 
 @app.command(cls=taking("model", "seed", "convert"))

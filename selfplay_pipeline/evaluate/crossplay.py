@@ -44,7 +44,7 @@ async def run_crossplay(config: Config, names: Sequence[str], states: StateSet, 
     """
     if len(names) < 2 or len(set(names)) < len(names):
         raise UserError("crossplay: name two or more different players (checkpoints or scripted partners)")
-    check_names(names)
+    check_names(config, names)
     check_folder(output, "crossplay")
     check_play(config, filter(is_checkpoint, names), states.states)
     two = sum(map(is_checkpoint, names)) > 1

@@ -17,7 +17,15 @@ from selfplay_pipeline.generate.records import POLICY
 from selfplay_pipeline.generate.run import GenerateJob
 from selfplay_pipeline.servers import Servers
 from selfplay_pipeline.small_files import read_object
-from selfplay_pipeline.stages import check_players, is_checkpoint, play, policy_record, rules_and_sampling, seat_players
+from selfplay_pipeline.stages import (
+    check_players,
+    is_checkpoint,
+    play,
+    policy_record,
+    rules_and_sampling,
+    seat_players,
+    self_play,
+)
 
 
 @dataclass(frozen=True)
@@ -25,11 +33,11 @@ class Pairing:
     """Who plays whom, on what.
 
     Attributes:
-        first: a checkpoint or a scripted partner; it speaks first.
-        second: the same as `first` for self-play.
+        first: a checkpoint or a scripted partner; it has seat 0.
+        second: who has every other seat; the same as `first` for self-play.
         file: JSONL of the plays.
-        plays: of each state, or of each state and seating.
-        both_seatings: swap the seats in every other play.
+        plays: of each state, or of each state and seat of the first player.
+        both_seatings: the first player takes the seats in turns, from play to play.
     """
 
     first: str
@@ -58,7 +66,7 @@ class Pairing:
             seed=0,
             first_state=0,
             num_groups=len(self.states),
-            plays_per_state=self.plays * (2 if self.both_seatings else 1),
+            plays_per_state=self.plays * (len(self_play(config)) if self.both_seatings else 1),
             max_concurrency=config.generate.max_concurrency,
             max_failures=config.generate.max_failures,
             policy=policy,
@@ -77,7 +85,7 @@ def comparable(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return essence(one) == essence(other)
 
 
-def check_names(names: Iterable[str]) -> None:
+def check_names(config: Config, names: Iterable[str]) -> None:
     """Whether each names a checkpoint, a scripted partner or `chat`.
 
     Raises:
@@ -86,7 +94,7 @@ def check_names(names: Iterable[str]) -> None:
     names = list(names)
     if POLICY in names:
         raise UserError(f"{POLICY!r} is no player here: name a checkpoint's folder")
-    check_players(names)
+    check_players(config, names)
 
 
 async def play_pairing(config: Config, pairing: Pairing, servers: Servers) -> int:
@@ -100,10 +108,11 @@ async def play_pairing(config: Config, pairing: Pairing, servers: Servers) -> in
     task.store.check()  # before a server is started, which takes long
     names = [POLICY if name == task.policy.checkpoint else name for name in (pairing.first, pairing.second)]
     by_name = await seat_players(config, names, task.policy, servers)
-    seatings = [[by_name[name] for name in order] for order in (names, names[::-1])]
+    seats = range(len(self_play(config)))
+    seatings = [[by_name[names[seat != own]] for seat in seats] for own in seats]
 
     def players(number: int) -> Sequence[Player]:
-        return seatings[number % 2 if pairing.both_seatings else 0]
+        return seatings[number % len(seatings) if pairing.both_seatings else 0]
 
     return (await play(task, make_game(config.game), pairing.states.states.__getitem__, players)).failures
 

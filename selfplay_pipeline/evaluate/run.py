@@ -70,9 +70,9 @@ class EvaluationJob:
         """Who plays: one name in self-play, else two."""
         return {self.player} if self.self_play else {self.player, self.opponent}
 
-    def plan(self) -> str:
+    def plan(self, num_seats: int) -> str:
         """What would be done, in one line."""
-        seatings = 2 if self.seating is Seating.EITHER else 1
+        seatings = num_seats if self.seating is Seating.EITHER else 1
         plays = {mode: len(self.states) * seatings * (1 if mode == "greedy" else self.plays) for mode in self.modes}
         counts = ", ".join(f"{count} {mode} plays" for mode, count in plays.items())
         with_whom = "itself" if self.self_play else self.opponent
@@ -169,7 +169,7 @@ def check_job(config: Config, job: EvaluationJob) -> None:
     Raises:
         UserError: somebody cannot.
     """
-    check_names(job.players)
+    check_names(config, job.players)
     check_play(config, filter(is_checkpoint, job.players), job.states.states)
 
 

@@ -15,7 +15,8 @@ from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 
 GAMES = (MatchingGame, BargainingGame)
-"""A new game is one more here, in `GameConfig` and in `make_game`."""
+"""A new game is one more here, and its configuration one more in `GameConfig` and `AnyConfig`."""
+AnyConfig = MatchingConfig | BargainingConfig
 FIRST_GAME = MatchingGame.name
 """That of files from before there were several games, which name none."""
 MOST_SEATS = max(game.num_players for game in GAMES)
@@ -38,7 +39,7 @@ GameConfig = Annotated[
     ),
 ]
 """The section `game` of a configuration; its key `name` says which game it is about."""
-_GAME_CONFIG: TypeAdapter[MatchingConfig | BargainingConfig] = TypeAdapter(GameConfig)
+_GAME_CONFIG: TypeAdapter[AnyConfig] = TypeAdapter(GameConfig)
 
 
 def parse_game_config(data: Any) -> GameConfig:
@@ -57,7 +58,8 @@ def first_game_config() -> GameConfig:
 
 def make_game(config: GameConfig) -> Game:
     """The rules for a configuration."""
-    return BargainingGame(config) if isinstance(config, BargainingConfig) else MatchingGame(config)
+    kind = next(game for game in GAMES if isinstance(config, game.config_type))
+    return kind(config)  # type: ignore[arg-type]  # the one that this configuration is of
 
 
 def partner_prompts() -> dict[str, Path]:

@@ -27,15 +27,16 @@ from selfplay_pipeline.iterate.metrics import CollapseError, best_iteration, col
 from selfplay_pipeline.preflight import check_training
 from selfplay_pipeline.servers import Servers
 from selfplay_pipeline.stages import (
-    SELF_PLAY,
     check_seats,
     check_trainable,
     convert_games,
     generate_games,
     is_checkpoint,
     num_groups,
+    opposite,
     plan_generate,
     sample_held_out,
+    self_play,
     train_policy,
 )
 from selfplay_pipeline.stopping import stoppable
@@ -66,7 +67,7 @@ def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = No
         run.open(config)
         # The runner copies its context when it is opened, so the table must be there by then.
         with PipelineLog(config, run_dir) as log, watching(run) as tell, asyncio.Runner() as runner:
-            servers = Servers(config.engine, run_dir, two=is_checkpoint(seats_of(config)[1]))
+            servers = Servers(config.engine, run_dir, two=is_checkpoint(seats_of(config)[-1]))
             loop = (loop_type or Loop)(config, run, servers, runner, log, tell)
             try:
                 loop.run_all()
@@ -266,9 +267,10 @@ def plan_iterate(config: Config, run_dir: Path) -> list[str]:
     return lines
 
 
-def seats_of(config: Config) -> tuple[str, str]:
+def seats_of(config: Config) -> tuple[str, ...]:
     """Who holds which seat in the games that are trained on."""
-    return SELF_PLAY if config.iterate.opponent == SELF else (POLICY, config.iterate.opponent)
+    opponent = config.iterate.opponent
+    return self_play(config) if opponent == SELF else opposite(config, POLICY, opponent)
 
 
 def check_run(config: Config) -> None:
@@ -290,7 +292,7 @@ def check_opponent(config: Config) -> None:
         UserError: nobody of that name, or a chat model without a key.
     """
     if config.iterate.opponent != SELF:
-        check_names([config.iterate.opponent])
+        check_names(config, [config.iterate.opponent])
     if config.iterate.opponent == CHAT:
         config.partner.key()
 

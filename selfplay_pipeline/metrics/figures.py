@@ -51,13 +51,15 @@ def figures_of(*games: Game) -> dict[str, Figure]:
     return found
 
 
-def rows_of(columns: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Any]]]:
+def rows_of(columns: Sequence[Mapping[str, Any]], *games: Game) -> list[tuple[str, list[Any]]]:
     """A table of figures: the label of each that one of the columns has, and its values there or None.
+
+    The labels are those of these games.
 
     A kind of error that never occurred has no row.
     """
     rows = []
-    for name, figure in figures_of().items():
+    for name, figure in figures_of(*games).items():
         cells = [column.get(name) for column in columns]
         if any(cells) and (not name.startswith("illegal_") or any(cell and cell.value for cell in cells)):
             rows.append((figure.label, cells))

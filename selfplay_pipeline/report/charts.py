@@ -78,7 +78,7 @@ def charts_of(source: Source, scans: Sequence[Scan]) -> list[Chart]:
                     f"{figure.note} {INTERVALS}".strip(),
                     share=figure.share,
                 )
-                for figure in figures_of(*_games(scans)).values()
+                for figure in figures_of(*games_in(scans)).values()
                 if figure.chart
             ),
             _entropy(scans),
@@ -100,7 +100,7 @@ def reference_lines(source: Source, scans: Sequence[Scan]) -> dict[str, float]:
     """
     found = source.references or next((scan.references for scan in reversed(scans) if scan.references), {})
     known = {name.replace("_", " "): interval.value for name, interval in found.items() if interval.value is not None}
-    drawn = [name.replace("_", " ") for game in _games(scans) for name in game.lines]
+    drawn = [name.replace("_", " ") for game in games_in(scans) for name in game.lines]
     lines = {name: known[name] for name in drawn if name in known}
     if "human" in known:
         lines["human pairs"] = known["human"]
@@ -112,14 +112,14 @@ def reference_lines(source: Source, scans: Sequence[Scan]) -> dict[str, float]:
     return lines | {"optimum": 1.0}
 
 
-def _games(scans: Sequence[Scan]) -> list[Game]:
+def games_in(scans: Sequence[Scan]) -> list[Game]:
     """The games that were played, each once."""
     return [game_named(name) for name in dict.fromkeys(scan.game for scan in scans if scan.game)]
 
 
 def _about_rewards(scans: Sequence[Scan]) -> str:
     """The note of a chart of rewards, with what must be known about its lines."""
-    return "; ".join(["Means with 95 % intervals", *filter(None, (game.about_lines for game in _games(scans)))]) + "."
+    return "; ".join(["Means with 95 % intervals", *filter(None, (game.about_lines for game in games_in(scans)))]) + "."
 
 
 def _curves(

@@ -18,7 +18,7 @@ from selfplay_pipeline.iterate.metrics import best_iteration, collapse_reason, h
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import figures_of
 from selfplay_pipeline.report.charts import KINDS as KINDS_OF_GAMES
-from selfplay_pipeline.report.charts import Chart, charts_of
+from selfplay_pipeline.report.charts import Chart, charts_of, games_in
 from selfplay_pipeline.report.draw import DARK, LIGHT, draw
 from selfplay_pipeline.report.sample import Sample, embedded
 from selfplay_pipeline.report.scan import Scan
@@ -187,7 +187,7 @@ def _figures(source: Source, scans: Sequence[Scan]) -> dict[str, Any]:
     if source.kind == "run" or not known:
         return {"figures": [], "figure_heads": []}
     rows = []
-    for name, figure in figures_of().items():
+    for name, figure in figures_of(*games_in(known)).items():
         found = [scan.figures.get(name) for scan in known]
         if not name.startswith("illegal_") and any(interval and interval.value is not None for interval in found):
             rows.append((figure.label, ["" if interval is None else str(interval) for interval in found]))

@@ -543,9 +543,9 @@ class TestGenerate:
 
 
 def test_chat_is_a_player_and_no_checkpoint(endpoint):
-    check_players(["chat"])
+    check_players(settings(endpoint), ["chat"])
     with pytest.raises(UserError, match="'chat' is the chat model of the section `partner`"):
-        check_players(["chatty"])
+        check_players(settings(endpoint), ["chatty"])
     line = plan_generate(settings(endpoint), Path("games.jsonl"), ("policy", "chat"))
     assert f"chat is gpt-4.1 at {endpoint.url}" in line
     assert "6 rows at most" in line

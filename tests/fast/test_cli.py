@@ -91,14 +91,17 @@ def test_every_command_explains_its_options(command):
         (("evaluate", "/nowhere/checkpoint"), "/nowhere/checkpoint: no Hugging Face model there"),
         (
             ("evaluate", "random", "--opponent", "nobody"),
-            "no scripted partner or checkpoint 'nobody'; scripted partners: random",
+            "no scripted player or checkpoint 'nobody'; scripted players of the game matching: asker",
         ),
         (("evaluate", "random", "--states", "/nowhere.jsonl"), "/nowhere.jsonl: No such file"),
         (("evaluate", "data/tiny_modle"), "data/tiny_modle: no Hugging Face model there"),
         (("evaluate", "policy"), "'policy' is no player here"),
         (("evaluate", "random", "--compare", "/nowhere"), "/nowhere: no finished evaluation"),
         (("crossplay", "random"), "name two or more different players"),
-        (("generate", "--player1", "nobody"), "no scripted partner or checkpoint 'nobody'"),
+        (("generate", "--player", "policy", "--player", "nobody"), "no scripted player or checkpoint 'nobody'"),
+        (("generate", "--player1", "nobody"), "no scripted player or checkpoint 'nobody'"),
+        (("generate", "--player", "random"), "--player: given 1 times, but the game has 2 seats"),
+        (("generate", "--player", "random", "--player", "greedy"), "'greedy' plays another game"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_exit_code_2(tmp_path, arguments, words):

@@ -36,9 +36,10 @@ def commands(group, name: str = "") -> Iterator[tuple[str, set[str]]]:
             yield from commands(command, f"{word} ")
         else:
             parameters = command.get_params(typer.Context(command))
-            yield name + word, {
-                option for parameter in parameters for option in (*parameter.opts, *parameter.secondary_opts)
-            }
+            yield (
+                name + word,
+                {option for parameter in parameters for option in (*parameter.opts, *parameter.secondary_opts)},
+            )
 
 
 COMMANDS = dict(commands(typer.main.get_command(app)))

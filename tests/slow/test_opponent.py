@@ -86,6 +86,6 @@ def test_questions_stand_in_the_metrics_of_every_iteration(run):
 
 def test_an_unknown_opponent_is_refused_before_anything_is_written(tmp_path):
     config = load_config("tiny_shy", {"iterate.opponent": "nobody"})
-    with pytest.raises(UserError, match=r"no scripted partner or checkpoint 'nobody'"):
+    with pytest.raises(UserError, match=r"no scripted player or checkpoint 'nobody'"):
         run_iterate(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -129,5 +129,5 @@ def test_mistakes_are_one_clear_line(sglang_server, tmp_path):
     states.write_text(json.dumps(state | {"mask2": [[1]]}) + "\n")
     line = refused("evaluate", TINY, "--states", str(states), *served)
     assert "states.jsonl:1: game state: field 'mask2' has shape (1, 1), the table has (8, 8)" in line
-    assert "no scripted partner or checkpoint 'nobody'" in refused("evaluate", TINY, "--opponent", "nobody", *served)
+    assert "no scripted player or checkpoint 'nobody'" in refused("evaluate", TINY, "--opponent", "nobody", *served)
     assert "needs a server of its own" in refused("evaluate", TINY, "--opponent", str(other), *served)

@@ -28,6 +28,7 @@ class BargainingGame:
     """The rules under one `BargainingConfig`."""
 
     name = "bargaining"
+    config_type = BargainingConfig
     data_source = "bargaining_selfplay"
     num_players = 2
     about_humans = ""

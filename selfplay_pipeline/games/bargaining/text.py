@@ -117,7 +117,7 @@ def told_values(text: str) -> dict[int, int]:
 
     A number behind an item is its value, in the words of scripted players (`book 1 hat 2 ball 0`) as in others; a
     number before it counts items, unless it counts points. In the 36,596 messages of people in the paper's data this
-    finds 185 values, of which 142 are true; most of the others are lies.
+    finds 185 values, of which 142 are true (the patterns were made on the same messages).
     """
     told: dict[int, int] = {}
     for sentence in SENTENCE.split(untagged(text)):

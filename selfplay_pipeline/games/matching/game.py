@@ -45,6 +45,7 @@ class MatchingGame:
     """The rules under one `MatchingConfig`."""
 
     name = "matching"
+    config_type = MatchingConfig
     data_source = "dialop_matching_selfplay"
     num_players = 2
     shared_reward = True
