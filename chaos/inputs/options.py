@@ -39,15 +39,15 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 """A good way to call each command; one of its options is then given anew, or in addition."""
 REALLY = {
-    "generate": ("generate", "--player0", "random", "--player1", "random", "--num-games", "8"), "iterate": ("iterate",),
+    "generate": ("generate", "--player", "random", "--player", "random", "--num-games", "8"), "iterate": ("iterate",),
 }  # fmt: skip
 """How to call commands whose dry run does not look at the place of their output."""
 OUTPUT_FILES = {"generate", "report", "slime data"}
 """Commands whose output is a file; of the others it is a folder."""
 NAMES = {
     "engine": "warp", "device": "abacus", "logger": "stone", "opponent": "nobody", "lesson": "none", "form": "gif",
-    "player0": "nobody", "player1": "nobody", "checkpoint": "nobody", "game": "none", "server_url": "nowhere",
-    "config": "none.yaml", "model": "./nowhere", "keep_trainer_states": "some",
+    "player": "nobody", "player0": "nobody", "player1": "nobody", "checkpoint": "nobody", "game": "none",
+    "server_url": "nowhere", "config": "none.yaml", "model": "./nowhere", "keep_trainer_states": "some",
 }  # fmt: skip
 """For options that take words: one that none of them knows."""
 NUMBERS = {key.option: key for key in keys(Config) if key.kind in (int, float)}

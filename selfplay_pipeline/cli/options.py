@@ -112,7 +112,8 @@ class Configured(typer.core.TyperCommand):
         usual = load_config(None, {})
         found: dict[str, list[Any]] = {}
         for own in super().get_params(ctx):
-            found.setdefault(f"{own.param_type_name}s".capitalize(), []).append(own.get_help_record(ctx))
+            if shown := own.get_help_record(ctx):
+                found.setdefault(f"{own.param_type_name}s".capitalize(), []).append(shown)
         for option in self.made:
             usage, words = option.get_help_record(ctx)
             title = "Configuration"

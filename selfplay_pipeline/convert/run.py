@@ -181,9 +181,9 @@ def _plan(
     games: Path, index: _Index, report: ConvertReport, val_fraction: float, seed: int
 ) -> tuple[list[int], set[int]]:
     groups, plays = np.array(index.groups, dtype=np.int64), np.array(index.plays, dtype=np.int64)
-    rewards = np.array(index.rewards).reshape(len(groups), -1)  # (plays, seats)
     if not len(groups):
         raise UserError(f"{games}: holds no finished play; `selfplay generate` writes them")
+    rewards = np.array(index.rewards).reshape(len(groups), -1)  # (plays, seats)
     if not index.spoken:
         statuses = ", ".join(f"{name} {count}" for name, count in sorted(index.statuses.items()))
         raise UserError(

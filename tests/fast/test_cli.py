@@ -269,7 +269,7 @@ def test_a_run_without_a_turn_fails_and_stops_a_loop(tmp_path):
     )
     games = tmp_path / "games" / "games.jsonl"
     done = selfplay("generate", "--config", str(config), "--output", str(games))
-    assert done.returncode == 1 and "context_length 4" in done.stderr and "game.size" in done.stderr
+    assert done.returncode == 1 and "context_length 4" in done.stderr and "game.prompts" in done.stderr
     assert len(games.read_text().splitlines()) == 4
     done = selfplay("iterate", "--config", str(config), "--output", str(tmp_path / "run"))
     assert done.returncode == 1 and "context_length 4" in done.stderr

@@ -47,7 +47,13 @@ def test_each_play_becomes_two_rows_of_its_group_and_groups_are_never_split(game
         (row["extra_info"]["game_id"], row["extra_info"]["player_index"]) for row in whole
     )
     facts = json.loads(pq.read_schema(tmp_path / "train.parquet").metadata[METADATA_KEY])
-    assert facts == {"schema_version": 1, "game": "matching", "temperature": 1.0, "plays_per_state": PLAYS}
+    assert facts == {
+        "schema_version": 1,
+        "game": "matching",
+        "temperature": 1.0,
+        "plays_per_state": PLAYS,
+        "shared_reward": True,
+    }
     assert (tmp_path / "convert_report.txt").read_text() == report.to_text()
 
 

@@ -16,6 +16,7 @@ from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
+from selfplay_pipeline.games.matching.states import MAX_TRIES, sample_state
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
@@ -196,10 +197,9 @@ def test_no_option_takes_it_either(tmp_path, monkeypatch, option):
 )
 def test_every_board_gives_a_state_or_is_refused_after_a_bounded_number_of_draws(keys):
     game = MatchingGame(MatchingConfig(**keys))
-    game.MAX_TRIES = 1_000
     refused = ""
     try:
-        state = game.sample_state(np.random.default_rng(0))
+        state = sample_state(game.config, np.random.default_rng(0), tries=1_000)
         assert game.load_state(state.to_dict()).best == state.best > 0
     except UserError as error:
         refused = str(error)
@@ -207,4 +207,4 @@ def test_every_board_gives_a_state_or_is_refused_after_a_bounded_number_of_draws
 
 
 def test_the_bound_on_draws_is_far_above_what_dialops_board_needs_and_far_below_a_wait():
-    assert 30 * 2_700 < MatchingGame.MAX_TRIES <= 100_000
+    assert 30 * 2_700 < MAX_TRIES <= 100_000

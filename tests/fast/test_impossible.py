@@ -109,7 +109,7 @@ LINES = [
     ("outcome.normalized_reward", NAN, "normalized_reward"),
     ("outcome.normalized_reward", 1.5, "normalized_reward"),
     ("outcome.normalized_reward", lambda found: 0.5 * found + 0.25, "normalized_reward"),
-    ("outcome.best", lambda found: found + 1, "normalized_reward"),
+    ("outcome.best", lambda found: found + 1, "'outcome.best'"),
     ("outcome.best", 0, "'outcome.best'"),
     ("outcome.score", NAN, "'outcome.score'"),
     ("outcome.num_turns", -1, "'outcome.num_turns'"),

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.states import held_out_states
-from selfplay_pipeline.games.base import MONITOR, Outcome, Status, Step, state_rng
+from selfplay_pipeline.games.base import MESSAGE, MONITOR, Outcome, Status, Step, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
 from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.rules import MatchingConfig, best_matching
@@ -322,7 +322,7 @@ class TestInteraction:
 class RoundTable:
     """A game of three in which each says one thing."""
 
-    name, num_players = "round", 3
+    name, num_players, players = "round", 3, {}
 
     def sample_state(self, rng):
         return self
@@ -336,6 +336,9 @@ class RoundTable:
     def start(self, state):
         return RoundSession()
 
+    def view(self, session, player):
+        return None
+
 
 class RoundSession:
     player, status = 0, None
@@ -346,18 +349,16 @@ class RoundSession:
         return Opening("rules", f"you are {player}")
 
     def step(self, text, *, cut=False):
-        from selfplay_pipeline.games.base import Action, ActionKind
-
         said = tuple("" if seat == self.player else f"{self.player}: {text}" for seat in range(3))
         self.status = "agreed" if self.player == 2 else None
         self.player = (self.player + 1) % 3
-        return Step(Action(ActionKind.MESSAGE), None, said)
+        return Step(MESSAGE, said)
 
     def abort(self, status):
         self.status = status
 
     def outcome(self):
-        return Outcome(self.status, 1, 1, 1.0, None, 3, 3, 0, 0)
+        return Outcome(self.status, (1, 1, 1), 3, 3, None, 3, 3, 0, 0)
 
 
 @pytest.mark.long

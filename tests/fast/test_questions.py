@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay_pipeline.games.base import Asking, Said
+from selfplay_pipeline.games.base import INVALID, Asking, Said
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.questions import asked_pairs, asking
@@ -154,7 +154,7 @@ class TestAsking:
         assert self.count((0, "I have 88 for you"), (1, "you say 88, I cannot see 2 of them")).leaks == 0
 
     def test_only_messages_count(self) -> None:
-        turns = [Said(0, "[propose] Proposal: BLEU: Ava?", ActionKind.PROPOSE), Said(1, "66?", ActionKind.INVALID)]
+        turns = [Said(0, "[propose] Proposal: BLEU: Ava?", ActionKind.PROPOSE), Said(1, "66?", INVALID)]
         assert asking(turns, self.STATE, 0) == Asking()
 
 
