@@ -11,7 +11,8 @@ from selfplay_pipeline.config import EngineConfig
 from selfplay_pipeline.engines.open import open_engine
 from selfplay_pipeline.engines.types import Engine
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.ui import say, waiting
+from selfplay_pipeline.terminal import say
+from selfplay_pipeline.terminal.progress import waiting
 
 if TYPE_CHECKING:
     from selfplay_pipeline.partners.client import ChatClient

@@ -19,6 +19,7 @@ from selfplay_pipeline.games.registry import SCRIPTED, make_game
 from selfplay_pipeline.generate.players import Player, PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord
 from selfplay_pipeline.generate.run import GenerateJob, run_generate
+from selfplay_pipeline.generate.show import figures_of
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.online.config import OnlineConfig
@@ -27,9 +28,10 @@ from selfplay_pipeline.online.run import OnlineResult, check_sizes, run_online
 from selfplay_pipeline.partners.seat import ChatPartner, partner_arguments
 from selfplay_pipeline.preflight import check_online, check_play
 from selfplay_pipeline.servers import PolicyServer, Servers
+from selfplay_pipeline.terminal import say
+from selfplay_pipeline.terminal.progress import progress
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import Progress, TrainResult, run_train
-from selfplay_pipeline.ui import figures_of, progress, say
 
 OPTIONS = {
     "seed": "--seed", "first_state": "--first-state", "num_groups": "--num-games",

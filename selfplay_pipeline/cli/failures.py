@@ -16,7 +16,7 @@ import typer.core
 from selfplay_pipeline import terminal
 from selfplay_pipeline.command_line import announced, program
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.harmless import one_line
+from selfplay_pipeline.terminal.harmless import one_line
 
 UsageError: Any = typer.BadParameter.__base__
 """A mistyped option, which typer does not export."""

@@ -13,7 +13,7 @@ from selfplay_pipeline.cli.options import load, taking
 from selfplay_pipeline.cli.shared import OTHERS, DryRun, run
 from selfplay_pipeline.command_line import LARGEST
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.harmless import one_line
+from selfplay_pipeline.terminal.harmless import one_line
 
 if TYPE_CHECKING:
     from selfplay_pipeline.config import Config
@@ -62,9 +62,9 @@ def evaluate(
         default_folder,
         run_evaluate,
     )
+    from selfplay_pipeline.evaluate.show import show_differences, show_evaluation
     from selfplay_pipeline.games.registry import make_game
-    from selfplay_pipeline.ui import say_announced
-    from selfplay_pipeline.ui_evaluate import show_differences, show_evaluation
+    from selfplay_pipeline.terminal.progress import say_announced
 
     game = make_game(settings.game)
     if first_only and opponent == "self":
@@ -105,7 +105,7 @@ def crossplay(
     """
     settings = load(context)
     from selfplay_pipeline.evaluate.crossplay import run_crossplay
-    from selfplay_pipeline.ui_evaluate import show_crossplay
+    from selfplay_pipeline.evaluate.show import show_crossplay
 
     result = run(run_crossplay(settings, players, _states(settings, states), plays, output))
     show_crossplay(result, output)

@@ -12,7 +12,7 @@ from selfplay_pipeline import terminal
 from selfplay_pipeline.cli.options import load, taking
 from selfplay_pipeline.cli.shared import DATA, RUNS
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.harmless import one_line
+from selfplay_pipeline.terminal.harmless import one_line
 
 if TYPE_CHECKING:
     from selfplay_pipeline.generate.records import PlayRecord
@@ -39,7 +39,7 @@ def report(
     from selfplay_pipeline.folders import check_file
     from selfplay_pipeline.report.draw import formats_in
     from selfplay_pipeline.report.sources import discover
-    from selfplay_pipeline.ui import progress
+    from selfplay_pipeline.terminal.progress import progress
 
     as_page = form.strip().lower() == "html"
     formats = [] if as_page else formats_in(form, also="html, or ")
@@ -110,7 +110,7 @@ def show_config(context: typer.Context) -> None:
     """Print the whole configuration as YAML: every key, what it means, and the value that a command would use."""
     settings = load(context)
     from selfplay_pipeline.fields import as_yaml
-    from selfplay_pipeline.ui import say_announced
+    from selfplay_pipeline.terminal.progress import say_announced
 
     say_announced()
     terminal.result(as_yaml(settings))

@@ -12,7 +12,7 @@ from selfplay_pipeline.cli.options import load, taking
 from selfplay_pipeline.cli.shared import PLAYING, RUNS, TRAINING, DryRun, warn
 from selfplay_pipeline.cli.verl_keys import path_and_overrides
 from selfplay_pipeline.command_line import LARGEST
-from selfplay_pipeline.harmless import one_line
+from selfplay_pipeline.terminal.harmless import one_line
 
 app = typer.Typer()
 ONLINE = Path("data/matching_game_online")
@@ -37,7 +37,7 @@ def games(
     """
     settings = load(context)
     from selfplay_pipeline.stages import online_games
-    from selfplay_pipeline.ui import say_announced
+    from selfplay_pipeline.terminal.progress import say_announced
 
     online_games(settings, output, num_train, num_test, per_player=per_player)
     say_announced()
@@ -75,8 +75,8 @@ def train_online(
     """
     games, overrides = path_and_overrides("train-online", arguments, "--games", games)
     settings = load(context, {"train.overrides": overrides or None})
+    from selfplay_pipeline.online.show import show_online
     from selfplay_pipeline.stages import train_online as run
-    from selfplay_pipeline.ui import show_online
 
     warn(settings.train.clip_without_effect(online=True))
     show_online(run(settings, output, games))
@@ -97,13 +97,13 @@ def iterate(
     warn(settings.train.clip_without_effect())
     if dry_run:
         from selfplay_pipeline.iterate.run import plan_iterate
-        from selfplay_pipeline.ui import say_announced
+        from selfplay_pipeline.terminal.progress import say_announced
 
         plan = plan_iterate(settings, output)
         say_announced()
         terminal.result("\n".join(map(one_line, plan)))
         return
     from selfplay_pipeline.iterate.run import run_iterate
-    from selfplay_pipeline.ui import show_run
+    from selfplay_pipeline.iterate.show import show_run
 
     show_run(run_iterate(settings, output))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from selfplay_pipeline.command_line import LARGEST, announced, earlier_names
-from selfplay_pipeline.harmless import one_line
+from selfplay_pipeline.terminal.harmless import one_line
 
 app = typer.Typer(
     help="The shy partner's experiment: prompt data for slime, a check of slime, and what its runs show.",
@@ -49,7 +49,7 @@ def data(
     from selfplay_pipeline.config import load_config
     from selfplay_pipeline.slime.data import DataJob, write_data
     from selfplay_pipeline.terminal import result
-    from selfplay_pipeline.ui import progress, say_announced
+    from selfplay_pipeline.terminal.progress import progress, say_announced
 
     overrides = {"evaluate.state_seed" if held_out else "seed": seed, "game.max_length": max_length}
     if max_length is None and not (Path(config).suffix or Path(config).exists()):
@@ -122,7 +122,7 @@ def analyze(
     from selfplay_pipeline.asking.output import write
     from selfplay_pipeline.asking.show import show_analysis
     from selfplay_pipeline.asking.sources import read
-    from selfplay_pipeline.ui import waiting
+    from selfplay_pipeline.terminal.progress import waiting
 
     found = read(log_dir)
     with waiting(f"analysing {len(found.records):,} dialogues"):

@@ -37,8 +37,9 @@ def generate(
     Stopped at any moment, the same command continues where it was.
     """
     settings = load(context)
+    from selfplay_pipeline.generate.show import show_summary
     from selfplay_pipeline.stages import check_generate, generate_games, plan_generate, self_play
-    from selfplay_pipeline.ui import say_announced, show_summary
+    from selfplay_pipeline.terminal.progress import say_announced
 
     all_seats = self_play(settings)
     former = dict(enumerate((player0, player1)))
@@ -112,7 +113,7 @@ def train(
         raise UserError(f"train: {data}: training reads parquet; `selfplay convert {data}` makes it from games")
     settings = load(context, {"train.overrides": overrides or None})
     from selfplay_pipeline.stages import train_policy
-    from selfplay_pipeline.ui import show_training
+    from selfplay_pipeline.train.show import show_training
 
     warn(settings.train.clip_without_effect())
     show_training(train_policy(settings, data, output, checkpoint=str(settings.model), seed=settings.seed))

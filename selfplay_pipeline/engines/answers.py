@@ -15,7 +15,7 @@ from selfplay_pipeline.engines.types import (
     SamplingParams,
     finish_reason,
 )
-from selfplay_pipeline.harmless import harmless
+from selfplay_pipeline.terminal.harmless import harmless
 
 
 class _Read(BaseModel):

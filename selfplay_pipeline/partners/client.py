@@ -18,10 +18,10 @@ from selfplay_pipeline.files import explain
 from selfplay_pipeline.generate.chat import Message
 from selfplay_pipeline.generate.play import Reply
 from selfplay_pipeline.generate.records import PartnerUsage
-from selfplay_pipeline.harmless import harmless
 from selfplay_pipeline.keys import redacted
 from selfplay_pipeline.partners.cache import AnswerCache, cache_key
 from selfplay_pipeline.partners.config import PartnerConfig
+from selfplay_pipeline.terminal.harmless import harmless
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

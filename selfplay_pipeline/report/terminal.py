@@ -18,10 +18,10 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.drawing import BAD, GOOD, HIDDEN, UNKNOWN, Place, Table
 from selfplay_pipeline.generate.records import PlayRecord
-from selfplay_pipeline.harmless import harmless
 from selfplay_pipeline.report.reading import Decoder, Drawn, Reading, Stream, read_play, read_state
 from selfplay_pipeline.report.scan import parse, plays
 from selfplay_pipeline.small_files import check_regular
+from selfplay_pipeline.terminal.harmless import harmless
 
 SEAT_STYLES = ("cyan", "yellow", "magenta", "green")
 Pick = Literal["last", "best", "worst", "random"]

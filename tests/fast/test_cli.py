@@ -14,12 +14,14 @@ import requests
 from factories import FINISHED, make_plays, write_plays
 from typer.testing import CliRunner
 
-from selfplay_pipeline import ui
+from selfplay_pipeline import terminal
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer, cpu_cache_tokens
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
+from selfplay_pipeline.iterate.show import show_run
+from selfplay_pipeline.terminal import progress
 
 
 @dataclass
@@ -169,7 +171,7 @@ def test_where_to_look_at_a_run_can_be_pasted(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     run = RunDirectory(tmp_path / "my runs")
     run.finish(1, "train", StageRecord(seconds=1, figures={"carried": True, "checkpoint": "c"}))
-    ui.show_run(run)
+    show_run(run)
     program, command, folder = shlex.split(capsys.readouterr().out.splitlines()[-1].partition(": ")[2])
     assert Path(program).samefile(BIN / "selfplay") and command == "report" and Path(folder).samefile(run.path)
 
@@ -227,36 +229,36 @@ def test_a_dry_run_of_a_new_loop_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wait", [lambda: ui.waiting("the server"), lambda: ui.progress("training", "verl is starting")]
+    "wait", [lambda: progress.waiting("the server"), lambda: progress.progress("training", "verl is starting")]
 )
-@pytest.mark.parametrize("terminal", [True, False])
-def test_waiting_shows_that_time_passes(monkeypatch, wait, terminal):
+@pytest.mark.parametrize("drawn", [True, False])
+def test_waiting_shows_that_time_passes(monkeypatch, wait, drawn):
     class Screen(io.StringIO):
         def write(self, text: str) -> int:
-            if (" … 0 s" in text) or (terminal and "0:00:01" in text):
+            if (" … 0 s" in text) or (drawn and "0:00:01" in text):
                 passed.set()
             return super().write(text)
 
     passed = threading.Event()
-    monkeypatch.setattr(ui, "LOG_EVERY_SECONDS", 0.02, raising=True)
-    monkeypatch.setattr(ui, "console", ui.Terminal(file=Screen(), force_terminal=terminal, width=120))
+    monkeypatch.setattr(progress, "LOG_EVERY_SECONDS", 0.02, raising=True)
+    monkeypatch.setattr(terminal, "console", terminal.Terminal(file=Screen(), force_terminal=drawn, width=120))
     with wait():
         assert passed.wait(60)
     assert (
-        "the server" in ui.console.file.getvalue()
-        or "training: verl is starting" in ui.console.file.getvalue()
-        or (terminal and "verl is starting" in ui.console.file.getvalue())
+        "the server" in terminal.console.file.getvalue()
+        or "training: verl is starting" in terminal.console.file.getvalue()
+        or (drawn and "verl is starting" in terminal.console.file.getvalue())
     )
 
 
 def test_sampling_states_shows_how_far_it_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(ui, "LOG_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "LOG_EVERY_SECONDS", 0.0)
     for words, command in {
         "sampling held-out states: 2/3": ("evaluate", "random", "--num-states", "3", "--plays", "1"),
         "sampling game states: 2/3": ("games", "--num-train", "2", "--num-test", "1"),
     }.items():
-        console = ui.Terminal(file=io.StringIO())
-        monkeypatch.setattr(ui, "console", console)
+        console = terminal.Terminal(file=io.StringIO())
+        monkeypatch.setattr(terminal, "console", console)
         assert selfplay(*command, "--output", str(tmp_path / command[0])).returncode == 0
         assert words in console.file.getvalue()
 

@@ -20,7 +20,7 @@ from selfplay_pipeline.iterate.metrics import (
 )
 from selfplay_pipeline.iterate.run import Loop
 from selfplay_pipeline.servers import Servers
-from selfplay_pipeline.ui import console
+from selfplay_pipeline.terminal import console
 
 HEALTHY = {
     "mean_reward": 0.8, "token_entropy": 0.1, "groups_without_signal": 0.1, "repeated_messages": 0.0,

@@ -12,7 +12,6 @@ import pytest
 from factories import FINISHED, make_plays, write_plays
 from test_cli import selfplay
 
-from selfplay_pipeline import ui
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.run import EvaluationJob, check_comparable
@@ -21,6 +20,7 @@ from selfplay_pipeline.files import write_json
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.store import GameStore
 from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
+from selfplay_pipeline.iterate.show import show_run
 from selfplay_pipeline.partners.cache import AnswerCache
 from selfplay_pipeline.report.sources import discover
 from selfplay_pipeline.slime.data import DataJob, check_data, write_data
@@ -82,7 +82,7 @@ READERS = [
     Reader("manifest.json", discover),
     Reader("state.json", lambda run: RunDirectory(run).load()),
     Reader("state.json", discover),
-    Reader("best.json", lambda run: ui.show_run(loaded(run))),
+    Reader("best.json", lambda run: show_run(loaded(run))),
     Reader("iter_1/metrics.jsonl", discover),
     Reader("iter_1/metrics.jsonl", lambda run: read_lines(run / "iter_1" / "metrics.jsonl")),
     Reader(

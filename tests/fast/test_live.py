@@ -5,11 +5,13 @@ import io
 import pytest
 from rich.console import Console
 
-from selfplay_pipeline import ui
+from selfplay_pipeline import terminal
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
 from selfplay_pipeline.iterate.metrics import in_words
 from selfplay_pipeline.iterate.run import Loop, run_iterate
+from selfplay_pipeline.iterate.show import run_table
+from selfplay_pipeline.terminal.progress import progress
 
 PLAY = {"mean_reward": 0.8, "reward_standard_error": 0.01, "agreement_rate": 1.0, "illegal_per_game": 0.0}
 PLAY |= {"messages_per_game": 1.5, "groups_without_signal": 2, "groups": 8}
@@ -21,7 +23,7 @@ class OneStage(Loop):
 
     def run_all(self) -> None:
         async def play() -> None:
-            with ui.progress("playing") as report:
+            with progress("playing") as report:
                 report(1, 2, lambda: "half")
                 report(2, 2, lambda: "all")
 
@@ -31,9 +33,9 @@ class OneStage(Loop):
         self.tell("iteration 1/1: done")
 
 
-def run(tmp_path, monkeypatch, *, terminal: bool) -> str:
-    console = Console(file=io.StringIO(), force_terminal=terminal, width=110, markup=False, highlight=False)
-    monkeypatch.setattr(ui, "console", console)
+def run(tmp_path, monkeypatch, *, drawn: bool) -> str:
+    console = Console(file=io.StringIO(), force_terminal=drawn, width=110, markup=False, highlight=False)
+    monkeypatch.setattr(terminal, "console", console)
     run_iterate(load_config("tiny", {}), tmp_path, OneStage)
     return console.file.getvalue()
 
@@ -58,20 +60,20 @@ def screen(text: str) -> list[str]:
 
 
 def test_on_a_terminal_nothing_stays_but_the_closing_table(tmp_path, monkeypatch):
-    text = run(tmp_path, monkeypatch, terminal=True)
+    text = run(tmp_path, monkeypatch, drawn=True)
     assert "self-play in" in text and "playing" in text
     assert "".join(screen(text)).strip() == ""
 
 
 def test_in_a_log_there_are_plain_lines(tmp_path, monkeypatch):
-    text = run(tmp_path, monkeypatch, terminal=False)
+    text = run(tmp_path, monkeypatch, drawn=False)
     assert text.splitlines()[0] == "iteration 1/1: generate"
     assert "\x1b" not in text and "self-play in" not in text
 
 
 @pytest.mark.parametrize("name", ["[/a]", "[red]x"])
 def test_a_folders_name_is_no_markup(tmp_path, monkeypatch, name):
-    text = run(tmp_path / name, monkeypatch, terminal=True)
+    text = run(tmp_path / name, monkeypatch, drawn=True)
     assert name in text
 
 
@@ -82,13 +84,13 @@ def test_the_table_shows_what_is_done_and_only_the_newest_iterations(tmp_path):
         directory.finish(number, "generate", StageRecord(seconds=3, figures=PLAY))
     directory.finish(1, "train", StageRecord(seconds=9, figures={"carried": False, "steps": 7, "checkpoint": "c"}))
     console = Console(file=io.StringIO(), width=110)
-    console.print(ui.run_table(directory))
+    console.print(run_table(directory))
     rows = [line.split() for line in console.file.getvalue().splitlines() if line[:1].isdigit()]
     assert rows[0] == ["0", "0.900", "0.900"]
     assert rows[1] == ["1", "0.800", "±", "0.010", "100.0%", "0.000", "1.50", "2/8", "7", "3", "9"]
     assert len(rows) == 4
     assert rows[3] == ["3", "0.800", "±", "0.010", "100.0%", "0.000", "1.50", "2/8", "3"]
-    assert ui.run_table(directory, newest=2).row_count == 2
+    assert run_table(directory, newest=2).row_count == 2
 
 
 def test_an_iteration_in_words():

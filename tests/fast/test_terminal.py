@@ -17,8 +17,8 @@ from test_cli import selfplay
 
 import selfplay_pipeline
 from selfplay_pipeline import terminal
-from selfplay_pipeline.harmless import LONGEST_LINE, one_line
 from selfplay_pipeline.terminal import Cleaned, Terminal
+from selfplay_pipeline.terminal.harmless import LONGEST_LINE, one_line
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\u202edrow\u2066\u200f\x9b31m\nselfplay: all is well :smile: [red]x[/red]"
 PACKAGE = Path(selfplay_pipeline.__file__).parent
@@ -39,7 +39,10 @@ def steering(text: str) -> list[str]:
 def test_nothing_prints_but_the_one_module():
     found = []
     for path in PACKAGE.rglob("*.py"):
-        if path in (PACKAGE / "terminal.py", PACKAGE / "generate" / "template_trial.py"):  # a child, read by its parent
+        if path in (
+            PACKAGE / "terminal" / "__init__.py",
+            PACKAGE / "generate" / "template_trial.py",
+        ):  # a child, read by its parent
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             names = {getattr(node, "id", None), getattr(node, "attr", None)}

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.segment import Segment
 from rich.text import Text
 
-from selfplay_pipeline.harmless import harmless, one_line
+from selfplay_pipeline.terminal.harmless import harmless, one_line
 
 MOST_LINES = 40
 """Lines of a failure, such as the end of a log."""
@@ -52,6 +52,10 @@ class Terminal(Console):
         """Whoever read the output has gone: end quietly."""
         _give_up_streams()
         raise SystemExit(1)
+
+
+console = Terminal(stderr=True)
+"""Where bars and tables are drawn, so that lines can appear above them."""
 
 
 class Cleaned:
@@ -116,8 +120,8 @@ def result(text: str) -> None:
 
 
 def say(line: str) -> None:
-    """Print one line on stderr."""
-    Terminal(stderr=True).print(one_line(line), soft_wrap=True)
+    """Print one line for people, on stderr; above a bar or a table if one is drawn."""
+    console.print(one_line(line), soft_wrap=True)
 
 
 def say_failure(message: str) -> None:

@@ -1,0 +1,85 @@
+"""What a person sees of a run: its table, in place while it goes on, and the closing lines of `iterate`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from rich.table import Table
+
+from selfplay_pipeline.command_line import program
+from selfplay_pipeline.iterate.manifest import RunDirectory, Stage
+from selfplay_pipeline.small_files import read_object
+from selfplay_pipeline.terminal import Terminal
+from selfplay_pipeline.terminal.harmless import one_line
+from selfplay_pipeline.terminal.progress import in_place
+
+LIVE_ROWS = 12
+"""Iterations of a run that are shown while it goes on."""
+PLAY_AND_TRAIN: tuple[Stage, ...] = ("generate", "train")
+
+
+def watching(run: RunDirectory) -> AbstractContextManager[Callable[[str], None]]:
+    """A table of a run, brought up to date in place on a terminal; plain lines in a log.
+
+    Yields a function that takes what has changed or begun, in one line.
+    """
+    return in_place(lambda: run_table(run, newest=LIVE_ROWS))
+
+
+def run_table(run: RunDirectory, newest: int | None = None) -> Table:
+    """One row an iteration, or only of the `newest` ones; what is not done yet is empty."""
+    table = Table(
+        title=one_line(f"self-play in {run.path}"),
+        caption="reward, agreed, illegal, msgs: of the games trained on, which the checkpoint before played\n"
+        "held out, greedy: of the new checkpoint; flat: groups without signal; seconds per stage",
+        box=None,
+        padding=(0, 1, 0, 0),
+    )
+    for name in ("#", "reward", "agreed", "illegal", "msgs", "flat", "steps", "held out", "greedy", "play", "train"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for number, stages in sorted(run.state.iterations.items())[-newest if newest else None :]:
+        cells = [""] * 6
+        if "generate" in stages:
+            play = stages["generate"].figures
+            cells = [
+                f"{play['mean_reward']:.3f} ± {play['reward_standard_error']:.3f}",
+                f"{play['agreement_rate']:.1%}",
+                f"{play['illegal_per_game']:.3f}",
+                f"{play['messages_per_game']:.2f}",
+                f"{play['groups_without_signal']}/{play['groups']}",
+                "",
+            ]
+        if "train" in stages:
+            train = stages["train"].figures
+            cells[-1] = "carried" if train["carried"] else str(train["steps"])
+        held_out = stages["evaluate"].figures if "evaluate" in stages else {}
+        cells += [
+            f"{held_out[name]['value']:.3f}" if held_out else ""
+            for name in ("held_out_reward", "held_out_greedy_reward")
+        ]
+        cells += [f"{stages[stage].seconds:.0f}" if stage in stages else "" for stage in PLAY_AND_TRAIN]
+        table.add_row(str(number), *cells)
+    return table
+
+
+def show_run(run: RunDirectory) -> None:
+    """The closing table of `iterate`, and where the checkpoints are."""
+    Terminal(highlight=True).print(run_table(run))
+    show = Terminal()
+    trained = [number for number, stages in sorted(run.state.iterations.items()) if "train" in stages]
+    show.print(one_line(f"newest checkpoint: {short(run.checkpoint(trained[-1]))}"), soft_wrap=True)
+    if (run.path / "best.json").exists():
+        best = read_object(run.path / "best.json", "selfplay iterate", "iteration", "checkpoint")
+        where = short(str(best["checkpoint"]))
+        show.print(one_line(f"best on held-out states: iteration {best['iteration']}, {where}"), soft_wrap=True)
+    command = f"{program()} report {shlex.quote(short(str(run.path)))}"
+    show.print(one_line(f"to look at curves and games: {command}"), soft_wrap=True)
+
+
+def short(path: str) -> str:
+    """A path below the working directory without that directory's own."""
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path

@@ -1,0 +1,23 @@
+"""The closing lines of `train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from selfplay_pipeline.terminal import Terminal
+from selfplay_pipeline.terminal.harmless import one_line
+from selfplay_pipeline.train.run import TrainResult
+
+
+def show_training(result: TrainResult) -> None:
+    """The closing lines of `train`."""
+    Terminal().print(
+        f"{result.steps} steps on {result.groups} groups ({result.groups_without_signal} without signal) in "
+        f"{result.seconds_total:.0f} s\n{where(result.checkpoint, result.metrics_path)}",
+        soft_wrap=True,
+    )
+
+
+def where(checkpoint: Path, metrics: Path) -> str:
+    """What a training has written, a line each."""
+    return one_line(f"checkpoint: {checkpoint}") + "\n" + one_line(f"metrics:    {metrics}")
