@@ -9,10 +9,11 @@ import json
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ValidationError
@@ -114,6 +115,18 @@ def filling(path: Path) -> Iterator[Path]:
         for file in sorted(new.iterdir(), key=lambda file: file.name == "config.json"):  # what makes it a model, last
             _sync(file)
             file.replace(path / file.name)
+
+
+@contextmanager
+def beside(path: Path) -> Iterator[IO[bytes]]:
+    """A file without a name on the disk where `path` will be; it is gone when it is closed, or its process has ended.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    folder = next(folder for folder in path.parents if folder.is_dir())
+    with _explained(path), tempfile.TemporaryFile(dir=folder) as file:
+        yield file
 
 
 @contextmanager

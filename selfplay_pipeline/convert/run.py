@@ -1,15 +1,16 @@
-"""JSONL to parquet in two passes: look at everything first, then write rows group by group."""
+"""JSONL to parquet: look at every play and put its rows aside, then write the rows group by group."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 from array import array
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +19,9 @@ import pyarrow.parquet as pq
 from selfplay_pipeline.convert.plays import check_tokens
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, play_to_rows
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import locked, replacing, write_text
+from selfplay_pipeline.files import beside, locked, replacing, write_text
 from selfplay_pipeline.games.base import Status
-from selfplay_pipeline.generate.records import CHECKED, READ_AT_ONCE, SCHEMA_VERSION, PlayRecord, parse_play, read_lines
+from selfplay_pipeline.generate.records import SCHEMA_VERSION, PlayRecord, parse_play, read_lines
 from selfplay_pipeline.metrics.signal import has_signal
 
 PLAYS_PER_WRITE = 256
@@ -75,9 +76,11 @@ class ConvertReport:
 
 @dataclass
 class _Index:
-    """A few bytes for each play of the file, in columns."""
+    """A few bytes for each play of the file, in columns, and its rows in a file without a name."""
 
+    rows: IO[bytes]
     offsets: array[int] = field(default_factory=lambda: array("q"))
+    """Where the rows of each play begin."""
     groups: array[int] = field(default_factory=lambda: array("q"))
     plays: array[int] = field(default_factory=lambda: array("q"))
     rewards: array[float] = field(default_factory=lambda: array("d"))
@@ -101,13 +104,14 @@ def run_convert(
 ) -> ConvertReport:
     """Write `train.parquet`, `val.parquet` if it has rows, and `convert_report.txt`.
 
-    Memory does not grow with the number of plays beyond about 50 bytes each.
+    Memory does not grow with the number of plays beyond about 50 bytes each. The rows of all plays are put aside on the
+    disk of `out_dir` until their order is known.
 
     Args:
         val_fraction: share of groups that val.parquet sets aside; at least one group stays for training.
         seed: of the split, which is by group.
         skip_bad: leave out and report bad lines instead of stopping at the first.
-        on_progress: called with bytes done and bytes to do, both passes counted.
+        on_progress: called with bytes done and bytes to do, those put aside counted.
 
     Raises:
         UserError: a bad line or an impossible play, one play per state, repeated plays, sampling that cannot be trained
@@ -115,19 +119,22 @@ def run_convert(
     """
     report = ConvertReport()
     size = games.stat().st_size if games.exists() else 0
-    index = _first_pass(games, report, skip_bad, lambda done: on_progress(done, 2 * size))
-    order, val_groups = _plan(games, index, report, val_fraction, seed)
-    with locked(out_dir / ".convert.lock", f"folder {out_dir}"):
-        _second_pass(games, out_dir, index, order, val_groups, report, lambda done: on_progress(size + done, 2 * size))
-        write_text(out_dir / "convert_report.txt", report.to_text())
+    with beside(out_dir / "train.parquet") as aside:
+        index = _Index(aside)
+        _read(games, index, report, skip_bad, lambda done: on_progress(done, 2 * size))
+        order, val_groups = _plan(games, index, report, val_fraction, seed)
+        with locked(out_dir / ".convert.lock", f"folder {out_dir}"):
+            total = size + aside.tell()
+            _write(out_dir, index, order, val_groups, report, lambda done: on_progress(size + done, total))
+            write_text(out_dir / "convert_report.txt", report.to_text())
     return report
 
 
-def _first_pass(games: Path, report: ConvertReport, skip_bad: bool, on_bytes: Callable[[int], None]) -> _Index:
-    index, offset, sampling = _Index(), 0, None
+def _read(games: Path, index: _Index, report: ConvertReport, skip_bad: bool, on_bytes: Callable[[int], None]) -> None:
+    done, sampling = 0, None
     for number, line in read_lines(games):
-        start, offset = offset, offset + len(line)
-        on_bytes(offset)
+        done += len(line)
+        on_bytes(done)
         if not line.strip():
             continue
         try:
@@ -148,7 +155,11 @@ def _first_pass(games: Path, report: ConvertReport, skip_bad: bool, on_bytes: Ca
         if record.outcome.status == Status.ENGINE_FAILURE:
             report.engine_failures += 1
             continue
-        index.offsets.append(start)
+        index.offsets.append(index.rows.tell())
+        # How many plays a state has is known at the end.
+        pickle.dump(
+            [_packed(row) for row in play_to_rows(record, plays_per_state=0)], index.rows, pickle.HIGHEST_PROTOCOL
+        )
         index.groups.append(record.group_index)
         index.plays.append(record.play)
         index.shared = index.shared and record.outcome.rewards is None
@@ -157,7 +168,6 @@ def _first_pass(games: Path, report: ConvertReport, skip_bad: bool, on_bytes: Ca
         index.game = record.game
         index.spoken = index.spoken or any(seat.response_ids for seat in record.trajectories)
     report.temperature = sampling or 0.0
-    return index
 
 
 def _check_sampling(games: Path, number: int, record: PlayRecord, temperature: float | None) -> float:
@@ -217,12 +227,16 @@ def _plan(
 
 
 def _packed(row: dict[str, Any]) -> dict[str, Any]:
+    """Tokens as bytes, which are put aside faster than arrays."""
+    return row | {name: array(code, row[name]).tobytes() for name, code in STREAM_CODES.items()}
+
+
+def _unpacked(row: dict[str, Any]) -> dict[str, Any]:
     """Tokens as arrays, which pyarrow takes over several times faster than lists."""
-    return row | {name: np.frombuffer(array(code, row[name]), code) for name, code in STREAM_CODES.items()}
+    return row | {name: np.frombuffer(row[name], code) for name, code in STREAM_CODES.items()}
 
 
-def _second_pass(
-    games: Path,
+def _write(
     out_dir: Path,
     index: _Index,
     order: list[int],
@@ -241,7 +255,6 @@ def _second_pass(
     buffers: dict[str, list[dict[str, Any]]] = {"train": [], "val": []}
     done = 0
     with (
-        games.open("rb", buffering=READ_AT_ONCE) as file,
         replacing(out_dir / "val.parquet") as new_val,
         replacing(out_dir / "train.parquet") as new_train,
         pq.ParquetWriter(new_train, schema) as train,
@@ -251,19 +264,19 @@ def _second_pass(
 
         def flush(name: str) -> None:
             if buffers[name]:
-                writers[name].write_table(pa.Table.from_pylist([_packed(row) for row in buffers[name]], schema=schema))
+                writers[name].write_table(pa.Table.from_pylist(buffers[name], schema=schema))
                 buffers[name] = []
 
         for position in order:
-            file.seek(index.offsets[position])
-            line = file.readline()
-            done += len(line)
+            start = index.rows.seek(index.offsets[position])
+            rows = [_unpacked(row) for row in pickle.load(index.rows)]
+            done += index.rows.tell() - start
             on_bytes(done)
             name = "val" if index.groups[position] in val_groups else "train"
-            rows = play_to_rows(PlayRecord.model_validate_json(line, context=CHECKED), report.plays_per_state)
             for row in rows:
+                row["extra_info"]["plays_per_state"] = report.plays_per_state
                 report.tokens += len(row["prompt_ids"]) + len(row["response_ids"])
-                report.trained_tokens += sum(row["response_mask"])
+                report.trained_tokens += int(row["response_mask"].sum())
             buffers[name] += rows
             if name == "train":
                 report.train_rows += len(rows)

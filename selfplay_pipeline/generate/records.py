@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from selfplay_pipeline.engines.types import ROUNDING
 from selfplay_pipeline.errors import UserError
@@ -29,8 +29,6 @@ SAME_REWARD = SAME_SCORE
 """Rewards closer than this are alike."""
 READ_AT_ONCE = 1 << 20
 """Bytes; some lines, of which Python's own 8 kB hold none."""
-CHECKED = "checked"
-"""Context in which a line is read again whose token streams have been checked."""
 MAX_LINE = 1 << 26
 """Bytes of one play as JSON. A play of two times 100,000 tokens takes about 6 MB."""
 CHAT = "chat"
@@ -100,9 +98,7 @@ class Trajectory(_Record):
     """How many of `messages` are in `prompt_ids`."""
 
     @model_validator(mode="after")
-    def _possible(self, info: ValidationInfo) -> Trajectory:
-        if info.context == CHECKED:
-            return self
+    def _possible(self) -> Trajectory:
         fault = None if self._is_possible() else self.fault()
         if fault:
             raise ValueError(f"{fault.field} {fault.what}")

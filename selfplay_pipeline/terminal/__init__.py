@@ -54,10 +54,6 @@ class Terminal(Console):
         raise SystemExit(1)
 
 
-console = Terminal(stderr=True)
-"""Where bars and tables are drawn, so that lines can appear above them."""
-
-
 class Cleaned:
     """A stream for those who write to it past `Terminal`: libraries, warnings, tracebacks, the parser of options."""
 
@@ -75,6 +71,10 @@ class Cleaned:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.beneath, name)
+
+
+console = Terminal(stderr=True)
+"""Where bars and tables are drawn, so that lines can appear above them."""
 
 
 def guard() -> None:
