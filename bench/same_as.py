@@ -69,7 +69,7 @@ TENSORS_NOW = {
     "row/response_logprobs": "verl/rollout_log_probs",
     "row/attention_mask": "verl/ones",
 }
-"""Tensors of `row_tensors`, and where a code without that function has them: in what it hands to verl."""
+"""Tensors of `row_tensors`, which earlier code had, and where they are without it: in what verl is handed."""
 
 TOLERANCE = 1e-6
 """Of what a training computes; everything else must be equal."""

@@ -16,7 +16,7 @@ from selfplay_pipeline.train.verl_ext.replay import trajectory_fields
 
 try:
     from selfplay_pipeline.convert.rows import row_tensors
-except ImportError:  # `same_as.TENSORS_NOW` says what stands for these
+except ImportError:  # only earlier code has it; `same_as.TENSORS_NOW` says what stands for its tensors now
     row_tensors = None
 
 arrays = defaultdict(list)

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from selfplay_pipeline.checkpoints import vocabulary_of
 from selfplay_pipeline.convert.parquet import read_rows
-from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, row_tensors
+from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA
 from selfplay_pipeline.errors import UserError, first_line
 from selfplay_pipeline.files import write_text
 from selfplay_pipeline.games.base import read_state
@@ -54,10 +54,9 @@ def check_parquet(path: Path, model: str, *, thinking: bool = False) -> CheckRep
     for number, row in enumerate(rows):
         where = f"{path}: row {number} ({row['extra_info']['game_id']}, player {row['extra_info']['player_index']})"
         _check_tokens(where, row, chat)
-        _check_tensors(where, row, int(chat.tokenizer.pad_token_id))
     report.lines.append(f"{len(rows)} rows: prompt_ids are the chat template's own tokens of `prompt`")
     report.lines.append(f"{len(rows)} rows: unmasked tokens decode to the assistant messages, in order")
-    report.lines.append(f"{len(rows)} rows: masks, log-probs, verl's position ids, reward on the last own token")
+    report.lines.append(f"{len(rows)} rows: masks and log-probs fit, and the last token, which has the reward, is own")
     plays, groups = _check_groups(path, rows)
     report.lines.append(f"{plays} plays: all perspectives have the same game state, and one reward where they share it")
     report.lines.append(f"{groups} groups: one game state, two plays or more, rewards in [0, 1] over the state's best")
@@ -114,17 +113,6 @@ def _check_tokens(where: str, row: dict[str, Any], chat: ChatTokenizer) -> None:
     said = [message["content"] for message in row["messages"] if message["role"] == "assistant"]
     if own != said:
         raise UserError(f"{where}: the unmasked tokens do not decode to the assistant messages")
-
-
-def _check_tensors(where: str, row: dict[str, Any], pad_token_id: int) -> None:
-    mask = row["response_mask"]
-    tensors = row_tensors(row, pad_token_id, len(row["prompt_ids"]) + 3, len(mask) + 3)
-    rewarded = tensors["token_level_rewards"].nonzero().flatten().tolist()
-    if rewarded not in ([], [len(mask) - 1]):
-        raise UserError(f"{where}: the reward is not on the last own token")
-    positions = tensors["position_ids"][tensors["attention_mask"].bool()].tolist()
-    if positions != list(range(len(row["prompt_ids"]) + len(mask))):
-        raise UserError(f"{where}: position ids do not count the row's tokens from 0")
 
 
 def _check_groups(path: Path, rows: list[dict[str, Any]]) -> tuple[int, int]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.records import PlayRecord
-
-if TYPE_CHECKING:
-    import torch
 
 AGENT_NAME = "selfplay"
 METADATA_KEY = b"selfplay"
@@ -92,43 +89,3 @@ def play_to_rows(record: PlayRecord, plays_per_state: int) -> list[dict[str, Any
             }
         )
     return rows
-
-
-def row_tensors(
-    row: dict[str, Any], pad_token_id: int, max_prompt_length: int | None = None, max_response_length: int | None = None
-) -> dict[str, torch.Tensor]:
-    """What a trainer sees of one row: the prompt padded on the left, the response on the right.
-
-    Args:
-        row: a row of `SCHEMA`.
-        max_prompt_length: P, the row's own length by default.
-        max_response_length: R, likewise.
-
-    Returns:
-        `input_ids`, `attention_mask`, `position_ids`: int64 (P + R); `response_mask`: int64 (R), the loss mask;
-        `token_level_rewards`: float32 (R), the reward on the last own token, else 0; `response_logprobs`:
-        float32 (R). Position ids are verl's `compute_position_id_with_mask`.
-
-    Raises:
-        ValueError: the row is longer than P or R; nothing is ever truncated.
-    """
-    import torch
-    from verl.utils.model import compute_position_id_with_mask
-
-    prompt, response = list(row["prompt_ids"]), list(row["response_ids"])
-    width, length = max_prompt_length or len(prompt), max_response_length or len(response)
-    if len(prompt) > width or len(response) > length:
-        raise ValueError(f"row of {len(prompt)} + {len(response)} tokens does not fit into {width} + {length}")
-    left, right = width - len(prompt), length - len(response)
-    attention_mask = torch.tensor([0] * left + [1] * (len(prompt) + len(response)) + [0] * right)
-    response_mask = torch.tensor(list(row["response_mask"]) + [0] * right)
-    rewards = torch.zeros(length)
-    rewards[int(response_mask.nonzero()[-1])] = row["reward_model"]["normalized_reward"]
-    return {
-        "input_ids": torch.tensor([pad_token_id] * left + prompt + response + [pad_token_id] * right),
-        "attention_mask": attention_mask,
-        "position_ids": compute_position_id_with_mask(attention_mask.unsqueeze(0)).squeeze(0),
-        "response_mask": response_mask,
-        "token_level_rewards": rewards,
-        "response_logprobs": torch.tensor(list(row["response_logprobs"]) + [0.0] * right),
-    }

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from selfplay_pipeline.convert.check import check_parquet
-from selfplay_pipeline.convert.rows import row_tensors
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import locked
 from selfplay_pipeline.generate.records import read_games
@@ -133,32 +132,39 @@ def test_verls_dataset_and_all_checks_accept_the_data(run):
         assert len(report.lines) == 6
 
 
-def test_mask_and_reward_position_of_every_row(run):
+def test_mask_reward_and_positions_of_every_row_as_verl_gets_them(run):
+    from selfplay_pipeline.train.verl_ext.replay import trajectory_fields
+
     for row in run.rows(1) + run.rows(2):
-        tensors = row_tensors(row, pad_token_id=0, max_prompt_length=200, max_response_length=600)
-        own = tensors["response_mask"].nonzero().flatten()
-        assert tensors["token_level_rewards"].sum() == pytest.approx(row["reward_model"]["normalized_reward"])
-        assert float(tensors["token_level_rewards"][own[-1]]) == pytest.approx(row["reward_model"]["normalized_reward"])
-        assert int(tensors["response_mask"].sum()) == sum(row["response_mask"])
+        fields = trajectory_fields(row)
+        own = fields["response_mask"].nonzero().flatten()
+        assert fields["rm_scores"].sum() == pytest.approx(row["reward_model"]["normalized_reward"])
+        assert float(fields["rm_scores"][own[-1]]) == pytest.approx(row["reward_model"]["normalized_reward"])
+        assert fields["loss_mask"].tolist() == row["response_mask"]
+        assert fields["position_ids"].tolist() == list(range(len(row["prompt_ids"]) + len(row["response_ids"])))
 
 
 def test_verls_advantages_are_centred_in_a_group_and_the_same_for_both_perspectives_of_a_play(run):
     import numpy as np
     import torch
+    from torch.nn.utils.rnn import pad_sequence
     from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 
+    from selfplay_pipeline.train.verl_ext.replay import trajectory_fields
+
     rows = run.rows(1)
-    tensors = [row_tensors(row, pad_token_id=0, max_prompt_length=200, max_response_length=600) for row in rows]
+    fields = [trajectory_fields(row) for row in rows]
+    masks = pad_sequence([row["response_mask"] for row in fields], batch_first=True)
     advantages, _ = compute_grpo_outcome_advantage(
-        torch.stack([row["token_level_rewards"] for row in tensors]),
-        torch.stack([row["response_mask"] for row in tensors]),
+        pad_sequence([row["rm_scores"] for row in fields], batch_first=True),
+        masks,
         index=np.array([row["extra_info"]["index"] for row in rows]),
     )
     groups: dict[int, dict[int, list[float]]] = {}
-    for row, tensor, values in zip(rows, tensors, advantages, strict=True):
-        own = values[tensor["response_mask"].bool()]
+    for row, mask, values in zip(rows, masks.bool(), advantages, strict=True):
+        own = values[mask]
         assert torch.all(own == own[0])
-        assert torch.all(values[~tensor["response_mask"].bool()] == 0)
+        assert torch.all(values[~mask] == 0)
         info = row["extra_info"]
         groups.setdefault(info["index"], {}).setdefault(info["play"], []).append(float(own[0]))
     for group, plays in groups.items():
