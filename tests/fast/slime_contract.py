@@ -10,7 +10,8 @@ from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 
-from selfplay_pipeline.games.base import state_rng
+from factories import board_state
+
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.slime.data import game_row
@@ -102,7 +103,7 @@ SAMPLES = {"old": OldSample, "new": NewSample} | ({"slime's own": RealSample} if
 def sample_of(kind: type, board: MatchingConfig, number: int = 0, **fields: Any) -> Any:
     """The sample that slime makes of a row."""
     game = MatchingGame(board)
-    row = game_row(game, game.sample_state(state_rng(0, number)), f"train-s0-g{number:06d}")
+    row = game_row(game, board_state(0, number, board), f"train-s0-g{number:06d}")
     return kind(**{"prompt": row["prompt"], "metadata": row["metadata"], "group_index": 0, "index": number} | fields)
 
 

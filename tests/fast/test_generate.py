@@ -97,10 +97,10 @@ def test_stopped_and_started_again_nothing_is_played_twice_and_nothing_is_lost(t
 
 def test_other_arguments_into_the_same_file_are_refused_by_name(tmp_path):
     path = tmp_path / "games.jsonl"
-    run(job(path))
+    run_silent(job(path))
     other = job(path)
     with pytest.raises(UserError, match=r"seed \(0 then, 7 now\)"):
-        run(replace(other, arguments=other.arguments | {"seed": 7}))
+        run_silent(replace(other, arguments=other.arguments | {"seed": 7}))
 
 
 def test_a_file_of_unknown_origin_is_refused(tmp_path):
@@ -245,12 +245,12 @@ def test_what_is_lost_twice_is_counted_and_played_by_the_same_command(tmp_path):
 
 def test_lost_plays_in_a_file_of_an_earlier_version_are_replaced(tmp_path):
     path = tmp_path / "games.jsonl"
-    run(job(path))
+    run_silent(job(path))
     lines = path.read_text().splitlines(keepends=True)
     lost = json.loads(lines[2])
     lost["outcome"] |= {"status": "engine_failure", "score": 0, "normalized_reward": 0, "proposal": None}
     path.write_text("".join([*lines[:2], json.dumps(lost) + "\n", *lines[3:]]))
-    summary = run(job(path))
+    summary = run_silent(job(path))
     assert ids_in(path) == ALL
     assert (summary.plays, summary.failures) == (6, 0)
     assert path.read_text().startswith("".join([*lines[:2], *lines[3:]]))
@@ -339,7 +339,7 @@ def test_a_scripted_partner_leaves_no_trajectory(tmp_path):
 
 def test_a_bad_line_names_file_line_and_field(tmp_path):
     path = tmp_path / "games.jsonl"
-    run(job(path))
+    run_silent(job(path))
     lines = path.read_text().splitlines()
     broken = json.loads(lines[2])
     broken["outcome"]["normalized_reward"] = 1.5

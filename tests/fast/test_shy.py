@@ -11,7 +11,7 @@ from selfplay_pipeline.games.base import HELD_OUT, Asking, Outcome, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
 from selfplay_pipeline.games.matching.mentions import told_cells
 from selfplay_pipeline.games.matching.questions import asked_pairs, asking
-from selfplay_pipeline.games.matching.rules import MatchingConfig, best_matching
+from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
 from selfplay_pipeline.games.matching.scripted import PlayerView, ask, player_view, random_matching
 from selfplay_pipeline.games.matching.shy import Shy
 from selfplay_pipeline.games.tags import ActionKind
@@ -41,9 +41,14 @@ RNG = np.random.default_rng(0)
 SHY = Shy()
 
 
+@cache
+def state_of(index: int) -> MatchingState:
+    return GAME.sample_state(state_rng(1, index, HELD_OUT))
+
+
 def view_of(index: int, *history: tuple[int, str], **known: object) -> PlayerView:
     """What player 1 knows of state number `index`."""
-    view = player_view(GAME.start(GAME.sample_state(state_rng(1, index, HELD_OUT))), 1)
+    view = player_view(GAME.start(state_of(index)), 1)
     return PlayerView(**{**view.__dict__, "history": history, **known})
 
 
