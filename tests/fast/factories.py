@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,16 @@ from hypothesis import strategies as st
 from jinja2 import Template
 from tokenizers import AddedToken
 
-from selfplay_pipeline.engines.types import Completion, FinishReason
-from selfplay_pipeline.games.base import Status, state_rng
+from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason, SamplingParams
+from selfplay_pipeline.games.base import Game, ScriptedPlayer, Status, state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
-from selfplay_pipeline.generate.records import OutcomeRecord, PlayRecord, PolicyRecord, TurnRecord
-from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
+from selfplay_pipeline.generate.play import ContextFull, Play
+from selfplay_pipeline.generate.players import PolicyPlayer, ScriptedSeat
+from selfplay_pipeline.generate.records import PlayRecord, PolicyRecord
+from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 BOARD = MatchingConfig(size=3, max_score=9, scale_min=1, scale_max=1, hard_factor=0, max_length=12, max_errors=3)
 POLICY = PolicyRecord(checkpoint="data/tiny_model", iteration=0, engine="sglang", temperature=1.0, max_new_tokens=48)
@@ -109,38 +113,59 @@ def make_play(
     """Play one state at random and record it as `generate` would; the arguments decide every byte.
 
     Args:
-        ends_after: break the play off after so many turns, with status `ends_with`.
+        ends_after: break the play off after so many turns.
+        ends_with: why, an engine failure or a full context.
     """
     chat = chat or byte_chat()
-    rng = np.random.default_rng([seed, group, play])
-    state = board_state(seed, group, config)
-    session = MatchingGame(config).start(state)
-    openings = [session.opening(player) for player in (0, 1)]
-    streams = [Stream(chat, player, opening.system, [opening.observation]) for player, opening in enumerate(openings)]
-    turns: list[TurnRecord] = []
-    while session.status is None:
-        if ends_after is not None and len(turns) >= ends_after:
-            session.abort(ends_with)
-            break
-        player, cut = session.player, bool(rng.random() < habits.cut)
-        streams[player].prompt()
-        text = streams[player].reply(_sampled(chat, _random_turn(state, session.pending, habits, rng), cut, rng))
-        step = session.step(text, cut=cut)
-        for stream, observation in zip(streams, step.observations, strict=True):
-            stream.observe(observation)
-        turns.append(TurnRecord.of(player, text, step, "length" if cut else "stop"))
-    return PlayRecord(
-        game_id=f"s{seed}-g{group:06d}-p{play}",
-        group_index=group,
-        play=play,
-        seed=seed,
-        game="matching",
-        state=state.to_dict(),
-        turns=turns,
-        trajectories=[stream.finish() for stream in streams],
-        outcome=OutcomeRecord.of(session.outcome()),
-        policy=policy,
-    )
+    game, state = MatchingGame(config), board_state(seed, group, config)
+    stop = {Status.ENGINE_FAILURE: EngineError, Status.CONTEXT_LENGTH: ContextFull}[ends_with]
+    engine = RandomTurns(chat, state, habits, np.random.default_rng([seed, group, play]), ends_after, stop)
+    player = PolicyPlayer(engine, chat, policy, context_length=1 << 30)
+    sitting = Sitting(game, state, [player] * 2, f"s{seed}-g{group:06d}-p{play}", (seed, group, play))
+    engine.play = sitting.play
+    to_its_end(sitting.play)
+    return sitting.record(policy)
+
+
+def play_scripts(game: Game, state: Any, scripts: Sequence[ScriptedPlayer], rng: np.random.Generator) -> Play:
+    """A play of scripts, which take no illegal turn; they share one stream of random numbers."""
+    session = game.start(state)
+    seats = [ScriptedSeat(script, partial(game.view, session, seat), rng) for seat, script in enumerate(scripts)]
+    play = to_its_end(Play(session, seats))
+    assert [turn for turn in play.turns if turn.error is not None] == []
+    return play
+
+
+def to_its_end(play: Play) -> Play:
+    """Plays with seats that wait for nothing, so that no event loop is needed."""
+    with suppress(StopIteration):
+        play.run().send(None)
+    assert play.session.status is not None
+    return play
+
+
+@dataclass
+class RandomTurns:
+    """An engine that knows what the players see, and answers as their habits are, until it fails."""
+
+    chat: ChatTokenizer
+    state: MatchingState
+    habits: Habits
+    rng: np.random.Generator
+    ends_after: int | None
+    error: type[Exception]
+    play: Play | None = None
+
+    async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str = "") -> Completion:
+        assert self.play is not None
+        if len(self.play.turns) == self.ends_after:
+            raise self.error("on purpose")
+        cut = bool(self.rng.random() < self.habits.cut)
+        text = _random_turn(self.state, self.play.session.pending, self.habits, self.rng)
+        return _sampled(self.chat, text, cut, self.rng)
+
+    async def reload(self, checkpoint: Path) -> None: ...
+    async def close(self) -> None: ...
 
 
 def make_plays(groups: int, plays_per_state: int, **options: Any) -> Iterator[PlayRecord]:

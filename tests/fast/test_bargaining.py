@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from factories import play_scripts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
@@ -70,11 +71,8 @@ def all_splits(state: BargainingState) -> list[Split]:
 
 
 def play(game: BargainingGame, state: BargainingState, names: tuple[str, str], seed: int = 0) -> Outcome:
-    session, rng = game.start(state), np.random.default_rng(seed)
-    while session.status is None:
-        step = session.step(SCRIPTED[names[session.player]].act(game.view(session, session.player), rng))
-        assert step.error is None, (names, step.error)
-    return session.outcome()
+    rng = np.random.default_rng(seed)
+    return play_scripts(game, state, [SCRIPTED[name] for name in names], rng).session.outcome()
 
 
 # --- states -------------------------------------------------------------------------------------------------

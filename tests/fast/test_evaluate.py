@@ -138,7 +138,7 @@ def test_a_file_that_holds_no_states_is_refused(tmp_path, text, words):
 
 
 def test_figures_of_a_play_are_those_counted_by_hand():
-    record, state = make_play(ends_after=0, ends_with=Status.TURN_LIMIT), board_state(0, 0)
+    record, state = make_play(ends_after=0, ends_with=Status.CONTEXT_LENGTH), board_state(0, 0)
     view = state.view(0)
     (reviewer, paper), score = next(
         ((r, p), s) for r, row in enumerate(view) for p, s in enumerate(row) if s is not None
@@ -254,7 +254,7 @@ def test_two_evaluations_of_the_same_states_are_compared_in_pairs(tmp_path):
 
 
 def test_a_number_told_twice_differently_counts_once():
-    record, state = make_play(ends_after=0, ends_with=Status.TURN_LIMIT), board_state(0, 0)
+    record, state = make_play(ends_after=0, ends_with=Status.CONTEXT_LENGTH), board_state(0, 0)
     reviewer, paper = map(int, np.argwhere(state.masks[0])[0])
     name, title = state.reviewers[reviewer].split()[0], state.papers[paper].split(":")[0]
     score = state.view(0)[reviewer][paper]

@@ -5,6 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from factories import play_scripts
 
 from selfplay_pipeline.games.base import HELD_OUT, Outcome, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
@@ -17,7 +18,6 @@ from selfplay_pipeline.games.matching.scripted import (
     heard_cells,
     likely_scale,
     own_cells,
-    player_view,
     tell,
 )
 
@@ -31,12 +31,7 @@ BOARDS = {
 
 
 def play(game: MatchingGame, state: MatchingState, names: tuple[str, str], rng: np.random.Generator) -> Outcome:
-    session = game.start(state)
-    while session.status is None:
-        text = SCRIPTED[names[session.player]].act(player_view(session, session.player), rng)
-        step = session.step(text)
-        assert step.error is None, (names, text, step.error)
-    return session.outcome()
+    return play_scripts(game, state, [SCRIPTED[name] for name in names], rng).session.outcome()
 
 
 @cache

@@ -4,6 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from factories import play_scripts
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -108,13 +109,8 @@ def dialogues(agent: str, plays: int, board: MatchingConfig = BOARD) -> list[tup
     played, game = [], MatchingGame(board)
     for index in range(plays):
         state, rng = game.sample_state(state_rng(7, index, HELD_OUT)), np.random.default_rng(index)
-        session, turns = game.start(state), []
-        while session.status is None:
-            player = session.player
-            text = SCRIPTED["shy" if player else agent].act(player_view(session, player), rng)
-            action = session.step(text).action
-            turns.append(TurnRecord(player=player, text=text, action=action, finish_reason="scripted"))
-        played.append((session.outcome(), asking(turns, state, 0)))
+        play = play_scripts(game, state, [SCRIPTED[agent], SCRIPTED["shy"]], rng)
+        played.append((play.session.outcome(), asking(play.turns, state, 0)))
     return played
 
 
