@@ -36,6 +36,7 @@ def test_a_planted_change_is_found(rise, verdict, fresh):
     assert found.p < 0.05
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "design", [{}, {"fresh": False}, {"steps": 2, "states": 4}, {"steps": 12, "states": 2}, {"states": 30, "plays": 1}]
 )

@@ -238,9 +238,11 @@ def test_a_launched_server_that_is_killed_is_started_again_as_often_as_allowed(t
             await server.come_back("a hiccup")
             assert not said, "it answered"
             os.kill(server.child.pid, signal.SIGKILL)
+            server.child.wait(20)
             await server.come_back("dead")
             assert server.running
             os.kill(server.child.pid, signal.SIGKILL)
+            server.child.wait(20)
             with pytest.raises(EngineError, match=r"has ended with code -9.*started again 1 times"):
                 await server.come_back("dead")
         return said

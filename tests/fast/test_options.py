@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
+import typer.main
+import typer.testing
 import yaml
 from pydantic import Field
 from test_cli import selfplay
@@ -66,6 +68,7 @@ class Wider(Config):
 
 def test_a_new_field_is_an_option_a_help_and_a_comment(monkeypatch, tmp_path):
     monkeypatch.setattr(configuration, "Config", Wider)
+    monkeypatch.setattr(typer.testing, "_get_command", typer.main.get_command)  # the commands are made anew
     shown = " ".join(selfplay("generate", "--help").stdout.split())
     assert "--haste little|much How much haste there is. [default: little] --patience NUMBER" in shown
     assert "Seconds without haste. [at least 1 and below 5; default: 2.0]" in shown and "waste" not in shown
