@@ -36,7 +36,7 @@ def games(
     give that player's rows alone, so that half of what is played is not trained on.
     """
     settings = load(context)
-    from selfplay_pipeline.stages import online_games
+    from selfplay_pipeline.online.job import online_games
     from selfplay_pipeline.ui import say_announced
 
     online_games(settings, output, num_train, num_test, per_player=per_player)
@@ -75,7 +75,7 @@ def train_online(
     """
     games, overrides = path_and_overrides("train-online", arguments, "--games", games)
     settings = load(context, {"train.overrides": overrides or None})
-    from selfplay_pipeline.stages import train_online as run
+    from selfplay_pipeline.online.job import train_online as run
     from selfplay_pipeline.ui import show_online
 
     warn(settings.train.clip_without_effect(online=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import re
 import subprocess
@@ -16,19 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import explain, read_model, write_json, write_text
-from selfplay_pipeline.folders import check_folder, differences
+from selfplay_pipeline.folders import check_folder
+from selfplay_pipeline.identity import check_same, deciding, flatten
 from selfplay_pipeline.partners.seat import partner_arguments
 
 Stage = Literal["generate", "convert", "train", "evaluate"]
-
-MAY_CHANGE = (
-    "engine", "generate.max_concurrency", "generate.max_failures", "train.loggers", "evaluate.num_states",
-    "evaluate.plays", "iterate.num_iterations", "iterate.keep_server", "iterate.evaluate_every",
-    "iterate.stop_on_collapse", "iterate.keep_trainer_states",
-    "partner.timeout", "partner.max_retries", "partner.max_concurrency", "partner.max_requests", "partner.cache",
-    "partner.prompt_price", "partner.completion_price",
-)  # fmt: skip
-"""What a continued run may set anew: it does not decide what is played, learned or compared."""
 
 
 class Manifest(BaseModel):
@@ -144,8 +135,7 @@ class RunDirectory:
         """
         self.check(config)
         if not self.manifest.exists():
-            settings, partner = _decisive(config)
-            write_json(self.manifest, describe(settings) | {"partner": partner})
+            write_json(self.manifest, describe(config.model_dump(mode="json")) | {"partner": _partner(config)})
         self.load()
 
     def check(self, config: Config) -> None:
@@ -157,21 +147,9 @@ class RunDirectory:
         check_folder(self.path, "iterate")
         if not self.manifest.exists():
             return
-        settings, partner = _decisive(config)
         recorded = read_model(self.manifest, Manifest, "selfplay iterate")
-        before = flatten(_with_defaults(recorded.config)) | recorded.partner
-        now = flatten(settings) | partner
-        differ = [
-            key
-            for key in sorted({*before, *now})
-            if before.get(key) != now.get(key)
-            and not any(key == free or key.startswith(free + ".") for free in MAY_CHANGE)
-        ]
-        if differ:
-            raise UserError(
-                f"{self.path} holds a run with another configuration: {differences(before, now, differ)}; "
-                "give another --output, or the same options"
-            )
+        now = deciding(config, "iterate") | _partner(config)
+        check_same(self.path, flatten(recorded.config) | recorded.partner, now)
 
     def load(self) -> RunState:
         """Read what is done.
@@ -213,28 +191,9 @@ def describe(settings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _decisive(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The configuration, and what decides the partner's words but stands in no configuration."""
-    return json.loads(config.model_dump_json()), partner_arguments(config.partner, [config.iterate.opponent])
-
-
-def _with_defaults(settings: dict[str, Any]) -> dict[str, Any]:
-    """An earlier version's settings with the defaults of keys that have come since."""
-    try:
-        return Config.model_validate(settings).model_dump(mode="json")
-    except ValidationError:
-        return settings
-
-
-def flatten(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested keys joined by dots."""
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
+def _partner(config: Config) -> dict[str, Any]:
+    """What decides the partner's words."""
+    return partner_arguments(config.partner, [config.iterate.opponent])
 
 
 def _version(package: str) -> str | None:

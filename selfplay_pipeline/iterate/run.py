@@ -13,34 +13,25 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.config import Config
+from selfplay_pipeline.convert.job import convert_games
 from selfplay_pipeline.engines.open import resolve_device
 from selfplay_pipeline.evaluate.pairing import check_names
 from selfplay_pipeline.evaluate.run import SELF, EvaluationJob, run_evaluate
-from selfplay_pipeline.evaluate.states import StateSet, count_shared, states_in
+from selfplay_pipeline.evaluate.states import StateSet, count_shared, sample_held_out, states_in
 from selfplay_pipeline.files import locked, write_json, write_lines
 from selfplay_pipeline.games.base import MONITOR
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.job import check_trainable, generate_games, num_groups, plan_generate
 from selfplay_pipeline.generate.records import CHAT, POLICY
+from selfplay_pipeline.generate.seats import check_seats, is_checkpoint, opposite, self_play
 from selfplay_pipeline.iterate.loggers import PipelineLog
 from selfplay_pipeline.iterate.manifest import RunDirectory, Stage, StageRecord
 from selfplay_pipeline.iterate.metrics import CollapseError, best_iteration, collapse_reason, history_of, in_words
 from selfplay_pipeline.preflight import check_training
 from selfplay_pipeline.servers import Servers
-from selfplay_pipeline.stages import (
-    check_seats,
-    check_trainable,
-    convert_games,
-    generate_games,
-    is_checkpoint,
-    num_groups,
-    opposite,
-    plan_generate,
-    sample_held_out,
-    self_play,
-    train_policy,
-)
 from selfplay_pipeline.stopping import stoppable
 from selfplay_pipeline.train.groups import NoSignalError
+from selfplay_pipeline.train.job import train_policy
 from selfplay_pipeline.ui import say, short, watching
 
 PLAY_AND_LEARN: tuple[Stage, ...] = ("generate", "convert", "train")

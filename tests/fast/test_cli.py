@@ -216,7 +216,7 @@ def test_a_dry_run_of_a_loop_says_what_is_left(tmp_path):
         "iterations 3 to 4: generate, convert, train, evaluate left",
     ]
     refused = selfplay(*arguments, "--seed", "7")
-    assert refused.returncode == 2 and "seed (0 then, 7 now)" in refused.stderr
+    assert refused.returncode == 2 and "begun with seed = 0, now it is 7" in refused.stderr
     assert {path: path.read_bytes() for path in run.path.iterdir()} == before
 
 

@@ -127,5 +127,5 @@ def test_a_training_begun_before_an_option_came_goes_on_with_its_default(tmp_pat
     record.parent.mkdir()
     record.write_text(json.dumps({key: value for key, value in options.items() if key != "old_log_probs"}))
     claim(config, options, checkpoint)
-    with pytest.raises(UserError, match=r"old_log_probs \('step' then, 'games' now\)"):
+    with pytest.raises(UserError, match=r"train\.old_log_probs = 'step', now it is 'games'"):
         claim(config, options | {"old_log_probs": "games"}, checkpoint)
