@@ -19,8 +19,9 @@ from selfplay_pipeline.config import Config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.fields import keys
 from selfplay_pipeline.sections import Identity, Section
-from selfplay_pipeline.train.config import TrainOptions
 
+KNOWN = frozenset(key.name for key in keys(Config))
+"""All keys of the configuration."""
 PLAYED = {
     "model": "policy.checkpoint", "engine.kind": "policy.engine", "engine.context_length": "context_length",
     "generate.num_games": "num_groups", "generate.plays_per_state": "plays_per_state",
@@ -31,7 +32,7 @@ PLAYED = {
 TRAINED = {
     "temperature": "generate.temperature", "max_new_tokens": "generate.max_new_tokens",
     "thinking": "generate.thinking", "tensor_parallel": "engine.tensor_parallel",
-    **{name: f"train.{name}" for name in TrainOptions.model_fields},
+    **{key.removeprefix("train."): key for key in KNOWN if key.startswith("train.")},
 }  # fmt: skip
 """The keys of the configuration by the names that records of trainings have for them."""
 KEYS = {stored: key for key, stored in PLAYED.items()} | TRAINED
@@ -83,7 +84,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
     """
     then, today = _by_keys(before), _by_keys(now)
     then = _defaults(then) | then
-    compared = {key for key in then if key not in _KNOWN} | today.keys()
+    compared = {key for key in then if key not in KNOWN} | today.keys()
     values = {key: (then.get(key), today.get(key)) for key in sorted(compared)}
     return {key: (one, other) for key, (one, other) in values.items() if one != other}
 
@@ -106,9 +107,6 @@ def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-_KNOWN = frozenset(key.name for key in keys(Config))
-
-
 def _decides(field: FieldInfo, command: str) -> bool:
     marks = [mark for mark in field.metadata if isinstance(mark, Identity)]
     return all(command in mark.commands for mark in marks)
@@ -125,7 +123,7 @@ def _by_keys(record: Mapping[str, Any]) -> dict[str, Any]:
 def _defaults(found: Mapping[str, Any]) -> dict[str, Any]:
     """All keys of a configuration that has these; empty if today there is none that has."""
     nested: dict[str, Any] = {}
-    for key in found.keys() & _KNOWN:
+    for key in found.keys() & KNOWN:
         section, _, name = key.rpartition(".")
         (nested.setdefault(section, {}) if section else nested)[name] = found[key]
     try:

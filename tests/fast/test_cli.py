@@ -168,7 +168,7 @@ def test_a_command_that_a_message_names_can_be_pasted_where_the_environment_is_n
 def test_where_to_look_at_a_run_can_be_pasted(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     run = RunDirectory(tmp_path / "my runs")
-    run.finish(1, "train", StageRecord(seconds=1, figures={"carried": True, "checkpoint": "c"}))
+    run.finish(1, "train", StageRecord(seconds=1, figures={"carried": True, "checkpoint": "c", "steps": 0}))
     ui.show_run(run)
     program, command, folder = shlex.split(capsys.readouterr().out.splitlines()[-1].partition(": ")[2])
     assert Path(program).samefile(BIN / "selfplay") and command == "report" and Path(folder).samefile(run.path)

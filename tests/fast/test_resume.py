@@ -8,6 +8,7 @@ from factories import FINISHED
 
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.manifest import RunDirectory
 from selfplay_pipeline.iterate.run import Loop, run_iterate
 from selfplay_pipeline.train.config import TrainConfig
@@ -78,7 +79,7 @@ class OnlyTraining(Loop):
     """The loop without its games; what verl would do is in the test."""
 
     def _generate(self, number, checkpoint):
-        return FINISHED["generate"]
+        return Played(**FINISHED["generate"])
 
     _convert = _generate
 
