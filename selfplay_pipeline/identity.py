@@ -51,11 +51,9 @@ def deciding(section: Section, command: str, above: str = "") -> dict[str, Any]:
     found, values = dict[str, Any](), section.model_dump(mode="json")
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
-        if not _decides(field, command):
-            continue
-        found |= (
-            deciding(value, command, f"{above}{name}.") if isinstance(value, Section) else {above + name: values[name]}
-        )
+        if _decides(field, command):
+            inner = isinstance(value, Section)
+            found |= deciding(value, command, f"{above}{name}.") if inner else {above + name: values[name]}
     return found
 
 
