@@ -132,7 +132,7 @@ def _row(label: str, own: dict[str, Totals], before: dict[str, Totals], full: di
 
 def _steps(run: Path) -> list[int]:
     state = RunDirectory(run).load()
-    return [stages["train"].figures["steps"] for stages in state.iterations.values()]
+    return [trained.steps for number in state.iterations if (trained := state.trained(number))]
 
 
 def _table(rows: dict[str, dict[str, Any]]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.convert.run import run_convert
-from selfplay_pipeline.stages import generate_games
+from selfplay_pipeline.generate.job import generate_games
 
 SIZES = (1_000, 100_000)
 

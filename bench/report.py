@@ -13,9 +13,9 @@ from typing import Any
 
 from bench.convert import peak_mb, repeat
 from selfplay_pipeline.config import load_config
+from selfplay_pipeline.generate.job import generate_games
 from selfplay_pipeline.report.run import scan_all, write_page
 from selfplay_pipeline.report.sources import discover
-from selfplay_pipeline.stages import generate_games
 
 PLAYS = 10_000
 LONGER = 25

@@ -22,8 +22,8 @@ from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.engines.open import open_engine
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.types import Completion, SamplingParams
+from selfplay_pipeline.generate.job import generate_games
 from selfplay_pipeline.servers import Servers
-from selfplay_pipeline.stages import generate_games
 
 ROUNDS = 3
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 IMPORTED = (
-    "chaos.command", "selfplay_pipeline.cli", "selfplay_pipeline.stages", "selfplay_pipeline.iterate.run",
+    "chaos.command", "selfplay_pipeline.cli", "selfplay_pipeline.iterate.run", "selfplay_pipeline.online.job",
     "selfplay_pipeline.convert.check", "selfplay_pipeline.engines.transformers_engine", "selfplay_pipeline.report.run",
     "selfplay_pipeline.asking.analysis", "selfplay_pipeline.slime.check", "pyarrow.parquet", "torch", "transformers",
     "transformers.models.qwen2.modeling_qwen2", "verl.utils.dataset.rl_dataset",

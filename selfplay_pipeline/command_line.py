@@ -13,6 +13,9 @@ LARGEST = 2**31 - 1
 announced: list[str] = []
 """Lines that a command says as soon as something begins; a command that is refused before says nothing but why."""
 
+options: dict[str, str] = {}
+"""The options that the running command takes, by what they give: keys of the configuration, or its own parameters."""
+
 
 def earlier_names(**names: str) -> dict[str, Any]:
     """Context settings under which options are understood by an earlier name too, which no help shows.

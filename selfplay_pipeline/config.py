@@ -19,7 +19,7 @@ from selfplay_pipeline.keys import SERVER_KEY
 from selfplay_pipeline.mistakes import explain
 from selfplay_pipeline.online.config import OnlineOptions
 from selfplay_pipeline.partners.config import PartnerConfig
-from selfplay_pipeline.sections import Option, Section
+from selfplay_pipeline.sections import FREE, Identity, Option, Section
 from selfplay_pipeline.small_files import check_regular
 from selfplay_pipeline.train.config import TrainOptions
 from selfplay_pipeline.yaml_file import YamlFile, read_yaml
@@ -33,38 +33,38 @@ BUILT_IN = ("tiny", "default", "tiny4x4", "tiny_shy")
 class EngineConfig(Section):
     """The engine, which turns prompts into sampled tokens."""
 
-    kind: Annotated[Literal["sglang", "transformers"], Option("--engine")] = "sglang"
+    kind: Annotated[Literal["sglang", "transformers"], Option("--engine"), Identity("generate", "evaluate")] = "sglang"
     """What samples: `sglang`, a server, or `transformers`, in this process.
 
     `transformers` is slow, and meant for machines where SGLang cannot run.
     """
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], FREE] = "auto"
     """Where the model runs; `auto` is cuda where a GPU is visible, else cpu."""
-    server_url: list[str] = []
+    server_url: Annotated[list[str], FREE] = []
     """Attach to the SGLang servers at these addresses, instead of launching one."""
-    tensor_parallel: Annotated[int, Field(ge=1)] = 1
+    tensor_parallel: Annotated[int, Field(ge=1), FREE] = 1
     """GPUs that share one copy of the model."""
-    data_parallel: Annotated[int, Field(ge=1)] = 1
+    data_parallel: Annotated[int, Field(ge=1), FREE] = 1
     """Copies of the model, each on GPUs of its own."""
-    memory_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.8
+    memory_fraction: Annotated[float, Field(gt=0, lt=1), FREE] = 0.8
     """Share of the GPU's memory that the server takes for weights and cache."""
-    context_length: int | None = None
+    context_length: Annotated[int | None, Identity("generate", "evaluate")] = None
     """Longest trajectory in tokens; by default as long as the model allows."""
-    startup_timeout: Annotated[float, Field(gt=0)] = 900
+    startup_timeout: Annotated[float, Field(gt=0), FREE] = 900
     """Seconds to wait for a launched server to answer."""
-    request_timeout: Annotated[float, Field(gt=0)] = 600
+    request_timeout: Annotated[float, Field(gt=0), FREE] = 600
     """Seconds to wait for one turn."""
-    hang_timeout: Annotated[float, Field(gt=0)] = 60
+    hang_timeout: Annotated[float, Field(gt=0), FREE] = 60
     """Seconds without a sign of life after which a server that is asked something counts as hanging.
 
     Signs of life are an answer, a health check, and work of its processes where they can be seen. A launched server
     that hangs is started again.
     """
-    max_restarts: Annotated[int, Field(ge=0)] = 3
+    max_restarts: Annotated[int, Field(ge=0), FREE] = 3
     """How often a launched server that has died or hangs is started again, with the weights that it served last."""
-    reconnect_timeout: Annotated[float, Field(ge=0)] = 120
+    reconnect_timeout: Annotated[float, Field(ge=0), FREE] = 120
     """Seconds to wait for an attached server (`server_url`) that is gone, before its episodes are lost."""
-    extra_args: list[str] = []
+    extra_args: Annotated[list[str], FREE] = []
     """Further arguments for the SGLang server."""
 
     @field_validator("server_url")
@@ -76,9 +76,9 @@ class EngineConfig(Section):
 class GenerateConfig(Section):
     """How many episodes are played, and how the policy samples."""
 
-    num_games: Annotated[int, Field(ge=1)] = 100
+    num_games: Annotated[int, Field(ge=1), Identity("generate", "iterate")] = 100
     """Episodes to play, rounded up to whole groups; where both seats are the policy's, 100 episodes give 200 rows."""
-    plays_per_state: Annotated[int, Field(ge=1)] = 8
+    plays_per_state: Annotated[int, Field(ge=1), Identity("generate", "iterate")] = 8
     """G: episodes of one state, which form one group."""
     temperature: Annotated[float, Field(ge=0)] = 0.7
     """Sampling temperature; 0 plays greedily, and such episodes cannot be trained on."""
@@ -90,9 +90,9 @@ class GenerateConfig(Section):
     Only models whose chat template has the switch `enable_thinking` can (Qwen3, SmolLM3). The thoughts are trained on;
     the partner does not read them.
     """
-    max_concurrency: Annotated[int, Field(ge=1)] = 64
+    max_concurrency: Annotated[int, Field(ge=1), FREE] = 64
     """Episodes that are played at a time."""
-    max_failures: Annotated[int, Field(ge=0)] = 16
+    max_failures: Annotated[int, Field(ge=0), FREE] = 16
     """Episodes that may be lost to the server or the partner, after a second try at the end of the run.
 
     With more the command stops, and `iterate` does not train on what is left. The same command plays what was lost.
@@ -112,18 +112,18 @@ class ConvertConfig(Section):
 class EvaluateConfig(Section):
     """How a checkpoint is evaluated."""
 
-    num_states: Annotated[int, Field(ge=2)] = 500
+    num_states: Annotated[int, Field(ge=2), FREE] = 500
     """Held-out states to play."""
-    plays: Annotated[int, Field(ge=1)] = 2
+    plays: Annotated[int, Field(ge=1), FREE] = 2
     """Sampled episodes of each state; with another player as partner, of each seating."""
-    state_seed: Annotated[int, Field(ge=0)] = 0
+    state_seed: Annotated[int, Field(ge=0), Identity("iterate")] = 0
     """Seeds the held-out states; apart from `seed`, so that runs of all seeds are measured on the same states."""
 
 
 class IterateConfig(Section):
     """The loop of playing, converting and training."""
 
-    num_iterations: Annotated[int, Field(ge=1)] = 3
+    num_iterations: Annotated[int, Field(ge=1), FREE] = 3
     """Rounds of generate, convert and train."""
     opponent: str = "self"
     """The policy's partner: `self`, or a player who is not trained: a script, `chat`, or another checkpoint.
@@ -131,15 +131,15 @@ class IterateConfig(Section):
     With another player as partner the policy holds seat 0 alone. `selfplay generate --help` names the scripts; `chat`
     is the model of the section `partner`.
     """
-    keep_server: bool | None = None
+    keep_server: Annotated[bool | None, FREE] = None
     """Keep the server running while training; by default only on a CPU, where memory allows it."""
-    evaluate_every: Annotated[int, Field(ge=0)] = 1
+    evaluate_every: Annotated[int, Field(ge=0), FREE] = 1
     """Evaluate on held-out states before the first and after every so many iterations; 0 is never."""
     evaluate_states: Annotated[int, Field(ge=2)] = 100
     """Held-out states of these evaluations, each played once sampled and once greedily."""
-    stop_on_collapse: bool = False
+    stop_on_collapse: Annotated[bool, FREE] = False
     """Stop, with the reason, when a collapse is noticed, instead of only saying so."""
-    keep_trainer_states: Literal["all", "last"] = "last"
+    keep_trainer_states: Annotated[Literal["all", "last"], FREE] = "last"
     """Which iterations' trainer states are kept: `all`, or the `last` one's.
 
     Such a state holds weights and optimizer, about 91 GB for a model of 7B parameters.
@@ -151,17 +151,18 @@ class Config(Section):
 
     model: str | None = None
     """The policy: a folder or a hub name; by default Qwen2.5-7B-Instruct with a GPU, the shipped tiny model without."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0), Identity("generate", "iterate")] = 0
     """Seeds the states, the split of the data and the trainer."""
     game: GameConfig = Field(default_factory=first_game_config)
     engine: EngineConfig = EngineConfig()
     generate: GenerateConfig = GenerateConfig()
-    convert: ConvertConfig = ConvertConfig()
-    train: TrainOptions = TrainOptions()
-    evaluate: EvaluateConfig = EvaluateConfig()
-    iterate: IterateConfig = IterateConfig()
-    online: OnlineOptions = OnlineOptions()
-    partner: PartnerConfig = PartnerConfig()
+    convert: Annotated[ConvertConfig, Identity("iterate")] = ConvertConfig()
+    train: Annotated[TrainOptions, Identity("iterate")] = TrainOptions()
+    evaluate: Annotated[EvaluateConfig, Identity("evaluate", "iterate")] = EvaluateConfig()
+    iterate: Annotated[IterateConfig, Identity("iterate")] = IterateConfig()
+    online: Annotated[OnlineOptions, Identity("train-online")] = OnlineOptions()
+    # It decides where `chat` plays, which `partner_arguments` knows.
+    partner: Annotated[PartnerConfig, FREE] = PartnerConfig()
 
 
 def gpu_visible() -> bool:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import check_is_folder
@@ -28,8 +26,6 @@ STAGES = {"generate", "convert", "train"}
 
 FILES_BEGIN = {"report": b"<!doctype html>", "slime data": b'{"prompt": [{"role": '}
 """How the files of commands begin that write one file, and make it anew each time."""
-MOST_DIFFERENCES = 5
-"""That a message lists."""
 
 
 def check_folder(folder: Path, command: str) -> None:
@@ -58,14 +54,6 @@ def check_file(file: Path, command: str) -> None:
         start = opened.read(len(begins))
     if start and start.lower() != begins:
         raise UserError(f"{file} holds something that `selfplay {command}` did not write; give another --output")
-
-
-def differences(
-    before: Mapping[str, Any], now: Mapping[str, Any], keys: list[str], words: tuple[str, str] = ("then", "now")
-) -> str:
-    """Some of the keys that differ, with both values, in one line."""
-    listed = [f"{key} ({before.get(key)!r} {words[0]}, {now.get(key)!r} {words[1]})" for key in keys[:MOST_DIFFERENCES]]
-    return ", ".join(listed) + (f" and {len(keys) - MOST_DIFFERENCES} more" if len(keys) > MOST_DIFFERENCES else "")
 
 
 def made_by(folder: Path) -> set[str]:

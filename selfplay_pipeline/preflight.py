@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from selfplay_pipeline.config import Config, EngineConfig
 from selfplay_pipeline.engines.compiler import check_compiler
@@ -14,7 +15,9 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.base import Game, State, state_rng
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
-from selfplay_pipeline.train.config import TrainOptions
+
+if TYPE_CHECKING:
+    from selfplay_pipeline.train.config import TrainOptions
 
 SAMPLED_STATES = 8
 """Game states whose opening prompts are measured."""

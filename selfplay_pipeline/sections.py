@@ -19,6 +19,25 @@ class Option:
     name: str
 
 
+class Identity:
+    """Says for which commands a field, or a whole section, is part of what makes two runs the same run.
+
+    The commands are `generate`, `evaluate` (as which `crossplay` plays its pairs), `train`, `train-online` and
+    `iterate`.
+
+    `Annotated[int, Identity("iterate")]` decides for `iterate` alone, `Annotated[int, FREE]` for no command. A field
+    without this mark decides for every command that reads its section, so that a new field is compared unless somebody
+    says that it may change.
+    """
+
+    def __init__(self, *commands: str) -> None:
+        self.commands = frozenset(commands)
+
+
+FREE = Identity()
+"""Marks what a continued run may set anew: it does not decide what is played, learned or compared."""
+
+
 class Section(BaseModel):
     """A part of the configuration: unknown keys, infinite, NaN and absurd numbers are refused, and numbers are numbers.
 

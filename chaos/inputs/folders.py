@@ -119,7 +119,7 @@ def _manifests(rng: Random) -> Iterator[Input]:
     def case(
         what: str, change: Callable[[Any], Any], file: str = "manifest.json", command: tuple[str, ...] = ITERATE
     ) -> Input:
-        says = file.replace(".", r"\.") + "|another configuration|other arguments|another training"
+        says = file.replace(".", r"\.") + "|was begun with"
         make = {"manifest.json": _iterations, "state.json": _iterations}.get(
             file, _training if "train" in file else _scripted
         )

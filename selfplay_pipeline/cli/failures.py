@@ -14,7 +14,7 @@ import typer
 import typer.core
 
 from selfplay_pipeline import terminal
-from selfplay_pipeline.command_line import announced, program
+from selfplay_pipeline.command_line import announced, options, program
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.terminal.harmless import one_line
 
@@ -54,6 +54,7 @@ class Commands(typer.core.TyperGroup):
             _fail(str(error), 1)
         finally:
             announced.clear()
+            options.clear()
 
 
 def fail_if_lost(plays: int) -> None:

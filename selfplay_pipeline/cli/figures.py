@@ -113,9 +113,8 @@ def crossplay(
 
 
 def _states(settings: Config, file: Path | None) -> StateSet:
-    from selfplay_pipeline.evaluate.states import read_states
+    from selfplay_pipeline.evaluate.states import read_states, sample_held_out
     from selfplay_pipeline.games.registry import make_game
-    from selfplay_pipeline.stages import sample_held_out
 
     if file is not None:
         return read_states(file, make_game(settings.game))

@@ -36,7 +36,7 @@ def games(
     give that player's rows alone, so that half of what is played is not trained on.
     """
     settings = load(context)
-    from selfplay_pipeline.stages import online_games
+    from selfplay_pipeline.online.job import online_games
     from selfplay_pipeline.terminal.progress import say_announced
 
     online_games(settings, output, num_train, num_test, per_player=per_player)
@@ -75,8 +75,8 @@ def train_online(
     """
     games, overrides = path_and_overrides("train-online", arguments, "--games", games)
     settings = load(context, {"train.overrides": overrides or None})
+    from selfplay_pipeline.online.job import train_online as run
     from selfplay_pipeline.online.show import show_online
-    from selfplay_pipeline.stages import train_online as run
 
     warn(settings.train.clip_without_effect(online=True))
     show_online(run(settings, output, games))

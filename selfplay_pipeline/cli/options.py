@@ -22,6 +22,7 @@ import typer.core
 import typer.main
 
 from selfplay_pipeline.command_line import announced
+from selfplay_pipeline.command_line import options as taken
 
 if TYPE_CHECKING:
     from selfplay_pipeline.config import Config
@@ -61,6 +62,8 @@ def load(context: typer.Context, further: Mapping[str, Any] = {}) -> Config:
     assert isinstance(command, Configured)
     of_options = {key.name: given[name] for name, keys in command.keys.items() for key in keys}
     options = {key.name: key.option for keys in command.keys.values() for key in keys}
+    own = [param for param in command.params if isinstance(param, typer.core.TyperOption) and not param.hidden]
+    taken.update({param.name: param.opts[0] for param in own} | options)
     return load_config(given["config"], {**of_options, **further}, announced.append, options)
 
 

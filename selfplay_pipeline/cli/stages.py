@@ -37,8 +37,9 @@ def generate(
     Stopped at any moment, the same command continues where it was.
     """
     settings = load(context)
+    from selfplay_pipeline.generate.job import check_generate, generate_games, plan_generate
+    from selfplay_pipeline.generate.seats import self_play
     from selfplay_pipeline.generate.show import show_summary
-    from selfplay_pipeline.stages import check_generate, generate_games, plan_generate, self_play
     from selfplay_pipeline.terminal.progress import say_announced
 
     all_seats = self_play(settings)
@@ -80,7 +81,7 @@ def convert(
         thinking = settings.generate.thinking
         terminal.result(check_parquet(check, str(settings.model), thinking=thinking).to_text().rstrip("\n"))
         return
-    from selfplay_pipeline.stages import convert_games
+    from selfplay_pipeline.convert.job import convert_games
 
     report = convert_games(settings, games, output or games.parent, skip_bad=skip_bad)
     terminal.result(report.to_text().rstrip("\n"))
@@ -112,7 +113,7 @@ def train(
     if data.suffix == ".jsonl":
         raise UserError(f"train: {data}: training reads parquet; `selfplay convert {data}` makes it from games")
     settings = load(context, {"train.overrides": overrides or None})
-    from selfplay_pipeline.stages import train_policy
+    from selfplay_pipeline.train.job import train_policy
     from selfplay_pipeline.train.show import show_training
 
     warn(settings.train.clip_without_effect())

@@ -16,10 +16,10 @@ from selfplay_pipeline.files import write_text
 from selfplay_pipeline.folders import check_folder
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_games
+from selfplay_pipeline.generate.seats import is_checkpoint
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.preflight import check_play
 from selfplay_pipeline.servers import Servers
-from selfplay_pipeline.stages import is_checkpoint
 
 
 class CrossPlay(BaseModel):

@@ -12,20 +12,14 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.job import play, policy_record, record_of
 from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import POLICY
 from selfplay_pipeline.generate.run import GenerateJob
+from selfplay_pipeline.generate.seats import check_players, is_checkpoint, seat_players, self_play
+from selfplay_pipeline.identity import differences
 from selfplay_pipeline.servers import Servers
 from selfplay_pipeline.small_files import read_object
-from selfplay_pipeline.stages import (
-    check_players,
-    is_checkpoint,
-    play,
-    policy_record,
-    rules_and_sampling,
-    seat_players,
-    self_play,
-)
 
 
 @dataclass(frozen=True)
@@ -53,13 +47,13 @@ class Pairing:
         checkpoints = [name for name in (self.first, self.second) if is_checkpoint(name)]
         policy = policy_record(config, checkpoints[0] if checkpoints else "scripted", self.temperature)
         arguments = {
+            **record_of(config, "evaluate", policy, (self.first, self.second)),
             "first": self.first,
             "second": self.second,
             "states": self.states.fingerprint,
             "plays": self.plays,
             "both_seatings": self.both_seatings,
             "weights": [weights_of(name) for name in (self.first, self.second)],
-            **rules_and_sampling(config, policy, (self.first, self.second)),
         }
         return GenerateJob(
             output=self.file,
@@ -77,12 +71,11 @@ class Pairing:
 def comparable(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two tasks differ at most in who the evaluated player is, and in whether messages are muted."""
 
-    def essence(arguments: dict[str, Any]) -> dict[str, Any]:
-        free = ("first", "second", "weights", "policy.checkpoint", "policy.engine", "game.mute")
-        kept = {key: value for key, value in arguments.items() if key not in free}
-        return kept | {"opponent": arguments["second"] if arguments["second"] != arguments["first"] else "itself"}
+    def opponent(arguments: dict[str, Any]) -> str:
+        return "itself" if arguments["second"] == arguments["first"] else str(arguments["second"])
 
-    return essence(one) == essence(other)
+    may_differ = {"first", "second", "weights", "model", "engine.kind", "game.mute"}
+    return differences(other, one).keys() <= may_differ and opponent(one) == opponent(other)
 
 
 def check_names(config: Config, names: Iterable[str]) -> None:
@@ -120,7 +113,7 @@ async def play_pairing(config: Config, pairing: Pairing, servers: Servers) -> in
 def _is_whole(task: GenerateJob) -> bool:
     """Whether all was played, by this configuration."""
     arguments = task.output.with_suffix(".args.json")
-    if not task.summary_path.exists() or read_object(arguments, "selfplay evaluate") != task.arguments:
+    if not task.summary_path.exists() or differences(read_object(arguments, "selfplay evaluate"), task.arguments):
         return False
     return (
         Status.ENGINE_FAILURE.value not in read_object(task.summary_path, "selfplay evaluate", "statuses")["statuses"]

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from selfplay_pipeline.config import Config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.base import HELD_OUT, Game, State, state_rng
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_lines
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 from selfplay_pipeline.small_files import parse_json
+from selfplay_pipeline.terminal.progress import progress
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,18 @@ def held_out_states(
         states.append(game.sample_state(state_rng(seed, number, space)))
         on_progress(number + 1, count)
     return StateSet(f"{count} held-out states (seed {seed})", tuple(states))
+
+
+def sample_held_out(config: Config, count: int, space: int = HELD_OUT) -> StateSet:
+    """Held-out states of the configuration's game, with a progress bar: those of large games take long to find."""
+    with progress("sampling held-out states", brief=True) as report:
+        return held_out_states(
+            make_game(config.game),
+            count,
+            config.evaluate.state_seed,
+            space,
+            lambda done, total: report(done, total, str),
+        )
 
 
 def read_states(path: Path, game: Game) -> StateSet:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,6 @@ class GenerateJob:
         num_groups: game states; their numbers are `first_state` … `first_state + num_groups - 1`.
         plays_per_state: G.
         arguments: all that decides the plays, for the check at resume.
-        options: the options of the command line that give arguments, for its message.
     """
 
     output: Path
@@ -46,7 +45,6 @@ class GenerateJob:
     max_failures: int
     policy: PolicyRecord
     arguments: dict[str, Any]
-    options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def num_plays(self) -> int:
@@ -54,7 +52,7 @@ class GenerateJob:
 
     @property
     def store(self) -> GameStore:
-        return GameStore(self.output, self.arguments, self.options)
+        return GameStore(self.output, self.arguments)
 
     @property
     def summary_path(self) -> Path:

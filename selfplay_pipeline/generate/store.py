@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import appending, locked, replacing, write_json
-from selfplay_pipeline.folders import differences
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import PlayRecord, parse_play, read_lines
+from selfplay_pipeline.identity import check_same
 from selfplay_pipeline.small_files import read_object
 
 
@@ -22,12 +22,10 @@ class GameStore:
 
     Attributes:
         arguments: all that decides what is played; a file made with others is refused.
-        options: the options of the command line that give arguments, for messages.
     """
 
     path: Path
     arguments: dict[str, Any]
-    options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def arguments_path(self) -> Path:
@@ -101,20 +99,7 @@ class GameStore:
                     "give another --output"
                 )
             return
-        before, now = map(self._as_given, (read_object(self.arguments_path, "selfplay generate"), self.arguments))
-        differ = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
-        if differ:
-            listed = differences(before, now, differ)
-            raise UserError(
-                f"{self.path} was made with other arguments: {listed}; give another --output or the same arguments"
-            )
-
-    def _as_given(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Arguments by the names of their options; a number of groups is given as that of the games in them."""
-        groups, plays = arguments.get("num_groups"), arguments.get("plays_per_state")
-        if isinstance(groups, int) and isinstance(plays, int):
-            arguments = {**arguments, "num_groups": groups * plays}
-        return {self.options.get(key, key): value for key, value in arguments.items()}
+        check_same(self.path, read_object(self.arguments_path, "selfplay generate"), self.arguments)
 
 
 def repair(path: Path) -> int:

@@ -7,15 +7,51 @@ from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
 from selfplay_pipeline.games.base import INVALID, MESSAGE, Status
 from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.records import POLICY, PartnerUsage, PlayRecord
 from selfplay_pipeline.metrics.signal import has_signal
 
 
+class Played(BaseModel):
+    """The figures of played games, as `generate` stores them. None is what an earlier version did not take."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
+
+    plays: int | None = None
+    groups: int
+    mean_reward: float
+    reward_standard_error: float
+    agreement_rate: float
+    statuses: dict[str, int] = {}
+    illegal_per_game: float
+    illegal_actions: int | None = None
+    messages_per_game: float
+    turns_per_game: float | None = None
+    sampled_tokens: int | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    prefix_cache_hit_share: float | None = None
+    token_entropy: float | None = None
+    proposed_without_message: float | None = None
+    repeated_messages: float | None = None
+    distinct_messages: int | None = None
+    questions_per_game: float | None = None
+    specific_questions: float | None = None
+    learned_per_question: float | None = None
+    leaks_per_message: float | None = None
+    groups_without_signal: int
+    seconds: float | None = None
+    plays_per_second: float | None = None
+    sampled_tokens_per_second: float | None = None
+    partner: PartnerUsage | None = None
+
+
 @dataclass
 class Summary:
-    """Add plays, then read `to_dict`. Engine failures are counted but are in no mean.
+    """Add plays, then read `result`. Engine failures are counted but are in no mean.
 
     `token_entropy` is the mean of -log-prob over the sampled tokens, in nats: an unbiased estimate of the entropy
     of the distributions that they were sampled from. `specific_questions` is the share of questions that ask for the
@@ -126,37 +162,44 @@ class Summary:
         # A play whose seats differ from each other cannot be like one whose seats do not.
         return 0 < len(seats) < len(means) or any(map(has_signal, [means, *zip(*seats, strict=True)]))
 
-    def to_dict(self) -> dict[str, Any]:
+    def result(self) -> Played:
+        """The figures of all plays so far."""
         played = max(1, self.plays - self.failures)
-        return {
-            "plays": self.plays,
-            "groups": len(self.rewards),
-            "mean_reward": self.mean_reward,
-            "reward_standard_error": self.reward_error,
-            "agreement_rate": self.agreement_rate,
-            "statuses": dict(self.statuses),
-            "illegal_per_game": self.illegal / played,
-            "illegal_actions": self.illegal,
-            "messages_per_game": self.messages / played,
-            "turns_per_game": self.turns / played,
-            "sampled_tokens": self.sampled_tokens,
-            "prompt_tokens": self.prompt_tokens,
-            "cached_tokens": self.cached_tokens,
-            "prefix_cache_hit_share": self.cached_tokens / max(1, self.prompt_tokens),
-            "token_entropy": self.surprise / max(1, self.own_tokens),
-            "proposed_without_message": self.proposed_untold / played,
-            "repeated_messages": self.repeated / max(1, self.messages),
-            "distinct_messages": len(self.distinct),
-            "questions_per_game": self.asked["questions"] / played,
-            "specific_questions": self.asked["specific"] / max(1, self.asked["questions"]),
-            "learned_per_question": self.asked["learned"] / max(1, self.asked["questions"]),
-            "leaks_per_message": self.asked["leaks"] / max(1, self.asked["partner_messages"]),
-            "groups_without_signal": self.zero_signal_groups,
-            "seconds": self.seconds,
-            "plays_per_second": self._rate(self.plays - self.plays_before),
-            "sampled_tokens_per_second": self._rate(self.sampled_tokens - self.tokens_before),
-            **({"partner": self.partner.model_dump()} if self.partner is not None else {}),
-        }
+        found = Played(
+            plays=self.plays,
+            groups=len(self.rewards),
+            mean_reward=self.mean_reward,
+            reward_standard_error=self.reward_error,
+            agreement_rate=self.agreement_rate,
+            statuses=dict(self.statuses),
+            illegal_per_game=self.illegal / played,
+            illegal_actions=self.illegal,
+            messages_per_game=self.messages / played,
+            turns_per_game=self.turns / played,
+            sampled_tokens=self.sampled_tokens,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            prefix_cache_hit_share=self.cached_tokens / max(1, self.prompt_tokens),
+            token_entropy=self.surprise / max(1, self.own_tokens),
+            proposed_without_message=self.proposed_untold / played,
+            repeated_messages=self.repeated / max(1, self.messages),
+            distinct_messages=len(self.distinct),
+            questions_per_game=self.asked["questions"] / played,
+            specific_questions=self.asked["specific"] / max(1, self.asked["questions"]),
+            learned_per_question=self.asked["learned"] / max(1, self.asked["questions"]),
+            leaks_per_message=self.asked["leaks"] / max(1, self.asked["partner_messages"]),
+            groups_without_signal=self.zero_signal_groups,
+            seconds=self.seconds,
+            plays_per_second=self._rate(self.plays - self.plays_before),
+            sampled_tokens_per_second=self._rate(self.sampled_tokens - self.tokens_before),
+        )
+        if self.partner is None:
+            return found
+        return found.model_copy(update={"partner": PartnerUsage(**self.partner.model_dump())})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as JSON holds it."""
+        return self.result().model_dump(mode="json", exclude_unset=True)
 
     def _rate(self, count: int) -> float:
         return count / self.seconds if self.seconds else 0.0

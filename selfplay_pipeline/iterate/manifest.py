@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import re
 import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import explain, read_model, write_json, write_text
-from selfplay_pipeline.folders import check_folder, differences
+from selfplay_pipeline.folders import check_folder
+from selfplay_pipeline.generate.summary import Played
+from selfplay_pipeline.identity import check_same, deciding, flatten
+from selfplay_pipeline.iterate.results import Converted, Evaluated, Trained
 from selfplay_pipeline.partners.seat import partner_arguments
 
+R = TypeVar("R", bound=BaseModel)
 Stage = Literal["generate", "convert", "train", "evaluate"]
-
-MAY_CHANGE = (
-    "engine", "generate.max_concurrency", "generate.max_failures", "train.loggers", "evaluate.num_states",
-    "evaluate.plays", "iterate.num_iterations", "iterate.keep_server", "iterate.evaluate_every",
-    "iterate.stop_on_collapse", "iterate.keep_trainer_states",
-    "partner.timeout", "partner.max_retries", "partner.max_concurrency", "partner.max_requests", "partner.cache",
-    "partner.prompt_price", "partner.completion_price",
-)  # fmt: skip
-"""What a continued run may set anew: it does not decide what is played, learned or compared."""
 
 
 class Manifest(BaseModel):
@@ -43,55 +37,16 @@ class Manifest(BaseModel):
     git_revision: str | None
 
 
-class _Figures(BaseModel):
-    """What must be among a stage's figures, since tables, charts and the next stage read it."""
-
-    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
-
-
-class _Played(_Figures):
-    mean_reward: float
-    reward_standard_error: float
-    agreement_rate: float
-    illegal_per_game: float
-    messages_per_game: float
-    groups: int
-    groups_without_signal: int
-    token_entropy: float | None = None
-    proposed_without_message: float | None = None
-    repeated_messages: float | None = None
-    questions_per_game: float | None = None
-
-
-class _Trained(_Figures):
-    checkpoint: str
-    carried: bool
-    steps: int
-    log_prob_gap: float | None = None
-
-
-class _Interval(_Figures):
-    value: float
-    low: float
-    high: float
-
-
-class _Evaluated(_Figures):
-    checkpoint: str
-    held_out_reward: _Interval
-    held_out_greedy_reward: _Interval
-
-
-FIGURES: dict[Stage, type[_Figures]] = {
-    "generate": _Played,
-    "convert": _Figures,
-    "train": _Trained,
-    "evaluate": _Evaluated,
+RESULTS: dict[Stage, type[BaseModel]] = {
+    "generate": Played,
+    "convert": Converted,
+    "train": Trained,
+    "evaluate": Evaluated,
 }
 
 
 class StageRecord(BaseModel):
-    """A finished stage: its wall-clock seconds, all its attempts' last one, and its figures."""
+    """A finished stage as it is stored: wall-clock seconds of its last attempt, and its result as JSON holds it."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -108,6 +63,22 @@ class RunState(BaseModel):
 
     def get(self, iteration: int, stage: Stage) -> StageRecord | None:
         return self.iterations.get(iteration, {}).get(stage)
+
+    def played(self, iteration: int) -> Played | None:
+        """The figures of the games that an iteration trains on, once they are played."""
+        return self._result(iteration, "generate", Played)
+
+    def trained(self, iteration: int) -> Trained | None:
+        """What an iteration's training did, once it is done."""
+        return self._result(iteration, "train", Trained)
+
+    def evaluated(self, iteration: int) -> Evaluated | None:
+        """Held-out figures of the checkpoint that an iteration made, once they are taken."""
+        return self._result(iteration, "evaluate", Evaluated)
+
+    def _result(self, iteration: int, stage: Stage, kind: type[R]) -> R | None:
+        record = self.get(iteration, stage)
+        return None if record is None else kind.model_validate(record.figures)
 
 
 class RunDirectory:
@@ -133,8 +104,15 @@ class RunDirectory:
         return self.iteration(number) / "selfplay_games.jsonl"
 
     def checkpoint(self, number: int) -> str:
-        """What a finished iteration made, or carried forward."""
-        return str(self.state.iterations[number]["train"].figures["checkpoint"])
+        """What a finished iteration made, or carried forward.
+
+        Raises:
+            ValueError: it is not finished.
+        """
+        trained = self.state.trained(number)
+        if trained is None:
+            raise ValueError(f"iteration {number} is not trained")
+        return trained.checkpoint
 
     def open(self, config: Config) -> None:
         """Write the manifest of a new run, or check that the run was made with this configuration.
@@ -144,8 +122,7 @@ class RunDirectory:
         """
         self.check(config)
         if not self.manifest.exists():
-            settings, partner = _decisive(config)
-            write_json(self.manifest, describe(settings) | {"partner": partner})
+            write_json(self.manifest, describe(config.model_dump(mode="json")) | {"partner": _partner(config)})
         self.load()
 
     def check(self, config: Config) -> None:
@@ -157,21 +134,9 @@ class RunDirectory:
         check_folder(self.path, "iterate")
         if not self.manifest.exists():
             return
-        settings, partner = _decisive(config)
         recorded = read_model(self.manifest, Manifest, "selfplay iterate")
-        before = flatten(_with_defaults(recorded.config)) | recorded.partner
-        now = flatten(settings) | partner
-        differ = [
-            key
-            for key in sorted({*before, *now})
-            if before.get(key) != now.get(key)
-            and not any(key == free or key.startswith(free + ".") for free in MAY_CHANGE)
-        ]
-        if differ:
-            raise UserError(
-                f"{self.path} holds a run with another configuration: {differences(before, now, differ)}; "
-                "give another --output, or the same options"
-            )
+        now = deciding(config, "iterate") | _partner(config)
+        check_same(self.path, flatten(recorded.config) | recorded.partner, now)
 
     def load(self) -> RunState:
         """Read what is done.
@@ -187,7 +152,7 @@ class RunDirectory:
         for number, stages in self.state.iterations.items():
             for stage, record in stages.items():
                 try:
-                    FIGURES[stage].model_validate(record.figures)
+                    RESULTS[stage].model_validate(record.figures)
                 except ValidationError as error:
                     raise UserError(
                         f"{path}: iteration {number}, {stage}: {explain(error)}; `selfplay iterate` writes this file; "
@@ -213,28 +178,9 @@ def describe(settings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _decisive(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The configuration, and what decides the partner's words but stands in no configuration."""
-    return json.loads(config.model_dump_json()), partner_arguments(config.partner, [config.iterate.opponent])
-
-
-def _with_defaults(settings: dict[str, Any]) -> dict[str, Any]:
-    """An earlier version's settings with the defaults of keys that have come since."""
-    try:
-        return Config.model_validate(settings).model_dump(mode="json")
-    except ValidationError:
-        return settings
-
-
-def flatten(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested keys joined by dots."""
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
+def _partner(config: Config) -> dict[str, Any]:
+    """What decides the partner's words."""
+    return partner_arguments(config.partner, [config.iterate.opponent])
 
 
 def _version(package: str) -> str | None:

@@ -50,16 +50,15 @@ def history_of(state: RunState) -> list[Line]:
     lines = []
     for number, stages in sorted(state.iterations.items()):
         line: Line = {"iteration": number}
-        if "generate" in stages and "train" in stages:
-            play, train = stages["generate"].figures, stages["train"].figures
-            line |= {name: play[name] for name in PLAY_FIGURES if name in play}
-            line["groups_without_signal"] = play["groups_without_signal"] / max(1, play["groups"])
-            line |= {"steps": train["steps"], "checkpoint": train["checkpoint"]}
-            line["log_prob_gap"] = train.get("log_prob_gap")
+        played, trained, evaluated = state.played(number), state.trained(number), state.evaluated(number)
+        if played and trained:
+            line |= played.model_dump(include=set(PLAY_FIGURES), exclude_none=True)
+            line["groups_without_signal"] = played.groups_without_signal / max(1, played.groups)
+            line |= {"steps": trained.steps, "checkpoint": trained.checkpoint, "log_prob_gap": trained.log_prob_gap}
         elif number:
             continue
-        if "evaluate" in stages:
-            line |= stages["evaluate"].figures
+        if evaluated:
+            line |= evaluated.model_dump(exclude_unset=True)
         line["seconds"] = {stage: round(record.seconds, 1) for stage, record in stages.items()}
         lines.append(line)
     return lines

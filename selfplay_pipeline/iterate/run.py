@@ -10,39 +10,33 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+
+from pydantic import BaseModel
 
 from selfplay_pipeline.config import Config
+from selfplay_pipeline.convert.job import convert_games
 from selfplay_pipeline.engines.open import resolve_device
 from selfplay_pipeline.evaluate.pairing import check_names
 from selfplay_pipeline.evaluate.run import SELF, EvaluationJob, run_evaluate
-from selfplay_pipeline.evaluate.states import StateSet, count_shared, states_in
+from selfplay_pipeline.evaluate.states import StateSet, count_shared, sample_held_out, states_in
 from selfplay_pipeline.files import locked, write_json, write_lines
 from selfplay_pipeline.games.base import MONITOR
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.job import check_trainable, generate_games, num_groups, plan_generate
 from selfplay_pipeline.generate.records import CHAT, POLICY
+from selfplay_pipeline.generate.seats import check_seats, is_checkpoint, opposite, self_play
+from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.loggers import PipelineLog
 from selfplay_pipeline.iterate.manifest import RunDirectory, Stage, StageRecord
 from selfplay_pipeline.iterate.metrics import CollapseError, best_iteration, collapse_reason, history_of, in_words
+from selfplay_pipeline.iterate.results import Converted, Evaluated, Trained, known
 from selfplay_pipeline.iterate.show import short, watching
 from selfplay_pipeline.preflight import check_training
 from selfplay_pipeline.servers import Servers
-from selfplay_pipeline.stages import (
-    check_seats,
-    check_trainable,
-    convert_games,
-    generate_games,
-    is_checkpoint,
-    num_groups,
-    opposite,
-    plan_generate,
-    sample_held_out,
-    self_play,
-    train_policy,
-)
 from selfplay_pipeline.stopping import stoppable
 from selfplay_pipeline.terminal import say
 from selfplay_pipeline.train.groups import NoSignalError
+from selfplay_pipeline.train.job import train_policy
 
 PLAY_AND_LEARN: tuple[Stage, ...] = ("generate", "convert", "train")
 """What every iteration does."""
@@ -114,14 +108,16 @@ class Loop:
         self.tell(f"{self._at(number)}: {stage} with {short(checkpoint)}")
         self.log.open()
         started = time.monotonic()
-        work = {"generate": self._generate, "convert": self._convert, "train": self._train, "evaluate": self._evaluate}
-        figures = work[stage](number, checkpoint)
-        self.run.finish(number, stage, StageRecord(seconds=time.monotonic() - started, figures=figures))
+        work: dict[Stage, Callable[[int, str], BaseModel]] = {
+            "generate": self._generate, "convert": self._convert, "train": self._train, "evaluate": self._evaluate
+        }  # fmt: skip
+        result = work[stage](number, checkpoint).model_dump(mode="json", exclude_unset=True)
+        self.run.finish(number, stage, StageRecord(seconds=time.monotonic() - started, figures=result))
 
     def _at(self, number: int) -> str:
         return f"iteration {number}/{self.config.iterate.num_iterations}"
 
-    def _generate(self, number: int, checkpoint: str) -> dict[str, Any]:
+    def _generate(self, number: int, checkpoint: str) -> Played:
         task = generate_games(
             self.config,
             self.run.games(number),
@@ -131,12 +127,13 @@ class Loop:
             seats=seats_of(self.config),
             servers=self.servers,
         )
-        return self.runner.run(stoppable(task)).to_dict()
+        return self.runner.run(stoppable(task)).result()
 
-    def _convert(self, number: int, checkpoint: str) -> dict[str, Any]:
-        return convert_games(self.config, self.run.games(number), self.run.iteration(number)).to_dict()
+    def _convert(self, number: int, checkpoint: str) -> Converted:
+        report = convert_games(self.config, self.run.games(number), self.run.iteration(number))
+        return Converted.model_validate(report.to_dict())
 
-    def _train(self, number: int, checkpoint: str) -> dict[str, Any]:
+    def _train(self, number: int, checkpoint: str) -> Trained:
         if not keep_server(self.config):
             self.runner.run(stoppable(self.servers.stop()))
         folder = self.run.iteration(number)
@@ -153,16 +150,16 @@ class Loop:
             )
         except NoSignalError as reason:
             say(f"iteration {number}: not trained, the checkpoint is carried forward: {reason}")
-            return {"checkpoint": checkpoint, "carried": True, "steps": 0, "seconds_in_steps": 0.0}
-        return {
-            "checkpoint": str(result.checkpoint),
-            "carried": False,
-            "steps": result.steps,
-            "groups": result.groups,
-            "groups_without_signal": result.groups_without_signal,
-            "seconds_in_steps": result.seconds_in_steps,
-            "log_prob_gap": result.log_prob_gap,
-        }
+            return Trained(checkpoint=checkpoint, carried=True, steps=0, seconds_in_steps=0.0)
+        return Trained(
+            checkpoint=str(result.checkpoint),
+            carried=False,
+            steps=result.steps,
+            groups=result.groups,
+            groups_without_signal=result.groups_without_signal,
+            seconds_in_steps=result.seconds_in_steps,
+            log_prob_gap=result.log_prob_gap,
+        )
 
     def _earlier_state(self, number: int) -> Path | None:
         """The newest earlier trainer state, unless the optimizer is to start afresh."""
@@ -178,7 +175,7 @@ class Loop:
     def _held_out(self) -> StateSet:
         return sample_held_out(self.config, self.config.iterate.evaluate_states, MONITOR)
 
-    def _evaluate(self, number: int, checkpoint: str) -> dict[str, Any]:
+    def _evaluate(self, number: int, checkpoint: str) -> Evaluated:
         """Held-out figures of a checkpoint; the states are checked not to be among those trained on since the last."""
         config = self.config
         states = self._held_out
@@ -198,16 +195,17 @@ class Loop:
         )
         evaluation = self.runner.run(stoppable(run_evaluate(config, job, self.servers)))
         figures = {mode: report.figures for mode, report in evaluation.modes.items()}
-        questions = {"held_out_questions": figures["sampled"]["questions"].model_dump()}
-        return {
-            "checkpoint": checkpoint,
-            "held_out_reward": figures["sampled"]["reward"].model_dump(),
-            "held_out_greedy_reward": figures["greedy"]["reward"].model_dump(),
-            "held_out_agreed": figures["sampled"]["agreed"].value,
-            "held_out_illegal": figures["sampled"]["illegal"].value,
-            "states_shared_with_training": shared,
-            **(questions if config.iterate.opponent != SELF else {}),
-        }
+        sampled = figures["sampled"]
+        questions = {"held_out_questions": sampled["questions"]} if config.iterate.opponent != SELF else {}
+        return Evaluated(
+            checkpoint=checkpoint,
+            held_out_reward=known(sampled["reward"]),
+            held_out_greedy_reward=known(figures["greedy"]["reward"]),
+            held_out_agreed=sampled["agreed"].value,
+            held_out_illegal=sampled["illegal"].value,
+            states_shared_with_training=shared,
+            **questions,
+        )
 
     def _watch(self, number: int) -> None:
         """Write the figures of the iterations so far, and look for a collapse.

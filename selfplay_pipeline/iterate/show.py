@@ -42,24 +42,20 @@ def run_table(run: RunDirectory, newest: int | None = None) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for number, stages in sorted(run.state.iterations.items())[-newest if newest else None :]:
         cells = [""] * 6
-        if "generate" in stages:
-            play = stages["generate"].figures
+        if played := run.state.played(number):
             cells = [
-                f"{play['mean_reward']:.3f} ± {play['reward_standard_error']:.3f}",
-                f"{play['agreement_rate']:.1%}",
-                f"{play['illegal_per_game']:.3f}",
-                f"{play['messages_per_game']:.2f}",
-                f"{play['groups_without_signal']}/{play['groups']}",
+                f"{played.mean_reward:.3f} ± {played.reward_standard_error:.3f}",
+                f"{played.agreement_rate:.1%}",
+                f"{played.illegal_per_game:.3f}",
+                f"{played.messages_per_game:.2f}",
+                f"{played.groups_without_signal}/{played.groups}",
                 "",
             ]
-        if "train" in stages:
-            train = stages["train"].figures
-            cells[-1] = "carried" if train["carried"] else str(train["steps"])
-        held_out = stages["evaluate"].figures if "evaluate" in stages else {}
-        cells += [
-            f"{held_out[name]['value']:.3f}" if held_out else ""
-            for name in ("held_out_reward", "held_out_greedy_reward")
-        ]
+        if trained := run.state.trained(number):
+            cells[-1] = "carried" if trained.carried else str(trained.steps)
+        evaluated = run.state.evaluated(number)
+        held_out = [evaluated.held_out_reward, evaluated.held_out_greedy_reward] if evaluated else []
+        cells += [f"{interval.value:.3f}" for interval in held_out] or ["", ""]
         cells += [f"{stages[stage].seconds:.0f}" if stage in stages else "" for stage in PLAY_AND_TRAIN]
         table.add_row(str(number), *cells)
     return table

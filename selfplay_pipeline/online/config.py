@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from selfplay_pipeline.games.registry import GameConfig
-from selfplay_pipeline.sections import Section
+from selfplay_pipeline.sections import FREE, Section
 from selfplay_pipeline.train.config import PolicyTraining
 
 
@@ -29,22 +29,16 @@ class OnlineOptions(Section):
     """Sampled episodes of each of these states."""
     validate_every: Annotated[int, Field(ge=0)] = 0
     """Steps between validations; 0 validates before the first step and after the last."""
-    tokens_per_pass: Annotated[int, Field(ge=1)] = 16384
+    tokens_per_pass: Annotated[int, Field(ge=1), FREE] = 16384
     """Tokens in one forward and backward pass on one device; never fewer than the context length."""
-    agent_workers: Annotated[int, Field(ge=1)] = 1
+    agent_workers: Annotated[int, Field(ge=1), FREE] = 1
     """Processes that play; each plays all its episodes at once."""
-    max_failures: Annotated[int, Field(ge=0)] = 16
+    max_failures: Annotated[int, Field(ge=0), FREE] = 16
     """Episodes of a step that may be lost to the engine; with more the run stops."""
-    memory_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    memory_fraction: Annotated[float, Field(gt=0, lt=1), FREE] = 0.5
     """Share of a GPU's memory for the server; weights and optimizer are there too, unless they are offloaded."""
-    offload: bool | None = None
+    offload: Annotated[bool | None, FREE] = None
     """Keep weights and optimizer in the host's memory while the server plays; by default with one GPU."""
-
-
-MAY_CHANGE = ("tokens_per_pass", "agent_workers", "max_failures", "memory_fraction", "offload")
-"""Options that a continued training may set anew."""
-UNUSED = ("epochs", "train_batch_size", "mini_batches", "keep_zero_signal", "old_log_probs")
-"""Options of offline training that online training has no use for: each step is one update on its own games."""
 
 
 class OnlineConfig(PolicyTraining):
@@ -53,7 +47,7 @@ class OnlineConfig(PolicyTraining):
     online: OnlineOptions = OnlineOptions()
     game: GameConfig
     """The rules that the games must have."""
-    games: Path
+    games: Annotated[Path, FREE]
     """Folder with train.parquet and test.parquet of `selfplay games`."""
     plays_per_state: Annotated[int, Field(ge=2)]
     temperature: Annotated[float, Field(gt=0)]

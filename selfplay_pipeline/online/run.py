@@ -17,17 +17,16 @@ import pyarrow.parquet as pq
 from selfplay_pipeline.convert.parquet import ROWS_AT_A_TIME
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import appending, locked, write_json
-from selfplay_pipeline.folders import differences
 from selfplay_pipeline.games.base import Game, read_state
 from selfplay_pipeline.games.registry import GameConfig, make_game
-from selfplay_pipeline.online.config import MAY_CHANGE, UNUSED, OnlineConfig
+from selfplay_pipeline.identity import deciding, differences, flatten, in_words
+from selfplay_pipeline.online.config import OnlineConfig
 from selfplay_pipeline.online.figures import to_line
 from selfplay_pipeline.online.games import MONITOR_SPLIT, SCHEMA, Perspectives
 from selfplay_pipeline.online.overrides import EXTENSION, GamesFile, config_arguments, held_out_path, online_overrides
 from selfplay_pipeline.small_files import check_regular, parse_json
 from selfplay_pipeline.train.overrides import environment, metrics_path, resolve_device, state_dir
 from selfplay_pipeline.train.run import (
-    FREE_TO_CHANGE,
     Progress,
     TrainError,
     check_options,
@@ -216,12 +215,12 @@ def _check_rules(config: GameConfig, where: str, written: Any) -> None:
         rules = None
     if not isinstance(rules, dict):
         raise UserError(f"{where}: field 'rules' is damaged; write the games anew with `selfplay games`")
-    mine = config.model_dump(mode="json")
-    differ = [key for key in mine if rules.get(key) != mine[key]]
+    found, wanted = (flatten({"game": game}) for game in (rules, config.model_dump(mode="json")))
+    differ = differences(found, wanted)
     if differ:
         raise UserError(
-            f"{where}: a state of another game than the configuration's: "
-            f"{differences(rules, mine, differ, ('there', 'here'))}; give the same --config as to `selfplay games`"
+            f"{where}: a state of another game than the configuration's: {in_words(differ)}; "
+            "give the same --config as to `selfplay games`"
         )
 
 
@@ -250,18 +249,12 @@ def _fault(game: Game, row: dict[str, Any], info: dict[str, Any], first: dict[st
 
 
 def _identity(config: OnlineConfig) -> dict[str, Any]:
-    """What makes a continued training the same one, by dotted keys."""
-    options = config.model_dump(mode="json", exclude={*FREE_TO_CHANGE, *UNUSED, "online", "game", "games"})
-    online = config.online.model_dump(mode="json", exclude=set(MAY_CHANGE))
-    return {
-        **options,
-        **{f"online.{key}": value for key, value in online.items()},
-        **{f"game.{key}": value for key, value in config.game.model_dump(mode="json").items()},
-        "games": {
-            name: hashlib.sha256((config.games / f"{name}.parquet").read_bytes()).hexdigest()[:16]
-            for name in ("train", "test")
-        },
+    """What makes a continued training the same one."""
+    games = {
+        name: hashlib.sha256((config.games / f"{name}.parquet").read_bytes()).hexdigest()[:16]
+        for name in ("train", "test")
     }
+    return deciding(config, "train-online") | {"games": games}
 
 
 def _verl_log(config: OnlineConfig) -> Path:

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 from selfplay_pipeline.addresses import checked_address
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.keys import key_from_environment
-from selfplay_pipeline.sections import Section
+from selfplay_pipeline.sections import FREE, Section
 
 OPENAI_URL = "https://api.openai.com/v1"
 
@@ -19,7 +19,8 @@ OPENAI_URL = "https://api.openai.com/v1"
 class PartnerConfig(Section):
     """The chat model and how it is asked. Its key comes from the environment variable OPENAI_API_KEY alone."""
 
-    base_url: str | None = None
+    # What decides is the `endpoint`, which the environment may give too.
+    base_url: Annotated[str | None, FREE] = None
     """Address of an OpenAI-compatible endpoint, such as http://localhost:30000/v1.
 
     By default it is the one in the environment variable OPENAI_BASE_URL, else OpenAI's own.
@@ -32,26 +33,26 @@ class PartnerConfig(Section):
     """Token limit of one reply; a longer one is cut and counts as an error, as for the policy."""
     prompt: str = "shy"
     """Name of a built-in system prompt (shy), or a template file, in which `rules` is the game's own system prompt."""
-    timeout: Annotated[float, Field(gt=0)] = 60
+    timeout: Annotated[float, Field(gt=0), FREE] = 60
     """Seconds for one request, from sending it to the last byte of its answer."""
-    max_retries: Annotated[int, Field(ge=0)] = 6
+    max_retries: Annotated[int, Field(ge=0), FREE] = 6
     """How often one request is sent again after a failure that may pass; pauses double from about a second."""
-    max_concurrency: Annotated[int, Field(ge=1)] = 16
+    max_concurrency: Annotated[int, Field(ge=1), FREE] = 16
     """Requests under way at a time."""
-    max_requests: Annotated[int, Field(ge=1)] | None = None
+    max_requests: Annotated[Annotated[int, Field(ge=1)] | None, FREE] = None
     """Requests that one command may send, repeated ones included, before it stops; null is no limit.
 
     Episodes that are cut so are played again by the next command, for nothing as far as `cache` has their answers.
     """
-    cache: Path | None = None
+    cache: Annotated[Path | None, FREE] = None
     """File, or folder for one, that keeps all answers, so that the same questions of a repeated run cost nothing."""
-    prompt_price: Annotated[float, Field(ge=0)] = 2.0
+    prompt_price: Annotated[float, Field(ge=0), FREE] = 2.0
     """US dollars for a million prompt tokens.
 
     The default is gpt-4.1's list price (openai.com/api/pricing, unchanged since April 2025), without the discount for
     cached input.
     """
-    completion_price: Annotated[float, Field(ge=0)] = 8.0
+    completion_price: Annotated[float, Field(ge=0), FREE] = 8.0
     """US dollars for a million tokens of answers, from the same source."""
 
     @field_validator("base_url")

@@ -14,6 +14,7 @@ from selfplay_pipeline.generate.chat import ChatSeat, Message
 from selfplay_pipeline.generate.play import Reply
 from selfplay_pipeline.generate.players import Place
 from selfplay_pipeline.generate.records import CHAT, PartnerUsage
+from selfplay_pipeline.identity import deciding
 from selfplay_pipeline.partners.client import ChatClient
 from selfplay_pipeline.partners.config import PartnerConfig
 from selfplay_pipeline.templates import PromptTemplate
@@ -62,11 +63,8 @@ def partner_arguments(config: PartnerConfig, players: Iterable[str]) -> dict[str
     if CHAT not in players:
         return {}
     fingerprint = hashlib.sha256(_template(config.prompt).source.encode()).hexdigest()[:12]
-    return {
+    return deciding(config, "generate", "partner.") | {
         "partner.endpoint": config.endpoint,
-        "partner.model": config.model,
-        "partner.temperature": config.temperature,
-        "partner.max_tokens": config.max_tokens,
         "partner.prompt": f"{config.prompt} ({fingerprint})",
     }
 

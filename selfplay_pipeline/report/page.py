@@ -13,7 +13,8 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from selfplay_pipeline.games.drawing import UNKNOWN
-from selfplay_pipeline.iterate.manifest import Manifest, flatten
+from selfplay_pipeline.identity import flatten
+from selfplay_pipeline.iterate.manifest import Manifest
 from selfplay_pipeline.iterate.metrics import best_iteration, collapse_reason, history_of
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import figures_of

@@ -7,23 +7,23 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from selfplay_pipeline.sections import Option, Section
+from selfplay_pipeline.sections import FREE, Identity, Option, Section
 
 
 class TrainOptions(Section):
     """How the policy is trained. Everything that has no key here is verl's, and goes through `overrides`."""
 
-    epochs: Annotated[int, Field(ge=1)] = 1
+    epochs: Annotated[int, Field(ge=1), Identity("train", "iterate")] = 1
     """Passes over the data."""
-    train_batch_size: Annotated[int, Field(ge=2)] = 64
+    train_batch_size: Annotated[int, Field(ge=2), Identity("train", "iterate")] = 64
     """Rows of one batch, rounded to whole groups of G rows for each trained seat."""
-    mini_batches: Annotated[int, Field(ge=1)] = 1
+    mini_batches: Annotated[int, Field(ge=1), Identity("train", "iterate")] = 1
     """Optimizer steps of one batch."""
-    micro_batch_size: Annotated[int, Field(ge=1)] = 8
+    micro_batch_size: Annotated[int, Field(ge=1), FREE] = 8
     """Rows in one forward and backward pass on one device."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
     """AdamW's learning rate, which stays constant."""
-    old_log_probs: Literal["step", "games"] = "step"
+    old_log_probs: Annotated[Literal["step", "games"], Identity("train", "iterate")] = "step"
     """Log-probs in the denominator of PPO's ratio: those at the beginning of a `step`, or those of the `games`.
 
     With `step` they are computed anew with the weights that the batch begins with; with one mini-batch the ratio is
@@ -44,7 +44,7 @@ class TrainOptions(Section):
     """
     kl_coef: Annotated[float, Field(ge=0)] = 0.0
     """Weight of the KL loss to the reference policy; 0 is off."""
-    kl_reference: Literal["initial", "previous"] = "initial"
+    kl_reference: Annotated[Literal["initial", "previous"], Identity("iterate")] = "initial"
     """The reference policy: the `initial` model of the run, or the `previous` one, which played."""
     importance_threshold: Annotated[float, Field(ge=0)] = 2.0
     """Importance weights (trainer over engine, for each token) are cut at this value; 0 switches them off.
@@ -63,11 +63,11 @@ class TrainOptions(Section):
     """AdamW's weight decay."""
     gradient_checkpointing: bool = False
     """Compute activations twice, which saves memory and takes time."""
-    keep_zero_signal: bool = False
+    keep_zero_signal: Annotated[bool, Identity("train", "iterate")] = False
     """Train also on groups whose episodes all scored alike, which give GRPO no signal."""
-    keep_optimizer: bool = True
+    keep_optimizer: Annotated[bool, Identity("iterate")] = True
     """Carry the optimizer's state from one iteration to the next."""
-    save_every: Annotated[int, Field(ge=0)] = 0
+    save_every: Annotated[int, Field(ge=0), FREE] = 0
     """Steps between saved states, from which a training can continue; 0 saves only at the end."""
     num_gpus: Annotated[int, Field(ge=1)] = 1
     """GPUs to train on; on a CPU, worker processes."""
@@ -78,12 +78,12 @@ class TrainOptions(Section):
 
     Master weights are always float32.
     """
-    loggers: Annotated[list[Literal["console", "tensorboard", "wandb"]], Option("--logger")] = [
+    loggers: Annotated[list[Literal["console", "tensorboard", "wandb"]], Option("--logger"), FREE] = [
         "console",
         "tensorboard",
     ]
     """Where the metrics of each step and the figures of `iterate` are logged, beside metrics.jsonl."""
-    dump_rows: bool = False
+    dump_rows: Annotated[bool, FREE] = False
     """Write what was trained on, row by row with log-probs and advantages, to trained_rows.jsonl."""
     overrides: list[str] = []
     """Further keys of verl's as Hydra overrides, such as those after `--` on the command line."""
@@ -131,7 +131,7 @@ class PolicyTraining(TrainOptions):
 
     model: str
     """The policy that played: a folder or a hub name."""
-    output: Path
+    output: Annotated[Path, FREE]
     """Gets checkpoint/ (Hugging Face), trainer_state/ (verl's shards and optimizer), metrics.jsonl, train.log."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Orders the groups and seeds the trainer."""

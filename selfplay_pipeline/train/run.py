@@ -13,11 +13,11 @@ from typing import Any
 from selfplay_pipeline.checkpoints import check_checkpoint, vocabulary_of
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import locked, write_json
-from selfplay_pipeline.folders import differences
+from selfplay_pipeline.identity import check_same, deciding
 from selfplay_pipeline.preflight import check_training
 from selfplay_pipeline.processes import Child, spawn
 from selfplay_pipeline.small_files import read_object
-from selfplay_pipeline.train.config import PolicyTraining, TrainConfig, TrainOptions
+from selfplay_pipeline.train.config import PolicyTraining, TrainConfig
 from selfplay_pipeline.train.groups import Group, TrainData, read_data
 from selfplay_pipeline.train.overrides import (
     Device,
@@ -33,8 +33,6 @@ from selfplay_pipeline.train.saves import go_back_to_last_logged_save, keep_line
 from selfplay_pipeline.train.stopped import prepare_reason, take_reason
 
 POLL_SECONDS = 0.2
-FREE_TO_CHANGE = {"loggers", "save_every", "dump_rows", "micro_batch_size", "output", "keep_optimizer", "kl_reference"}
-"""Options that a resumed training may change."""
 
 
 class TrainError(RuntimeError):
@@ -209,8 +207,7 @@ def follow(
 
 
 def _claim(config: TrainConfig, data: TrainData, groups: list[Group], checkpoint: Path) -> None:
-    options = config.model_dump(mode="json", exclude=FREE_TO_CHANGE)
-    training = options | {
+    training = deciding(config, "train") | {
         "data": str(config.data.resolve()),
         "rows": data.num_rows,
         "groups": len(groups),
@@ -231,14 +228,7 @@ def claim(config: PolicyTraining, training: dict[str, Any], checkpoint: Path) ->
             raise UserError(f"{checkpoint} exists but was not made by a training here; choose another output folder")
         write_json(record, training)
         return
-    since = TrainOptions().model_dump(mode="json")  # options may have come since
-    earlier = since | read_object(record, "selfplay train")
-    changed = [key for key in training if earlier.get(key) != training[key]]
-    if changed:
-        raise UserError(
-            f"{config.output} holds another training: {differences(earlier, training, changed)}; choose another folder "
-            "or delete it"
-        )
+    check_same(config.output, read_object(record, "selfplay train"), training)
 
 
 def check_options(config: PolicyTraining, *further_models: str | None) -> None:

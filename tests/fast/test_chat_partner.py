@@ -22,16 +22,17 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
+from selfplay_pipeline.generate.job import generate_games, plan_generate
 from selfplay_pipeline.generate.play import Reply
 from selfplay_pipeline.generate.players import Scripted
 from selfplay_pipeline.generate.records import PartnerUsage, read_games
 from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.generate.seats import check_players
 from selfplay_pipeline.iterate.manifest import RunDirectory
 from selfplay_pipeline.partners.cache import AnswerCache
 from selfplay_pipeline.partners.client import ChatClient, PartnerError, RequestCapError, retry_after
 from selfplay_pipeline.partners.config import PartnerConfig
 from selfplay_pipeline.partners.seat import ChatPartner
-from selfplay_pipeline.stages import check_players, generate_games, plan_generate
 
 KEY = "sk-test-0123456789abcdef"
 HELLO = [{"role": "system", "content": "rules"}, {"role": "user", "content": "hello"}]
@@ -487,7 +488,7 @@ class TestGenerate:
     )
     def test_another_partner_into_the_same_file_is_refused(self, endpoint, tmp_path, change):
         generate(settings(endpoint), tmp_path / "games.jsonl")
-        with pytest.raises(UserError, match=r"made with other arguments: partner\."):
+        with pytest.raises(UserError, match=r"begun with partner\."):
             generate(settings(endpoint, **change), tmp_path / "games.jsonl")
 
     def test_so_is_another_prompt_also_under_the_same_name(self, endpoint, tmp_path):
@@ -560,6 +561,6 @@ def test_a_missing_key_is_noticed_before_anything_starts(tmp_path, monkeypatch):
 
 
 def test_the_openai_package_is_imported_only_when_asked():
-    probe = "import sys, selfplay_pipeline.stages; print('openai' in sys.modules)"
+    probe = "import sys, selfplay_pipeline.iterate.run; print('openai' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
     assert done.stdout == "False\n", done.stderr

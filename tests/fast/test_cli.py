@@ -171,7 +171,7 @@ def test_a_command_that_a_message_names_can_be_pasted_where_the_environment_is_n
 def test_where_to_look_at_a_run_can_be_pasted(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     run = RunDirectory(tmp_path / "my runs")
-    run.finish(1, "train", StageRecord(seconds=1, figures={"carried": True, "checkpoint": "c"}))
+    run.finish(1, "train", StageRecord(seconds=1, figures={"carried": True, "checkpoint": "c", "steps": 0}))
     show_run(run)
     program, command, folder = shlex.split(capsys.readouterr().out.splitlines()[-1].partition(": ")[2])
     assert Path(program).samefile(BIN / "selfplay") and command == "report" and Path(folder).samefile(run.path)
@@ -219,7 +219,7 @@ def test_a_dry_run_of_a_loop_says_what_is_left(tmp_path):
         "iterations 3 to 4: generate, convert, train, evaluate left",
     ]
     refused = selfplay(*arguments, "--seed", "7")
-    assert refused.returncode == 2 and "seed (0 then, 7 now)" in refused.stderr
+    assert refused.returncode == 2 and "begun with seed = 0, now it is 7" in refused.stderr
     assert {path: path.read_bytes() for path in run.path.iterdir()} == before
 
 

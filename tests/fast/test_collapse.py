@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from factories import Habits, make_play
+from factories import FINISHED, Habits, make_play
 
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.games.tags import ActionKind
@@ -70,7 +70,8 @@ def test_the_best_iteration_is_that_of_the_highest_held_out_reward_the_first_che
 
 def test_history_joins_the_stages_of_an_iteration_and_leaves_out_one_that_is_not_trained():
     play = {name: 0.5 for name in ("mean_reward", "token_entropy")} | {"groups_without_signal": 2, "groups": 8}
-    trained = {"generate": play, "convert": {}, "train": {"steps": 3, "checkpoint": "c", "log_prob_gap": 0.1}}
+    play, train = FINISHED["generate"] | play, FINISHED["train"] | {"steps": 3, "log_prob_gap": 0.1}
+    trained = {"generate": play, "convert": {}, "train": train}
     state = RunState(
         iterations={
             number: {stage: StageRecord(seconds=1, figures=figures) for stage, figures in stages.items()}
@@ -102,11 +103,12 @@ def test_signs_of_degeneration_are_counted_from_the_plays():
 
 @pytest.mark.parametrize("stop", [False, True])
 def test_a_run_that_collapsed_says_so_and_stops_only_if_told(tmp_path, capsys, stop):
-    play = {**dict.fromkeys(PLAY_FIGURES, 0.5), "repeated_messages": 0.9, "groups_without_signal": 0, "groups": 8}
+    play = {**dict.fromkeys(PLAY_FIGURES, 0.5), "repeated_messages": 0.9, "distinct_messages": 5}
+    play |= {"groups_without_signal": 0, "groups": 8}
     run = RunDirectory(tmp_path)
     for stage, figures in {
         "generate": play,
-        "train": {"steps": 3, "checkpoint": "c"},
+        "train": FINISHED["train"],
         "evaluate": held_out(0.8),
     }.items():
         run.finish(1, stage, StageRecord(seconds=1, figures=figures))

@@ -10,7 +10,7 @@ from selfplay_pipeline import config as configuration
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.iterate.manifest import flatten
+from selfplay_pipeline.identity import flatten
 
 
 def written(folder, text: str) -> str:

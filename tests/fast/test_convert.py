@@ -70,7 +70,7 @@ def test_a_run_made_when_a_tenth_was_set_aside_is_refused_in_one_line(tmp_path):
     config = load_config("tiny", {})
     then = config.model_dump(mode="json") | {"convert": {"val_fraction": 0.1}}
     (tmp_path / "manifest.json").write_text(json.dumps(describe(then)))
-    with pytest.raises(UserError, match=r"another configuration: convert.val_fraction \(0.1 then, 0.0 now\)"):
+    with pytest.raises(UserError, match=r"begun with convert.val_fraction = 0.1, now it is 0.0;"):
         RunDirectory(tmp_path).open(config)
 
 

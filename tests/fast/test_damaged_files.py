@@ -136,8 +136,8 @@ def damages(text: str) -> dict[str, bytes]:
 
 DAMAGES = list(damages("{}"))
 OTHERS = {
-    "iter_1/selfplay_games.args.json": "was made with other arguments",
-    "training/trainer_state/training.json": "holds another training",
+    "iter_1/selfplay_games.args.json": "was begun with ",
+    "training/trainer_state/training.json": "was begun with ",
 }
 """What is said of files in which other keys mean that something else was done."""
 

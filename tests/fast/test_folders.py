@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.files import write_json
-from selfplay_pipeline.folders import differences
+from selfplay_pipeline.identity import differences, in_words
 from selfplay_pipeline.iterate.manifest import RunDirectory
 
 
@@ -103,12 +103,12 @@ def test_other_arguments_are_refused_before_a_server_is_looked_for(tmp_path):
     path = tmp_path / "games.jsonl"
     assert selfplay("generate", *SCRIPTED, "--output", path).exit_code == 0
     done = selfplay("generate", "--num-games", 2, "--server-url", "http://127.0.0.1:9", "--output", path)
-    assert done.exit_code == 2 and "was made with other arguments: " in done.stderr
+    assert done.exit_code == 2 and "was begun with " in done.stderr
     write_json(tmp_path / "evaluation" / "sampled.args.json", {"first": "data/tiny_model", "plays": 5})
     done = selfplay(
         "evaluate", "data/tiny_model", *FEW, "--server-url", "http://127.0.0.1:9", "--output", tmp_path / "evaluation"
     )
-    assert done.exit_code == 2 and "was made with other arguments: " in done.stderr
+    assert done.exit_code == 2 and "was begun with " in done.stderr
 
 
 @pytest.mark.parametrize("command", ["report", "slime data"])
@@ -126,6 +126,6 @@ def test_a_file_is_written_over_only_by_the_command_that_made_it(command, tmp_pa
 
 
 def test_of_many_differences_a_message_lists_some():
-    now = {f"key{number}": number for number in range(8)}
-    listed = differences({}, now, sorted(now))
-    assert listed.startswith("key0 (None then, 0 now), key1") and listed.endswith("key4 (None then, 4 now) and 3 more")
+    listed = in_words(differences({}, {f"key{number}": number for number in range(8)}))
+    assert listed.startswith("key0 = None, now it is 0, and key1")
+    assert listed.endswith("key4 = None, now it is 4, and 3 more")

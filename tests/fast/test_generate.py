@@ -19,11 +19,11 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import FileChangedError
 from selfplay_pipeline.games.base import Status, state_rng
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.job import make_job
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import read_games
 from selfplay_pipeline.generate.run import GenerateJob, run_generate
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from selfplay_pipeline.stages import make_job
 
 
 @cache
@@ -99,7 +99,7 @@ def test_other_arguments_into_the_same_file_are_refused_by_name(tmp_path):
     path = tmp_path / "games.jsonl"
     run_silent(job(path))
     other = job(path)
-    with pytest.raises(UserError, match=r"seed \(0 then, 7 now\)"):
+    with pytest.raises(UserError, match="begun with seed = 0, now it is 7;"):
         run_silent(replace(other, arguments=other.arguments | {"seed": 7}))
 
 

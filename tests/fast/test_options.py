@@ -118,7 +118,10 @@ def test_more_games_than_before_are_refused_by_the_name_of_their_option(tmp_path
     assert selfplay(*command, "--num-games", "8").returncode == 0
     done = selfplay(*command, "--num-games", "20", "--temperature", "0.9")
     assert done.returncode == 2
-    assert "other arguments: --num-games (8 then, 24 now), --temperature (0.8 then, 0.9 now); give" in done.stderr
+    assert (
+        "games.jsonl was begun with generate.num_games = 8, now it is 24 (option --num-games), and "
+        "generate.temperature = 0.8, now it is 0.9 (option --temperature); give the earlier values, or another --output"
+    ) in " ".join(done.stderr.split())
 
 
 def test_a_switch_of_a_file_can_be_put_off_again(tmp_path):

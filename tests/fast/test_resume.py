@@ -8,6 +8,7 @@ from factories import FINISHED
 
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.manifest import RunDirectory
 from selfplay_pipeline.iterate.run import Loop, run_iterate
 from selfplay_pipeline.train.config import TrainConfig
@@ -78,7 +79,7 @@ class OnlyTraining(Loop):
     """The loop without its games; what verl would do is in the test."""
 
     def _generate(self, number, checkpoint):
-        return FINISHED["generate"]
+        return Played(**FINISHED["generate"])
 
     _convert = _generate
 
@@ -127,5 +128,5 @@ def test_a_training_begun_before_an_option_came_goes_on_with_its_default(tmp_pat
     record.parent.mkdir()
     record.write_text(json.dumps({key: value for key, value in options.items() if key != "old_log_probs"}))
     claim(config, options, checkpoint)
-    with pytest.raises(UserError, match=r"old_log_probs \('step' then, 'games' now\)"):
+    with pytest.raises(UserError, match=r"train\.old_log_probs = 'step', now it is 'games'"):
         claim(config, options | {"old_log_probs": "games"}, checkpoint)

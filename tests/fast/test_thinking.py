@@ -17,6 +17,7 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.chat import ChatPlayer
+from selfplay_pipeline.generate.job import make_job
 from selfplay_pipeline.generate.play import Reply
 from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.records import ChatMessage, PlayRecord, PolicyRecord
@@ -24,7 +25,6 @@ from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.store import GameStore
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 from selfplay_pipeline.slime.rollout import first_prompt
-from selfplay_pipeline.stages import make_job
 
 NO_THOUGHT = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
 THOUGHT = "<think>\nAva is best for BLEU, secretly\n</think>\n\n"
@@ -130,7 +130,7 @@ def test_games_with_and_without_thoughts_are_not_mixed_in_one_file(tmp_path):
     before, after = (GameStore(output, make_job(config, output, "m", 0, 0).arguments) for config in configs)
     with before.held(), before.opened(lambda play: None):
         pass
-    with pytest.raises(UserError, match=r"policy.thinking \(False then, True now\)"), after.held():
+    with pytest.raises(UserError, match=r"generate\.thinking = False, now it is True"), after.held():
         pass
 
 

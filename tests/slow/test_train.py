@@ -457,7 +457,7 @@ def test_a_finished_training_is_not_repeated(plain: Run) -> None:
     again = run_train(run.config)
     assert time.monotonic() - began < 5
     assert (again.steps, again.checkpoint) == (run.result.steps, run.result.checkpoint)
-    with pytest.raises(UserError, match=r"holds another training: learning_rate .0.003 then, 1.0 now"):
+    with pytest.raises(UserError, match=r"begun with train.learning_rate = 0.003, now it is 1.0"):
         run_train(run.config.model_copy(update={"learning_rate": 1.0}))
 
 

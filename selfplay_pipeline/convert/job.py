@@ -1,0 +1,24 @@
+"""`selfplay convert` for a configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from selfplay_pipeline.config import Config
+from selfplay_pipeline.convert.run import ConvertReport, run_convert
+from selfplay_pipeline.folders import check_folder
+from selfplay_pipeline.terminal.progress import progress
+
+
+def convert_games(config: Config, games: Path, out_dir: Path, *, skip_bad: bool = False) -> ConvertReport:
+    """Write train.parquet, and val.parquet if a share is set aside, for a games file."""
+    check_folder(out_dir, "convert")
+    with progress(f"converting {games.name}") as report:
+        return run_convert(
+            games,
+            out_dir,
+            val_fraction=config.convert.val_fraction,
+            seed=config.seed,
+            skip_bad=skip_bad,
+            on_progress=lambda done, total: report(done, total, lambda: "bytes"),
+        )

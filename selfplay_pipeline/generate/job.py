@@ -1,0 +1,174 @@
+"""`selfplay generate`: what a configuration says is played, and playing it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from selfplay_pipeline.config import Config
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.folders import check_folder
+from selfplay_pipeline.games.base import TRAIN, Game, State, state_rng
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.players import Player
+from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord
+from selfplay_pipeline.generate.run import GenerateJob, run_generate
+from selfplay_pipeline.generate.seats import check_seats, is_checkpoint, seat_players, self_play
+from selfplay_pipeline.generate.show import figures_of
+from selfplay_pipeline.generate.summary import Summary
+from selfplay_pipeline.identity import PLAYED, deciding
+from selfplay_pipeline.partners.seat import partner_arguments
+from selfplay_pipeline.servers import Servers
+from selfplay_pipeline.terminal import say
+from selfplay_pipeline.terminal.progress import progress
+
+
+def make_job(
+    config: Config, output: Path, checkpoint: str, iteration: int, first_state: int, seats: Sequence[str] = ()
+) -> GenerateJob:
+    """What to play for training, and all that decides it; without seats the policy holds all."""
+    seats = seats or self_play(config)
+    policy = policy_record(config, checkpoint, config.generate.temperature, iteration)
+    arguments = {
+        **record_of(config, "generate", policy, seats),
+        "first_state": first_state,
+        "num_groups": num_groups(config),
+        **{f"player{seat}": name for seat, name in enumerate(seats)},
+    }
+    return GenerateJob(
+        output=output,
+        seed=config.seed,
+        first_state=first_state,
+        num_groups=num_groups(config),
+        plays_per_state=config.generate.plays_per_state,
+        max_concurrency=config.generate.max_concurrency,
+        max_failures=config.generate.max_failures,
+        policy=policy,
+        arguments=arguments,
+    )
+
+
+def record_of(config: Config, command: str, policy: PolicyRecord, players: Iterable[str]) -> dict[str, Any]:
+    """What decides a command's plays as far as the configuration says it, by the names that records have for it."""
+    decided = {PLAYED.get(key, key): value for key, value in deciding(config, command).items()}
+    sampled = {f"policy.{key}": value for key, value in policy.model_dump().items()}
+    return decided | sampled | partner_arguments(config.partner, players)
+
+
+def policy_record(config: Config, checkpoint: str, temperature: float, iteration: int = 0) -> PolicyRecord:
+    """Who plays, and how it samples."""
+    return PolicyRecord(
+        checkpoint=checkpoint,
+        iteration=iteration,
+        engine=config.engine.kind,
+        temperature=temperature,
+        max_new_tokens=config.generate.max_new_tokens,
+        thinking=config.generate.thinking,
+    )
+
+
+def num_groups(config: Config) -> int:
+    """Game states that `num_games` dialogues are spread over, rounded up."""
+    return -(-config.generate.num_games // config.generate.plays_per_state)
+
+
+def plan_generate(config: Config, output: Path, seats: Sequence[str]) -> str:
+    """What `generate` would do, in one line."""
+    groups = num_groups(config)
+    plays = groups * config.generate.plays_per_state
+    alone = set(seats) == {POLICY}
+    who = f"{config.model} plays" if alone else f"{config.model}: {' and '.join(seats)} play"
+    partner = f"; {CHAT} is {config.partner.model} at {config.partner.endpoint}" if CHAT in seats else ""
+    return (
+        f"{who} {plays} games ({groups} states × {config.generate.plays_per_state} plays, "
+        f"{make_game(config.game).describe()}) with {config.engine.kind} to {output}: "
+        f"{seats.count(POLICY) * plays} rows at most{partner}"
+    )
+
+
+def check_generate(config: Config, output: Path, first_state: int, seats: Sequence[str]) -> None:
+    """Whether `generate` can do what it is told; writes nothing.
+
+    Raises:
+        UserError: it cannot.
+    """
+    check_folder(output.parent, "generate")
+    make_job(config, output, str(config.model), 0, first_state, seats).store.check()
+    check_seats(config, str(config.model), seats)
+
+
+def check_trainable(config: Config) -> None:
+    """Whether what is played can be trained on.
+
+    Raises:
+        UserError: it cannot.
+    """
+    if config.generate.plays_per_state < 2:
+        raise UserError(
+            "generate.plays_per_state (--plays-per-state): all players of a play share its reward, so a group of one "
+            "play has no spread and GRPO learns nothing; play each state at least twice"
+        )
+    if config.generate.temperature == 0:
+        raise UserError(
+            "generate.temperature (--temperature): greedy games cannot be trained on; sample with a temperature above 0"
+        )
+
+
+async def generate_games(
+    config: Config,
+    output: Path,
+    *,
+    checkpoint: str | None = None,
+    iteration: int = 0,
+    first_state: int = 0,
+    seats: Sequence[str] = (),
+    servers: Servers | None = None,
+) -> Summary:
+    """Play what is missing from `output`.
+
+    Args:
+        seats: who holds each seat: `policy`, a scripted partner, `chat`, or another checkpoint; by default the policy
+            holds all.
+        servers: running ones; without them they are opened and closed.
+    """
+    checkpoint, seats = checkpoint or str(config.model), seats or self_play(config)
+    check_folder(output.parent, "generate")
+    if servers is None:
+        check_seats(config, checkpoint, seats)
+        two = len({name for name in seats if name == POLICY or is_checkpoint(name)}) == 2
+        async with Servers(config.engine, output.parent, two=two) as own:
+            return await generate_games(
+                config, output, checkpoint=checkpoint, iteration=iteration, first_state=first_state, seats=seats,
+                servers=own,
+            )  # fmt: skip
+    job = make_job(config, output, checkpoint, iteration, first_state, seats)
+    job.store.check()  # before a server is started, which takes long
+    game = make_game(config.game)
+    by_name = await seat_players(config, seats, job.policy, servers)
+    players = [by_name[name] for name in seats]
+
+    def state(number: int) -> State:
+        return game.sample_state(state_rng(config.seed, number, TRAIN))
+
+    return await play(job, game, state, lambda number: players)
+
+
+async def play(
+    job: GenerateJob, game: Game, states: Callable[[int], State], players: Callable[[int], Sequence[Player]]
+) -> Summary:
+    """Play a job with a progress bar."""
+    with progress(f"playing {job.output.name}") as report:
+        summary = await run_generate(
+            job,
+            game,
+            states,
+            players,
+            lambda summary: report(summary.plays, job.num_plays, lambda: figures_of(summary)),
+        )
+    if summary.failures:
+        say(
+            f"playing {job.output.name}: {summary.failures} of {job.num_plays} plays were lost twice to the engine or "
+            f"the partner, at most {job.max_failures} may be (generate.max_failures)"
+        )
+    return summary

@@ -1,0 +1,140 @@
+"""What makes two runs the same run: the fields of the configuration that decide it, and the one comparison.
+
+Each command stores what decides its run when it begins, and compares it when it is given again. The mark `Identity` of
+a field says for which commands it decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from string import digits
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from selfplay_pipeline.command_line import options
+from selfplay_pipeline.config import Config
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.fields import keys
+from selfplay_pipeline.sections import Identity, Section
+
+KNOWN = frozenset(key.name for key in keys(Config))
+"""All keys of the configuration."""
+PLAYED = {
+    "model": "policy.checkpoint", "engine.kind": "policy.engine", "engine.context_length": "context_length",
+    "generate.num_games": "num_groups", "generate.plays_per_state": "plays_per_state",
+    "generate.temperature": "policy.temperature", "generate.max_new_tokens": "policy.max_new_tokens",
+    "generate.thinking": "policy.thinking",
+}  # fmt: skip
+"""Names under which records of played games hold keys of the configuration; other keys have their own."""
+TRAINED = {
+    "temperature": "generate.temperature", "max_new_tokens": "generate.max_new_tokens",
+    "thinking": "generate.thinking", "tensor_parallel": "engine.tensor_parallel",
+    **{key.removeprefix("train."): key for key in KNOWN if key.startswith("train.")},
+}  # fmt: skip
+"""The keys of the configuration by the names that records of trainings have for them."""
+KEYS = {stored: key for key, stored in PLAYED.items()} | TRAINED
+MOST_DIFFERENCES = 5
+"""That a message lists."""
+LONGEST_VALUE = 100
+"""Characters of a value that a message shows."""
+
+
+def deciding(section: Section, command: str, above: str = "") -> dict[str, Any]:
+    """The values, as JSON holds them, of all fields that decide the runs of a command, by their dotted keys.
+
+    Args:
+        above: the section's own name, with a dot.
+    """
+    found, values = dict[str, Any](), section.model_dump(mode="json")
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if _decides(field, command):
+            inner = isinstance(value, Section)
+            found |= deciding(value, command, f"{above}{name}.") if inner else {above + name: values[name]}
+    return found
+
+
+def check_same(place: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Whether a run may be continued.
+
+    Args:
+        place: the run's file or folder.
+        before: what decided it when it began.
+        now: what decides it now.
+
+    Raises:
+        UserError: the two differ.
+    """
+    listed = differences(before, now)
+    if listed:
+        value = "value" if len(listed) == 1 else "values"
+        raise UserError(f"{place} was begun with {in_words(listed)}; give the earlier {value}, or another --output")
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The keys of the configuration, or else of the records, in which two runs differ, each with both values.
+
+    A key that has come since `before` was stored has its default there. Keys of the configuration that do not decide
+    `now` are left out.
+    """
+    then, today = _by_keys(before), _by_keys(now)
+    then = _defaults(then) | then
+    compared = {key for key in then if key not in KNOWN} | today.keys()
+    values = {key: (then.get(key), today.get(key)) for key in sorted(compared)}
+    return {key: (one, other) for key, (one, other) in values.items() if one != other}
+
+
+def in_words(differences: Mapping[str, tuple[Any, Any]]) -> str:
+    """Some of the differences, in one line."""
+    said = [_in_words(key, *values) for key, values in list(differences.items())[:MOST_DIFFERENCES]]
+    more = len(differences) - len(said)
+    return ", and ".join([*said, *([f"{more} more"] if more else [])])
+
+
+def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested keys joined by dots."""
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _decides(field: FieldInfo, command: str) -> bool:
+    marks = [mark for mark in field.metadata if isinstance(mark, Identity)]
+    return all(command in mark.commands for mark in marks)
+
+
+def _by_keys(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record by the keys of the configuration; a number of groups is given as that of the games in them."""
+    groups, plays = record.get("num_groups"), record.get("plays_per_state")
+    if isinstance(groups, int) and isinstance(plays, int):
+        record = {**record, "num_groups": groups * plays}
+    return {KEYS.get(name, name): value for name, value in record.items()}
+
+
+def _defaults(found: Mapping[str, Any]) -> dict[str, Any]:
+    """All keys of a configuration that has these; empty if today there is none that has."""
+    nested: dict[str, Any] = {}
+    for key in found.keys() & KNOWN:
+        section, _, name = key.rpartition(".")
+        (nested.setdefault(section, {}) if section else nested)[name] = found[key]
+    try:
+        return flatten(Config.model_validate(nested).model_dump(mode="json"))
+    except ValidationError:
+        return {}
+
+
+def _in_words(key: str, then: Any, now: Any) -> str:
+    option = options.get(key) or options.get(key.rstrip(digits))  # `--player` gives player0, player1, …
+    return f"{key} = {_short(then)}, now it is {_short(now)}" + (f" (option {option})" if option else "")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"

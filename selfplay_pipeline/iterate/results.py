@@ -1,0 +1,70 @@
+"""What the stages of an iteration say when they are done; `generate.summary` has the result of playing.
+
+A field that later versions add is kept; one that an earlier version did not write has its default.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from selfplay_pipeline.metrics.bootstrap import Interval
+
+
+class StageResult(BaseModel):
+    """Tables, charts and the next stage read it."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
+
+
+class Converted(StageResult):
+    """The counts of a `ConvertReport`."""
+
+
+class Trained(StageResult):
+    """What a training did.
+
+    Attributes:
+        checkpoint: what it made; the one before where no group had a signal, which is `carried` forward.
+        log_prob_gap: mean |trainer - engine| of the log-probs at the first step, in nats.
+    """
+
+    checkpoint: str
+    carried: bool
+    steps: int
+    groups: int | None = None
+    groups_without_signal: int | None = None
+    seconds_in_steps: float = 0.0
+    log_prob_gap: float | None = None
+
+
+class KnownInterval(Interval):
+    """An estimate with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def known(interval: Interval) -> KnownInterval:
+    """An interval of a figure that every evaluation has.
+
+    Raises:
+        ValidationError: it was not estimated.
+    """
+    return KnownInterval(**interval.model_dump())
+
+
+class Evaluated(StageResult):
+    """Figures of a checkpoint on the held-out states of a run.
+
+    Attributes:
+        held_out_questions: of a policy that is trained with another player as its partner.
+    """
+
+    checkpoint: str
+    held_out_reward: KnownInterval
+    held_out_greedy_reward: KnownInterval
+    held_out_agreed: float | None = None
+    held_out_illegal: float | None = None
+    states_shared_with_training: int = 0
+    held_out_questions: Interval | None = None

@@ -1,0 +1,84 @@
+"""`selfplay games` and `selfplay train-online` for a configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from selfplay_pipeline.checkpoints import check_checkpoint
+from selfplay_pipeline.config import Config
+from selfplay_pipeline.engines.open import model_context_length
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.files import check_is_folder
+from selfplay_pipeline.folders import check_folder
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.job import check_trainable
+from selfplay_pipeline.online.config import OnlineConfig
+from selfplay_pipeline.online.games import write_games
+from selfplay_pipeline.online.run import OnlineResult, check_sizes, run_online
+from selfplay_pipeline.preflight import check_online
+from selfplay_pipeline.terminal.progress import progress
+from selfplay_pipeline.train.run import Progress
+
+
+def online_games(config: Config, out: Path, num_train: int, num_test: int, *, per_player: bool = False) -> None:
+    """Write train.parquet and test.parquet (monitor states) of game initialisations for online training."""
+    check_folder(out, "games")
+    with progress("sampling game states", brief=True) as report:
+        write_games(
+            out,
+            config.game,
+            num_train=num_train,
+            num_test=num_test,
+            seed=config.seed,
+            test_seed=config.evaluate.state_seed,
+            per_player=per_player,
+            on_progress=lambda done, total: report(done, total, str),
+        )
+
+
+def train_online(config: Config, output: Path, games: Path | None = None) -> OnlineResult:
+    """Train on games that the policy plays meanwhile, or continue a training that was cut.
+
+    Args:
+        games: folder of initialisations; without it new ones are written to `output`, one state for each time that a
+            step takes one.
+    """
+    model = str(config.model)
+    if games is not None:
+        check_is_folder(games)
+    check_folder(output, "train-online")
+    check_checkpoint(model)
+    check_trainable(config)
+    if not make_game(config.game).shared_reward:
+        raise UserError("train-online: the seats of this game have rewards of their own; train with `selfplay iterate`")
+    if config.engine.server_url:
+        raise UserError("engine.server_url: verl starts the servers of online training itself; leave it out")
+    check_online(config)
+    job = OnlineConfig(
+        **config.train.model_dump(),
+        model=model,
+        output=output,
+        seed=config.seed,
+        online=config.online,
+        game=config.game,
+        games=games or output / "games",
+        plays_per_state=config.generate.plays_per_state,
+        temperature=config.generate.temperature,
+        max_new_tokens=config.generate.max_new_tokens,
+        thinking=config.generate.thinking,
+        context_length=model_context_length(model, config.engine.context_length),
+        tensor_parallel=config.engine.tensor_parallel,
+    )
+    if games is None and not (output / "trainer_state" / "training.json").exists():
+        check_sizes(job, make_game(config.game).num_players)
+        num_train = config.online.steps * config.online.states_per_step
+        online_games(config, job.games, num_train, config.online.held_out_states)
+    with progress("training online", "verl is starting") as report:
+
+        def on_progress(step: Progress) -> None:
+            played, held_out = (step.metrics.get(f"{place}/reward") for place in ("selfplay", "held_out"))
+            figures = [f"reward {played:.3f}"] if played is not None else []
+            figures += [f"held out {held_out:.3f}"] if held_out is not None else []
+            report(step.step, step.planned_steps, lambda: "steps, " + ", ".join(figures))
+
+        return run_online(job, on_progress)

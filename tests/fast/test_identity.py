@@ -1,0 +1,171 @@
+"""What makes two runs the same run: every field unless it is marked, one comparison and one message."""
+
+import re
+from functools import reduce
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+from pydantic import create_model
+from typer.testing import CliRunner
+
+from selfplay_pipeline import command_line, identity
+from selfplay_pipeline.cli import app
+from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.evaluate.pairing import Pairing
+from selfplay_pipeline.evaluate.states import held_out_states
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.job import make_job
+from selfplay_pipeline.identity import KNOWN, check_same, deciding
+from selfplay_pipeline.iterate.manifest import RunDirectory
+from selfplay_pipeline.online.config import OnlineConfig
+from selfplay_pipeline.sections import FREE, Identity, Section
+from selfplay_pipeline.train.config import TrainConfig
+from selfplay_pipeline.train.run import claim
+
+COMMANDS = ("generate", "evaluate", "iterate")
+"""Whose runs the whole configuration is asked for; trainings have configurations of their own."""
+MESSAGE = (
+    r"was begun with generate\.max_new_tokens = \d+, now it is 9 \(option --max-new-tokens\); "
+    "give the earlier value, or another --output"
+)
+
+
+def changed(section: str, **fields) -> Config:
+    """A configuration, as it would be if a section had further fields."""
+    base = load_config("tiny", {})
+    if not section:
+        return create_model("Changed", __base__=Config, **fields)(**base.model_dump())
+    kind = create_model("Longer", __base__=type(getattr(base, section)), **fields)
+    marked = reduce(lambda found, mark: Annotated[found, mark], Config.model_fields[section].metadata, kind)
+    whole = create_model("Changed", __base__=Config, **{section: (marked, kind())})
+    return whole(**base.model_dump())
+
+
+@pytest.mark.parametrize(
+    ("section", "commands"),
+    [
+        ("", {"generate", "evaluate", "iterate"}),
+        ("generate", {"generate", "evaluate", "iterate"}),
+        ("engine", {"generate", "evaluate", "iterate"}),
+        ("game", {"generate", "evaluate", "iterate"}),
+        ("evaluate", {"evaluate", "iterate"}),
+        ("train", {"iterate"}),
+        ("iterate", {"iterate"}),
+        ("online", set()),
+    ],
+)
+def test_a_new_field_decides_unless_it_is_marked(section, commands):
+    free, own = (Annotated[int, FREE], 1), (Annotated[int, Identity("iterate")], 1)
+    config = changed(section, new=(int, 1), free=free, own=own)
+    above = f"{section}." if section else ""
+    for command in COMMANDS:
+        found = deciding(config, command)
+        assert (f"{above}new" in found) == (command in commands)
+        assert f"{above}free" not in found
+        assert (f"{above}own" in found) == (command == "iterate" and section != "online")
+
+
+PLAYING = {"games": "g", "game": {}, "plays_per_state": 4, "temperature": 0.8, "max_new_tokens": 64}
+
+
+@pytest.mark.parametrize(
+    ("kind", "further"), [(TrainConfig, {"data": "d"}), (OnlineConfig, PLAYING | {"context_length": 1024})]
+)
+def test_a_new_option_of_training_decides_both_kinds_of_training(kind, further):
+    longer = create_model("Longer", __base__=kind, new=(int, 1))
+    config = longer(model="m", output="o", **further)
+    for command in ("train", "train-online"):
+        assert deciding(config, command)["new"] == 1
+
+
+def runs(config: Config, folder: Path) -> dict:
+    """What the runs of one configuration store, by command."""
+    states = held_out_states(make_game(config.game), 2)
+    pairing = Pairing("random", "sharing", states, folder / "pair.jsonl", 1, 0.5)
+    return {
+        "generate": make_job(config, folder / "games.jsonl", "m", 0, 0).store,
+        "evaluate": pairing.task(config).store,
+    }
+
+
+def test_a_new_field_is_compared_without_further_edits(tmp_path, monkeypatch):
+    monkeypatch.setattr(identity, "Config", type(changed("generate", new=(int, 1))))
+    monkeypatch.setattr(identity, "KNOWN", KNOWN | {"generate.new"})
+    earlier = runs(load_config("tiny", {}), tmp_path)
+    with_default = runs(changed("generate", new=(int, 1)), tmp_path)
+    with_another = runs(changed("generate", new=(int, 2)), tmp_path)
+    for command, store in earlier.items():
+        with store.opened(lambda play: None):
+            pass
+        with_default[command].check()  # what was stored before the field came
+        with pytest.raises(UserError, match=r"begun with generate\.new = 1, now it is 2;"):
+            with_another[command].check()
+
+
+def test_a_run_goes_on_only_with_the_same_values_of_what_decides(tmp_path):
+    config = load_config("tiny", {})
+    for command in COMMANDS:
+        before = deciding(config, command)
+        check_same(tmp_path, before | {"engine.device": "elsewhere"}, before)  # is free to change
+        for key in before:
+            with pytest.raises(UserError, match=f"was begun with {re.escape(key)} = 'another', now it is "):
+                check_same(tmp_path, before | {key: "another"}, before)
+        with pytest.raises(UserError, match="begun with weight = 3, now it is None;"):
+            check_same(tmp_path, before | {"weight": 3}, before)
+
+
+def test_fields_of_all_marks_are_decided_as_the_marks_say():
+    class Part(Section):
+        plain: int = 1
+        free: Annotated[int, FREE] = 1
+
+    class Whole(Section):
+        open: Part = Part()
+        closed: Annotated[Part, FREE] = Part()
+        of_one: Annotated[Part, Identity("train")] = Part()
+
+    assert deciding(Whole(), "train") == {"open.plain": 1, "of_one.plain": 1}
+    assert deciding(Whole(), "iterate") == {"open.plain": 1}
+
+
+def selfplay(*arguments) -> str:
+    done = CliRunner().invoke(app, [*map(str, arguments), "--config", "tiny"])
+    return " ".join(done.stderr.split())
+
+
+PLAYED = {
+    "generate": ("generate", "--player", "random", "--player", "sharing", "--num-games", 2, "--plays-per-state", 2),
+    "evaluate": ("evaluate", "random", "--num-states", 2, "--plays", 1),
+    "crossplay": ("crossplay", "random", "sharing", "--num-states", 2),
+}
+
+
+@pytest.mark.parametrize("command", PLAYED)
+def test_who_plays_says_what_differs_in_the_same_words(command, tmp_path):
+    output = tmp_path / ("games.jsonl" if command == "generate" else "folder")
+    selfplay(*PLAYED[command], "--output", output)
+    assert re.search(MESSAGE, selfplay(*PLAYED[command], "--output", output, "--max-new-tokens", 9))
+
+
+def test_so_does_a_loop(tmp_path):
+    RunDirectory(tmp_path).open(load_config("tiny", {}))
+    assert re.search(MESSAGE, selfplay("iterate", "--output", tmp_path, "--dry-run", "--max-new-tokens", 9))
+
+
+def test_so_do_trainings(tmp_path, monkeypatch):
+    monkeypatch.setitem(command_line.options, "generate.max_new_tokens", "--max-new-tokens")
+    monkeypatch.setitem(command_line.options, "train.learning_rate", "--learning-rate")
+    made = OnlineConfig(model="m", output=tmp_path, context_length=1024, **PLAYING)
+    claim(made, deciding(made, "train-online"), tmp_path / "checkpoint")
+    free = made.model_copy(update={"epochs": 7, "save_every": 3})
+    claim(free, deciding(free, "train-online"), tmp_path / "checkpoint")
+    with pytest.raises(UserError, match=MESSAGE):
+        claim(made, deciding(made, "train-online") | {"max_new_tokens": 9}, tmp_path / "checkpoint")
+    offline = TrainConfig(model="m", output=tmp_path / "offline", data=tmp_path)
+    claim(offline, deciding(offline, "train"), tmp_path / "checkpoint")
+    with pytest.raises(
+        UserError, match=r"train\.learning_rate = 1e-06, now it is 1\.0 \(option --learning-rate\); give"
+    ):
+        claim(offline, deciding(offline, "train") | {"learning_rate": 1.0}, tmp_path / "checkpoint")
