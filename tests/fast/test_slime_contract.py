@@ -80,7 +80,7 @@ def test_appended_tokens_give_the_same_sample(spans):
 
 @cache
 def calls_of(name: str) -> list[ast.Call]:
-    """All calls of a function or method in slime's source, most of which cannot be imported without a GPU's packages."""
+    """All calls of a function or method in slime's source, some of which needs a GPU's packages to be imported."""
     trees = (ast.parse(path.read_text()) for path in SLIME.rglob("*.py"))
     calls = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call))
     return [call for call in calls if ast.unparse(call.func).removeprefix("self.") == name]
