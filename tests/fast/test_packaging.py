@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from test_asking_records import dialogue
 
+from selfplay_pipeline.asking.records import append_dialogues
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.shipped import FOLDER, shipped
 
@@ -91,21 +93,24 @@ main()
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "command",
-    [
-        "generate --config tiny --player random --player sharing --num-games 8 --output games.jsonl",
-        "evaluate sharing --config tiny --num-states 4 --output evaluation",
-        "evaluate own-view --config default --states data/dialop/optimization_human.jsonl --plays 1 --output people",
-    ],
-)
-def test_scripted_players_need_no_extra(tmp_path, command):
+def test_scripted_players_and_looking_at_what_there_is_need_no_extra(tmp_path):
     providers = packages_distributions()
     extras = {canonicalize_name(requirement.name) for requirement in declared(MODELS, GPU)}
     modules = [name for name, given in providers.items() if extras & {canonicalize_name(one) for one in given}]
-    program = WITHOUT_EXTRAS.format(modules=modules, arguments=command.split())
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    append_dialogues(tmp_path / "log", [dialogue(step, group) for step in range(2) for group in range(6)])
+    for command in (
+        "generate --config tiny --player random --player sharing --num-games 8 --output games.jsonl",
+        "evaluate sharing --config tiny --num-states 4 --output evaluation",
+        "evaluate own-view --config default --states data/dialop/optimization_human.jsonl --plays 1 --output people",
+        "crossplay sharing random --config tiny --num-states 4",
+        "report evaluation",
+        "show games.jsonl",
+        "questions log",
+        "slime data --config tiny --num-states 4",
+    ):
+        program = WITHOUT_EXTRAS.format(modules=modules, arguments=command.split())
+        done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.long
