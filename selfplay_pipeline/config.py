@@ -20,6 +20,7 @@ from selfplay_pipeline.mistakes import explain
 from selfplay_pipeline.online.config import OnlineOptions
 from selfplay_pipeline.partners.config import PartnerConfig
 from selfplay_pipeline.sections import FREE, Identity, Option, Section
+from selfplay_pipeline.shipped import shipped
 from selfplay_pipeline.small_files import check_regular
 from selfplay_pipeline.train.config import TrainOptions
 from selfplay_pipeline.yaml_file import YamlFile, read_yaml
@@ -220,8 +221,8 @@ def load_config(
         key = ".".join(path)
         where = f"{options[key]}, the option for {key}" if key in options else f"option for {key}"
         raise UserError(f"{where if key in given else file.where(path)}: {what}") from None
-    if config.model is None:
-        config.model = GPU_MODEL if gpu_visible() else TINY_MODEL
+    config.model = shipped(config.model or (GPU_MODEL if gpu_visible() else TINY_MODEL))
+    config.iterate.opponent = shipped(config.iterate.opponent)
     tell(f"configuration: {said}")
     return config
 

@@ -48,4 +48,4 @@ def inputs(rng: Random) -> Iterator[Input]:
         (folder / "log").mkdir()
         copy(good.dialogues, folder / "log")
 
-    yield case("slime analyze of dialogues", slime.ANALYZE, logged)
+    yield case("questions of dialogues", slime.ANALYZE, logged)

@@ -71,7 +71,7 @@ def _noted(run: Path, data: Path | None, folder: Path) -> None:
 
 GOOD: tuple[tuple[str, tuple[str, ...], Prepare], ...] = (
     ("iterate again", ITERATE, _iterations), ("report of a run", REPORT, _iterations),
-    ("slime analyze of a run", ("slime", "analyze", "--log-dir", "run", "--output", "out"), _iterations),
+    ("questions of a run", ("questions", "run", "--output", "out"), _iterations),
     ("generate again", GENERATE, _scripted), ("evaluate again", EVALUATE, _evaluation),
     ("report of an evaluation", REPORT, _evaluation), ("compare", COMPARE, _evaluation),
     ("crossplay again", CROSSPLAY, _crossplay), ("train again", TRAIN, _training),

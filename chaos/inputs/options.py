@@ -31,11 +31,11 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "crossplay": ("crossplay", "random", "quiet", "--num-states", "4", "--output", "out"),
     "report": ("report", "games.jsonl", "--output", "out.html"),
     "show": ("show", "games.jsonl"),
+    "questions": ("questions", "log", "--output", "out"),
     "config": ("config",),
     "model tiny": ("model", "tiny", "--output", "out"),
     "slime data": ("slime", "data", "--config", "tiny", "--num-states", "4", "--output", "out.jsonl"),
     "slime check": ("slime", "check"),
-    "slime analyze": ("slime", "analyze", "--log-dir", "log", "--output", "out"),
 }
 """A good way to call each command; one of its options is then given anew, or in addition."""
 REALLY = {
@@ -208,7 +208,7 @@ def _contradictions() -> Iterator[Input]:
     yield case("show a pipe", ("show", "pipe"), "pipe")
     yield case("show no game", ("show", "games.jsonl", "--game", "none"), "none")
     yield case("show best and worst", ("show", "games.jsonl", "--best", "--worst"), "--best|--worst")
-    yield case("slime analyze nothing", ("slime", "analyze", "--log-dir", "folder", *out), "folder")
+    yield case("questions of nothing", ("questions", "folder", *out), "folder")
     yield case(
         "slime data into games", ("slime", "data", "--output", "games.jsonl", "--num-states", "2"), "games.jsonl"
     )

@@ -17,7 +17,7 @@ from chaos.inputs.good import Good, copy, rows, write_rows
 KIND = "slime"
 DATA = ("slime", "check", "--data", "bad.jsonl")
 RULES = ("slime", "check", "--custom-config", "bad.yaml")
-ANALYZE = ("slime", "analyze", "--log-dir", "log", "--output", "out")
+ANALYZE = ("questions", "log", "--output", "out")
 LINE = 2
 
 

@@ -1,4 +1,4 @@
-"""What `selfplay slime analyze` leaves: plots, analysis.json and analysis.md."""
+"""What `selfplay questions` leaves: plots, analysis.json and analysis.md."""
 
 from __future__ import annotations
 

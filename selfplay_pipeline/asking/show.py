@@ -1,4 +1,4 @@
-"""The closing table of `selfplay slime analyze`."""
+"""The closing table of `selfplay questions`."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from selfplay_pipeline.cli.options import load, taking
 from selfplay_pipeline.cli.shared import OTHERS, DryRun, run
 from selfplay_pipeline.command_line import LARGEST
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.shipped import shipped
 from selfplay_pipeline.terminal.harmless import one_line
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def evaluate(
     seatings are played, and counts are of the evaluated player's seats. Stopped, the same command continues.
     """
     settings = load(context)
+    checkpoint, opponent = shipped(checkpoint), shipped(opponent)
     from selfplay_pipeline.evaluate.run import (
         EvaluationJob,
         check_comparable,
@@ -107,7 +109,7 @@ def crossplay(
     from selfplay_pipeline.evaluate.crossplay import run_crossplay
     from selfplay_pipeline.evaluate.show import show_crossplay
 
-    result = run(run_crossplay(settings, players, _states(settings, states), plays, output))
+    result = run(run_crossplay(settings, [*map(shipped, players)], _states(settings, states), plays, output))
     show_crossplay(result, output)
     fail_if_lost(result.lost)
 
@@ -117,5 +119,5 @@ def _states(settings: Config, file: Path | None) -> StateSet:
     from selfplay_pipeline.games.registry import make_game
 
     if file is not None:
-        return read_states(file, make_game(settings.game))
+        return read_states(Path(shipped(str(file))), make_game(settings.game))
     return sample_held_out(settings, settings.evaluate.num_states)

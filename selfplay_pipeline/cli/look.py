@@ -1,4 +1,4 @@
-"""Looking at what there is: report, show and config."""
+"""Looking at what there is: report, show, questions and config."""
 
 from __future__ import annotations
 
@@ -103,6 +103,35 @@ def show(
         return
     pick: games_view.Pick = "worst" if worst else "best" if best else "random" if random else "last"
     show(games_view.find_game(file, game) if game is not None else games_view.choose(file, pick, seed))
+
+
+@app.command()
+def questions(
+    path: Annotated[
+        Path,
+        typer.Argument(help="Run directory of `selfplay iterate`, or folder of slime's dialogues.jsonl."),
+    ] = RUNS,
+    output: Annotated[Path, typer.Option(help="Folder for plots, analysis.json and analysis.md.")] = Path("plots"),
+    form: Annotated[str, typer.Option("--format", help="Plots as png, svg or pdf, joined by commas.")] = "png,svg",
+) -> None:
+    """Say whether questions rose or fell over the steps, and whether they go with reward: plots, a table, tests.
+
+    Every figure has a 95 % interval over game states. A trend is no evidence of learning to ask, since chance alone
+    gives trends too. The run may still be going.
+    """
+    from selfplay_pipeline.report.draw import formats_in
+
+    formats = formats_in(form)
+    from selfplay_pipeline.asking.analysis import analyse
+    from selfplay_pipeline.asking.output import write
+    from selfplay_pipeline.asking.show import show_analysis
+    from selfplay_pipeline.asking.sources import read
+    from selfplay_pipeline.terminal.progress import waiting
+
+    found = read(path)
+    with waiting(f"analysing {len(found.records):,} dialogues"):
+        analysis = analyse(found)
+    show_analysis(analysis, write(analysis, formats, output))
 
 
 @app.command(name="config", cls=taking("model"))

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
+from selfplay_pipeline.cli.look import questions
 from selfplay_pipeline.command_line import LARGEST, announced, earlier_names
 from selfplay_pipeline.terminal.harmless import one_line
 
 app = typer.Typer(
-    help="The shy partner's experiment: prompt data for slime, a check of slime, and what its runs show.",
+    help="The shy partner's experiment on slime: its prompt data, and a check of what is missing.",
     no_args_is_help=True,
 )
 
@@ -83,7 +84,7 @@ def check(
 ) -> None:
     """Look whether slime can run the experiment here; exit 2 when something needed is missing.
 
-    Reads slime's source without importing it, which would need Megatron and a GPU.
+    Names slime's version; of another than was tested the project's contract test says whether it fits.
     """
     from rich.table import Table
 
@@ -101,30 +102,9 @@ def check(
         raise typer.Exit(2)
 
 
-@app.command()
+@app.command(hidden=True)
 def analyze(
-    log_dir: Annotated[
-        Path,
-        typer.Option(help="Where slime's log hook wrote dialogues.jsonl, or a run directory of `selfplay iterate`."),
-    ],
-    output: Annotated[Path, typer.Option(help="Folder for plots, analysis.json and analysis.md.")] = Path("plots"),
-    form: Annotated[str, typer.Option("--format", help="Plots as png, svg or pdf, joined by commas.")] = "png,svg",
+    log_dir: Path = typer.Option(), output: Path = Path("plots"), form: str = typer.Option("png,svg", "--format")
 ) -> None:
-    """Say whether questions rose or fell over the steps, and whether they go with reward: plots, a table, tests.
-
-    Every figure has a 95 % interval over game states. A trend is no evidence of learning to ask, since chance alone
-    gives trends too. The run may still be going.
-    """
-    from selfplay_pipeline.report.draw import formats_in
-
-    formats = formats_in(form)
-    from selfplay_pipeline.asking.analysis import analyse
-    from selfplay_pipeline.asking.output import write
-    from selfplay_pipeline.asking.show import show_analysis
-    from selfplay_pipeline.asking.sources import read
-    from selfplay_pipeline.terminal.progress import waiting
-
-    found = read(log_dir)
-    with waiting(f"analysing {len(found.records):,} dialogues"):
-        analysis = analyse(found)
-    show_analysis(analysis, write(analysis, formats, output))
+    """The earlier name of `selfplay questions`."""
+    questions(log_dir, output, form)

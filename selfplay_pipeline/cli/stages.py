@@ -14,6 +14,7 @@ from selfplay_pipeline.cli.shared import DATA, OTHERS, PLAYING, TRAINING, DryRun
 from selfplay_pipeline.cli.verl_keys import path_and_overrides
 from selfplay_pipeline.command_line import LARGEST
 from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.shipped import shipped
 
 app = typer.Typer()
 
@@ -44,7 +45,7 @@ def generate(
 
     all_seats = self_play(settings)
     former = dict(enumerate((player0, player1)))
-    seats = player or [former.get(seat) or name for seat, name in enumerate(all_seats)]
+    seats = [*map(shipped, player or [former.get(seat) or name for seat, name in enumerate(all_seats)])]
     if len(seats) != len(all_seats):
         raise UserError(f"--player: given {len(seats)} times, but the game has {len(all_seats)} seats; name each once")
     if dry_run:

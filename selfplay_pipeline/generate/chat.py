@@ -54,7 +54,7 @@ class ChatSeat:
     async def act(self) -> Reply:
         """Ask whoever speaks for this seat."""
         if self.ask is None:
-            raise RuntimeError("nobody was named who speaks for this seat; hand its words to generate_response")
+            raise RuntimeError("nobody was named who speaks for this seat; run the play only until its turn")
         answer = await self.ask(as_dicts(self.messages))
         reply = Reply(answer, False, "stop") if isinstance(answer, str) else answer
         text, whole = after_thought(reply.text)
@@ -70,7 +70,7 @@ class ChatSeat:
 
 @dataclass(frozen=True)
 class ChatPlayer:
-    """Words from outside: from `ask`, called with the player's history, or handed to `generate_response`."""
+    """Words from outside: of `ask`, called with the player's history, or of whoever runs the play until its turn."""
 
     name: str = CHAT
     ask: Callable[[list[Message]], Awaitable[str | Reply]] | None = None

@@ -59,9 +59,13 @@ class Play:
     lost_to: EngineError | None = None
     """Why the engine gave no answer, after a play that ended with `ENGINE_FAILURE`."""
 
-    async def run(self) -> None:
-        """Play to the end; engine failures and full contexts end it with their own status."""
-        while self.session.status is None:
+    async def run(self, until: int | None = None) -> None:
+        """Play to the end; engine failures and full contexts end it with their own status.
+
+        Args:
+            until: stop earlier, when it is this seat's turn, whose words come from elsewhere.
+        """
+        while self.session.status is None and self.session.player != until:
             player = self.session.player
             try:
                 reply = await self.seats[player].act()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from functools import lru_cache
@@ -15,9 +16,9 @@ from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.registry import make_game, parse_game_config
 from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.records import PlayRecord, PolicyRecord, Trajectory
+from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.online.figures import figures_of
-from selfplay_pipeline.online.interaction import MultiPlayerInteraction
 from selfplay_pipeline.online.verl_engine import VerlEngine, check_sampling
 
 
@@ -65,13 +66,11 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
         )
         engines = [VerlEngine(self.server_manager, sampling_params) for _ in range(game.num_players)]
         players = [PolicyPlayer(engine, self.chat, policy, self.context_length) for engine in engines]
-        interaction = MultiPlayerInteraction(game)
         place = (int(info["seed"]), int(info["index"]), int(row.get("session_id", 0)))
         # verl draws a uid for each row of each batch; with the session it names the play, and with the seat a player's
         # requests, which verl then sends to one server.
         play_id = f"{row.get('uid', uuid.uuid4().hex)}-{place[2]}"
-        await interaction.start_interaction(play_id, game_state=row["game_state"], players=players, place=place)
-        sitting = interaction.sitting(play_id)
+        sitting = Sitting(game, game.load_state(json.loads(row["game_state"])), players, play_id, place)
         await sitting.play.run()
         if sitting.play.lost_to is not None:
             raise EngineError(f"play {place[2]} of {row['game_id']} was lost") from sitting.play.lost_to

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, TypeVar
 
-from selfplay_pipeline.engines.types import EngineError
+from selfplay_pipeline.engines.types import EngineError, FinishReason
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.chat import ChatPlayer, ChatSeat
 from selfplay_pipeline.generate.play import Play, Reply, Seat
 from selfplay_pipeline.generate.players import Place, Player
 from selfplay_pipeline.generate.records import PartnerUsage
+from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from selfplay_pipeline.online.interaction import MultiPlayerInteraction
 from selfplay_pipeline.partners.client import RequestCapError
 from selfplay_pipeline.slime.config import RolloutConfig
 from selfplay_pipeline.slime.data import game_of
@@ -56,17 +56,12 @@ class MatchingEnv:
         self.args = args
         self.game, self.state = game_of(sample.metadata or {})
         self.config = RolloutConfig.of(args)
-        self.interaction = MultiPlayerInteraction(self.game)
         self.partner_seconds = 0.0
         """How long the partner has thought."""
         self.failure: str | None = None
         """Why the partner gave no answer."""
-        self._id = ""
-
-    @property
-    def play(self) -> Play:
-        """The play in progress, or ended."""
-        return self.interaction.sitting(self._id).play
+        self.play: Play
+        """The play in progress, or ended; there is one after `start`."""
 
     @property
     def status(self) -> str | None:
@@ -81,17 +76,14 @@ class MatchingEnv:
     async def start(self) -> tuple[str, dict[str, Any]]:
         """Begin anew; returns what the policy reads first."""
         self.failure = None
-        if self._id:
-            await self.interaction.finalize_interaction(self._id)
         # Two samples of one group differ in their index, so a partner that draws lots does not repeat itself.
         numbers = (getattr(self.args, "rollout_seed", 0), self.sample.group_index, self.sample.index)
         place = tuple(abs(int(number or 0)) for number in numbers)
         partner = _partner(self.config.model_dump_json(), asyncio.get_running_loop())
         players: list[Player] = [ChatPlayer(), _Guarded(partner, self)]
-        self._id = await self.interaction.start_interaction(
-            game_state=self.state.to_dict(), players=players, place=(place[0], place[1], place[2])
-        )
-        self._report()
+        game_id = str(self.sample.metadata.get("game_id"))
+        self.play = Sitting(self.game, self.state, players, game_id, (place[0], place[1], place[2])).play
+        await self._partner_speaks()
         return self._observation(), {"status": None}
 
     async def answer(self, text: str, *, cut: bool = False) -> tuple[str, bool, dict[str, Any]]:
@@ -104,16 +96,10 @@ class MatchingEnv:
             What the policy hears ("" at the end), whether the play is over, and `status`, `reward`, `action`, `error`
             of the policy's turn, `failure` of the partner.
         """
-        before, waited = len(self.play.turns), self.partner_seconds
-        try:
-            await self.interaction.generate_response(self._id, text, cut=cut)
-        except EngineError as error:
-            self.failure = str(error)
-            self.sample.remove_sample = True
-            self.end(Status.ENGINE_FAILURE)
-            logger.warning("game %s is lost to the partner: %s", self.sample.metadata.get("game_id"), self.failure)
-        self.sample.non_generation_time += self.partner_seconds - waited
-        self._report()
+        before = len(self.play.turns)
+        self._seat.say(text)
+        self.play.take_turn(POLICY_SEAT, Reply(text, cut, FinishReason.LENGTH if cut else FinishReason.STOP))
+        await self._partner_speaks()
         turn, over = self.play.turns[before], self.status is not None
         about = {"status": self.status, "reward": self.reward, "action": turn.action, "error": turn.error}
         return "" if over else self._observation(), over, about | {"failure": self.failure}
@@ -145,8 +131,24 @@ class MatchingEnv:
     def close(self) -> None:
         """Nothing to release: the play goes with this object."""
 
+    async def _partner_speaks(self) -> None:
+        waited = self.partner_seconds
+        await self.play.run(until=POLICY_SEAT)
+        if self.play.lost_to is not None:
+            self.failure = str(self.play.lost_to)
+            self.sample.remove_sample = True
+            logger.warning("game %s is lost to the partner: %s", self.sample.metadata.get("game_id"), self.failure)
+        self.sample.non_generation_time += self.partner_seconds - waited
+        self._report()
+
+    @property
+    def _seat(self) -> ChatSeat:
+        seat = self.play.seats[POLICY_SEAT]
+        assert isinstance(seat, ChatSeat)
+        return seat
+
     def _observation(self) -> str:
-        return self.interaction.get_player_context(self._id, POLICY_SEAT)[-1]["content"]
+        return self._seat.context()[-1].content
 
     def _report(self) -> None:
         turns = [{"player": t.player, "text": t.text, "action": str(t.action)} for t in self.play.turns]

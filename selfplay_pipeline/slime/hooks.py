@@ -198,7 +198,7 @@ def _show(args: Any, rollout_id: int, kind: str, figures: dict[str, float], metr
         tracker.log(args, figures | step, step_key=f"{kind}/step")
         return
     logger.warning(
-        "the figures above are in this log and in dialogues.jsonl, but not on TensorBoard or wandb (%s); "
-        "`selfplay slime check` says what this slime lacks",
+        "the figures above are in this log and in dialogues.jsonl, but not on TensorBoard or wandb (%s); this slime "
+        "has its logging elsewhere than slime 0.3.1",
         "; ".join(missing),
     )

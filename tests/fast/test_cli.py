@@ -198,7 +198,7 @@ def test_results_go_where_the_same_option_says_everywhere(tmp_path, option):
         done = selfplay(*command)
         assert done.returncode == 0 and str(tmp_path) in done.stdout, done.stderr
     for command in ("generate", "convert", "train", "games", "train-online", "iterate", "evaluate", "crossplay",
-                    "report", "model tiny", "model smollm2", "slime data", "slime analyze"):  # fmt: skip
+                    "report", "model tiny", "model smollm2", "slime data", "questions"):  # fmt: skip
         shown = selfplay(*command.split(), "--help").stdout.split()
         assert "--output" in shown and "--out" not in shown, command
 

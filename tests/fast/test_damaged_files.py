@@ -249,7 +249,7 @@ def _device(folder: Path) -> Path:
         ("config --config {folder}", "a folder, not a file; give a YAML file to --config"),
         ("convert {folder}", "a folder, not a file; `selfplay generate` writes this file"),
         ("report {file}", "`selfplay generate` writes this file"),
-        ("slime analyze --log-dir {file}", "no such folder; give the log directory"),
+        ("questions {file}", "no such folder; give the log directory"),
         ("train-online /nowhere", "No such file or directory; `selfplay games` writes it"),
         ("train-online {file}", "is a file; give a folder"),
     ],

@@ -1,36 +1,29 @@
-"""Games for online training, and the interaction of several players. No torch, no verl, no server."""
+"""Games for online training: what is written, and what cannot work. No torch, no verl, no server."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import subprocess
-import sys
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from factories import BOARD, POLICY, ByteTokenizer, make_play
+from factories import BOARD, POLICY, ByteTokenizer
 from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.states import held_out_states
-from selfplay_pipeline.games.base import MESSAGE, MONITOR, Outcome, Status, Step, state_rng
-from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
+from selfplay_pipeline.games.base import MONITOR, state_rng
+from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.rules import MatchingConfig, best_matching
-from selfplay_pipeline.games.matching.scripted import player_view
-from selfplay_pipeline.generate.chat import ChatPlayer
 from selfplay_pipeline.generate.play import Reply
-from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
+from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.online.figures import to_line
 from selfplay_pipeline.online.games import SCHEMA, write_games
-from selfplay_pipeline.online.interaction import MultiPlayerInteraction
 from selfplay_pipeline.online.run import read_rows
 
 SPOKEN = MatchingConfig(
@@ -147,218 +140,6 @@ class TestRefusals:
         pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), test)
         said = self.train_online(tmp_path, "--games", str(tmp_path))
         assert "test.parquet: written by an earlier version, with states of `selfplay evaluate`" in said
-
-
-class TestInteraction:
-    """As a script uses it: whoever has words for a player hands them over."""
-
-    @pytest.mark.parametrize("seat", [0, 1])
-    def test_a_scripted_partner_may_hold_a_seat_and_speaks_for_itself(self, seat):
-        async def script():
-            game, state = MatchingGame(SPOKEN), state_of()
-            interaction = MultiPlayerInteraction(game)
-            players = [Scripted("sharing"), Scripted("sharing")]
-            players[seat] = ChatPlayer()
-            name = await interaction.start_interaction(game_state=state.to_dict(), players=players)
-            play, over, heard = interaction.sitting(name).play, False, []
-            while not over:
-                assert play.session.player == seat
-                heard.append(interaction.get_player_context(name)[-1]["content"])
-                words = SCRIPTED["sharing"].act(player_view(play.session, seat), np.random.default_rng(0))
-                over, _, reward, _ = await interaction.generate_response(name, words)
-            assert interaction.get_player_context(name, 1 - seat) == []
-            assert any("The other player said:" in text for text in heard)
-            instances = await interaction.finalize_interaction(name)
-            return reward, [instance.reward for instance in instances]
-
-        reward, rewards = asyncio.run(script())
-        assert reward > 0.9 and rewards == [reward, reward]
-
-    def test_a_state_that_is_no_json_is_refused(self):
-        interaction = MultiPlayerInteraction(MatchingGame(SPOKEN))
-        with pytest.raises(UserError, match="game state: not JSON"):
-            asyncio.run(interaction.start_interaction(game_state="{"))
-
-    def test_two_scripted_partners_play_a_game_to_its_end(self):
-        async def script():
-            interaction = MultiPlayerInteraction(MatchingGame(SPOKEN))
-            play = await interaction.start_interaction(game_state=state_of().to_dict())
-            session = interaction.sitting(play).play.session
-            rng, over, about = np.random.default_rng(0), False, {"player": 0}
-            while not over:
-                words = SCRIPTED["sharing"].act(player_view(session, about["player"]), rng)
-                over, response, reward, about = await interaction.generate_response(play, words)
-                assert over or response == interaction.get_player_context(play)[-1]["content"]
-            assert about["status"] == "agreed"
-            return reward, await interaction.finalize_interaction(play)
-
-        reward, instances = asyncio.run(script())
-        assert reward > 0
-        assert [instance.player_index for instance in instances] == [0, 1]
-        assert {instance.batch_id for instance in instances} == {instances[0].batch_id}
-        assert {instance.reward for instance in instances} == {reward}
-
-    def test_words_are_the_speakers_as_assistant_and_the_partners_as_user(self):
-        async def script():
-            interaction = MultiPlayerInteraction(MatchingGame(SPOKEN))
-            play = await interaction.start_interaction("a", game_state=json.dumps(state_of().to_dict()))
-            before = [interaction.get_player_context(play, player) for player in (0, 1)]
-            over, response, reward, about = await interaction.generate_response(
-                play, [{"role": "user", "content": "…"}, {"role": "assistant", "content": "[message] Ava likes BLEU"}]
-            )
-            return before, (over, response, reward, about), [interaction.get_player_context(play, p) for p in (0, 1)]
-
-        before, (over, response, reward, about), after = asyncio.run(script())
-        openings = [MatchingGame(SPOKEN).start(state_of()).opening(player) for player in (0, 1)]
-        assert [context[1]["content"] for context in before] == [opening.observation for opening in openings]
-        assert (over, reward, about["player"], about["error"]) == (False, 0.0, 1, None)
-        assert after[0] == [*before[0], {"role": "assistant", "content": "[message] Ava likes BLEU"}]
-        assert [message["role"] for message in after[1]] == ["system", "user"]
-        assert after[1][1]["content"].endswith("The other player said: [message] Ava likes BLEU")
-        assert response == after[1][1]["content"]
-
-    def test_an_illegal_turn_stays_with_its_speaker_and_is_told_to_it_alone(self):
-        async def script():
-            interaction = MultiPlayerInteraction(MatchingGame(SPOKEN))
-            play = await interaction.start_interaction(game_state=state_of().to_dict())
-            partner = interaction.get_player_context(play, 1)
-            answer = await interaction.generate_response(play, "[accept]")
-            return answer, partner == interaction.get_player_context(play, 1)
-
-        (over, response, _, about), unchanged = asyncio.run(script())
-        assert (over, about["player"], unchanged) == (False, 0, True)
-        assert "no proposal" in about["error"] and "no proposal" in response
-
-    def test_the_optimum_scores_one_for_both_and_nothing_is_left_of_the_game(self):
-        async def script():
-            interaction = MultiPlayerInteraction(MatchingGame(SPOKEN))
-            state = state_of()
-            play = await interaction.start_interaction(game_state=state.to_dict())
-            optimum = format_proposal(best_matching(state.table)[0], state.papers, state.reviewers)
-            assert await interaction.calculate_score(play) == 0.0
-            await interaction.generate_response(play, optimum)
-            assert await interaction.calculate_score(play) == 0.0, "proposed is not agreed"
-            over, response, reward, _ = await interaction.generate_response(play, "[accept]")
-            with pytest.raises(UserError, match="is over"):
-                await interaction.generate_response(play, "[accept]")
-            instances = await interaction.finalize_interaction(play)
-            with pytest.raises(UserError, match="no interaction"):
-                interaction.sitting(play)
-            return over, response, reward, instances
-
-        over, response, reward, instances = asyncio.run(script())
-        assert (over, response, reward) == (True, "", 1.0)
-        assert [instance.reward for instance in instances] == [1.0, 1.0]
-
-    def test_an_unfinished_game_gives_no_reward(self):
-        async def script():
-            interaction = MultiPlayerInteraction(MatchingGame(SPOKEN))
-            play = await interaction.start_interaction(game_state=state_of().to_dict())
-            return await interaction.finalize_interaction(play)
-
-        assert {(instance.reward, instance.status) for instance in asyncio.run(script())} == {(0.0, Status.TURN_LIMIT)}
-
-    def test_a_chat_model_can_be_named_who_speaks_for_a_seat(self):
-        histories = []
-
-        async def model(messages):
-            histories.append(messages)
-            return "[message] hello"
-
-        async def script():
-            interaction = MultiPlayerInteraction(MatchingGame(SPOKEN))
-            play = await interaction.start_interaction(
-                game_state=state_of().to_dict(), players=[ChatPlayer("api", model)] * 2
-            )
-            await interaction.sitting(play).play.run()
-            return await interaction.finalize_interaction(play)
-
-        instances = asyncio.run(script())
-        assert len(histories) == SPOKEN.max_length
-        assert all(len({m["role"] for m in pair}) == 2 for h in histories for pair in pairwise(h))
-        assert instances[0].messages[: len(histories[-2])] == histories[-2]
-
-    @pytest.mark.parametrize("number", range(20))
-    def test_histories_are_those_of_the_token_streams(self, number):
-        """The same words through the offline code and through the interaction give the same messages."""
-        record = make_play(number, seed=7)
-
-        async def script():
-            interaction = MultiPlayerInteraction(MatchingGame(BOARD))
-            play = await interaction.start_interaction(game_state=record.state)
-            for turn in record.turns:
-                assert interaction.sitting(play).play.session.player == turn.player
-                cut = turn.finish_reason == "length"
-                await interaction.generate_response(play, turn.text, cut=cut)
-            return await interaction.finalize_interaction(play)
-
-        for instance, trajectory in zip(asyncio.run(script()), record.trajectories, strict=True):
-            assert instance.reward == record.outcome.normalized_reward
-            if trajectory.response_ids:
-                assert instance.messages == [message.model_dump() for message in trajectory.messages]
-
-    def test_three_players_can_sit_at_a_table(self):
-        async def script():
-            interaction = MultiPlayerInteraction(RoundTable())
-            play = await interaction.start_interaction(game_state={})
-            speakers = []
-            for words in ("one", "two", "three"):
-                over, response, _, about = await interaction.generate_response(play, words)
-                speakers.append((about["player"], response))
-            return over, speakers, await interaction.finalize_interaction(play)
-
-        over, speakers, instances = asyncio.run(script())
-        assert over
-        assert speakers[:2] == [(1, "you are 1\n0: one"), (2, "you are 2\n0: one\n1: two")]
-        assert [(instance.player_index, instance.reward) for instance in instances] == [(0, 1.0), (1, 1.0), (2, 1.0)]
-
-    def test_it_needs_neither_torch_nor_verl(self):
-        probe = "import sys, selfplay_pipeline.online.interaction, selfplay_pipeline.online.games\n"
-        probe += "print([name for name in ('torch', 'verl', 'ray', 'transformers') if name in sys.modules])"
-        done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
-        assert done.stdout.strip() == "[]", done.stderr
-
-
-class RoundTable:
-    """A game of three in which each says one thing."""
-
-    name, num_players, players = "round", 3, {}
-
-    def sample_state(self, rng):
-        return self
-
-    def load_state(self, data):
-        return self
-
-    def to_dict(self):
-        return {}
-
-    def start(self, state):
-        return RoundSession()
-
-    def view(self, session, player):
-        return None
-
-
-class RoundSession:
-    player, status = 0, None
-
-    def opening(self, player):
-        from selfplay_pipeline.games.base import Opening
-
-        return Opening("rules", f"you are {player}")
-
-    def step(self, text, *, cut=False):
-        said = tuple("" if seat == self.player else f"{self.player}: {text}" for seat in range(3))
-        self.status = "agreed" if self.player == 2 else None
-        self.player = (self.player + 1) % 3
-        return Step(MESSAGE, said)
-
-    def abort(self, status):
-        self.status = status
-
-    def outcome(self):
-        return Outcome(self.status, (1, 1, 1), 3, 3, None, 3, 3, 0, 0)
 
 
 @pytest.mark.long

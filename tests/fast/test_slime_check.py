@@ -1,163 +1,60 @@
-"""What `selfplay slime check` says of a slime that is there, changed, or missing; and the files that launch it."""
+"""What `selfplay slime check` says of slime, configuration and data; and the files that launch slime."""
 
-import ast
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
 from factories import BOARD
 from omegaconf import OmegaConf
 from pydantic import BaseModel
-from slime_contract import OldSample, arguments
+from slime_contract import arguments
 from test_cli import selfplay
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.slime.check import (
-    SAMPLE_FIELDS,
-    SCRIPT,
-    STATUSES,
-    Item,
-    Source,
-    check_all,
-    check_flags,
-    options_of,
-)
+from selfplay_pipeline.slime.check import CONTRACT, check_all, check_version
 from selfplay_pipeline.slime.config import DEFAULT, RolloutConfig
 from selfplay_pipeline.slime.data import DataJob, write_data
 
-TYPES = """
-class Sample:
-    class Status:
-        PENDING = COMPLETED = TRUNCATED = ABORTED = FAILED = "…"
-""" + "\n".join(f"    {name}: object = None" for name in SAMPLE_FIELDS)
-CALLS = """
-custom_generate_func(args, sample, sampling_params, evaluation=evaluation)
-self.custom_reward_post_process_func(self.args, samples)
-custom_log_func(rollout_id, args, samples, rollout_extra_metrics, rollout_time)
-custom_log_func(rollout_id, args, data, extra_metrics)
-"""
-STATE = """
-class GenerateState(metaclass=SingletonMeta):
-    def reset(self):
-        self.aborted = False
-"""
-EVALUATION = """
-class EvalDatasetConfig:
-    name: str
-    path: str
-    n_samples_per_eval_prompt: int | None = None
-    temperature: float | None = None
-"""
+SCRIPT = Path("bin/run_slime_matching.sh").resolve()
 
 
 @pytest.fixture
 def slime(tmp_path) -> Path:
-    """A folder of slime's, as far as the check reads it; its parser knows all options of the launch script."""
+    """A folder of slime's, as far as the check looks at it."""
     root = tmp_path / "slime_source"
-    (root / "slime" / "utils").mkdir(parents=True)
+    (root / "slime").mkdir(parents=True)
+    (root / "slime" / "__init__.py").touch()
     (root / "setup.py").write_text('setup(version="0.3.1")')
-    (root / "slime" / "utils" / "types.py").write_text(TYPES)
-    (root / "slime" / "calls.py").write_text(CALLS)
-    (root / "slime" / "rollout").mkdir()
-    (root / "slime" / "rollout" / "sglang_rollout.py").write_text(STATE)
-    (root / "slime" / "utils" / "misc.py").write_text("class SingletonMeta(type):\n    _instances = {}")
-    (root / "slime" / "utils" / "eval_config.py").write_text(EVALUATION)
-    (root / "slime" / "utils" / "logging_utils.py").write_text("def log(args, metrics, step_key: str): ...")
-    (root / "slime" / "utils" / "metric_utils.py").write_text("def compute_rollout_step(args, rollout_id): ...")
-    options = "\n".join(f'add_argument("{name}")' for name in sorted(options_of(SCRIPT.read_text())))
-    (root / "slime" / "utils" / "arguments.py").write_text(options)
     return root
 
 
-def change(path: Path, old: str, new: str) -> None:
-    assert old in path.read_text()
-    path.write_text(path.read_text().replace(old, new))
-
-
-def verdicts(slime: Path) -> dict[str, bool]:
-    return {item.what: item.ok for item in check_all(slime, None)}
-
-
-HOOKS = {"generate hook", "reward hook", "log hook", "log hook of evaluations"}
-OF_SLIME = {
-    "slime",
-    "fields of Sample",
-    "statuses of Sample",
-    "Sample.append_response_tokens",
-    "end of a step",
-    "evaluation sets",
-    "figures of evaluations",
-    SCRIPT.name,
-}
-OF_SLIME |= HOOKS
+def options_of(text: str) -> set[str]:
+    """The options that lines of a launch script pass to slime's train.py: those inside arrays of arguments."""
+    arrays = re.findall(r"^\w*ARGS=\(\n(.*?)^\)", text, re.MULTILINE | re.DOTALL)
+    lines = [line.split("#")[0] for array in arrays for line in array.splitlines()]
+    return {name for line in lines for name in re.findall(r"(?<!\S)--[a-z][a-z0-9-]*", line)}
 
 
 def test_a_slime_as_it_should_be_is_fine(slime):
-    found = verdicts(slime)
-    assert {what for what in OF_SLIME if found[what]} == OF_SLIME
-    assert found["our hooks"] and found["configuration"] and found["partner"]
+    found = {item.what: item for item in check_all(slime, None)}
+    assert all(found[what].ok for what in ("slime", "our hooks", "configuration", "partner"))
+    assert found["slime"].found == f"0.3.1 in {slime}"
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new", "what"),
-    [
-        ("slime/calls.py", ", evaluation=evaluation", "", "generate hook"),
-        ("slime/calls.py", "self.args, samples", "samples", "reward hook"),
-        ("slime/calls.py", ", rollout_time", "", "log hook"),
-        ("slime/calls.py", "data, extra_metrics", "data", "log hook of evaluations"),
-        ("slime/utils/types.py", "remove_sample: object", "removed: object", "fields of Sample"),
-        ("slime/utils/types.py", "FAILED", "BROKEN", "statuses of Sample"),
-        ("slime/rollout/sglang_rollout.py", "aborted", "stopped", "end of a step"),
-        ("slime/utils/misc.py", "_instances", "_all", "end of a step"),
-        ("slime/utils/eval_config.py", "temperature", "warmth", "evaluation sets"),
-        ("slime/utils/logging_utils.py", "step_key", "step", "figures of evaluations"),
-        ("slime/utils/metric_utils.py", "compute_rollout_step", "step_of", "figures of evaluations"),
-        ("slime/utils/arguments.py", "--custom-generate-function-path", "--generate-function", SCRIPT.name),
-    ],
-)  # fmt: skip
-def test_what_has_changed_in_slime_is_found(slime, file, old, new, what):
-    change(slime / file, old, new)
-    assert {name for name in OF_SLIME if not verdicts(slime)[name]} == {what}
+def test_another_version_is_named_with_the_test_that_compares_it_and_is_no_reason_to_stop(slime):
+    (slime / "setup.py").write_text('setup(version="0.4.0")')
+    item = check_version(slime)
+    assert item.ok and item.found.startswith("0.4.0 in ") and "tested was 0.3.1" in item.found
+    assert Path(CONTRACT).is_file() and CONTRACT in item.found
+    (slime / "setup.py").write_bytes(b"\xff")
+    assert "tested was 0.3.1" in check_version(slime).found
 
 
-def test_the_logger_is_found_where_it_lies_in_0_3_1_and_where_it_lies_since(slime):
-    assert "slime.utils.logging_utils" in figures_of_evaluations(slime).found
-    (slime / "slime" / "observability").mkdir()
-    for name in ("logging_utils.py", "metric_utils.py"):
-        (slime / "slime" / "utils" / name).rename(slime / "slime" / "observability" / name)
-    assert "slime.observability.logging_utils" in figures_of_evaluations(slime).found
-    (slime / "slime" / "observability" / "logging_utils.py").unlink()
-    lost = figures_of_evaluations(slime)
-    assert not lost.ok and "TensorBoard and wandb hold no figures" in lost.remedy
-
-
-def figures_of_evaluations(slime: Path) -> Item:
-    return next(item for item in check_all(slime, None) if item.what == "figures of evaluations")
-
-
-def test_a_file_that_cannot_be_read_is_no_more_than_missing(slime):
-    (slime / "slime" / "latin.py").write_bytes(b"# \xe9\n")
-    (slime / "slime" / "broken.py").write_text("def (")
-    assert {name for name in OF_SLIME if not verdicts(slime)[name]} == set()
-    (slime / "slime" / "utils" / "types.py").write_text("class Sample(")
-    found = verdicts(slime)
-    assert not found["fields of Sample"] and not found["statuses of Sample"]
-
-
-def test_a_method_that_appends_tokens_is_checked_where_there_is_one(slime):
-    types = slime / "slime" / "utils" / "types.py"
-    types.write_text(TYPES + "\n    def append_response_tokens(self, args, *, tokens, log_probs): ...\n")
-    assert not verdicts(slime)["Sample.append_response_tokens"]
-
-
-def test_a_missing_slime_is_one_of_the_things_to_mend(tmp_path):
+def test_a_missing_slime_is_one_of_the_things_to_fix(tmp_path):
     done = selfplay("slime", "check", "--slime", str(tmp_path))
     assert done.returncode == 2
     assert re.search(r"missing\s+slime\s+not found\s+→ install slime 0.3.1", done.stdout)
@@ -198,23 +95,6 @@ def test_rows_that_promise_more_turns_than_a_dialogue_gets_are_named(slime, tmp_
         assert not any(item.ok for item in found)
 
 
-@pytest.mark.skipif(find_spec("slime") is None, reason="slime is not installed")
-def test_slimes_own_source_is_fine():
-    assert {what for what, ok in verdicts(None).items() if not ok} <= {"megatron", "GPU", "sglang", "ray"}
-    source = Source.find(None)
-    assert check_flags(source).ok
-    # Options of slime's own are in its parser, not only in scripts of an older day.
-    custom = {
-        name for name in options_of(SCRIPT.read_text()) if re.match(r"--(custom|rollout|eval|n-samples|save)-", name)
-    }
-    assert custom - {"--save-interval"} <= source.options()
-
-
-def test_the_stand_in_has_what_the_check_looks_for():
-    assert set(SAMPLE_FIELDS) == set(OldSample.__dataclass_fields__)
-    assert list(STATUSES) == [status.name for status in OldSample.Status]
-
-
 def test_the_launch_script_is_sound():
     assert subprocess.run(["bash", "-n", str(SCRIPT)]).returncode == 0
     text = SCRIPT.read_text()
@@ -244,46 +124,6 @@ def test_evaluations_are_played_sampled_as_in_training_and_greedily(monkeypatch)
 
 def test_every_token_weighs_the_same_in_the_loss():
     assert "--calculate-per-token-loss" in options_of(SCRIPT.read_text())
-
-
-@pytest.mark.skipif(find_spec("slime") is None, reason="slime is not installed")
-def test_slime_evaluates_both_and_takes_the_rest_from_its_arguments(monkeypatch):
-    from slime.utils.eval_config import build_eval_dataset_configs, ensure_dataset_list
-
-    monkeypatch.setenv("GAMES_EVAL", "/run/games_eval.jsonl")
-    args = arguments(
-        n_samples_per_eval_prompt=3, eval_max_response_len=8192, eval_temperature=None, rollout_temperature=1.0,
-        input_key="prompt", metadata_key="metadata", apply_chat_template=True,
-    )  # fmt: skip
-    sampled, greedy = build_eval_dataset_configs(args, ensure_dataset_list(evaluation_sets()), {})
-    assert (sampled.temperature, sampled.n_samples_per_eval_prompt) == (1.0, 3)
-    assert (greedy.temperature, greedy.n_samples_per_eval_prompt) == (0.0, 1)
-    for data in (sampled, greedy):
-        assert (data.max_response_len, data.input_key, data.metadata_key) == (8192, "prompt", "metadata")
-
-
-@pytest.mark.skipif(find_spec("slime") is None, reason="slime is not installed")
-@pytest.mark.parametrize(("per_token", "equal"), [(True, True), (False, False)])
-def test_slimes_flag_decides_whether_tokens_of_long_dialogues_weigh_less(per_token, equal):
-    """`slime.backends.megatron_utils` needs Megatron to be imported, so the reducer is taken out of its source."""
-    import torch
-
-    source = Path(find_spec("slime").submodule_search_locations[0], "backends", "megatron_utils", "cp_utils.py")
-    reducer = next(
-        node
-        for node in ast.walk(ast.parse(source.read_text()))
-        if isinstance(node, ast.FunctionDef) and node.name == "get_sum_of_sample_mean"
-    )
-    alone = SimpleNamespace(get_context_parallel_world_size=lambda: 1)
-    names = {"torch": torch, "Callable": Callable, "mpu": alone}
-    exec(compile(ast.Module([reducer], []), str(source), "exec"), names)
-    losses = torch.ones(2 + 6, requires_grad=True)
-    masks = [torch.ones(2), torch.ones(6)]
-    reduce = names["get_sum_of_sample_mean"]([3, 9], [2, 6], masks, calculate_per_token_loss=per_token)
-    reduce(losses).backward()
-    short, long = losses.grad[0], losses.grad[-1]
-    assert (short == long) == equal
-    assert equal or short == 3 * long
 
 
 @pytest.mark.parametrize("starts", [True, False])

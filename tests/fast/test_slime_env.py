@@ -111,7 +111,7 @@ def test_a_reset_begins_anew():
     env.step("[message] hello")
     assert env.reset() == first
     assert env.sample.metadata["dialogue"] == {"status": None, "turns": [], "usage": None, "failure": None}
-    assert len(env.interaction._sittings) == 1
+    assert env.play.turns == []
 
 
 def test_an_observation_is_a_message_of_the_user():

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from selfplay_pipeline.games.base import HumanPlay, Said
 from selfplay_pipeline.games.matching.states import load_state
+from selfplay_pipeline.shipped import FOLDER
 
-GAMES = Path(__file__).parents[3] / "data" / "dialop" / "optimization_human.jsonl"
+GAMES = FOLDER / "dialop" / "optimization_human.jsonl"
 ABOUT = (
     "games between two humans on 8×8 boards (data/dialop), each looked at from both seats, counted by the rules of "
     "games/matching/questions.py like the policy's dialogues; neither human was shy"

@@ -1,0 +1,128 @@
+"""What the package imports is declared, what is declared is locked, and what is shipped is found from anywhere."""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from test_asking_records import dialogue
+
+from selfplay_pipeline.asking.records import append_dialogues
+from selfplay_pipeline.config import load_config
+from selfplay_pipeline.shipped import FOLDER, shipped
+
+PACKAGE = Path("selfplay_pipeline")
+PROJECT = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+MODELS, GPU = (PROJECT["optional-dependencies"][name] for name in ("models", "gpu"))
+NOT_HERE = {"tvm_ffi": ["apache-tvm-ffi"]}
+"""Modules that a CPU's environment lacks, and what provides them."""
+
+
+def declared(*groups: list[str]) -> list[Requirement]:
+    found = [Requirement(line) for group in groups for line in group]
+    return [requirement for requirement in found if requirement.name != PROJECT["name"]]
+
+
+def locked(name: str) -> dict[str, str]:
+    """Versions by package. On a CPU torch is installed first, by the Makefile."""
+    text = Path(f"requirements/{name}.txt").read_text() + Path("Makefile").read_text() * (name == "cpu")
+    return {canonicalize_name(package): version for package, version in re.findall(r"([\w.-]+)==([\w.]+)", text)}
+
+
+def imported() -> set[str]:
+    nodes = [node for path in PACKAGE.rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    return {name.split(".")[0] for name in names} - sys.stdlib_module_names - {PACKAGE.name}
+
+
+def test_whatever_is_imported_is_declared():
+    providers = packages_distributions()
+    names = {canonicalize_name(requirement.name) for requirement in declared(PROJECT["dependencies"], MODELS, GPU)}
+    undeclared = {
+        module
+        for module in imported()
+        if not names & {canonicalize_name(name) for name in providers.get(module, NOT_HERE.get(module, []))}
+    }
+    assert undeclared == set()
+
+
+@pytest.mark.parametrize(("lock", "extras"), [("cpu", [MODELS]), ("gpu", [MODELS, GPU])])
+def test_whatever_is_declared_is_locked_in_a_version_that_is_asked_for(lock, extras):
+    pins = locked(lock)
+    for requirement in declared(PROJECT["dependencies"], *extras):
+        assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
+
+
+def test_both_locks_have_the_same_sglang_and_verl():
+    pins = locked("cpu")
+    asked = {canonicalize_name(requirement.name): requirement.specifier for requirement in declared(GPU)}
+    for name in ("sglang", "verl", "transferqueue"):
+        assert asked[name].contains(pins[name]), name
+
+
+def test_what_is_shipped_is_found_from_any_folder_and_what_lies_there_comes_first(tmp_path, monkeypatch):
+    assert shipped("data/tiny_model") == load_config("tiny", {}).model == "data/tiny_model"
+    assert Path("data/tiny_model").resolve() == FOLDER / "tiny_model"
+    monkeypatch.chdir(tmp_path)
+    assert shipped("./data/tiny_model/") == load_config("tiny", {}).model == str(FOLDER / "tiny_model")
+    assert load_config("tiny_shy", {}).model == str(FOLDER / "tiny_shy_model")
+    assert shipped("data/dialop/optimization_human.jsonl") == str(FOLDER / "dialop" / "optimization_human.jsonl")
+    for other in ("data/none", "data/../data/tiny_model", "tiny_model", "", "Qwen/Qwen2.5-7B-Instruct", "x" * 5000):
+        assert shipped(other) == other
+    (tmp_path / "data" / "tiny_model").mkdir(parents=True)
+    assert shipped("data/tiny_model") == "data/tiny_model"
+
+
+WITHOUT_EXTRAS = """
+import sys
+for module in {modules}:
+    sys.modules[module] = None
+from selfplay_pipeline.cli import main
+sys.argv[1:] = {arguments}
+main()
+"""
+
+
+@pytest.mark.long
+def test_scripted_players_and_looking_at_what_there_is_need_no_extra(tmp_path):
+    providers = packages_distributions()
+    extras = {canonicalize_name(requirement.name) for requirement in declared(MODELS, GPU)}
+    modules = [name for name, given in providers.items() if extras & {canonicalize_name(one) for one in given}]
+    append_dialogues(tmp_path / "log", [dialogue(step, group) for step in range(2) for group in range(6)])
+    for command in (
+        "generate --config tiny --player random --player sharing --num-games 8 --output games.jsonl",
+        "evaluate sharing --config tiny --num-states 4 --output evaluation",
+        "evaluate own-view --config default --states data/dialop/optimization_human.jsonl --plays 1 --output people",
+        "crossplay sharing random --config tiny --num-states 4",
+        "report evaluation",
+        "show games.jsonl",
+        "questions log",
+        "slime data --config tiny --num-states 4",
+    ):
+        program = WITHOUT_EXTRAS.format(modules=modules, arguments=command.split())
+        done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.long
+def test_a_wheel_holds_every_file_of_the_package_and_weighs_little(tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(PACKAGE, source / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(name, source)
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"]
+    done = subprocess.run([*build, str(tmp_path), str(source)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    files = {str(path.relative_to(source)) for path in (source / PACKAGE).rglob("*") if path.is_file()}
+    assert files == {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert wheel.stat().st_size < 10e6
