@@ -66,7 +66,7 @@ browser: ## Chromium for the tests of the report, if there is none
 	bin/install_browser.sh
 
 test: $(READY) browser ## all tests, with the real SGLang and the real verl
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: $(READY) ## the tests that need no server and no training
 	$(BIN)/python -m pytest tests/fast -m "not long" -n 2 $(ARGS)

@@ -2,13 +2,16 @@
 
 import functools
 import os
+import re
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.testing
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores
@@ -19,15 +22,32 @@ typer.testing._get_command = functools.cache(typer.testing._get_command)
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Which tests stay together on one core with `--dist loadgroup`, and which begin.
+SERVED = re.compile(r"\b(?:_session_server|sglang_server)\b|def \w+\(run\b")
+"""What a file of slow tests says that uses the session's SGLang server; `run` is the loop that was run on it."""
 
-    Those of a file share its fixtures; files that use the session's SGLang server share that, so that there is one.
-    Slow files begin, and fast ones fill what time is left on either core.
+
+class OneServer(LoadFileScheduling):
+    """Keeps the tests of a file in one process, and all files that use the session's server, so that there is one.
+
+    xdist's own groups (3.8) do nothing with pytest 9.2, in which a test cannot be named anew.
     """
-    served = {item.path for item in items if "_session_server" in getattr(item, "fixturenames", ())}
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("server" if item.path in served else item.path.name))
-    if config.getoption("loadgroup", default=False):  # in xdist's workers
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "server" if is_served(Path(__file__).parents[1] / file) else file
+
+
+@functools.cache
+def is_served(file: Path) -> bool:
+    return file.parent.name == "slow" and SERVED.search(file.read_text()) is not None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneServer | None:
+    return OneServer(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where tests are spread over processes, slow files begin, and fast ones fill what time is left on either core."""
+    if hasattr(config, "workerinput"):
         items.sort(key=lambda item: item.path.parent.name != "slow")
