@@ -38,7 +38,8 @@ def changed(section: str, **fields) -> Config:
     if not section:
         return create_model("Changed", __base__=Config, **fields)(**base.model_dump())
     kind = create_model("Longer", __base__=type(getattr(base, section)), **fields)
-    marked = reduce(lambda found, mark: Annotated[found, mark], Config.model_fields[section].metadata, kind)
+    marks = [mark for mark in Config.model_fields[section].metadata if isinstance(mark, Identity)]
+    marked = reduce(lambda found, mark: Annotated[found, mark], marks, kind)
     whole = create_model("Changed", __base__=Config, **{section: (marked, kind())})
     return whole(**base.model_dump())
 
