@@ -12,7 +12,7 @@ from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from selfplay_pipeline.models.tiny_teacher import imitated_play
+from selfplay_pipeline.models.imitation import imitated_play
 from selfplay_pipeline.models.tiny_tokenizer import save_tokenizer
 
 pytest.importorskip("transformers")
@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from transformers import Qwen2Config
 
     folder = tmp_path_factory.mktemp("tiny")
-    save_tokenizer(folder)
+    save_tokenizer(MatchingGame.lessons["self-play"].words, folder)
     Qwen2Config().save_pretrained(folder)  # AutoTokenizer picks the class by this file's model type
     return folder
 
