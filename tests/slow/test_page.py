@@ -102,10 +102,11 @@ def theme(request) -> str:
 
 
 @pytest.fixture
-def open_page(browser, report) -> Iterator:
+def open_page(browser, request) -> Iterator:
     contexts = []
 
-    def opener(width: int = WIDTHS["desktop"], theme: str = "light", path: Path = report) -> Open:
+    def opener(width: int = WIDTHS["desktop"], theme: str = "light", path: Path | None = None) -> Open:
+        path = path or request.getfixturevalue("report")
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
         contexts.append(context)
         opened = Open(context.new_page())
