@@ -54,7 +54,7 @@ def build_tiny_model(
     """
     if lesson not in game.lessons:
         there = ", ".join(game.lessons) or "none"
-        raise UserError(f"--lesson {lesson}: the game {game.name} has no such lesson; there are: {there}")
+        raise UserError(f"no lesson {lesson!r} of the game {game.name}; there are: {there}")
     taught = game.lessons[lesson]
     steps = taught.steps
     out = out or taught.folder
