@@ -27,7 +27,7 @@ from selfplay_pipeline.yaml_file import YamlFile, read_yaml
 
 TINY_MODEL = "data/tiny_model"
 GPU_MODEL = "Qwen/Qwen2.5-7B-Instruct"
-BUILT_IN = ("tiny", "default", "tiny4x4", "tiny_shy")
+BUILT_IN = ("tiny", "default", "tiny4x4", "tiny_shy", "tiny_bargaining")
 """Configurations in the folder `configs`."""
 
 

@@ -17,9 +17,12 @@ def tiny(
     output: Annotated[
         Path | None, typer.Option(help="Folder for the checkpoint [default: where the lesson's shipped model lies].")
     ] = None,
-    config: Annotated[str, typer.Option(help="YAML file or built-in whose game it learns: tiny, tiny4x4.")] = "tiny",
+    config: Annotated[
+        str, typer.Option(help="YAML file or built-in whose game it learns: tiny, tiny4x4, tiny_bargaining.")
+    ] = "tiny",
     lesson: Annotated[
-        str, typer.Option(help="self-play, or shy: to hold player 0's seat opposite the shy partner, asking a little.")
+        str,
+        typer.Option(help="self-play, or of matching shy: to hold seat 0 opposite the shy partner."),
     ] = "self-play",
     seed: Annotated[int, typer.Option(min=0, max=LARGEST, help="Seeds weights, games and batches.")] = 0,
 ) -> None:
@@ -28,9 +31,10 @@ def tiny(
     Takes 10 to 20 minutes on a core; stopped, it begins anew.
     """
     from selfplay_pipeline.config import load_config
+    from selfplay_pipeline.games.registry import make_game
     from selfplay_pipeline.models.tiny import build_tiny_model
 
-    build_tiny_model(output, load_config(config, {}, announced.append).game, lesson, seed=seed)
+    build_tiny_model(output, make_game(load_config(config, {}, announced.append).game), lesson, seed=seed)
 
 
 @app.command()

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from selfplay_pipeline.fields import Key
 
 CONFIG = (
-    "YAML file, or built-in: tiny (used without a GPU), default (DialOp's sizes; used with one), tiny4x4, tiny_shy. "
-    "A file builds on what would be used without it, or on the built-in that its key `base` names."
+    "YAML file, or built-in: tiny (used without a GPU), default (DialOp's sizes; used with one), tiny4x4, tiny_shy, "
+    "tiny_bargaining. A file builds on what would be used without it, or on the built-in that its key `base` names."
 )
 METAVARS = {int: "NUMBER", float: "NUMBER", str: "TEXT"}
 GIVEN = "selfplay_pipeline.options"

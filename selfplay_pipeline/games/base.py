@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -195,6 +196,29 @@ class ScriptedPlayer(Protocol):
     def act(self, view: Any, rng: np.random.Generator) -> str: ...
 
 
+@dataclass(frozen=True)
+class Lesson:
+    """Whose turns a small model imitates before it plays itself.
+
+    Attributes:
+        folder: where the model lies that is shipped.
+        words: what gets a token of its own, alone and behind a space; all else is spelled in bytes.
+        early: who holds each seat in the first 60 % of the steps.
+        late: who holds each seat afterwards.
+        seats: whose turns are imitated; the model is measured in these seats.
+        partner: who holds the other seats then.
+        steps: of the optimiser.
+    """
+
+    folder: Path
+    words: Sequence[str]
+    early: Sequence[ScriptedPlayer]
+    late: Sequence[ScriptedPlayer]
+    seats: Sequence[int]
+    partner: ScriptedPlayer | None = None
+    steps: int = 900
+
+
 class Game(Protocol):
     """The rules under one configuration, and all that other parts ask of a game.
 
@@ -208,6 +232,7 @@ class Game(Protocol):
         actions: what a legal turn can be.
         error_kinds: what can be wrong with an illegal turn, beside `CUT`.
         players: scripted players by name.
+        lessons: what a small model can be taught of it, by name.
         figures: what `measure` returns, in the order in which it is shown.
         lines: the names of those of `references` that are drawn beside rewards.
         about_lines: what a reader must know about these lines; "" if nothing.
@@ -232,6 +257,8 @@ class Game(Protocol):
     def error_kinds(self) -> Sequence[str]: ...
     @property
     def players(self) -> Mapping[str, ScriptedPlayer]: ...
+    @property
+    def lessons(self) -> Mapping[str, Lesson]: ...
     @property
     def figures(self) -> Sequence[Figure]: ...
     @property

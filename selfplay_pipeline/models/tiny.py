@@ -1,7 +1,7 @@
-"""The tiny model: a Qwen2 of about 0.8 million parameters that plays small boards, for machines without a model hub.
+"""The tiny model: a Qwen2 of about a million parameters that plays one game, for machines without a model hub.
 
-Its warm start imitates scripted players that talk well enough but plan poorly: it learns the rules, the dialect
-and *how* to plan from what both players know, but mostly does not do so. That leaves self-play something to strengthen.
+Its warm start imitates scripted players of the game's own, that speak its dialect but play poorly (`Game.lessons`).
+That leaves self-play something to strengthen.
 """
 
 from __future__ import annotations
@@ -10,69 +10,28 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import filling
 from selfplay_pipeline.folders import check_folder
-from selfplay_pipeline.games.base import HELD_OUT, WARM_START, ScriptedPlayer, state_rng
-from selfplay_pipeline.games.matching.game import MatchingGame
-from selfplay_pipeline.games.matching.rules import MatchingConfig
-from selfplay_pipeline.games.matching.shy import Shy
-from selfplay_pipeline.games.registry import GameConfig
+from selfplay_pipeline.games.base import HELD_OUT, WARM_START, Game, state_rng
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
+from selfplay_pipeline.models.imitation import imitated_play
 from selfplay_pipeline.models.tiny_figures import Figures, measure
-from selfplay_pipeline.models.tiny_teacher import AskingTeacher, Teacher, imitated_play
 from selfplay_pipeline.models.tiny_tokenizer import build_tokenizer
 
 CONTEXT_LENGTH = 1024
 
 
-@dataclass(frozen=True)
-class Lesson:
-    """Whose words a warm start imitates.
-
-    Attributes:
-        folder: where the model lies that is shipped.
-        early: players of the two seats in the first 60 % of the steps; to plan is the hard part and is learned then.
-        late: players of the two seats afterwards.
-        seats: whose words are imitated.
-        partner: who sits opposite when the model is measured; the model itself by default.
-    """
-
-    folder: Path
-    early: tuple[ScriptedPlayer, ScriptedPlayer]
-    late: tuple[ScriptedPlayer, ScriptedPlayer]
-    seats: tuple[int, ...] = (0, 1)
-    partner: ScriptedPlayer | None = None
-
-
-LESSONS = {
-    "self-play": Lesson(
-        folder=Path("data/tiny_model"),
-        early=(Teacher(own_view=0), Teacher(own_view=0)),
-        late=(Teacher(), Teacher()),
-    ),
-    "shy": Lesson(
-        folder=Path("data/tiny_shy_model"),
-        early=(AskingTeacher(), Shy()),
-        late=(AskingTeacher(), Shy()),
-        seats=(0,),
-        partner=Shy(),
-    ),
-}
-"""What the tiny model can be prepared for."""
-
-
 def build_tiny_model(
     out: Path | None,
-    board: GameConfig,
+    game: Game,
     lesson: str = "self-play",
     *,
     seed: int = 0,
-    steps: int = 900,
     games_per_step: int = 32,
     learning_rate: float = 2e-3,
 ) -> list[Figures]:
@@ -81,24 +40,23 @@ def build_tiny_model(
     Args:
         out: the folder, made if missing; by default the lesson's. `warm_start.json` in it keeps the arguments and the
             figures.
-        board: what it learns to play.
-        lesson: a name in `LESSONS`.
+        game: what it learns to play.
+        lesson: a name in `Game.lessons`.
         seed: decides weights, games and figures; the same seed gives the same model on the same machine.
-        steps: optimiser steps.
-        games_per_step: imitated games per step; each gives two trajectories.
+        games_per_step: imitated episodes per step.
         learning_rate: peak; warmed up over 5 % of the steps, then lowered along a cosine.
 
     Returns:
         Figures on 400 held-out states, sampled at temperatures 1.0 and 0.7, and greedy.
 
     Raises:
-        UserError: there is no such lesson, or it is of another game.
+        UserError: the game has no such lesson.
     """
-    if lesson not in LESSONS:
-        raise UserError(f"no lesson {lesson!r}; there are {', '.join(LESSONS)}")
-    if not isinstance(board, MatchingConfig):
-        raise UserError(f"game.name: the lessons are of the game {MatchingGame.name}, not of {board.name}")
-    taught = LESSONS[lesson]
+    if lesson not in game.lessons:
+        there = ", ".join(game.lessons) or "none"
+        raise UserError(f"no lesson {lesson!r} of the game {game.name}; there are: {there}")
+    taught = game.lessons[lesson]
+    steps = taught.steps
     out = out or taught.folder
     check_folder(out, "model")
     import torch
@@ -108,8 +66,8 @@ def build_tiny_model(
 
     started = time.monotonic()
     torch.manual_seed(seed)
-    tokenizer = build_tokenizer()
-    chat, game, model = ChatTokenizer(tokenizer), MatchingGame(board), new_model(tokenizer)
+    tokenizer = build_tokenizer(taught.words)
+    chat, model = ChatTokenizer(tokenizer), new_model(tokenizer)
     optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     warm_up = max(1, steps // 20)
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -128,7 +86,7 @@ def build_tiny_model(
     model.eval()
     seconds = time.monotonic() - started
     states = [game.sample_state(state_rng(seed, index, HELD_OUT)) for index in range(400)]
-    figures = [measure(model, chat, game, states, temperature, seed, taught.partner) for temperature in (1.0, 0.7, 0.0)]
+    figures = [measure(model, chat, game, states, temperature, seed, taught) for temperature in (1.0, 0.7, 0.0)]
     report = {
         "seed": seed,
         "steps": steps,
@@ -138,7 +96,7 @@ def build_tiny_model(
         "seconds": round(seconds),
         "lesson": lesson,
         "teacher": repr(taught.late[0]),
-        "game": board.model_dump(),
+        "game": game.config.model_dump(),
         "figures": [asdict(figure) for figure in figures],
     }
     with filling(out) as new:
@@ -180,8 +138,8 @@ def new_model(tokenizer: Any) -> Any:
 def look_back(model: Any, offsets: Sequence[int], strength: float = 6.0) -> None:
     """Let the first heads of the first layer start by attending to the token that stands `offset` before.
 
-    A score then knows from the start which reviewer and paper it belongs to; to find that out by itself takes the
-    model most of its training. With rotary embeddings (Su et al., arXiv 2104.09864) the constant query
+    A number then knows from the start which words it belongs to; to find that out by itself takes the model most of
+    its training. With rotary embeddings (Su et al., arXiv 2104.09864) the constant query
     a·(cos oθ, −sin oθ) and key a·(1, 0) give the attention logit a² Σ cos((distance − o) θ).
     """
     import torch

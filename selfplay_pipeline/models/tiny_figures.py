@@ -9,21 +9,17 @@ from typing import Any
 import numpy as np
 
 from selfplay_pipeline.engines.types import FinishReason
-from selfplay_pipeline.games.base import Outcome, ScriptedPlayer
-from selfplay_pipeline.games.matching.game import MatchingGame
-from selfplay_pipeline.games.matching.rules import MatchingState
-from selfplay_pipeline.games.matching.scripted import player_view
-from selfplay_pipeline.games.tagged_session import AGREED
+from selfplay_pipeline.games.base import Game, Lesson, Outcome
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
-from selfplay_pipeline.models.tiny_teacher import completion, open_streams
+from selfplay_pipeline.models.imitation import completion, open_streams
 
 MAX_NEW_TOKENS = 64
-"""Tokens of one turn: a message with all nine cells has 29."""
+"""Tokens of one turn; the longest that a lesson teaches has 29."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What a model reaches on held-out states; `agreed_reward` is the mean reward of the agreed plays."""
+    """What a model reaches on held-out states; rewards are means over its seats, `agreed_reward` of agreed episodes."""
 
     temperature: float
     plays: int
@@ -40,19 +36,19 @@ class Figures:
 def measure(
     model: Any,
     chat: ChatTokenizer,
-    game: MatchingGame,
-    states: Sequence[MatchingState],
+    game: Game,
+    states: Sequence[Any],
     temperature: float,
     seed: int,
-    partner: ScriptedPlayer | None = None,
+    lesson: Lesson,
 ) -> Figures:
-    """Let the model play both seats of every state once, or player 0 opposite a scripted partner."""
+    """Let the model play the lesson's seats of every state once."""
     import torch
 
     torch.manual_seed(seed)
-    outcomes, streams = play_batch(model, chat, game, states, temperature, partner)
-    rewards = np.array([outcome.rewards[0] for outcome in outcomes])
-    agreed = np.array([outcome.status == AGREED for outcome in outcomes])
+    outcomes, streams = play_batch(model, chat, game, states, temperature, lesson)
+    rewards = np.array([np.mean([outcome.rewards[seat] for seat in lesson.seats]) for outcome in outcomes])
+    agreed = np.array([outcome.status in game.goals for outcome in outcomes])
     turns = sum(outcome.num_turns for outcome in outcomes)
     sampled = sum(sum(stream.response_mask) for stream in streams)
     return Figures(
@@ -72,12 +68,12 @@ def measure(
 def play_batch(
     model: Any,
     chat: ChatTokenizer,
-    game: MatchingGame,
-    states: Sequence[MatchingState],
+    game: Game,
+    states: Sequence[Any],
     temperature: float,
-    partner: ScriptedPlayer | None = None,
+    lesson: Lesson,
 ) -> tuple[list[Outcome], list[Stream]]:
-    """One play per state, all plays turn by turn together: self-play, or player 0 opposite a scripted partner."""
+    """One episode per state, all turn by turn together; the lesson's partner holds the seats that it does not teach."""
     sessions = [game.start(state) for state in states]
     streams = [open_streams(game, chat, state) for state in states]
     rng = np.random.default_rng(0)
@@ -88,9 +84,10 @@ def play_batch(
             hearer.observe(observation)
 
     while live := [index for index, session in enumerate(sessions) if session.status is None]:
-        if partner is not None and (theirs := [index for index in live if sessions[index].player == 1]):
+        if lesson.partner and (theirs := [index for index in live if sessions[index].player not in lesson.seats]):
             for index in theirs:
-                take_turn(index, partner.act(player_view(sessions[index], 1), rng))
+                session = sessions[index]
+                take_turn(index, lesson.partner.act(game.view(session, session.player), rng))
             continue
         acting = [streams[index][sessions[index].player] for index in live]
         replies = _sample(model, [stream.prompt() for stream in acting], temperature)

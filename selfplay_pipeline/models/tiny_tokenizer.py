@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
@@ -17,17 +16,9 @@ CHAT_TEMPLATE = (
 )
 """ChatML in Qwen2.5's form, without its default system prompt."""
 
-WORDS = (
-    *("[message]", "[propose]", "[accept]", "[reject]"),
-    *("system", "user", "assistant", "match", "see", "error", "again", "Proposal", "none"),
-    *(title.split(":")[0] for title in PAPERS),
-    *(part for name in REVIEWERS for part in name.split()),
-    *"0123456789",
-)
 
-
-def build_tokenizer() -> Any:
-    """A `Qwen2Tokenizer` over bytes without merges, in which each word of the game is an added token.
+def build_tokenizer(words: Sequence[str]) -> Any:
+    """A `Qwen2Tokenizer` over bytes without merges, in which each of a game's words is an added token.
 
     Transformers rebuilds the tokenizer of any Qwen2 checkpoint as this class, so pre-tokenisation of our own would
     be lost when it is loaded; added tokens stay.
@@ -49,13 +40,13 @@ def build_tokenizer() -> Any:
         model_max_length=1024,
     )
     # The space before a word belongs to its token, so that joining tokens gives the text back.
-    spellings = dict.fromkeys(spelling for word in WORDS for spelling in (word, f" {word}"))
+    spellings = dict.fromkeys(spelling for word in words for spelling in (word, f" {word}"))
     tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in spellings if text not in vocab])
     return tokenizer
 
 
-def save_tokenizer(out: Path) -> Any:
+def save_tokenizer(words: Sequence[str], out: Path) -> Any:
     """Write the tokenizer files to `out` and return the tokenizer."""
-    tokenizer = build_tokenizer()
+    tokenizer = build_tokenizer(words)
     tokenizer.save_pretrained(out)
     return tokenizer

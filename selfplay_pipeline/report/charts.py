@@ -287,7 +287,7 @@ def _histogram(scans: Sequence[Scan]) -> Chart:
         )
         for scan in chosen[:MOST_HISTOGRAMS]
     ]
-    note = "Games that ended without agreement have reward 0."
+    note = "Games that did not reach their goal have reward 0."
     if len(chosen) > MOST_HISTOGRAMS:
         note += f" The first {MOST_HISTOGRAMS} of {len(chosen)} files."
     return Chart(

@@ -63,6 +63,8 @@ class Reading(BaseModel):
 
     Attributes:
         finished: whether it reached its game's goal.
+        reward: the mean over the seats.
+        rewards: of each seat, empty where these do not differ.
         streams: the trajectories, empty if they could not be decoded.
     """
 
@@ -74,6 +76,7 @@ class Reading(BaseModel):
     status: str
     finished: bool
     reward: float
+    rewards: list[float] = []
     score: float
     illegal: int
     turns: list[Turn]
@@ -104,6 +107,7 @@ def read_play(record: PlayRecord, decoder: Decoder | None = None) -> Reading:
         status=record.outcome.status,
         finished=record.outcome.status in game.goals,
         reward=record.outcome.normalized_reward,
+        rewards=record.outcome.rewards or [],
         score=record.outcome.score,
         illegal=record.outcome.num_illegal,
         turns=[

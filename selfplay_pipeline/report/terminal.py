@@ -43,7 +43,7 @@ def show_play(record: PlayRecord, console: Console, decoder: Decoder | None = No
     parts = [
         _head(state, play),
         Columns(views, padding=(0, 4)),
-        _legend(play),
+        *_legend(state, play),
         *talk,
         about,
         Columns(whole, padding=(0, 4)),
@@ -129,19 +129,22 @@ def _whole_lines(path: Path, offset: int) -> list[bytes]:
 
 
 def _head(state: Drawn, play: Reading) -> Text:
+    seats = "".join(f"  player {seat}: {reward:.3f}" for seat, reward in enumerate(play.rewards))
     return Text.assemble(
         (harmless(play.id), "bold"),
         "  ",
         (play.status, "green" if play.finished else "red"),
-        f"  reward {play.reward:.3f} ({play.score:g} of {state.best:g})  {play.illegal} illegal actions",
+        f"  reward {play.reward:.3f} ({play.score:g} of {state.best:g}){seats}  {play.illegal} illegal actions",
     )
 
 
-def _legend(play: Reading) -> Text:
-    """What the marks beside cells mean."""
+def _legend(state: Drawn, play: Reading) -> list[Text]:
+    """What the marks beside cells mean, if there are any."""
+    hides = any(view.cells_that_are.get(HIDDEN) for view in state.drawing.views)
     marks = [f"{sign} {name}" for sign, name in zip(SIGNS, play.drawing.marks, strict=False)]
     both = [f"{BOTH} both"] if len(marks) == len(SIGNS) else []
-    return Text("   ".join(["(…) hidden from that player", *marks, *both]), style="dim")
+    words = ["(…) hidden from that player"] * hides + [*marks, *both]
+    return [Text("   ".join(words), style="dim")] if words else []
 
 
 def _table(drawn: Table, play: Reading) -> RichTable:

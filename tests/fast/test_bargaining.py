@@ -22,11 +22,13 @@ from selfplay_pipeline.games.bargaining.rules import (
     overlap,
     possible_counts,
     possible_pairs,
+    possible_values,
     rest,
     rewards,
     shares,
 )
 from selfplay_pipeline.games.bargaining.scripted import SCRIPTED, PlayerView, partners_values, tell
+from selfplay_pipeline.games.bargaining.teacher import Teacher
 from selfplay_pipeline.games.bargaining.text import (
     ErrorKind,
     asked_items,
@@ -469,6 +471,22 @@ def test_players_know_no_more_than_their_own_values_and_what_they_heard(seed):
     said = [SCRIPTED["fair"].act(view, np.random.default_rng(0)) for view in (told, untold)]
     assert said[0] == format_proposal((1, 0, 2)), "worth 8 and 7"
     assert said[1] != said[0]
+
+
+@settings(max_examples=30)
+@given(seeds)
+def test_the_teacher_of_the_warm_start_tells_truly_and_proposes_and_answers_blindly(seed):
+    state, rng = state_of(seed), np.random.default_rng(seed)
+    session = GAME.start(state)
+    while session.status is None:
+        view = GAME.view(session, session.player)
+        others = possible_values(state.counts, view.values)
+        blind = replace(view, values=others[seed % len(others)])
+        here, there = np.random.default_rng(seed), np.random.default_rng(seed)
+        assert Teacher(tell=0).act(view, here) == Teacher(tell=0).act(blind, there)
+        text = Teacher().act(view, rng)
+        assert text in (tell(view), "[accept]", "[reject]") or text.startswith("[propose]")
+        assert session.step(text).error is None
 
 
 @pytest.mark.parametrize("kind", REWARDS)

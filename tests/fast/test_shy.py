@@ -15,9 +15,9 @@ from selfplay_pipeline.games.matching.questions import asked_pairs, asking
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
 from selfplay_pipeline.games.matching.scripted import PlayerView, ask, player_view, random_matching
 from selfplay_pipeline.games.matching.shy import Shy
+from selfplay_pipeline.games.matching.teacher import AskingTeacher
 from selfplay_pipeline.games.tags import ActionKind
 from selfplay_pipeline.generate.records import TurnRecord
-from selfplay_pipeline.models.tiny_teacher import AskingTeacher
 
 BOARD = MatchingConfig(size=3, max_score=9, scale_min=1, scale_max=1, max_length=20)
 DIALOP = MatchingConfig()

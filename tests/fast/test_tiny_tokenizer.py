@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from selfplay_pipeline.config import load_config
-from selfplay_pipeline.games.base import state_rng
+from selfplay_pipeline.games.base import Lesson, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.rules import MatchingConfig
+from selfplay_pipeline.games.registry import all_games
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from selfplay_pipeline.models.tiny_teacher import imitated_play
-from selfplay_pipeline.models.tiny_tokenizer import save_tokenizer
+from selfplay_pipeline.models.imitation import imitated_play
+from selfplay_pipeline.models.tiny_tokenizer import build_tokenizer, save_tokenizer
 
 pytest.importorskip("transformers")
 
@@ -25,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from transformers import Qwen2Config
 
     folder = tmp_path_factory.mktemp("tiny")
-    save_tokenizer(folder)
+    save_tokenizer(MatchingGame.lessons["self-play"].words, folder)
     Qwen2Config().save_pretrained(folder)  # AutoTokenizer picks the class by this file's model type
     return folder
 
@@ -86,6 +87,14 @@ def test_words_digits_and_tags_are_single_tokens(tokenizer: Any) -> None:
         assert len(encode(tokenizer, word)) == 1
         assert len(encode(tokenizer, f" {word}")) == 1
     assert len(encode(tokenizer, "[message] Ava BLEU 5 Daniel GloVe 37")) == 8
+
+
+@pytest.mark.parametrize("lesson", [lesson for game in all_games() for lesson in game.lessons.values()])
+def test_a_shipped_model_knows_the_words_of_its_lesson(lesson: Lesson) -> None:
+    from transformers import AutoTokenizer
+
+    shipped = AutoTokenizer.from_pretrained(lesson.folder)
+    assert shipped.get_vocab() == build_tokenizer(lesson.words).get_vocab()
 
 
 def test_a_turn_ends_with_the_eos_token_and_padding_is_another(tokenizer: Any) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+from typer.testing import CliRunner
 
+from selfplay_pipeline.cli import app
 from selfplay_pipeline.generate.records import read_games
 from selfplay_pipeline.report.reading import read_play, read_state
 from selfplay_pipeline.report.run import scan_all, write_page
@@ -100,10 +102,11 @@ def theme(request) -> str:
 
 
 @pytest.fixture
-def open_page(browser, report) -> Iterator:
+def open_page(browser, request) -> Iterator:
     contexts = []
 
-    def opener(width: int = WIDTHS["desktop"], theme: str = "light", path: Path = report) -> Open:
+    def opener(width: int = WIDTHS["desktop"], theme: str = "light", path: Path | None = None) -> Open:
+        path = path or request.getfixturevalue("report")
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
         contexts.append(context)
         opened = Open(context.new_page())
@@ -347,3 +350,44 @@ def test_axe_finds_nothing_serious(open_page, theme, width):
     serious = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
     assert [(one["id"], one["nodes"][0]["html"][:200]) for one in serious] == []
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.fixture(scope="module")
+def bargains(tmp_path_factory) -> Path:
+    """Games of scripted players whose seats have rewards of their own, and where no table hides anything."""
+    folder = tmp_path_factory.mktemp("bargains")
+    (folder / "own.yaml").write_text("base: tiny_bargaining\ngame: {name: bargaining, reward: selfish}")
+    options = ["--config", folder / "own.yaml", "--num-games", 16, "--plays-per-state", 4]
+    seats = ["--player", "random", "--player", "sharing", "--output", folder / "games.jsonl"]
+    done = CliRunner().invoke(app, ["generate", *map(str, options + seats)])
+    assert done.exit_code == 0, done.output
+    return folder / "games.jsonl"
+
+
+@pytest.mark.parametrize("width", [*WIDTHS.values(), 1300])
+def test_a_page_of_another_game_shows_its_tables_figures_and_dialogue(open_page, bargains, width):
+    source = discover(bargains)
+    path = write_page(source, scan_all(source, lambda *_: None), bargains.parent / f"{width}.html")
+    opened = open_page(width, path=path)
+    records = plays_of(bargains)
+    number = next(n for n, play in enumerate(records) if play.outcome.rewards and len(play.turns) > 2)
+    record, play = records[number], read_play(records[number])
+    opened.show(number, record.game_id)
+    said = opened.page.locator(".dialogue .text").all()
+    assert [text.text_content() for text in said] == [turn.text for turn in record.turns]
+    tables = [*read_state(record).drawing.views, *read_state(record).drawing.whole, *play.drawing.results]
+    shown = opened.page.locator(".drawn table").all()
+    assert len(shown) == len(tables) == 4
+    for table, drawn in zip(shown, tables, strict=True):
+        rows = [[cell.inner_text() for cell in row.locator("td").all()] for row in table.locator("tbody tr").all()]
+        assert rows == drawn.cells
+    chips = opened.page.locator("#game .chips").first
+    for seat, reward in enumerate(record.outcome.rewards):
+        expect(chips).to_contain_text(f"player {seat}: reward {reward:.3f}")
+    figures = opened.page.locator("#figures tbody th").all_inner_texts()
+    assert {"agreement rate", "own value", "sum of both values", "proposals a game"} <= set(figures)
+    caption = opened.page.locator("#chart-reward figcaption").inner_text()
+    assert all(line in caption for line in ("random", "silence", "optimum"))
+    assert "hidden" not in opened.page.locator("#game").inner_text()
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert opened.complaints == []

@@ -12,6 +12,7 @@ from selfplay_pipeline.games.bargaining import draw, measures, rules
 from selfplay_pipeline.games.bargaining.rules import BargainingConfig, BargainingState, check_split
 from selfplay_pipeline.games.bargaining.scripted import SCRIPTED, PlayerView, player_view
 from selfplay_pipeline.games.bargaining.session import BargainingSession
+from selfplay_pipeline.games.bargaining.teacher import LESSONS
 from selfplay_pipeline.games.bargaining.text import ErrorKind
 from selfplay_pipeline.games.base import SAME_SCORE, Asking, HumanPlay, Turn
 from selfplay_pipeline.games.drawing import PlayDrawing, StateDrawing
@@ -36,6 +37,7 @@ class BargainingGame:
     actions = frozenset(kind.value for kind in ActionKind)
     error_kinds = tuple(kind.value for kind in ErrorKind)
     players = SCRIPTED
+    lessons = LESSONS
     figures: Sequence[Figure] = measures.FIGURES
     lines = ("random", "silence")
     about_lines = measures.ABOUT_SILENCE

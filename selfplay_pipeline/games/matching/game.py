@@ -24,6 +24,7 @@ from selfplay_pipeline.games.matching.rules import (
 from selfplay_pipeline.games.matching.scripted import OwnView, PlayerView, Random, Sharing, Silent, player_view
 from selfplay_pipeline.games.matching.session import MatchingSession
 from selfplay_pipeline.games.matching.shy import Asker, Quiet, Shy
+from selfplay_pipeline.games.matching.teacher import LESSONS
 from selfplay_pipeline.games.prompts import load_prompts
 from selfplay_pipeline.games.tagged_session import AGREED
 from selfplay_pipeline.games.tags import ActionKind
@@ -53,6 +54,7 @@ class MatchingGame:
     actions = frozenset(kind.value for kind in ActionKind)
     error_kinds = tuple(kind.value for kind in ErrorKind)
     players = SCRIPTED
+    lessons = LESSONS
     figures: Sequence[Figure] = measures.FIGURES
     lines = ("random", "own_view")
     about_lines = measures.ABOUT_OWN_VIEW

@@ -90,6 +90,7 @@ list.addEventListener("keydown", event => {
 
 // The marks of a play, in the order of its styles: a first kind, a second, and both.
 const MARKS = ["first-mark", "second-mark"];
+const SEAT_COLOURS = 4;
 const isAt = (places, row, column) => (places || []).some(([r, c]) => r === row && c === column);
 
 function table(play, drawn) {
@@ -109,11 +110,12 @@ function table(play, drawn) {
 function legend(play) {
   const names = Object.keys(play.drawing.marks), chips = names.map((name, kind) => make("span", {class: `mark ${MARKS[kind]}`, text: name}));
   if (names.length === MARKS.length) chips.push(make("span", {class: "mark both", text: "both"}));
-  return make("p", {class: "faint"}, ...chips.flatMap(chip => [chip, " "]), "In italics: hidden from that player.");
+  const hides = play.state.drawing.views.some(view => (view.cells_that_are.hidden || []).length);
+  return chips.length || hides ? make("p", {class: "faint"}, ...chips.flatMap(chip => [chip, " "]), hides ? "In italics: hidden from that player." : "") : null;
 }
 
 function dialogue(play) {
-  const turns = play.turns.map(turn => make("li", {class: `p${turn.player}`},
+  const turns = play.turns.map(turn => make("li", {class: `p${turn.player % SEAT_COLOURS}`},
     make("div", {class: "who", text: `Player ${turn.player} · ${turn.action}${turn.cut ? " · cut at the token limit" : ""}`}),
     make("div", {class: "text", dir: "auto", text: turn.text}), turn.error ? make("div", {class: "error", text: `illegal: ${turn.error}`}) : null));
   return make("div", {class: "talk"}, make("ol", {class: "dialogue", "aria-label": "Dialogue"}, ...turns.length ? turns : [make("li", {text: "Nobody said anything."})]));
@@ -173,15 +175,15 @@ function show(play) {
   current = play;
   document.getElementById("said").textContent = `${play.id}: ${play.status}, reward ${number(play.reward)}`;
   const jumps = [["← previous", step(-1)], ["next →", step(1)], ["best", extreme(ORDERS.best)], ["worst", extreme(ORDERS.worst)], ["median", median()], ["illegal", illegal()]];
-  const facts = [`reward ${number(play.reward)}`, `score ${play.score} of ${play.state.best}`, play.from.label, `state ${play.state.group}, play ${play.play}`, `${play.illegal} illegal actions`];
-  const [first, ...others] = play.state.drawing.views, wide = others.length > 1 || first.columns.length > 4;
+  const facts = [`reward ${number(play.reward)}`, ...play.rewards.map((reward, seat) => `player ${seat}: reward ${number(reward)}`), `score ${play.score} of ${play.state.best}`, play.from.label, `state ${play.state.group}, play ${play.play}`, `${play.illegal} illegal actions`];
+  const views = play.state.drawing.views, [first, ...others] = views, wide = others.length > 1 || first.columns.length > 4;
   article.replaceChildren(...[
     make("h3", {text: play.id}),
     make("ul", {class: "chips"}, make("li", {class: statusClass(play), text: play.status}), ...facts.map(text => make("li", {text}))),
     make("div", {class: "chips", role: "group", "aria-label": "Go to"}, ...jumps.filter(([, other]) => other).map(([text, other]) => link(other, text))),
     make("h4", {text: "What each player sees, and what they say"}),
     legend(play),
-    make("div", {class: wide ? "play wide" : "play"}, table(play, first), dialogue(play), ...others.map(other => table(play, other))),
+    make("div", {class: wide ? "play wide" : "play"}, ...wide ? [...views.map(view => table(play, view)), dialogue(play)] : [table(play, first), dialogue(play), ...others.map(other => table(play, other))]),
     play.drawing.about_whole ? make("h4", {text: play.drawing.about_whole}) : null,
     make("div", {class: "table-wide"}, ...play.state.drawing.whole.map(whole => table(play, whole)), ...play.drawing.results.map(result => table(play, result))),
     make("h4", {text: "All plays of this state"}), mates(play),

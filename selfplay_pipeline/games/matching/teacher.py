@@ -1,30 +1,27 @@
-"""Scripted plays for the tiny model to imitate, in exactly the token format of the pipeline's own trajectories."""
+"""Scripted players that a warm start imitates: they talk well enough but plan poorly."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from selfplay_pipeline.engines.types import Completion, FinishReason
-from selfplay_pipeline.games.base import ScriptedPlayer
-from selfplay_pipeline.games.matching.game import MatchingGame
-from selfplay_pipeline.games.matching.rules import Matching, MatchingState
+from selfplay_pipeline.games.base import Lesson
+from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
+from selfplay_pipeline.games.matching.rules import Matching
 from selfplay_pipeline.games.matching.scripted import (
     PlayerView,
     ask,
     estimate,
     heard_cells,
     own_cells,
-    player_view,
     propose,
     tell,
 )
-from selfplay_pipeline.games.matching.shy import unasked_cells
-from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
+from selfplay_pipeline.games.matching.shy import Shy, unasked_cells
 
 
 @dataclass(frozen=True)
@@ -85,28 +82,28 @@ def draw_plan(table: NDArray[np.float64], temperature: float, rng: np.random.Gen
     return plans[rng.choice(len(plans), p=odds / odds.sum())]
 
 
-def imitated_play(
-    game: MatchingGame, chat: ChatTokenizer, players: Sequence[ScriptedPlayer], rng: np.random.Generator
-) -> list[Stream]:
-    """A play of two scripted players on a new state, as the two token streams that a policy would see."""
-    state = game.sample_state(rng)
-    session, streams = game.start(state), open_streams(game, chat, state)
-    while session.status is None:
-        text = players[session.player].act(player_view(session, session.player), rng)
-        stream = streams[session.player]
-        stream.prompt()
-        stream.reply(completion([*chat.tokenizer.encode(text, add_special_tokens=False), chat.end_of_turn]))
-        for hearer, observation in zip(streams, session.step(text).observations, strict=True):
-            hearer.observe(observation)
-    return streams
-
-
-def open_streams(game: MatchingGame, chat: ChatTokenizer, state: MatchingState) -> list[Stream]:
-    """The two players' empty trajectories."""
-    openings = [game.start(state).opening(player) for player in (0, 1)]
-    return [Stream(chat, player, opening.system, [opening.observation]) for player, opening in enumerate(openings)]
-
-
-def completion(ids: list[int], finish: FinishReason = FinishReason.STOP) -> Completion:
-    """What an engine would have returned for these tokens."""
-    return Completion(ids, [0.0] * len(ids), finish, prompt_tokens=0, cached_tokens=0)
+WORDS = (
+    *("[message]", "[propose]", "[accept]", "[reject]"),
+    *("system", "user", "assistant", "match", "see", "error", "again", "Proposal", "none"),
+    *(title.split(":")[0] for title in PAPERS),
+    *(part for name in REVIEWERS for part in name.split()),
+    *"0123456789",
+)
+LESSONS = {
+    "self-play": Lesson(
+        folder=Path("data/tiny_model"),
+        words=WORDS,
+        early=(Teacher(own_view=0), Teacher(own_view=0)),  # to plan is the hard part, and is learned first
+        late=(Teacher(), Teacher()),
+        seats=(0, 1),
+    ),
+    "shy": Lesson(
+        folder=Path("data/tiny_shy_model"),
+        words=WORDS,
+        early=(AskingTeacher(), Shy()),
+        late=(AskingTeacher(), Shy()),
+        seats=(0,),
+        partner=Shy(),
+    ),
+}
+"""What the tiny model can be prepared for."""

@@ -1,0 +1,46 @@
+"""The scripted player that a warm start imitates: it knows the rules and speaks, but proposes anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from selfplay_pipeline.games.bargaining.rules import ITEMS
+from selfplay_pipeline.games.bargaining.scripted import PlayerView, Random, tell
+from selfplay_pipeline.games.base import Lesson
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """`Random`, which looks at no value, but it may first tell its own values truly, and rejects now and then."""
+
+    tell: float = 0.6
+    """How often it tells its values before it proposes."""
+    reject: float = 0.1
+    """How often it rejects a first proposal, whatever it is worth."""
+
+    def act(self, view: PlayerView, rng: np.random.Generator) -> str:
+        mine = view.said(view.player)
+        if view.pending is not None:
+            return "[reject]" if "[reject]" not in mine and rng.random() < self.reject else "[accept]"
+        return tell(view) if not mine and rng.random() < self.tell else Random().act(view, rng)
+
+
+LESSONS = {
+    "self-play": Lesson(
+        folder=Path("data/tiny_bargaining_model"),
+        words=(
+            *("[message]", "[propose]", "[accept]", "[reject]"),
+            *("system", "user", "assistant", "split", "see", "error", "again", "Proposal"),
+            *ITEMS,
+            *"0123456789",
+        ),
+        early=(Teacher(), Teacher()),
+        late=(Teacher(), Teacher()),
+        seats=(0, 1),
+        steps=300,
+    )
+}
+"""What the tiny model can be prepared for."""
