@@ -91,7 +91,7 @@ def in_words(differences: Mapping[str, tuple[Any, Any]]) -> str:
     """Some of the differences, in one line."""
     said = [_in_words(key, *values) for key, values in list(differences.items())[:MOST_DIFFERENCES]]
     more = len(differences) - len(said)
-    return ", and ".join([*said, *([f"{more} more"] if more else [])])
+    return "; ".join([*said, *([f"{more} more"] if more else [])])
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -119,13 +119,13 @@ def _by_keys(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _defaults(found: Mapping[str, Any]) -> dict[str, Any]:
-    """All keys of a configuration that has these; empty if today there is none that has."""
+    """All keys of a configuration that has these; empty if it has none, or if today there is no such configuration."""
     nested: dict[str, Any] = {}
     for key in found.keys() & KNOWN:
         section, _, name = key.rpartition(".")
         (nested.setdefault(section, {}) if section else nested)[name] = found[key]
     try:
-        return flatten(Config.model_validate(nested).model_dump(mode="json"))
+        return flatten(Config.model_validate(nested).model_dump(mode="json")) if nested else {}
     except ValidationError:
         return {}
 

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from selfplay_pipeline.config import Config, EngineConfig
 from selfplay_pipeline.engines.compiler import check_compiler
@@ -15,9 +14,6 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.base import Game, State, state_rng
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
-
-if TYPE_CHECKING:
-    from selfplay_pipeline.train.config import TrainOptions
 
 SAMPLED_STATES = 8
 """Game states whose opening prompts are measured."""
@@ -41,23 +37,6 @@ def check_play(config: Config, models: Iterable[str], states: Sequence[State] | 
         check_context(config, model, states)
 
 
-def check_online(config: Config) -> None:
-    """Whether verl can train and play with the configured number of GPUs, and the model's context holds a turn.
-
-    Raises:
-        UserError: it cannot.
-    """
-    check_training(config.train)
-    shared, gpus = config.engine.tensor_parallel, config.train.num_gpus
-    if resolve_device(config.train.device) == "cpu":
-        _check_not_shared(shared)
-    elif gpus % shared:
-        raise UserError(f"engine.tensor_parallel {shared}: does not divide train.num_gpus {gpus}; give another of them")
-    else:
-        check_compiler()
-    check_context(config, str(config.model))
-
-
 def check_engine(engine: EngineConfig) -> None:
     """Whether SGLang can be launched with the configured number of GPUs.
 
@@ -66,28 +45,23 @@ def check_engine(engine: EngineConfig) -> None:
     """
     shared, copies = engine.tensor_parallel, engine.data_parallel
     if resolve_device(engine.device) == "cpu":
-        _check_not_shared(shared)
+        check_not_shared(shared)
     else:
         check_gpus(shared * copies, f"engine.tensor_parallel {shared} × engine.data_parallel {copies}")
         check_compiler()
 
 
-def _check_not_shared(tensor_parallel: int) -> None:
+def check_not_shared(tensor_parallel: int) -> None:
+    """Whether a model on a CPU is left in one piece.
+
+    Raises:
+        UserError: it is not.
+    """
     if tensor_parallel > 1:
         raise UserError(
             f"engine.tensor_parallel {tensor_parallel}: a model is shared among GPUs only; leave it at 1 on a CPU "
             "(engine.data_parallel works there)"
         )
-
-
-def check_training(options: TrainOptions) -> None:
-    """Whether the trainer has the GPUs that it is told to use.
-
-    Raises:
-        UserError: it has not.
-    """
-    if resolve_device(options.device) == "cuda":
-        check_gpus(options.num_gpus, f"train.num_gpus {options.num_gpus}")
 
 
 def check_gpus(needed: int, what: str) -> None:

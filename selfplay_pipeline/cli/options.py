@@ -62,8 +62,8 @@ def load(context: typer.Context, further: Mapping[str, Any] = {}) -> Config:
     assert isinstance(command, Configured)
     of_options = {key.name: given[name] for name, keys in command.keys.items() for key in keys}
     options = {key.name: key.option for keys in command.keys.values() for key in keys}
-    own = [param for param in command.params if isinstance(param, typer.core.TyperOption) and not param.hidden]
-    taken.update({param.name: param.opts[0] for param in own} | options)
+    own = (param for param in command.params if isinstance(param, typer.core.TyperOption) and not param.hidden)
+    taken.update({str(param.name): param.opts[0] for param in own} | options)
     return load_config(given["config"], {**of_options, **further}, announced.append, options)
 
 

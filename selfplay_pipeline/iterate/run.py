@@ -31,12 +31,12 @@ from selfplay_pipeline.iterate.manifest import RunDirectory, Stage, StageRecord
 from selfplay_pipeline.iterate.metrics import CollapseError, best_iteration, collapse_reason, history_of, in_words
 from selfplay_pipeline.iterate.results import Converted, Evaluated, Trained, known
 from selfplay_pipeline.iterate.show import short, watching
-from selfplay_pipeline.preflight import check_training
 from selfplay_pipeline.servers import Servers
 from selfplay_pipeline.stopping import stoppable
 from selfplay_pipeline.terminal import say
 from selfplay_pipeline.train.groups import NoSignalError
 from selfplay_pipeline.train.job import train_policy
+from selfplay_pipeline.train.run import check_training
 
 PLAY_AND_LEARN: tuple[Stage, ...] = ("generate", "convert", "train")
 """What every iteration does."""

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from selfplay_pipeline.checkpoints import check_checkpoint
 from selfplay_pipeline.config import Config
-from selfplay_pipeline.engines.open import model_context_length
+from selfplay_pipeline.engines.compiler import check_compiler
+from selfplay_pipeline.engines.open import model_context_length, resolve_device
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import check_is_folder
 from selfplay_pipeline.folders import check_folder
@@ -15,9 +16,9 @@ from selfplay_pipeline.generate.job import check_trainable
 from selfplay_pipeline.online.config import OnlineConfig
 from selfplay_pipeline.online.games import write_games
 from selfplay_pipeline.online.run import OnlineResult, check_sizes, run_online
-from selfplay_pipeline.preflight import check_online
+from selfplay_pipeline.preflight import check_context, check_not_shared
 from selfplay_pipeline.terminal.progress import progress
-from selfplay_pipeline.train.run import Progress
+from selfplay_pipeline.train.run import Progress, check_training
 
 
 def online_games(config: Config, out: Path, num_train: int, num_test: int, *, per_player: bool = False) -> None:
@@ -34,6 +35,23 @@ def online_games(config: Config, out: Path, num_train: int, num_test: int, *, pe
             per_player=per_player,
             on_progress=lambda done, total: report(done, total, str),
         )
+
+
+def check_online(config: Config) -> None:
+    """Whether verl can train and play with the configured number of GPUs, and the model's context holds a turn.
+
+    Raises:
+        UserError: it cannot.
+    """
+    check_training(config.train)
+    shared, gpus = config.engine.tensor_parallel, config.train.num_gpus
+    if resolve_device(config.train.device) == "cpu":
+        check_not_shared(shared)
+    elif gpus % shared:
+        raise UserError(f"engine.tensor_parallel {shared}: does not divide train.num_gpus {gpus}; give another of them")
+    else:
+        check_compiler()
+    check_context(config, str(config.model))
 
 
 def train_online(config: Config, output: Path, games: Path | None = None) -> OnlineResult:

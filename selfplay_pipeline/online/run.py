@@ -46,9 +46,9 @@ class OnlineResult:
     steps: int
     games: int
     """Plays of all training steps, those of groups that were not trained on included."""
-    before: dict[str, Any]
+    before: dict[str, float]
     """Held-out figures before the first step …"""
-    after: dict[str, Any]
+    after: dict[str, float]
     """… and after the last."""
     checkpoint: Path
     metrics_path: Path
@@ -128,7 +128,7 @@ def _result(
     )
 
 
-def _held_out(line: dict[str, Any]) -> dict[str, Any]:
+def _held_out(line: dict[str, Any]) -> dict[str, float]:
     return {name.removeprefix("held_out/"): value for name, value in line.items() if name.startswith("held_out/")}
 
 

@@ -14,10 +14,10 @@ from selfplay_pipeline.checkpoints import check_checkpoint, vocabulary_of
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import locked, write_json
 from selfplay_pipeline.identity import check_same, deciding
-from selfplay_pipeline.preflight import check_training
+from selfplay_pipeline.preflight import check_gpus
 from selfplay_pipeline.processes import Child, spawn
 from selfplay_pipeline.small_files import read_object
-from selfplay_pipeline.train.config import PolicyTraining, TrainConfig
+from selfplay_pipeline.train.config import PolicyTraining, TrainConfig, TrainOptions
 from selfplay_pipeline.train.groups import Group, TrainData, read_data
 from selfplay_pipeline.train.overrides import (
     Device,
@@ -242,6 +242,16 @@ def check_options(config: PolicyTraining, *further_models: str | None) -> None:
             check_checkpoint(name)
     check_loggers(config.loggers)
     check_training(config)
+
+
+def check_training(options: TrainOptions) -> None:
+    """Whether the trainer has the GPUs that it is told to use.
+
+    Raises:
+        UserError: it has not.
+    """
+    if resolve_device(options) == "cuda":
+        check_gpus(options.num_gpus, f"train.num_gpus {options.num_gpus}")
 
 
 def check_loggers(names: Iterable[str]) -> None:

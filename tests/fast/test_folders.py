@@ -127,5 +127,5 @@ def test_a_file_is_written_over_only_by_the_command_that_made_it(command, tmp_pa
 
 def test_of_many_differences_a_message_lists_some():
     listed = in_words(differences({}, {f"key{number}": number for number in range(8)}))
-    assert listed.startswith("key0 = None, now it is 0, and key1")
-    assert listed.endswith("key4 = None, now it is 4, and 3 more")
+    assert listed.startswith("key0 = None, now it is 0; key1")
+    assert listed.endswith("key4 = None, now it is 4; 3 more")

@@ -119,7 +119,7 @@ def test_more_games_than_before_are_refused_by_the_name_of_their_option(tmp_path
     done = selfplay(*command, "--num-games", "20", "--temperature", "0.9")
     assert done.returncode == 2
     assert (
-        "games.jsonl was begun with generate.num_games = 8, now it is 24 (option --num-games), and "
+        "games.jsonl was begun with generate.num_games = 8, now it is 24 (option --num-games); "
         "generate.temperature = 0.8, now it is 0.9 (option --temperature); give the earlier values, or another --output"
     ) in " ".join(done.stderr.split())
 
