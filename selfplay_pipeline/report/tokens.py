@@ -47,9 +47,9 @@ def nearby_checkpoints(path: Path) -> Iterator[str]:
 
 @cache
 def _load(name: str) -> CheckpointDecoder | None:
-    from transformers import AutoTokenizer
-
     try:
+        from transformers import AutoTokenizer
+
         return CheckpointDecoder(AutoTokenizer.from_pretrained(name, local_files_only=True))
-    except (OSError, ValueError):
+    except (ImportError, OSError, ValueError):
         return None
