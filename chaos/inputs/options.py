@@ -80,7 +80,8 @@ def commands() -> Iterator[tuple[str, list[Any]]]:
         inner = getattr(command, "commands", None)
         for found, path in [(command, name)] if inner is None else [(inner[key], f"{name} {key}") for key in inner]:
             declared = found.get_params(typer.Context(found))
-            yield path, [option for option in declared if option.opts[0].startswith("--") and option.name != "help"]
+            if not found.hidden:
+                yield path, [option for option in declared if option.opts[0].startswith("--") and option.name != "help"]
 
 
 def inputs(rng: Random) -> Iterator[Input]:

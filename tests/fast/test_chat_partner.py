@@ -25,7 +25,7 @@ from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.generate.job import generate_games, plan_generate
 from selfplay_pipeline.generate.play import Reply
 from selfplay_pipeline.generate.players import Scripted
-from selfplay_pipeline.generate.records import PartnerUsage, read_games
+from selfplay_pipeline.generate.records import CHAT, POLICY, PartnerUsage, read_games
 from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.seats import check_players
 from selfplay_pipeline.iterate.manifest import RunDirectory
@@ -416,7 +416,7 @@ class TestSeat:
             play_one(endpoint, prompt="proud")
 
 
-def settings(endpoint, **partner):
+def settings(endpoint, opponent=POLICY, **partner):
     """A run without a policy, so that nothing but the partner needs a server."""
     options = {"base_url": endpoint.url, "max_retries": 0, **partner}
     return load_config(
@@ -425,6 +425,7 @@ def settings(endpoint, **partner):
             "generate.num_games": 6,
             "generate.plays_per_state": 3,
             "game.prompts": "default",
+            "iterate.opponent": opponent,
             **{f"partner.{key}": value for key, value in options.items()},
         },
     )
@@ -501,10 +502,16 @@ class TestGenerate:
 
     def test_a_run_of_the_loop_may_ask_in_another_way_but_not_someone_else(self, endpoint, tmp_path):
         run = RunDirectory(tmp_path)
-        run.open(settings(endpoint, max_requests=5))
-        run.open(settings(endpoint, max_requests=9, max_concurrency=2, timeout=9, cache="cache", completion_price=1))
+        run.open(settings(endpoint, CHAT, max_requests=5))
+        may = {"max_requests": 9, "max_concurrency": 2, "timeout": 9, "cache": "cache", "completion_price": 1}
+        run.open(settings(endpoint, CHAT, **may))
         with pytest.raises(UserError, match=r"partner\.model"):
-            run.open(settings(endpoint, model="other"))
+            run.open(settings(endpoint, CHAT, model="other"))
+
+    def test_a_chat_model_that_does_not_play_decides_nothing(self, endpoint, tmp_path):
+        run = RunDirectory(tmp_path)
+        run.open(settings(endpoint))
+        run.open(settings(endpoint, model="other"))
 
     @pytest.mark.long
     def test_the_key_is_nowhere(self, endpoint, tmp_path):
