@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,9 +12,7 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
-from typer.testing import CliRunner
 
-from selfplay_pipeline.cli import app
 from selfplay_pipeline.generate.records import read_games
 from selfplay_pipeline.report.reading import read_play, read_state
 from selfplay_pipeline.report.run import scan_all, write_page
@@ -359,8 +359,8 @@ def bargains(tmp_path_factory) -> Path:
     (folder / "own.yaml").write_text("base: tiny_bargaining\ngame: {name: bargaining, reward: selfish}")
     options = ["--config", folder / "own.yaml", "--num-games", 16, "--plays-per-state", 4]
     seats = ["--player", "random", "--player", "sharing", "--output", folder / "games.jsonl"]
-    done = CliRunner().invoke(app, ["generate", *map(str, options + seats)])
-    assert done.exit_code == 0, done.output
+    # A process of its own, since Playwright's event loop runs in this one.
+    subprocess.run([sys.executable, "-m", "selfplay_pipeline", "generate", *map(str, options + seats)], check=True)
     return folder / "games.jsonl"
 
 

@@ -126,7 +126,7 @@ function mates(play) {
   const rows = all.map(other => make("tr", {}, make("th", {scope: "row"}, link(other, `play ${other.play}`, {"aria-current": other === play ? "true" : null})),
     make("td", {text: number(other.reward)}), make("td", {class: statusClass(other), text: other.status}), make("td", {text: other.turns.length}), make("td", {text: other.illegal}),
     make("td", {class: "prose", text: other.drawing.decision || "–"})));
-  const head = ["play", "reward", "status", "turns", "illegal", "decision"].map(text => make("th", {scope: "col", text}));
+  const head = ["play", "reward", "status", "turns", "illegal", "decision"].map(text => make("th", {scope: "col", class: text === "decision" ? "prose" : null, text}));
   return make("div", {class: "scroll", tabindex: 0, role: "region", "aria-label": "Plays of this state"}, make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
 }
 
