@@ -12,7 +12,7 @@ NUM_ITERATIONS  ?= 3
 SEEDS           ?= 3
 AS              ?= HEAD
 COMMON_OPTIONS  := $(if $(INITIAL_MODEL),--model $(INITIAL_MODEL)) $(if $(OUT),--output $(OUT))
-ITERATE_OPTIONS := --num-iterations $(NUM_ITERATIONS) $(if $(GAMES_PER_ITER),--num-games $(GAMES_PER_ITER)) \
+ITERATE_OPTIONS := --num-iterations $(NUM_ITERATIONS) $(if $(GAMES_PER_ITER),--num-episodes $(GAMES_PER_ITER)) \
                    $(if $(EPOCHS_PER_ITER),--epochs $(EPOCHS_PER_ITER)) $(COMMON_OPTIONS)
 ONLINE_OPTIONS  := $(if $(STEPS),--steps $(STEPS)) $(COMMON_OPTIONS)
 
@@ -41,7 +41,7 @@ iterate: $(READY) ## the main job: play, convert, train, NUM_ITERATIONS times
 online: $(READY) ## play and train in one process, STEPS times: each update on fresh games
 	$(BIN)/selfplay train-online $(ONLINE_OPTIONS) $(ARGS)
 
-generate: $(READY) ## play games (options in ARGS)
+generate: $(READY) ## play episodes (options in ARGS)
 	$(BIN)/selfplay generate $(ARGS)
 
 convert: $(READY) ## games to parquet (options in ARGS)
@@ -59,7 +59,7 @@ crossplay: $(READY) ## every player with every other (players and options in ARG
 report: $(READY) ## one HTML file to look at a run (folder and options in ARGS)
 	$(BIN)/selfplay report $(ARGS)
 
-show: $(READY) ## read a game in the terminal (file and options in ARGS)
+show: $(READY) ## read a episode in the terminal (file and options in ARGS)
 	$(BIN)/selfplay show $(ARGS)
 
 browser: ## Chromium for the tests of the report, if there is none

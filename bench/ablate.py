@@ -33,8 +33,9 @@ SEED = 1
 
 
 @dataclass
-class OnePlayGroups(Loop):
-    """Groups that hold the two rows of one play: each row counts as a play of its own, so that verl groups the two."""
+class OneEpisodeGroups(Loop):
+    """Groups that hold the two rows of one episode: each row counts as an episode of its own, so that verl groups the
+    two."""
 
     def _convert(self, number: int, checkpoint: str) -> dict[str, Any]:
         figures = super()._convert(number, checkpoint)
@@ -42,8 +43,8 @@ class OnePlayGroups(Loop):
         table = pq.read_table(path)
         rows = table.column("extra_info").to_pylist()
         for row in rows:
-            row["index"] = row["index"] * row["plays_per_state"] + row["play"]
-            row |= {"play": row["player_index"], "plays_per_state": 2}
+            row["index"] = row["index"] * row["episodes_per_state"] + row["episode"]
+            row |= {"episode": row["seat"], "episodes_per_state": 2}
         field = table.schema.field("extra_info")
         column = table.schema.get_field_index("extra_info")
         pq.write_table(table.set_column(column, field, pa.array(rows, field.type)), path)
@@ -51,10 +52,10 @@ class OnePlayGroups(Loop):
 
 
 ARMS: dict[str, tuple[str, dict[str, Any], type[Loop]]] = {
-    "one_play_groups": (
-        "(a) groups hold one play's two rows",
+    "one_episode_groups": (
+        "(a) groups hold one episode's two rows",
         {"train.keep_zero_signal": True},
-        OnePlayGroups,
+        OneEpisodeGroups,
     ),
     "no_importance": ("(b) importance correction off", {"train.importance_threshold": 0}, Loop),
     "two_epochs": ("(c) two epochs", {"train.epochs": 2}, Loop),
@@ -65,9 +66,9 @@ ARMS: dict[str, tuple[str, dict[str, Any], type[Loop]]] = {
 def main(
     iterations: Annotated[int, typer.Option(min=1, help="Half of `make learn`'s.")] = 4,
     states: Annotated[int, typer.Option(min=2)] = 500,
-    plays: Annotated[int, typer.Option(min=1)] = 4,
+    episodes: Annotated[int, typer.Option(min=1)] = 4,
     learned: Annotated[Path, typer.Option(help="Where `make learn` worked.")] = Path("data/learn"),
-    work: Annotated[Path, typer.Option(help="Gets the runs and the plays.")] = Path("data/ablate"),
+    work: Annotated[Path, typer.Option(help="Gets the runs and the episodes.")] = Path("data/ablate"),
     output: Annotated[Path, typer.Option(help="Gets results.json and table.md.")] = Path("docs/results/ablate"),
 ) -> None:
     """Run all arms and print a table."""
@@ -85,7 +86,7 @@ def main(
         )
         run = run_iterate(arm, work / name, loop)
         checkpoints[name], labels[name] = run.checkpoint(iterations), label
-    totals = asyncio.run(evaluate_all(config, checkpoints, held_out, plays, work))
+    totals = asyncio.run(evaluate_all(config, checkpoints, held_out, episodes, work))
     rows = {name: _row(labels[name], totals[name], totals["before"], totals["full"]) for name in checkpoints}
     steps = {name: _steps(work / name) for name in ARMS}
     write_json(
@@ -108,12 +109,12 @@ def _same_set_up(config: Config, run: Path) -> dict[str, Any]:
 
 
 async def evaluate_all(
-    config: Config, checkpoints: dict[str, str], states: StateSet, plays: int, work: Path
+    config: Config, checkpoints: dict[str, str], states: StateSet, episodes: int, work: Path
 ) -> dict[str, dict[str, Totals]]:
     totals = {}
     async with Servers(config.engine, work) as servers:
         for name, checkpoint in checkpoints.items():
-            job = EvaluationJob(checkpoint, states, work / f"evaluation_{name}", plays=plays)
+            job = EvaluationJob(checkpoint, states, work / f"evaluation_{name}", episodes=episodes)
             await run_evaluate(config, job, servers)
             totals[name] = {mode: totals_of(config, job, mode) for mode in job.modes}
     return totals
@@ -137,7 +138,8 @@ def _steps(run: Path) -> list[int]:
 
 def _table(rows: dict[str, dict[str, Any]]) -> str:
     head = (
-        "| set-up | sampled reward | greedy reward | illegal a game | rise over the warm start | minus the default |\n"
+        "| set-up | sampled reward | greedy reward | illegal an episode | rise over the warm start | minus the "
+        "default |\n"
     )
     head += "|---|---|---|---|---|---|\n"
     lines = [

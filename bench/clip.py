@@ -37,8 +37,8 @@ def main(
     seeds: Annotated[int, typer.Option(min=1, help="Training seeds 1, 2, …")] = 3,
     iterations: Annotated[int, typer.Option(min=1)] = 4,
     states: Annotated[int, typer.Option(min=2, help="Held-out states.")] = 500,
-    plays: Annotated[int, typer.Option(min=1, help="Sampled plays of each state.")] = 2,
-    work: Annotated[Path, typer.Option(help="Gets the runs and the plays.")] = Path("data/ablate/clip"),
+    episodes: Annotated[int, typer.Option(min=1, help="Sampled episodes of each state.")] = 2,
+    work: Annotated[Path, typer.Option(help="Gets the runs and the episodes.")] = Path("data/ablate/clip"),
     out: Annotated[Path, typer.Option(help="Gets clip.json and clip.md.")] = Path("docs/results/ablate"),
 ) -> None:
     """Train all arms with all seeds and print a table."""
@@ -52,7 +52,7 @@ def main(
             checkpoints[name] = run.checkpoint(iterations)
             clipped[name] = _clipped_share([run.iteration(n) / "metrics.jsonl" for n in range(1, iterations + 1)])
     held_out = held_out_states(make_game(config.game), states, STATE_SEED)
-    totals = asyncio.run(evaluate_all(config, checkpoints, held_out, plays, work / f"after_{iterations}"))
+    totals = asyncio.run(evaluate_all(config, checkpoints, held_out, episodes, work / f"after_{iterations}"))
     rows = {arm: _row(arm, seeds, totals, clipped) for arm in chosen}
     facts = {
         "command": shlex.join(["python", "-m", "bench.clip", *sys.argv[1:]]),
@@ -60,7 +60,7 @@ def main(
         "seeds": seeds,
         "states": states,
     }
-    write_json(out / "clip.json", facts | {"plays": plays, "rows": rows})
+    write_json(out / "clip.json", facts | {"episodes": episodes, "rows": rows})
     table = _table(rows)
     (out / "clip.md").write_text(table)
     print(table)
@@ -101,7 +101,7 @@ def _row(arm: str, seeds: int, totals: dict[str, dict[str, Totals]], clipped: di
 def _table(rows: dict[str, dict[str, Any]]) -> str:
     head = (
         "| set-up | tokens clipped | sampled reward | rise over the warm start | minus the default | by seed | greedy "
-        "minus the default | illegal a game |\n|---|---|---|---|---|---|---|---|\n"
+        "minus the default | illegal an episode |\n|---|---|---|---|---|---|---|---|\n"
     )
     return head + "".join(
         f"| {row['label']} | {row['clipped']:.2%} | {in_brackets(row['sampled'])} | "

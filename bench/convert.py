@@ -1,4 +1,4 @@
-"""How fast `convert` is, and that its memory does not grow with the number of plays."""
+"""How fast `convert` is, and that its memory does not grow with the number of episodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.convert.run import run_convert
-from selfplay_pipeline.generate.job import generate_games
+from selfplay_pipeline.generate.job import generate_episodes
 
 SIZES = (1_000, 100_000)
 
@@ -24,26 +24,26 @@ def run() -> dict[str, Any]:
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         real = Path(folder) / "real.jsonl"
-        asyncio.run(generate_games(load_config("tiny", {"generate.num_games": 256}), real))
-        for plays in SIZES:
-            games = Path(folder) / f"{plays}.jsonl"
-            repeat([json.loads(line) for line in real.read_text().splitlines()], games, plays)
+        asyncio.run(generate_episodes(load_config("tiny", {"generate.num_episodes": 256}), real))
+        for episodes in SIZES:
+            games = Path(folder) / f"{episodes}.jsonl"
+            repeat([json.loads(line) for line in real.read_text().splitlines()], games, episodes)
             command = [sys.executable, "-m", "bench.convert", str(games)]
-            result[f"{plays}_plays"] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+            result[f"{episodes}_episodes"] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
             games.unlink()
-    small, large = (result[f"{plays}_plays"]["peak_mb"] for plays in SIZES)
+    small, large = (result[f"{episodes}_episodes"]["peak_mb"] for episodes in SIZES)
     return result | {"peak_mb_more": round(large - small, 1)}
 
 
-def repeat(lines: Sequence[dict[str, Any]], games: Path, plays: int) -> None:
-    """Write as many plays as asked, all from `lines`; each repetition gets group numbers of its own."""
+def repeat(lines: Sequence[dict[str, Any]], games: Path, episodes: int) -> None:
+    """Write as many episodes as asked, all from `lines`; each repetition gets group numbers of its own."""
     groups = 1 + max(line["group_index"] for line in lines)
     with games.open("w") as file:
-        for number in range(plays):
+        for number in range(episodes):
             line = lines[number % len(lines)]
             group = line["group_index"] + groups * (number // len(lines))
-            game_id = f"s0-g{group:06d}-p{line['play']}"
-            file.write(json.dumps(line | {"group_index": group, "game_id": game_id}) + "\n")
+            episode_id = f"s0-g{group:06d}-p{line['episode']}"
+            file.write(json.dumps(line | {"group_index": group, "episode_id": episode_id}) + "\n")
 
 
 def peak_mb() -> float:

@@ -43,7 +43,7 @@ CROSSPLAY_STATES = 250
 STATE_SEED = 1
 """The set-up was tuned on held-out states of seed 0."""
 MOST_ILLEGAL = 0.01
-"""Rise of illegal actions a game that its interval must exclude."""
+"""Rise of illegal actions an episode that its interval must exclude."""
 NOT_SHOWN = f"that the policy learned to cooperate by talking: {MatchingGame.about_lines}"
 
 
@@ -56,7 +56,7 @@ class Plan:
     seeds: int
     iterations: int
     states: StateSet
-    plays: int
+    episodes: int
 
     def run_dir(self, seed: int) -> Path:
         return self.work / f"seed_{seed}"
@@ -69,8 +69,8 @@ class Plan:
         """One evaluation; muted ones play half as often."""
         config = self.config.model_copy(update={"game": self.config.game.model_copy(update={"mute": mute})})
         folder = self.work / f"evaluation_{name}{'_mute' if mute else ''}"
-        plays = self.plays // 2 if mute else self.plays
-        return config, EvaluationJob(checkpoint, self.states, folder, plays=plays, greedy=not mute)
+        episodes = self.episodes // 2 if mute else self.episodes
+        return config, EvaluationJob(checkpoint, self.states, folder, episodes=episodes, greedy=not mute)
 
     def totals(self, name: str, checkpoint: str, mode: Mode, *, mute: bool = False) -> Totals:
         return totals_of(*self.job(name, checkpoint, mute=mute), mode)
@@ -82,8 +82,8 @@ def main(
     config: Annotated[str, typer.Option(help="YAML file or built-in name.")] = "tiny",
     model: Annotated[str | None, typer.Option(help="The warm start [default: the configuration's].")] = None,
     states: Annotated[int, typer.Option(min=2, help="Held-out states.")] = 500,
-    plays: Annotated[int, typer.Option(min=2, help="Sampled plays of each state.")] = 4,
-    work: Annotated[Path, typer.Option(help="Gets the runs and the plays.")] = Path("data/learn"),
+    episodes: Annotated[int, typer.Option(min=2, help="Sampled episodes of each state.")] = 4,
+    work: Annotated[Path, typer.Option(help="Gets the runs and the episodes.")] = Path("data/learn"),
     output: Annotated[Path, typer.Option(help="Gets results.json and the plot.")] = Path("docs/results/learn"),
 ) -> None:
     """Train with several seeds and say whether held-out reward rose; exit status 1 if that was not shown.
@@ -92,7 +92,7 @@ def main(
     """
     settings = load_config(config, {"model": model, "iterate.num_iterations": iterations})
     held_out = held_out_states(make_game(settings.game), states, STATE_SEED)
-    plan = Plan(settings, work, seeds, iterations, held_out, plays)
+    plan = Plan(settings, work, seeds, iterations, held_out, episodes)
     seconds = {seed: _train(plan, seed) for seed in range(1, seeds + 1)}
     asyncio.run(_evaluate(plan))
     results = _results(plan, seconds)
@@ -156,7 +156,7 @@ def _results(plan: Plan, seconds: dict[int, float]) -> dict[str, Any]:
         "command": shlex.join(["python", "-m", "bench.learn", *sys.argv[1:]]),
         "config": plan.config.model_dump(mode="json", exclude={"engine", "seed"}),
         "states": plan.states.name,
-        "plays": plan.plays,
+        "episodes": plan.episodes,
         "references": _dump(references(game, plan.states)),
         "before": {mode: _dump(totals.intervals()) for mode, totals in before.items()},
         "cost_of_muting_before": _dump(contrast([(1, before["sampled"]), (-1, muted_before)])),

@@ -35,7 +35,7 @@ def main(
     print(json.dumps({"corpus": "full proposals"} | read_corpus(show)))
     print(json.dumps({"corpus": "hostile turns"} | read_hostile(show)))
     if games:
-        print(json.dumps({"corpus": games.name} | read_games(games, show)))
+        print(json.dumps({"corpus": games.name} | read_episodes(games, show)))
 
 
 def outcome(text: str, board: Board) -> tuple[str, tuple[tuple[int, int], ...] | None]:
@@ -82,7 +82,7 @@ def read_hostile(show: bool) -> dict[str, object]:
     return {"turns": len(turns), "right": right, "wrong": len(turns) - right}
 
 
-def read_games(folder: Path, show: bool) -> dict[str, object]:
+def read_episodes(folder: Path, show: bool) -> dict[str, object]:
     """Turns by action, and how many of those with every name in them as a proposal has are read as one."""
     board = Board(PAPERS[:8], REVIEWERS[:8])
     files = sorted(folder.glob("*.json"))

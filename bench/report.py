@@ -1,4 +1,4 @@
-"""How long a report on 10,000 plays takes, how much memory, and how large the page is."""
+"""How long a report on 10,000 episodes takes, how much memory, and how large the page is."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 
 from bench.convert import peak_mb, repeat
 from selfplay_pipeline.config import load_config
-from selfplay_pipeline.generate.job import generate_games
+from selfplay_pipeline.generate.job import generate_episodes
 from selfplay_pipeline.report.run import scan_all, write_page
 from selfplay_pipeline.report.sources import discover
 
-PLAYS = 10_000
+EPISODES = 10_000
 LONGER = 25
 """How much longer trajectories of a large model are made, to be of its size: about 1,500 tokens."""
 
@@ -27,10 +27,10 @@ def run() -> dict[str, Any]:
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         real = Path(folder) / "real.jsonl"
-        asyncio.run(generate_games(load_config("tiny", {"generate.num_games": 256}), real))
+        asyncio.run(generate_episodes(load_config("tiny", {"generate.num_episodes": 256}), real))
         for name, longer in (("tiny", 1), ("long", LONGER)):
             games = Path(folder) / f"{name}.jsonl"
-            repeat(_stretched(real, longer), games, PLAYS)
+            repeat(_stretched(real, longer), games, EPISODES)
             command = [sys.executable, "-m", "bench.report", str(games)]
             result[name] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout.splitlines()[-1])
             games.unlink()
@@ -38,13 +38,13 @@ def run() -> dict[str, Any]:
 
 
 def _stretched(real: Path, times: int) -> list[dict[str, Any]]:
-    """Real plays; the trajectories' responses are repeated."""
-    plays = [json.loads(line) for line in real.read_text().splitlines()]
-    for play in plays:
-        for trajectory in play["trajectories"]:
+    """Real episodes; the trajectories' responses are repeated."""
+    episodes = [json.loads(line) for line in real.read_text().splitlines()]
+    for episode in episodes:
+        for trajectory in episode["trajectories"]:
             for name in ("response_ids", "response_mask", "response_logprobs"):
                 trajectory[name] = trajectory[name] * times
-    return plays
+    return episodes
 
 
 def _report(games: Path) -> None:

@@ -1,8 +1,9 @@
 """Does self-play keep the server as busy as it can be, and does the server compute nothing twice?
 
 One server, two measurements in turns: our own self-play, and a thin client that sends the recorded requests again as
-fast as the server answers, with the same number of plays at a time. A play's next request is its last one, what the
-server sampled to it (as many tokens as were recorded), and the recorded observation: lengths and cache are the same.
+fast as the server answers, with the same number of episodes at a time. An episode's next request is its last one, what
+the server sampled to it (as many tokens as were recorded), and the recorded observation: lengths and cache are the
+same.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.engines.open import open_engine
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.types import Completion, SamplingParams
-from selfplay_pipeline.generate.job import generate_games
+from selfplay_pipeline.generate.job import generate_episodes
 from selfplay_pipeline.servers import Servers
 
 ROUNDS = 3
@@ -42,15 +43,15 @@ class Call:
 
 @dataclass
 class RecordingEngine:
-    """Passes requests on to a server and keeps them, by play."""
+    """Passes requests on to a server and keeps them, by episode."""
 
     engine: SGLangEngine
-    plays: dict[str, list[tuple[str, Call]]] = field(default_factory=dict)
+    episodes: dict[str, list[tuple[str, Call]]] = field(default_factory=dict)
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str = "") -> Completion:
         completion = await self.engine.generate(prompt_ids, params, session=session)
-        play = session.rpartition("-")[0]
-        self.plays.setdefault(play, []).append((session, Call(list(prompt_ids), completion)))
+        episode = session.rpartition("-")[0]
+        self.episodes.setdefault(episode, []).append((session, Call(list(prompt_ids), completion)))
         return completion
 
     async def reload(self, checkpoint: Path) -> None:
@@ -60,7 +61,7 @@ class RecordingEngine:
 
 
 def run() -> dict[str, Any]:
-    config = load_config("tiny", {"generate.num_games": 768})
+    config = load_config("tiny", {"generate.num_episodes": 768})
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(_measure(config, Path(folder)))
 
@@ -73,9 +74,9 @@ async def _measure(config: Config, folder: Path) -> dict[str, Any]:
         for number in range(ROUNDS):
             await _flush(engine)
             recorder, seconds = await _selfplay(config, engine, folder / f"games_{number}.jsonl")
-            calls = list(recorder.plays.values())
+            calls = list(recorder.episodes.values())
             recorded += calls
-            tokens = sum(len(call.completion.token_ids) for play in calls for _, call in play)
+            tokens = sum(len(call.completion.token_ids) for episode in calls for _, call in episode)
             selfplay[0], selfplay[1] = selfplay[0] + tokens, selfplay[1] + seconds
             await _flush(engine)
             seconds = await _replay(config, engine.urls[0], calls)
@@ -85,7 +86,7 @@ async def _measure(config: Config, folder: Path) -> dict[str, Any]:
         "selfplay_tokens_per_second": round(own),
         "replay_tokens_per_second": round(thin),
         "selfplay_over_replay": round(own / thin, 3),
-        "plays": len(recorded),
+        "episodes": len(recorded),
         "max_concurrency": config.generate.max_concurrency,
         **_prefill(recorded),
     }
@@ -94,7 +95,7 @@ async def _measure(config: Config, folder: Path) -> dict[str, Any]:
 async def _selfplay(config: Config, engine: SGLangEngine, output: Path) -> tuple[RecordingEngine, float]:
     recorder, servers = RecordingEngine(engine), Servers(config.engine, output.parent)
     servers.policy.engine, servers.policy.serving = recorder, str(config.model)
-    summary = await generate_games(config, output, servers=servers)
+    summary = await generate_episodes(config, output, servers=servers)
     return recorder, summary.seconds
 
 
@@ -102,13 +103,13 @@ async def _flush(engine: SGLangEngine) -> None:
     await engine._post(engine.urls[0], "/flush_cache?timeout=60", {})
 
 
-async def _replay(config: Config, url: str, plays: list[list[tuple[str, Call]]]) -> float:
-    waiting = iter(plays)
+async def _replay(config: Config, url: str, episodes: list[list[tuple[str, Call]]]) -> float:
+    waiting = iter(episodes)
 
     async def worker(http: aiohttp.ClientSession) -> None:
-        for play in waiting:
+        for episode in waiting:
             streams: dict[str, tuple[list[int], int]] = {}
-            for player, call in play:
+            for player, call in episode:
                 tokens, end = streams.get(player, ([], 0))
                 prompt = tokens + call.prompt[end:]
                 sampling = {
@@ -128,17 +129,17 @@ async def _replay(config: Config, url: str, plays: list[list[tuple[str, Call]]])
     return time.monotonic() - started
 
 
-def _prefill(plays: list[list[tuple[str, Call]]]) -> dict[str, Any]:
+def _prefill(episodes: list[list[tuple[str, Call]]]) -> dict[str, Any]:
     """Prompt tokens that the server computed, over those that it had to.
 
     It had to compute a trajectory's first prompt and, at each later request, what came after the tokens of the last
-    one, and that one's last token, which was sampled but never run through the model. Plays of one state share their
+    one, and that one's last token, which was sampled but never run through the model. Episodes of one state share their
     first prompts, and later ones when the same was said, so both ratios can be below 1.
     """
     computed = needed = later_computed = later_needed = 0
-    for play in plays:
-        for player in {player for player, _ in play}:
-            calls = [call for owner, call in play if owner == player]
+    for episode in episodes:
+        for player in {player for player, _ in episode}:
+            calls = [call for owner, call in episode if owner == player]
             first, *later = (call.completion.prompt_tokens - call.completion.cached_tokens for call in calls)
             due = sum(len(call.prompt) - last.end + 1 for last, call in pairwise(calls))
             computed, needed = computed + first + sum(later), needed + len(calls[0].prompt) + due

@@ -38,7 +38,7 @@ def main(
     seeds: Annotated[int, typer.Option(min=1, help="Training seeds 1, 2, …")] = 2,
     iterations: Annotated[int, typer.Option(min=2)] = 10,
     states: Annotated[int, typer.Option(min=2, help="Held-out states.")] = 500,
-    work: Annotated[Path, typer.Option(help="Gets the runs and the plays.")] = Path("data/shy"),
+    work: Annotated[Path, typer.Option(help="Gets the runs and the episodes.")] = Path("data/shy"),
     output: Annotated[Path, typer.Option(help="Gets results.json, and the analysis of each seed.")] = Path(
         "docs/results/shy"
     ),
@@ -65,7 +65,7 @@ def main(
 
 async def _compare(config: Config, states: StateSet, work: Path, seed: int, trained: str) -> dict[str, Any]:
     """Figures of the warm start and of the last checkpoint opposite the shy partner, and their differences."""
-    partner = config.iterate.opponent
+    partner = config.iterate.partner
     before = EvaluationJob(str(config.model), states, work / "evaluation_before", partner, first_only=True)
     after = EvaluationJob(trained, states, work / f"evaluation_seed_{seed}", partner, first_only=True)
     async with Servers(config.engine, work) as servers:

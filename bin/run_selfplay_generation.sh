@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Play games of a policy against itself.
+# Play episodes of a policy against itself.
 #   MODEL_NAME    folder or hub name (default: Qwen/Qwen2.5-7B-Instruct with a GPU, else data/tiny_model)
-#   NUM_GAMES     dialogues, rounded up to whole groups of 8 plays (100 become 104); a dialogue gives two rows
-#   MAX_LENGTH    turns of a play      TEMPERATURE  of sampling      EXP_NAME  names the output folder
+#   NUM_GAMES     dialogues, rounded up to whole groups of 8 episodes (100 become 104); a dialogue gives two rows
+#   MAX_LENGTH    turns of an episode      TEMPERATURE  of sampling      EXP_NAME  names the output folder
 # CUDA_VISIBLE_DEVICES is respected. Further arguments go to `selfplay generate`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 make --silent setup >/dev/null # which would say how to call it by hand
 exec .venv/bin/selfplay generate \
   ${MODEL_NAME:+--model "$MODEL_NAME"} \
-  --num-games "${NUM_GAMES:-100}" \
+  --num-episodes "${NUM_GAMES:-100}" \
   --max-length "${MAX_LENGTH:-100}" \
   --temperature "${TEMPERATURE:-0.7}" \
   --output "data/${EXP_NAME:-selfplay_gen}/selfplay_games.jsonl" "$@"

@@ -10,5 +10,5 @@ make --silent setup >/dev/null # which would say how to call it by hand
 exec .venv/bin/selfplay iterate \
   ${INITIAL_MODEL:+--model "$INITIAL_MODEL"} \
   --num-iterations "${NUM_ITERATIONS:-3}" \
-  --num-games "${GAMES_PER_ITER:-100}" \
+  --num-episodes "${GAMES_PER_ITER:-100}" \
   --epochs "${EPOCHS_PER_ITER:-2}" "$@"

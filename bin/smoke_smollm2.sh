@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A real language model through the whole pipeline on a CPU: SmolLM2-135M-Instruct plays 4 states × 2 plays on 2×2
+# A real language model through the whole pipeline on a CPU: SmolLM2-135M-Instruct plays 4 states × 2 episodes on 2×2
 # boards, and is trained one step with the KL term on. Further arguments go to `selfplay iterate`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 before, after = (load_file(f"{folder}/model.safetensors") for folder in (sys.argv[1], sys.argv[2] + "/checkpoint"))
 changed = sum(not before[name].equal(after[name]) for name in before)
 figures = json.load(open(sys.argv[2] + "/selfplay_games.summary.json"))
-turns, illegal = figures["turns_per_game"] * figures["plays"], figures["illegal_actions"]
+turns, illegal = figures["turns_per_episode"] * figures["episodes"], figures["illegal_actions"]
 print(f"weights changed: {changed} of {len(before)} tensors; legal actions: {1 - illegal / turns:.1%} of {turns:.0f}")
 assert changed, "training changed no weight"
 PY

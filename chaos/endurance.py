@@ -103,7 +103,7 @@ def play(games: int, folder: Path) -> tuple[Ended, list[Sample], int, list[str]]
         began = time.monotonic()
         running = place.start(
             "generate", "--config", "tiny", "--player0", "own-view", "--player1", "sharing",
-            "--num-games", str(games), "--output", str(output),
+            "--num-episodes", str(games), "--output", str(output),
         )  # fmt: skip
         process = psutil.Process(running.process.pid)
         while running.alive:
@@ -113,7 +113,7 @@ def play(games: int, folder: Path) -> tuple[Ended, list[Sample], int, list[str]]
         ended = running.ended()
         left = place.left()
     with output.open("rb") as file:
-        episodes = {line.split(b'"game_id":"', 1)[1].split(b'"', 1)[0] for line in file}
+        episodes = {line.split(b'"episode_id":"', 1)[1].split(b'"', 1)[0] for line in file}
     return ended, samples, len(episodes), left
 
 

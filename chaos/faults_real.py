@@ -20,8 +20,8 @@ from chaos.scenes import SERVED, SHORT, Command, Scene, configured, disturbed
 from chaos.traces import fingerprint
 
 PATIENCE = 420.0
-GAMES, PLAYS, EPOCHS = 96, 4, 2
-IDS = [f"s0-g{group:06d}-p{play}" for group in range(GAMES // PLAYS) for play in range(PLAYS)]
+GAMES, EPISODES, EPOCHS = 96, 4, 2
+IDS = [f"s0-g{group:06d}-p{episode}" for group in range(GAMES // EPISODES) for episode in range(EPISODES)]
 TRAIN = {"epochs": EPOCHS, "train_batch_size": 16, "micro_batch_size": 16, "save_every": 1, "keep_zero_signal": True,
          "loggers": ["console"], "kl_coef": 0.0}  # fmt: skip
 
@@ -42,7 +42,7 @@ def signal_all(processes: Sequence[psutil.Process], number: Signals) -> None:
 LAUNCHED = Command(
     lambda: (
         "generate", "--config",
-        str(configured(generate={"num_games": GAMES, "plays_per_state": PLAYS, "max_concurrency": 2})),
+        str(configured(generate={"num_episodes": GAMES, "episodes_per_state": EPISODES, "max_concurrency": 2})),
     ),
     contents=False, patience=PATIENCE,
 )  # fmt: skip
@@ -117,7 +117,7 @@ def _all_played(scene: Scene) -> list[str]:
 
 
 ROWS = Command(lambda: ("convert", str(SERVED.made), "--config", "tiny"), output="out")
-"""Rows of games that were played with the fake server."""
+"""Rows of episodes that were played with the fake server."""
 TRAINING = Command(
     lambda: ("train", str(ROWS.made / "train.parquet"), "--config", str(configured(train=TRAIN))),
     output="out",
@@ -212,5 +212,5 @@ def _loops() -> list[Case]:
 
 
 def _looped(scene: Scene) -> list[str]:
-    ids = [f"s0-g{group:06d}-p{play}" for group in range(12) for play in range(4)]
+    ids = [f"s0-g{group:06d}-p{episode}" for group in range(12) for episode in range(4)]
     return problems_of_run(scene.output, 1, ids, EPOCHS)

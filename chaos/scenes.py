@@ -214,10 +214,10 @@ def dice(seed: int, name: str) -> random.Random:
 
 
 SCRIPTED = Command(
-    lambda: ("generate", "--config", "tiny", "--player0", "own-view", "--player1", "sharing", "--num-games", "3000")
+    lambda: ("generate", "--config", "tiny", "--player0", "own-view", "--player1", "sharing", "--num-episodes", "3000")
 )
 """Some seconds of play that need no server."""
-SHORT = {"num_games": 48, "plays_per_state": 4, "max_concurrency": 8, "max_failures": 4}
+SHORT = {"num_episodes": 48, "episodes_per_state": 4, "max_concurrency": 8, "max_failures": 4}
 
 
 def _served(**generate: int) -> Command:
@@ -232,13 +232,13 @@ SERVED = _served()
 """192 requests of a policy to a server, eight at a time; gives up after five lost episodes."""
 PATIENT = _served(max_failures=1000)
 """The same, but it goes on whatever is lost."""
-LONG = _served(num_games=2000)
+LONG = _served(num_episodes=2000)
 """Games enough that to convert them takes a while."""
 
 
 CONVERT = Command(lambda: ("convert", str(LONG.made), "--config", "tiny", "--val-fraction", "0.2"), output="out")
 EVALUATE = Command(
-    lambda: ("evaluate", "sharing", "--config", "tiny", "--opponent", "own-view", "--num-states", "200"), output="out"
+    lambda: ("evaluate", "sharing", "--config", "tiny", "--partner", "own-view", "--num-states", "200"), output="out"
 )
 CROSSPLAY = Command(
     lambda: ("crossplay", "sharing", "own-view", "--config", "tiny", "--num-states", "100"), output="out"

@@ -34,10 +34,10 @@ from chaos.runs import problems_of_run
 from selfplay_pipeline.engines.sglang_server import ServerSpec
 from selfplay_pipeline.processes import spawn
 
-EPOCHS, GAMES, PLAYS = 2, 64, 4
+EPOCHS, GAMES, EPISODES = 2, 64, 4
 CONFIG = {
     "base": "tiny",
-    "generate": {"num_games": GAMES, "plays_per_state": PLAYS, "temperature": 1.0, "max_concurrency": 4},
+    "generate": {"num_episodes": GAMES, "episodes_per_state": EPISODES, "temperature": 1.0, "max_concurrency": 4},
     "convert": {"val_fraction": 0.2},
     "train": {"epochs": EPOCHS, "train_batch_size": 64, "micro_batch_size": 16, "save_every": 1,
               "keep_zero_signal": True, "kl_coef": 0.0, "loggers": ["console"]},
@@ -225,7 +225,7 @@ class Disturbed:
 
 def ids(seed: int) -> list[str]:
     """The episodes of an undisturbed run."""
-    return [f"s{seed}-g{group:06d}-p{play}" for group in range(GAMES // PLAYS) for play in range(PLAYS)]
+    return [f"s{seed}-g{group:06d}-p{episode}" for group in range(GAMES // EPISODES) for episode in range(EPISODES)]
 
 
 def disturbed_run(

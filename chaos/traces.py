@@ -45,11 +45,13 @@ def _episode(line: bytes, contents: bool) -> str:
         episode = json.loads(line, parse_constant=_refuse)
     except ValueError:
         return f"unreadable: {line[:40]!r}"
-    if not line.endswith(b"\n") or not isinstance(episode, dict) or "game_id" not in episode:
+    if not line.endswith(b"\n") or not isinstance(episode, dict) or "episode_id" not in episode:
         return f"unreadable: {line[:40]!r}"
     if episode["outcome"]["status"] == "engine_failure":
-        return f"{episode['game_id']} lost to an engine failure"
-    return f"{episode['game_id']} {hashlib.sha256(line).hexdigest()[:12]}" if contents else str(episode["game_id"])
+        return f"{episode['episode_id']} lost to an engine failure"
+    return (
+        f"{episode['episode_id']} {hashlib.sha256(line).hexdigest()[:12]}" if contents else str(episode["episode_id"])
+    )
 
 
 def _refuse(name: str) -> float:

@@ -77,9 +77,9 @@ class EngineConfig(Section):
 class GenerateConfig(Section):
     """How many episodes are played, and how the policy samples."""
 
-    num_games: Annotated[int, Field(ge=1), Identity("generate", "iterate")] = 100
+    num_episodes: Annotated[int, Field(ge=1), Identity("generate", "iterate")] = 100
     """Episodes to play, rounded up to whole groups; where both seats are the policy's, 100 episodes give 200 rows."""
-    plays_per_state: Annotated[int, Field(ge=1), Identity("generate", "iterate")] = 8
+    episodes_per_state: Annotated[int, Field(ge=1), Identity("generate", "iterate")] = 8
     """G: episodes of one state, which form one group."""
     temperature: Annotated[float, Field(ge=0)] = 0.7
     """Sampling temperature; 0 plays greedily, and such episodes cannot be trained on."""
@@ -115,7 +115,7 @@ class EvaluateConfig(Section):
 
     num_states: Annotated[int, Field(ge=2), FREE] = 500
     """Held-out states to play."""
-    plays: Annotated[int, Field(ge=1), FREE] = 2
+    episodes: Annotated[int, Field(ge=1), FREE] = 2
     """Sampled episodes of each state; with another player as partner, of each seating."""
     state_seed: Annotated[int, Field(ge=0), Identity("iterate")] = 0
     """Seeds the held-out states; apart from `seed`, so that runs of all seeds are measured on the same states."""
@@ -126,7 +126,7 @@ class IterateConfig(Section):
 
     num_iterations: Annotated[int, Field(ge=1), FREE] = 3
     """Rounds of generate, convert and train."""
-    opponent: str = "self"
+    partner: str = "self"
     """The policy's partner: `self`, or a player who is not trained: a script, `chat`, or another checkpoint.
 
     With another player as partner the policy holds seat 0 alone. `selfplay generate --help` names the scripts; `chat`
@@ -185,7 +185,7 @@ def load_config(
 
     Args:
         source: a YAML file, a built-in name, or None to choose by hardware and model.
-        overrides: dotted keys (`generate.num_games`) to values; None means not given.
+        overrides: dotted keys (`generate.num_episodes`) to values; None means not given.
         tell: takes one line that says what the configuration builds on, and why.
         options: the options of the command line that give overrides, by their keys; for messages.
 
@@ -222,7 +222,7 @@ def load_config(
         where = f"{options[key]}, the option for {key}" if key in options else f"option for {key}"
         raise UserError(f"{where if key in given else file.where(path)}: {what}") from None
     config.model = shipped(config.model or (GPU_MODEL if gpu_visible() else TINY_MODEL))
-    config.iterate.opponent = shipped(config.iterate.opponent)
+    config.iterate.partner = shipped(config.iterate.partner)
     tell(f"configuration: {said}")
     return config
 

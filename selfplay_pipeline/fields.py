@@ -26,7 +26,7 @@ class Key:
     """One key.
 
     Attributes:
-        name: with its section, such as `generate.num_games`.
+        name: with its section, such as `generate.num_episodes`.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Key:
 
     @property
     def option(self) -> str:
-        """The option that gives it, such as `--num-games`."""
+        """The option that gives it, such as `--num-episodes`."""
         named = [mark.name for mark in self.field.metadata if isinstance(mark, Option)]
         return named[0] if named else "--" + self.name.rpartition(".")[2].replace("_", "-")
 

@@ -17,7 +17,7 @@ HOLDS = {
     "games": "game states of `selfplay games`",
     "train-online": "a training of `selfplay train-online`",
     "evaluate": "an evaluation of `selfplay evaluate`",
-    "crossplay": "plays of `selfplay crossplay`",
+    "crossplay": "episodes of `selfplay crossplay`",
     "model": "a model",
 }
 """What commands leave in a folder."""

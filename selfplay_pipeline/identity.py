@@ -24,7 +24,7 @@ KNOWN = frozenset(key.name for key in keys(Config))
 """All keys of the configuration."""
 PLAYED = {
     "model": "policy.checkpoint", "engine.kind": "policy.engine", "engine.context_length": "context_length",
-    "generate.num_games": "num_groups", "generate.plays_per_state": "plays_per_state",
+    "generate.num_episodes": "num_groups", "generate.episodes_per_state": "episodes_per_state",
     "generate.temperature": "policy.temperature", "generate.max_new_tokens": "policy.max_new_tokens",
     "generate.thinking": "policy.thinking",
 }  # fmt: skip
@@ -112,9 +112,9 @@ def _decides(field: FieldInfo, command: str) -> bool:
 
 def _by_keys(record: Mapping[str, Any]) -> dict[str, Any]:
     """A record by the keys of the configuration; a number of groups is given as that of the games in them."""
-    groups, plays = record.get("num_groups"), record.get("plays_per_state")
-    if isinstance(groups, int) and isinstance(plays, int):
-        record = {**record, "num_groups": groups * plays}
+    groups, episodes = record.get("num_groups"), record.get("episodes_per_state")
+    if isinstance(groups, int) and isinstance(episodes, int):
+        record = {**record, "num_groups": groups * episodes}
     return {KEYS.get(name, name): value for name, value in record.items()}
 
 

@@ -66,7 +66,7 @@ class Servers:
         if two:
             config = config.model_copy(update={"memory_fraction": config.memory_fraction / 2})
         self.policy = PolicyServer(config, folder / "server.log")
-        self.opponent = PolicyServer(config, folder / "opponent_server.log")
+        self.partner = PolicyServer(config, folder / "partner_server.log")
         self._chat: ChatClient | None = None
 
     def chat(self, config: PartnerConfig) -> ChatClient:
@@ -90,7 +90,7 @@ class Servers:
     async def stop(self) -> None:
         """End the engines that were started; they are started again when needed."""
         try:
-            await self.opponent.stop()
+            await self.partner.stop()
         finally:
             await self.policy.stop()
         if self._chat is not None:

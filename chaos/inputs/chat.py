@@ -13,7 +13,7 @@ from chaos.inputs.good import Good
 
 KIND = "chat partner"
 COMMAND = (
-    "generate", "--config", "own.yaml", "--player0", "random", "--player1", "chat", "--num-games", "8",
+    "generate", "--config", "own.yaml", "--player0", "random", "--player1", "chat", "--num-episodes", "8",
     "--output", "out/games.jsonl",
 )  # fmt: skip
 CLOSED = "http://127.0.0.1:9/v1"
@@ -58,7 +58,7 @@ def inputs(rng: Random) -> Iterator[Input]:
     }
     for name, key in keys.items():
         yield Input(KIND, f"key {name}", COMMAND, r"OPENAI_API_KEY", configured(model="m"), {"OPENAI_API_KEY": key})
-    for iterate in (("iterate", "--dry-run", "--opponent", "chat"), ("evaluate", "chat", "--num-states", "2")):
+    for iterate in (("iterate", "--dry-run", "--partner", "chat"), ("evaluate", "chat", "--num-states", "2")):
         yield Input(KIND, f"{iterate[0]}, key missing", iterate, r"OPENAI_API_KEY", env={"OPENAI_API_KEY": ""})
     yield from _caches()
 

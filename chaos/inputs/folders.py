@@ -21,7 +21,7 @@ GENERATE = (
     "random",
     "--player1",
     "random",
-    "--num-games",
+    "--num-episodes",
     "16",
     "--output",
     "run/games.jsonl",

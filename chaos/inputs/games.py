@@ -38,12 +38,12 @@ READERS = {
 Row = dict[str, Any]
 
 TEMPLATE: Row = {
-    "schema_version": 1, "game_id": "s0", "group_index": 0, "play": 0, "seed": 0, "game": "matching",
+    "schema_version": 1, "episode_id": "s0", "group_index": 0, "episode": 0, "seed": 0, "game": "matching",
     "state": {"table": [[1]], "mask1": [[1]], "mask2": [[1]], "scale1": 1.0, "scale2": 1.0,
               "best_assignment_reward": 1, "papers": ["p"], "reviewers": ["r"]},
     "players": ["policy"],
-    "turns": [{"player": 0, "text": "t", "action": "message", "finish_reason": "stop"}],
-    "trajectories": [{"player_index": 0, "prompt_ids": [1], "response_ids": [1], "response_mask": [1],
+    "turns": [{"seat": 0, "text": "t", "action": "message", "finish_reason": "stop"}],
+    "trajectories": [{"seat": 0, "prompt_ids": [1], "response_ids": [1], "response_mask": [1],
                       "response_logprobs": [0.0], "messages": [{"role": "user", "content": "c"}],
                       "num_prompt_messages": 1}],
     "outcome": {"status": "agreed", "score": 1.0, "best": 1.0, "normalized_reward": 1.0, "proposal": [[0, 0]],
@@ -57,7 +57,7 @@ OPTIONAL = {("schema_version",), ("players",), ("state", "papers"), ("state", "r
 
 def ordered(good: Good) -> list[Row]:
     """Good games, those of a group together."""
-    return sorted(rows(good.games), key=lambda row: (row["group_index"], row["play"]))
+    return sorted(rows(good.games), key=lambda row: (row["group_index"], row["episode"]))
 
 
 def line_changed(change: Callable[[Row], Row | str | bytes]) -> Prepare:
@@ -101,10 +101,10 @@ def _ranges() -> Iterator[Input]:
         (("game",), "unknown", "chess"),
         (("group_index",), "negative", -1),
         (("group_index",), "beyond 64 bits", 2**70),
-        (("play",), "negative", -1),
-        (("play",), "beyond 64 bits", 2**70),
-        (("turns", 0, "player"), "negative", -1),
-        (("turns", 0, "player"), "a third", 2),
+        (("episode",), "negative", -1),
+        (("episode",), "beyond 64 bits", 2**70),
+        (("turns", 0, "seat"), "negative", -1),
+        (("turns", 0, "seat"), "a third", 2),
         (("turns", 0, "action"), "unknown", "sing"),
         (("outcome", "status"), "unknown", "won"),
         (("outcome", "score"), "not a number", nan),
@@ -145,8 +145,8 @@ def _files() -> Iterator[Input]:
         "a number": lambda row: "7",
         "nothing": lambda row: "null",
         "no JSON": lambda row: "not JSON \x1b[31m",
-        "not UTF-8": lambda row: json.dumps(row).encode().replace(b'"game_id": "', b'"game_id": "\xff\xfe'),
-        "a surrogate": lambda row: json.dumps({**row, "game_id": "\ud800"}),
+        "not UTF-8": lambda row: json.dumps(row).encode().replace(b'"episode_id": "', b'"episode_id": "\xff\xfe'),
+        "a surrogate": lambda row: json.dumps({**row, "episode_id": "\ud800"}),
         "with a byte-order mark": lambda row: b"\xef\xbb\xbf" + json.dumps(row).encode(),
         "deep": lambda row: json.dumps(row)[:-1] + ', "state": ' + "[" * 50_000 + "]" * 50_000 + "}",
         "NUL bytes": lambda row: b"\x00" * 500,
@@ -202,9 +202,9 @@ def _impossible() -> Iterator[Input]:
         "no message of the prompt": lambda row: changed(row, (*seat, "num_prompt_messages"), 0),
         "more messages of the prompt than there are": lambda row: changed(row, (*seat, "num_prompt_messages"), 99),
         "negative messages of the prompt": lambda row: changed(row, (*seat, "num_prompt_messages"), -1),
-        "seat negative": lambda row: changed(row, (*seat, "player_index"), -1),
-        "seat of a third": lambda row: changed(row, (*seat, "player_index"), 2),
-        "one seat twice": lambda row: changed(row, (*seat, "player_index"), 1),
+        "seat negative": lambda row: changed(row, (*seat, "seat"), -1),
+        "seat of a third": lambda row: changed(row, (*seat, "seat"), 2),
+        "one seat twice": lambda row: changed(row, (*seat, "seat"), 1),
         "trajectory twice": lambda row: {**row, "trajectories": [row["trajectories"][0]] * 2},
         "trajectory of a seat that was not the policy's": lambda row: {**row, "players": ["policy", "random"]},
         "mask without a token of one's own": masked,
@@ -230,11 +230,11 @@ def _impossible() -> Iterator[Input]:
     def singles(folder: Path, good: Good) -> None:
         write_rows(folder / FILE, ordered(good)[::2])
 
-    yield Input(ROWS, "convert, a play twice", READERS["convert"], r"bad\.jsonl", repeated)
+    yield Input(ROWS, "convert, an episode twice", READERS["convert"], r"bad\.jsonl", repeated)
     yield Input(
         ROWS, "convert, a group of two states", READERS["convert"], rf"bad\.jsonl:[{LINE}{LINE + 1}]", of_two_states
     )
-    yield Input(ROWS, "convert, groups of one play", READERS["convert"], r"bad\.jsonl.*one play", singles)
+    yield Input(ROWS, "convert, groups of one episode", READERS["convert"], r"bad\.jsonl.*one episode", singles)
 
 
 def _continued() -> Iterator[Input]:
@@ -263,7 +263,7 @@ def _continued() -> Iterator[Input]:
         "random",
         "--player1",
         "random",
-        "--num-games",
+        "--num-episodes",
         "24",
         "--output",
         "out/games.jsonl",
@@ -275,7 +275,7 @@ def _continued() -> Iterator[Input]:
         "zipped": zipped,
         "a folder": WHOLE_FILES["folder"],
         "a pipe": WHOLE_FILES["pipe"],
-        "every play twice": doubled,
+        "every episode twice": doubled,
         "of states beyond the job": beyond,
     }
     for name, change in changes.items():

@@ -13,7 +13,7 @@ from typing import Any
 from chaos.command import Limits, run
 
 MODEL = Path(__file__).parents[2] / "data" / "tiny_model"
-PLAY = ("--engine", "transformers", "--plays-per-state", "2", "--num-games", "8")
+PLAY = ("--engine", "transformers", "--episodes-per-state", "2", "--num-episodes", "8")
 _making = threading.Lock()
 
 
@@ -37,7 +37,7 @@ class Good:
     @property
     def scripted(self) -> Path:
         """Games of two scripted partners; the file, with its arguments and its summary beside it."""
-        players = ("--player0", "random", "--player1", "random", "--num-games", "16")
+        players = ("--player0", "random", "--player1", "random", "--num-episodes", "16")
         return self._made("scripted", ("generate", *players, "--output", "games.jsonl")) / "games.jsonl"
 
     @property
@@ -90,10 +90,12 @@ class Good:
         def make(folder: Path) -> None:
             from selfplay_pipeline.asking.records import append_dialogues
             from selfplay_pipeline.asking.sources import dialogues_of
-            from selfplay_pipeline.generate.records import read_games
+            from selfplay_pipeline.generate.records import read_episodes
 
             for step in range(4):
-                append_dialogues(folder, [row for play in read_games(self.games) for row in dialogues_of(play, step)])
+                append_dialogues(
+                    folder, [row for episode in read_episodes(self.games) for row in dialogues_of(episode, step)]
+                )
 
         return self._own("dialogues", make) / "dialogues.jsonl"
 

@@ -16,7 +16,7 @@ from chaos.inputs.damage import JSON_FILES, WHOLE_FILES, Damage, as_text, edited
 from chaos.inputs.good import MODEL, Good, copy_folder
 
 KIND = "model folders"
-PLAY = ("evaluate", "bad_model", "--engine", "transformers", "--num-states", "2", "--plays", "1", "--output", "out")
+PLAY = ("evaluate", "bad_model", "--engine", "transformers", "--num-states", "2", "--episodes", "1", "--output", "out")
 CHECK = ("generate", "--model", "bad_model", "--dry-run", "--output", "out/games.jsonl")
 TRAIN = ("train", "train.parquet", "--model", "bad_model", "--output", "out")
 ONLINE = ("train-online", "--model", "bad_model", "--output", "out")

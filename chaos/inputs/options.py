@@ -39,14 +39,15 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 """A good way to call each command; one of its options is then given anew, or in addition."""
 REALLY = {
-    "generate": ("generate", "--player", "random", "--player", "random", "--num-games", "8"), "iterate": ("iterate",),
+    "generate": ("generate", "--player", "random", "--player", "random", "--num-episodes", "8"),
+    "iterate": ("iterate",),
 }  # fmt: skip
 """How to call commands whose dry run does not look at the place of their output."""
 OUTPUT_FILES = {"generate", "report", "slime data"}
 """Commands whose output is a file; of the others it is a folder."""
 NAMES = {
-    "engine": "warp", "device": "abacus", "logger": "stone", "opponent": "nobody", "lesson": "none", "form": "gif",
-    "player": "nobody", "player0": "nobody", "player1": "nobody", "checkpoint": "nobody", "game": "none",
+    "engine": "warp", "device": "abacus", "logger": "stone", "partner": "nobody", "lesson": "none", "form": "gif",
+    "player": "nobody", "player0": "nobody", "player1": "nobody", "checkpoint": "nobody", "episode": "none",
     "server_url": "nowhere", "config": "none.yaml", "model": "./nowhere", "keep_trainer_states": "some",
 }  # fmt: skip
 """For options that take words: one that none of them knows."""
@@ -192,9 +193,11 @@ def _contradictions() -> Iterator[Input]:
     yield case("train online on a file", ("train-online", "file", *out), "file")
     yield case("train online on another folder", ("train-online", "folder", *out), "folder")
     yield case("train online greedily", ("train-online", "states", "--temperature", "0", *out), "temperature")
-    yield case("train online one play", ("train-online", "states", "--plays-per-state", "1", *out), "plays_per_state")
+    yield case(
+        "train online one episode", ("train-online", "states", "--episodes-per-state", "1", *out), "episodes_per_state"
+    )
     yield case("iterate greedily", ("iterate", "--dry-run", "--temperature", "0", *out), "temperature")
-    yield case("iterate one play", ("iterate", "--dry-run", "--plays-per-state", "1", *out), "plays_per_state")
+    yield case("iterate one episode", ("iterate", "--dry-run", "--episodes-per-state", "1", *out), "episodes_per_state")
     yield case("iterate with an argument", ("iterate", "--dry-run", "folder"), "folder")
     yield case("turns beyond the context", ("generate", "--dry-run", "--max-new-tokens", "100000"), "max_new_tokens")
     yield case("more GPUs than there are", ("generate", "--dry-run", "--device", "cuda"), "GPU")
@@ -207,7 +210,7 @@ def _contradictions() -> Iterator[Input]:
     yield case("report into its games", ("report", "games.jsonl", "--output", "games.jsonl"), "games.jsonl")
     yield case("show a folder", ("show", "folder"), "folder")
     yield case("show a pipe", ("show", "pipe"), "pipe")
-    yield case("show no game", ("show", "games.jsonl", "--game", "none"), "none")
+    yield case("show no game", ("show", "games.jsonl", "--episode", "none"), "none")
     yield case("show best and worst", ("show", "games.jsonl", "--best", "--worst"), "--best|--worst")
     yield case("questions of nothing", ("questions", "folder", *out), "folder")
     yield case(

@@ -132,7 +132,7 @@ def _metadata() -> Iterator[Input]:
             lambda table: table.replace_schema_metadata(None if value is None else {b"selfplay": value})
         )
 
-    facts = {"schema_version": 1, "temperature": 0.8, "plays_per_state": 2}
+    facts = {"schema_version": 1, "temperature": 0.8, "episodes_per_state": 2}
     values: dict[str, bytes | None] = {
         "missing": None,
         "empty": b"",
@@ -183,10 +183,10 @@ def _rows(rng: Random) -> Iterator[Input]:
         "temperature infinite": field(("sampling_temperature",), inf),
         "temperature negative": field(("sampling_temperature",), -1.0),
         "temperature of another": field(("sampling_temperature",), 0.123),
-        "seat of a third": field(("extra_info", "player_index"), 2),
+        "seat of a third": field(("extra_info", "seat"), 2),
         "group negative": field(("extra_info", "index"), -1),
         "group nothing": field(("extra_info", "index"), None),
-        "play negative": field(("extra_info", "play"), -1),
+        "play negative": field(("extra_info", "episode"), -1),
     }
     for name, change in kinds.items():
         for reader, command in READERS.items():
@@ -204,7 +204,11 @@ def _rows(rng: Random) -> Iterator[Input]:
     for reader, command in READERS.items():
         yield Input(ROWS, f"{reader}, a row twice", command, r"bad\.parquet", table_changed(doubled))
         yield Input(
-            ROWS, f"{reader}, seats of one play differ in reward", command, r"bad\.parquet", row_changed(rewards_differ)
+            ROWS,
+            f"{reader}, seats of one episode differ in reward",
+            command,
+            r"bad\.parquet",
+            row_changed(rewards_differ),
         )
 
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from selfplay_pipeline.asking.records import DialogueRecord
 from selfplay_pipeline.asking.statistics import figures_of
-from selfplay_pipeline.games.base import Game, HumanPlay
+from selfplay_pipeline.games.base import Game, HumanEpisode
 from selfplay_pipeline.metrics.bootstrap import Interval
 
 FINISHED = "finished"
@@ -33,33 +33,33 @@ class HumanReference(BaseModel):
 
 def human_reference(game: Game) -> HumanReference | None:
     """Figures of the games that people played; None where there are none."""
-    plays = list(game.human_plays())
-    if not plays:
+    episodes = list(game.human_episodes())
+    if not episodes:
         return None
-    marks = [sum("?" in turn.text for turn in play.turns) for play in plays]
-    messages = [len(play.turns) for play in plays]
-    records = [record for number, play in enumerate(plays) for record in _from_each_seat(game, number, play)]
+    marks = [sum("?" in turn.text for turn in episode.turns) for episode in episodes]
+    messages = [len(episode.turns) for episode in episodes]
+    records = [record for number, episode in enumerate(episodes) for record in _from_each_seat(game, number, episode)]
     return HumanReference(
         counted=game.about_humans,
-        games=len(plays),
+        games=len(episodes),
         messages=sum(messages),
         with_question_mark=sum(marks) / sum(messages),
         with_question_mark_mean_of_games=sum(
             marked / max(1, count) for marked, count in zip(marks, messages, strict=True)
         )
-        / len(plays),
+        / len(episodes),
         figures=figures_of(records),
     )
 
 
-def _from_each_seat(game: Game, number: int, play: HumanPlay) -> Iterator[DialogueRecord]:
-    for seat in range(game.num_players):
+def _from_each_seat(game: Game, number: int, episode: HumanEpisode) -> Iterator[DialogueRecord]:
+    for seat in range(game.num_seats):
         yield DialogueRecord(
             step=0,
-            game_id=f"human-{number}",
+            episode_id=f"human-{number}",
             group=number,
-            reward=play.reward,
+            reward=episode.reward,
             status=FINISHED,
-            turns=play.num_turns,
-            **asdict(game.asking(play.state, play.turns, seat)),
+            turns=episode.num_turns,
+            **asdict(game.asking(episode.state, episode.turns, seat)),
         )

@@ -29,7 +29,7 @@ class DialogueRecord(BaseModel):
 
     step: Count
     """Of training: how often the policy had been updated, or the iteration that played."""
-    game_id: str
+    episode_id: str
     group: int = Field(ge=0, lt=2**63)
     """The game state's number: dialogues on one state are one group."""
     reward: float = Field(ge=0, le=1, allow_inf_nan=False)

@@ -10,10 +10,10 @@ from selfplay_pipeline.asking.records import FILE_NAME, DialogueRecord, read_dia
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.registry import FIRST_GAME, game_named, make_game
-from selfplay_pipeline.generate.records import POLICY, PlayRecord
+from selfplay_pipeline.generate.records import POLICY, EpisodeRecord
 from selfplay_pipeline.iterate.manifest import RunDirectory
-from selfplay_pipeline.report.scan import plays
-from selfplay_pipeline.report.sources import GamesFile
+from selfplay_pipeline.report.scan import episodes
+from selfplay_pipeline.report.sources import EpisodesFile
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ def read(path: Path) -> Dialogues:
 def _run(path: Path) -> Iterator[DialogueRecord]:
     """All games of a run, the step being the iteration that trained on them.
 
-    An iteration that is still playing is left out: plays with few questions end first.
+    An iteration that is still playing is left out: episodes with few questions end first.
     """
     run = RunDirectory(path)
     for number in run.numbers():
         if run.games(number).with_suffix(".summary.json").exists():
-            for _, _, record in plays(run.games(number)):
+            for _, _, record in episodes(run.games(number)):
                 yield from dialogues_of(record, number)
 
 
@@ -72,20 +72,20 @@ def _comparable(path: Path) -> Game | None:
     """The game of a run, if people have played states like all of the run's."""
     run = RunDirectory(path)
     games = [run.games(number) for number in run.numbers() if run.games(number).exists()]
-    configs = [GamesFile(path, "training", "").game_config() for path in games]
+    configs = [EpisodesFile(path, "training", "").game_config() for path in games]
     played = [make_game(config) for config in configs if config is not None]
     return played[0] if played and len(played) == len(configs) and all(game.known_lines() for game in played) else None
 
 
-def dialogues_of(record: PlayRecord, step: int) -> Iterator[DialogueRecord]:
-    """A play from each seat that the policy held."""
+def dialogues_of(record: EpisodeRecord, step: int) -> Iterator[DialogueRecord]:
+    """An episode from each seat that the policy held."""
     game = game_named(record.game)
     state = game.load_state(record.state)
     for seat, name in enumerate(record.players):
         if name == POLICY:
             yield DialogueRecord(
                 step=step,
-                game_id=record.game_id,
+                episode_id=record.episode_id,
                 group=record.group_index,
                 reward=record.outcome.normalized_reward,
                 status=record.outcome.status,

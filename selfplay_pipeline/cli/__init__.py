@@ -20,10 +20,10 @@ app = typer.Typer(
     cls=Commands,
     help="Teach a language model to cooperate in dialogue by playing against itself.\n\n"
     "One policy holds every seat of a cooperative dialogue game: SGLang plays, verl trains, again and again.\n"
-    "[generate] plays games to JSONL, [convert] makes two parquet rows a game, [train] runs verl's GRPO on them,\n"
-    "[iterate] loops the three and evaluates; [train-online] plays while it trains, on games that it draws from\n"
+    "[generate] plays episodes to JSONL, [convert] makes parquet rows of them, [train] runs verl's GRPO on these,\n"
+    "[iterate] loops the three and evaluates; [train-online] plays while it trains, on states that it draws from\n"
     "[games]; [evaluate] and [crossplay] say how well checkpoints and scripted partners play; [report], [show]\n"
-    "and [questions] are there to look at runs and games. Every command that plays or trains takes --config;\n"
+    "and [questions] are there to look at runs and episodes. Every command that plays or trains takes --config;\n"
     "`selfplay config` prints all keys with defaults.",
     no_args_is_help=True,
     context_settings=earlier_names(out="output"),

@@ -31,21 +31,21 @@ StatesFile = Annotated[
 ]
 
 
-@app.command(cls=taking(*MEASURING, "evaluate.plays", "game.mute", "engine.server_url"))
+@app.command(cls=taking(*MEASURING, "evaluate.episodes", "game.mute", "engine.server_url"))
 def evaluate(
     context: typer.Context,
     checkpoint: Annotated[str, typer.Argument(help="A folder, a hub name, a scripted partner, or chat.")],
-    opponent: Annotated[str, typer.Option(help=f"Who sits opposite: self, {OTHERS}.")] = "self",
+    partner: Annotated[str, typer.Option(help=f"Who sits opposite: self, {OTHERS}.")] = "self",
     first_only: Annotated[
         bool,
-        typer.Option("--first-only", help="Opposite another player always hold player 0's seat."),
+        typer.Option("--first-only", help="Opposite another player always hold seat 0."),
     ] = False,
     states: StatesFile = None,
     compare: Annotated[
         Path | None, typer.Option(help="Folder of an earlier evaluation on the same states: print the differences.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Folder for plays and evaluation.json [default: data/evaluations/…].")
+        Path | None, typer.Option(help="Folder for episodes and evaluation.json [default: data/evaluations/…].")
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -55,7 +55,7 @@ def evaluate(
     seatings are played, and counts are of the evaluated player's seats. Stopped, the same command continues.
     """
     settings = load(context)
-    checkpoint, opponent = shipped(checkpoint), shipped(opponent)
+    checkpoint, partner = shipped(checkpoint), shipped(partner)
     from selfplay_pipeline.evaluate.run import (
         EvaluationJob,
         check_comparable,
@@ -69,14 +69,14 @@ def evaluate(
     from selfplay_pipeline.terminal.progress import say_announced
 
     game = make_game(settings.game)
-    if first_only and opponent == "self":
-        raise UserError("--first-only: opposite itself a player holds both seats; name an --opponent")
+    if first_only and partner == "self":
+        raise UserError("--first-only: opposite itself a player holds both seats; name an --partner")
     job = EvaluationJob(
         player=checkpoint,
-        opponent=opponent,
+        partner=partner,
         states=_states(settings, states),
-        plays=settings.evaluate.plays,
-        output=output or default_folder(checkpoint, opponent, states, settings, first_only=first_only),
+        episodes=settings.evaluate.episodes,
+        output=output or default_folder(checkpoint, partner, states, settings, first_only=first_only),
         first_only=first_only,
     )
     if compare is not None:
@@ -84,7 +84,7 @@ def evaluate(
     if dry_run:
         check_job(settings, job)
         say_announced()
-        terminal.result(one_line(job.plan(game.num_players)))
+        terminal.result(one_line(job.plan(game.num_seats)))
         return
     evaluation = run(run_evaluate(settings, job))
     show_evaluation(evaluation, job.output, game)
@@ -98,8 +98,8 @@ def crossplay(
     context: typer.Context,
     players: Annotated[list[str], typer.Argument(help="Checkpoints and scripted partners, two or more.")],
     states: StatesFile = None,
-    plays: Annotated[int, typer.Option(min=1, max=LARGEST, help="Plays of each state and pair.")] = 1,
-    output: Annotated[Path, typer.Option(help="Folder for plays and crossplay.json.")] = Path("data/crossplay"),
+    episodes: Annotated[int, typer.Option(min=1, max=LARGEST, help="Episodes of each state and pair.")] = 1,
+    output: Annotated[Path, typer.Option(help="Folder for episodes and crossplay.json.")] = Path("data/crossplay"),
 ) -> None:
     """Let every player play with every other, in both seatings, and print the matrix of mean rewards.
 
@@ -109,7 +109,7 @@ def crossplay(
     from selfplay_pipeline.evaluate.crossplay import run_crossplay
     from selfplay_pipeline.evaluate.show import show_crossplay
 
-    result = run(run_crossplay(settings, [*map(shipped, players)], _states(settings, states), plays, output))
+    result = run(run_crossplay(settings, [*map(shipped, players)], _states(settings, states), episodes, output))
     show_crossplay(result, output)
     fail_if_lost(result.lost)
 

@@ -15,7 +15,7 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.terminal.harmless import one_line
 
 if TYPE_CHECKING:
-    from selfplay_pipeline.generate.records import PlayRecord
+    from selfplay_pipeline.generate.records import EpisodeRecord
 
 app = typer.Typer()
 
@@ -23,7 +23,7 @@ app = typer.Typer()
 @app.command()
 def report(
     path: Annotated[
-        Path, typer.Argument(help="Run directory, iteration, evaluation, or a JSONL file of games.")
+        Path, typer.Argument(help="Run directory, iteration, evaluation, or a JSONL file of episodes.")
     ] = RUNS,
     output: Annotated[
         Path | None, typer.Option(help="HTML file [default: report.html in PATH]; with plots their folder [plots/].")
@@ -32,7 +32,7 @@ def report(
         str, typer.Option("--format", help="html, or any of png, svg, pdf (for print), joined by commas.")
     ] = "html",
 ) -> None:
-    """Write one HTML file: curves with intervals, time and tokens, and games to read, filter and compare.
+    """Write one HTML file: curves with intervals, time and tokens, and episodes to read, filter and compare.
 
     The file needs no network; a run may still be going. `--format png,svg` writes the curves as files instead.
     """
@@ -50,7 +50,7 @@ def report(
         check_file(page, "report")  # before the games are read, which takes long
     from selfplay_pipeline.report.run import scan_all, write_page, write_plots
 
-    with progress("reading games") as on_progress:
+    with progress("reading episodes") as on_progress:
         scans = scan_all(source, on_progress)
     if as_page:
         write_page(source, scans, page)
@@ -62,33 +62,39 @@ def report(
 
 @app.command()
 def show(
-    file: Annotated[Path, typer.Argument(help="JSONL file of games.")] = DATA / "selfplay_games.jsonl",
-    game: Annotated[str | None, typer.Option(help="Id of the game, as in its line or in the report.")] = None,
+    file: Annotated[Path, typer.Argument(help="JSONL file of episodes.")] = DATA / "selfplay_games.jsonl",
+    episode: Annotated[str | None, typer.Option(help="Id of the episode, as in its line or in the report.")] = None,
     worst: Annotated[bool, typer.Option("--worst", help="The one with the lowest reward.")] = False,
     best: Annotated[bool, typer.Option("--best", help="The one with the highest reward.")] = False,
     random: Annotated[bool, typer.Option("--random", help="Any one.")] = False,
     seed: Annotated[int | None, typer.Option(help="Seeds --random.")] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Also both trajectories, token by token.")] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Show the newest game again and again, until Ctrl-C.")
+        bool, typer.Option("--follow", help="Show the newest episode again and again, until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Read one game in the terminal: what each player saw, what they said, and the proposal beside an optimum.
+    """Read one episode in the terminal: what each player saw, what they said, and the proposal beside an optimum.
 
-    Without options it is the last game of the file, which may still be growing.
+    Without options it is the last episode of the file, which may still be growing.
     """
-    exclusive = {"--game": game is not None, "--worst": worst, "--best": best, "--random": random, "--follow": follow}
+    exclusive = {
+        "--episode": episode is not None,
+        "--worst": worst,
+        "--best": best,
+        "--random": random,
+        "--follow": follow,
+    }
     given = [name for name, on in exclusive.items() if on]
     if len(given) > 1:
         raise UserError(f"show: {' and '.join(given)} exclude each other; give one of them")
-    from selfplay_pipeline.report import terminal as games_view
+    from selfplay_pipeline.report import terminal as episode_view
     from selfplay_pipeline.report.tokens import NO_TOKENS, find_decoder, nearby_checkpoints
 
     console = terminal.Terminal()
 
-    def show(record: PlayRecord) -> None:
+    def show(record: EpisodeRecord) -> None:
         decoder = find_decoder([record.policy.checkpoint, *nearby_checkpoints(file)]) if tokens else None
-        games_view.show_play(record, console, decoder)
+        episode_view.show_episode(record, console, decoder)
         if tokens and decoder is None:
             console.print(NO_TOKENS, style="dim")
 
@@ -96,13 +102,13 @@ def show(
         if not file.exists():
             terminal.say(f"waiting for {file}")
         with contextlib.suppress(KeyboardInterrupt):
-            for record, count in games_view.follow(file):
+            for record, count in episode_view.follow(file):
                 if count > 1:
-                    console.print(f"… {count - 1} games before this one", style="dim")
+                    console.print(f"… {count - 1} episodes before this one", style="dim")
                 show(record)
         return
-    pick: games_view.Pick = "worst" if worst else "best" if best else "random" if random else "last"
-    show(games_view.find_game(file, game) if game is not None else games_view.choose(file, pick, seed))
+    pick: episode_view.Pick = "worst" if worst else "best" if best else "random" if random else "last"
+    show(episode_view.find_episode(file, episode) if episode is not None else episode_view.choose(file, pick, seed))
 
 
 @app.command()

@@ -26,20 +26,20 @@ def games(
     num_test: Annotated[
         int, typer.Option(min=1, max=LARGEST, help="Game states to validate on, apart from those of `evaluate`.")
     ] = 100,
-    per_player: Annotated[
-        bool, typer.Option("--per-player", help="A row for each player; throws half of each play away.")
+    per_seat: Annotated[
+        bool, typer.Option("--per-seat", help="A row for each player; throws half of each episode away.")
     ] = False,
 ) -> None:
     """Write game states for online training: nothing is played yet.
 
-    One row a state, whose plays give the rows of both players; with --per-player one row for each player, whose plays
-    give that player's rows alone, so that half of what is played is not trained on.
+    One row a state, whose episodes give the rows of both players; with --per-seat one row for each player, whose
+    episodes give that player's rows alone, so that half of what is played is not trained on.
     """
     settings = load(context)
     from selfplay_pipeline.online.job import online_games
     from selfplay_pipeline.terminal.progress import say_announced
 
-    online_games(settings, output, num_train, num_test, per_player=per_player)
+    online_games(settings, output, num_train, num_test, per_seat=per_seat)
     say_announced()
     terminal.result(one_line(f"{output}: train.parquet, test.parquet"))
 
@@ -47,7 +47,8 @@ def games(
 @app.command(
     name="train-online",
     cls=taking(
-        "model", "seed", "online.steps", "online.states_per_step", "online.validate_every", "generate.plays_per_state",
+        "model", "seed", "online.steps", "online.states_per_step", "online.validate_every",
+        "generate.episodes_per_state",
         "generate.temperature", "generate.max_new_tokens", "generate.thinking", "train.learning_rate", "train.kl_coef",
         "train.loggers", "train.device",
     ),
@@ -70,7 +71,7 @@ def train_online(
     """Train while playing: verl plays the policy against itself in every step, with its newest weights.
 
     Monitor states are played before the first step and after the last: they are neither trained on nor those of
-    `selfplay evaluate`, which stay held out. Groups whose plays all scored alike are left out of an update.
+    `selfplay evaluate`, which stay held out. Groups whose episodes all scored alike are left out of an update.
     Killed, the same command continues at the last saved step.
     """
     games, overrides = path_and_overrides("train-online", arguments, "--games", games)
@@ -88,9 +89,9 @@ def iterate(
     output: Annotated[Path, typer.Option(help="Run directory: iter_1/, iter_2/, …")] = RUNS,
     dry_run: DryRun = False,
 ) -> None:
-    """Loop: the policy plays itself, its games become data, verl trains it, the new policy plays.
+    """Loop: the policy plays itself, its episodes become data, verl trains it, the new policy plays.
 
-    With --opponent it holds player 0's seat opposite another player, in training and in evaluation.
+    With --partner it holds seat 0 opposite another player, in training and in evaluation.
     Killed anywhere, the same command continues at the stage that was cut.
     """
     settings = load(context)

@@ -41,7 +41,7 @@ def taking(*names: str) -> type[Configured]:
     """Commands that take --config and these keys of the configuration as options.
 
     Args:
-        names: of keys, such as `generate.num_games`; that of a section is for all its keys. Keys whose options have
+        names: of keys, such as `generate.num_episodes`; that of a section is for all its keys. Keys whose options have
             the same name (`engine.device`, `train.device`) get the same value.
     """
     return type("Configured", (Configured,), {"names": names})

@@ -27,7 +27,7 @@ TRAINING = (
     "train.epochs", "train.train_batch_size", "train.micro_batch_size", "train.learning_rate", "train.kl_coef",
     "train.keep_zero_signal", "train.loggers", "train.device",
 )  # fmt: skip
-"""Keys that commands take which train on games that were played before."""
+"""Keys that commands take which train on episodes that were played before."""
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and stop.")]
 

@@ -58,7 +58,7 @@ def data(
     settings = load_config(config, overrides, announced.append)
     job = DataJob(
         game=settings.game,
-        num_games=num_states,
+        num_states=num_states,
         seed=settings.evaluate.state_seed if held_out else settings.seed,
         first_state=first_state,
         held_out=held_out,

@@ -29,16 +29,16 @@ def generate(
     player0: Annotated[str | None, typer.Option(hidden=True)] = None,
     player1: Annotated[str | None, typer.Option(hidden=True)] = None,
     first_state: Annotated[int, typer.Option(min=0, max=LARGEST, help="Number of the first game state.")] = 0,
-    output: Annotated[Path, typer.Option(help="JSONL file; one play a line.")] = DATA / "selfplay_games.jsonl",
+    output: Annotated[Path, typer.Option(help="JSONL file; one episode a line.")] = DATA / "selfplay_games.jsonl",
     dry_run: DryRun = False,
 ) -> None:
-    """Play games of the policy against itself, or against another player, and write them to JSONL.
+    """Play episodes of the policy against itself, or against another player, and write them to JSONL.
 
     Only seats held by the policy leave trajectories, from which `convert` makes rows.
     Stopped at any moment, the same command continues where it was.
     """
     settings = load(context)
-    from selfplay_pipeline.generate.job import check_generate, generate_games, plan_generate
+    from selfplay_pipeline.generate.job import check_generate, generate_episodes, plan_generate
     from selfplay_pipeline.generate.seats import self_play
     from selfplay_pipeline.generate.show import show_summary
     from selfplay_pipeline.terminal.progress import say_announced
@@ -53,7 +53,7 @@ def generate(
         say_announced()
         terminal.result(plan_generate(settings, output, seats))
         return
-    summary = run(generate_games(settings, output, first_state=first_state, seats=seats))
+    summary = run(generate_episodes(settings, output, first_state=first_state, seats=seats))
     show_summary(summary, output)
     fail_if_lost(summary.failures)
     suggest("convert", output) if "policy" in seats else suggest("show", output)
@@ -68,7 +68,7 @@ def convert(
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out, count and name bad lines.")] = False,
     check: Annotated[Path | None, typer.Option(help="Only verify this parquet file with verl's own dataset.")] = None,
 ) -> None:
-    """Make train.parquet: two rows a game, one per player, with one group index per game state.
+    """Make train.parquet: two rows an episode, one per player, with one group index per game state.
 
     With --val-fraction some groups go to val.parquet instead; nothing else reads that file.
 
@@ -82,9 +82,9 @@ def convert(
         thinking = settings.generate.thinking
         terminal.result(check_parquet(check, str(settings.model), thinking=thinking).to_text().rstrip("\n"))
         return
-    from selfplay_pipeline.convert.job import convert_games
+    from selfplay_pipeline.convert.job import convert_episodes
 
-    report = convert_games(settings, games, output or games.parent, skip_bad=skip_bad)
+    report = convert_episodes(settings, games, output or games.parent, skip_bad=skip_bad)
     terminal.result(report.to_text().rstrip("\n"))
     suggest("train", (output or games.parent) / "train.parquet")
 
@@ -104,7 +104,7 @@ def train(
     data: Annotated[Path | None, typer.Option(help="The same as the argument.")] = None,
     output: Annotated[Path, typer.Option(help="Gets checkpoint/, trainer_state/, metrics.jsonl.")] = DATA / "training",
 ) -> None:
-    """Train the policy on converted games with verl's GRPO; ends with a Hugging Face checkpoint.
+    """Train the policy on converted episodes with verl's GRPO; ends with a Hugging Face checkpoint.
 
     Killed, the same command continues at the last saved step. An example with a key of verl's:
     selfplay train data/train.parquet -- actor_rollout_ref.actor.clip_ratio_c=5

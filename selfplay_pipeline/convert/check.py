@@ -26,7 +26,7 @@ from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 @dataclass
 class CheckReport:
-    """What was verified, one line each, with how many rows, plays or groups it held for."""
+    """What was verified, one line each, with how many rows, episodes or groups it held for."""
 
     path: Path
     lines: list[str] = field(default_factory=list)
@@ -52,14 +52,18 @@ def check_parquet(path: Path, model: str, *, thinking: bool = False) -> CheckRep
     _check_verl_loads(path, rows, chat)
     report.lines.append(f"verl's RLHFDataset loads {len(rows)} rows and gives back their prompts")
     for number, row in enumerate(rows):
-        where = f"{path}: row {number} ({row['extra_info']['game_id']}, player {row['extra_info']['player_index']})"
+        where = f"{path}: row {number} ({row['extra_info']['episode_id']}, seat {row['extra_info']['seat']})"
         _check_tokens(where, row, chat)
     report.lines.append(f"{len(rows)} rows: prompt_ids are the chat template's own tokens of `prompt`")
     report.lines.append(f"{len(rows)} rows: unmasked tokens decode to the assistant messages, in order")
     report.lines.append(f"{len(rows)} rows: masks and log-probs fit, and the last token, which has the reward, is own")
-    plays, groups = _check_groups(path, rows)
-    report.lines.append(f"{plays} plays: all perspectives have the same game state, and one reward where they share it")
-    report.lines.append(f"{groups} groups: one game state, two plays or more, rewards in [0, 1] over the state's best")
+    episodes, groups = _check_groups(path, rows)
+    report.lines.append(
+        f"{episodes} episodes: all perspectives have the same game state, and one reward where they share it"
+    )
+    report.lines.append(
+        f"{groups} groups: one game state, two episodes or more, rewards in [0, 1] over the state's best"
+    )
     write_text(path.with_suffix(".check.txt"), report.to_text())
     return report
 
@@ -74,10 +78,10 @@ def _read(path: Path, vocabulary: int | None) -> list[dict[str, Any]]:
     if not table.schema.equals(SCHEMA, check_metadata=False) or METADATA_KEY not in (table.schema.metadata or {}):
         raise UserError(f"{path}: its columns are not those that `selfplay convert` writes")
     if not table.num_rows:
-        raise UserError(f"{path}: no rows; play games and convert them first")
+        raise UserError(f"{path}: no rows; play episodes and convert them first")
     for name in SCHEMA.names:
         if table.column(name).null_count:
-            raise UserError(f"{path}: column {name!r} has a row without a value; convert the games again")
+            raise UserError(f"{path}: column {name!r} has a row without a value; convert the episodes again")
     rows: list[dict[str, Any]] = table.to_pylist()
     return rows
 
@@ -118,20 +122,20 @@ def _check_tokens(where: str, row: dict[str, Any], chat: ChatTokenizer) -> None:
 def _check_groups(path: Path, rows: list[dict[str, Any]]) -> tuple[int, int]:
     facts = json.loads((pq.read_schema(path).metadata or {}).get(METADATA_KEY, b"{}"))
     game, shared = game_named(facts.get("game", FIRST_GAME)), facts.get("shared_reward", True)
-    plays: dict[tuple[int, int], set[tuple[float, str]]] = defaultdict(set)
+    episodes: dict[tuple[int, int], set[tuple[float, str]]] = defaultdict(set)
     states: dict[int, set[str]] = defaultdict(set)
     for row in rows:
         info, reward = row["extra_info"], row["reward_model"]
-        plays[info["index"], info["play"]].add((reward["normalized_reward"], reward["game_state"]))
+        episodes[info["index"], info["episode"]].add((reward["normalized_reward"], reward["game_state"]))
         states[info["index"]].add(reward["game_state"])
-    for (group, play), seen in plays.items():
+    for (group, episode), seen in episodes.items():
         if len(seen if shared else {state for _, state in seen}) != 1:
-            raise UserError(f"{path}: group {group} play {play}: the perspectives differ in reward or state")
+            raise UserError(f"{path}: group {group} episode {episode}: the perspectives differ in reward or state")
     for group, found in states.items():
-        if len(found) != 1 or sum(index == group for index, _ in plays) < 2:
-            raise UserError(f"{path}: group {group} has {len(found)} states, or fewer than two plays")
+        if len(found) != 1 or sum(index == group for index, _ in episodes) < 2:
+            raise UserError(f"{path}: group {group} has {len(found)} states, or fewer than two episodes")
         try:
             read_state(game, next(iter(found)))
         except UserError as error:
-            raise UserError(f"{path}: group {group}: field 'game_state': {error}; convert the games again") from None
-    return len(plays), len(states)
+            raise UserError(f"{path}: group {group}: field 'game_state': {error}; convert the episodes again") from None
+    return len(episodes), len(states)

@@ -10,7 +10,7 @@ from selfplay_pipeline.folders import check_folder
 from selfplay_pipeline.terminal.progress import progress
 
 
-def convert_games(config: Config, games: Path, out_dir: Path, *, skip_bad: bool = False) -> ConvertReport:
+def convert_episodes(config: Config, games: Path, out_dir: Path, *, skip_bad: bool = False) -> ConvertReport:
     """Write train.parquet, and val.parquet if a share is set aside, for a games file."""
     check_folder(out_dir, "convert")
     with progress(f"converting {games.name}") as report:

@@ -27,9 +27,9 @@ NEUTRAL = {"top_p": 1, "top_k": -1, "repetition_penalty": 1}
 """Metadata of sampling by temperature alone."""
 NUMBERS = {
     "index": "extra_info",
-    "play": "extra_info",
-    "player_index": "extra_info",
-    "plays_per_state": "extra_info",
+    "episode": "extra_info",
+    "seat": "extra_info",
+    "episodes_per_state": "extra_info",
     "normalized_reward": "reward_model",
 }
 """Fields of one number a row, by the column that they are in."""
@@ -43,14 +43,14 @@ class Rows:
     """Some rows in their order, in columns: what decides how they are trained on."""
 
     index: NDArray[np.int64]
-    play: NDArray[np.int64]
-    player_index: NDArray[np.int64]
-    plays_per_state: NDArray[np.int64]
+    episode: NDArray[np.int64]
+    seat: NDArray[np.int64]
+    episodes_per_state: NDArray[np.int64]
     normalized_reward: NDArray[np.float64]
     sampling_temperature: NDArray[np.float64]
     streams: Streams
     shared_reward: bool
-    """Whether the seats of a play have one reward."""
+    """Whether the seats of an episode have one reward."""
 
 
 def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
@@ -66,7 +66,7 @@ def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
     _check_columns(path, reader.schema_arrow)
     shared = _check_facts(path, reader.schema_arrow.metadata or {})
     temperature = None
-    plays: list[tuple[NDArray[Any], ...]] = []
+    episodes: list[tuple[NDArray[Any], ...]] = []
     columns = [*dict.fromkeys(NUMBERS.values()), TEMPERATURE, PROMPT, *STREAMS]
     first = 0
     for batch in _batches(path, reader, columns):
@@ -77,28 +77,29 @@ def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
         if len(others):
             what = f"{rows.sampling_temperature[others[0]]}, but {temperature} in the rows before"
             raise _impossible(path, first + int(others[0]), TEMPERATURE, what)
-        plays.append((rows.index, rows.play, rows.player_index, rows.normalized_reward))
+        episodes.append((rows.index, rows.episode, rows.seat, rows.normalized_reward))
         first += len(rows.index)
         yield rows
-    if plays:
-        _check_plays(path, shared, *map(np.concatenate, zip(*plays, strict=True)))
+    if episodes:
+        _check_episodes(path, shared, *map(np.concatenate, zip(*episodes, strict=True)))
 
 
-def _check_plays(path: Path, shared: bool, *columns: NDArray[Any]) -> None:
-    """Whether each seat of a play is there once, and all seats of a play have one reward where they share it."""
+def _check_episodes(path: Path, shared: bool, *columns: NDArray[Any]) -> None:
+    """Whether each seat of an episode is there once, and all seats of an episode have one reward where they share
+    it."""
     order = np.lexsort(columns[2::-1])  # keeps the order of rows that are alike
-    groups, plays, seats, rewards = (column[order] for column in columns)
-    same_play = (groups[1:] == groups[:-1]) & (plays[1:] == plays[:-1])
-    for at in np.flatnonzero(same_play & (seats[1:] == seats[:-1]))[:1]:
-        what = f"group {groups[at]}, play {plays[at]}, player {seats[at]} is in row {order[at]} too"
+    groups, episodes, seats, rewards = (column[order] for column in columns)
+    same_episode = (groups[1:] == groups[:-1]) & (episodes[1:] == episodes[:-1])
+    for at in np.flatnonzero(same_episode & (seats[1:] == seats[:-1]))[:1]:
+        what = f"group {groups[at]}, episode {episodes[at]}, seat {seats[at]} is in row {order[at]} too"
         raise _impossible(path, int(order[at + 1]), "extra_info", what)
-    for at in np.flatnonzero(same_play & shared & (np.abs(np.diff(rewards)) > SAME_REWARD))[:1]:
-        what = f"{rewards[at + 1]}, but {rewards[at]} in another row of group {groups[at]}, play {plays[at]}"
+    for at in np.flatnonzero(same_episode & shared & (np.abs(np.diff(rewards)) > SAME_REWARD))[:1]:
+        what = f"{rewards[at + 1]}, but {rewards[at]} in another row of group {groups[at]}, episode {episodes[at]}"
         raise _impossible(path, int(order[at + 1]), "normalized_reward", what)
 
 
 def _impossible(path: Path, row: int, field: str, what: str) -> UserError:
-    return UserError(f"{path}: row {row}: field '{field}': {what}; convert the games again")
+    return UserError(f"{path}: row {row}: field '{field}': {what}; convert the episodes again")
 
 
 @contextmanager
@@ -106,7 +107,9 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException, ValueError) as error:
-        raise UserError(f"{path}: not a readable parquet file: {first_line(error)}; convert the games again") from None
+        raise UserError(
+            f"{path}: not a readable parquet file: {first_line(error)}; convert the episodes again"
+        ) from None
 
 
 def _open(path: Path) -> pq.ParquetFile:
@@ -129,18 +132,18 @@ def _batches(path: Path, reader: pq.ParquetFile, columns: Sequence[str]) -> Iter
 
 
 def _check_facts(path: Path, metadata: dict[bytes, bytes]) -> bool:
-    """Check what the file says of itself. Returns whether the seats of a play share one reward."""
+    """Check what the file says of itself. Returns whether the seats of an episode share one reward."""
     try:
         facts = json.loads(metadata.get(METADATA_KEY, b"{}"))
     except (ValueError, RecursionError):
-        raise UserError(f"{path}: its metadata 'selfplay' is not JSON; convert the games again") from None
+        raise UserError(f"{path}: its metadata 'selfplay' is not JSON; convert the episodes again") from None
     if not isinstance(facts, dict):
-        raise UserError(f"{path}: its metadata 'selfplay' is no JSON object; convert the games again")
+        raise UserError(f"{path}: its metadata 'selfplay' is no JSON object; convert the episodes again")
     version = facts.get("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
         raise UserError(
             f"{path}: written in version {version} of the format, but this program reads {SCHEMA_VERSION}; "
-            "convert the games again"
+            "convert the episodes again"
         )
     for key, neutral in NEUTRAL.items():
         if facts.get(key, neutral) != neutral:
@@ -199,9 +202,9 @@ def _check(path: Path, first: int, rows: Rows, vocabulary: int | None) -> None:
     seats = MOST_SEATS  # a row does not say how many there are
     for field, least, below, expected in (
         ("index", 0, MAX_COUNT, f"0 to {MAX_COUNT - 1}"),
-        ("plays_per_state", 1, MAX_COUNT, f"1 to {MAX_COUNT - 1}"),
-        ("play", 0, rows.plays_per_state, "0 or more, below plays_per_state"),
-        ("player_index", 0, seats, f"0 to {seats - 1}"),
+        ("episodes_per_state", 1, MAX_COUNT, f"1 to {MAX_COUNT - 1}"),
+        ("episode", 0, rows.episodes_per_state, "0 or more, below episodes_per_state"),
+        ("seat", 0, seats, f"0 to {seats - 1}"),
         ("normalized_reward", 0, np.nextafter(1, 2), "0 to 1"),
         (TEMPERATURE, 0, np.inf, "a finite number above 0"),
     ):

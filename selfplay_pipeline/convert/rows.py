@@ -1,4 +1,4 @@
-"""One play as the rows that verl trains on, one per seat that spoke."""
+"""One episode as the rows that verl trains on, one per seat that spoke."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.registry import game_named
-from selfplay_pipeline.generate.records import PlayRecord
+from selfplay_pipeline.generate.records import EpisodeRecord
 
 AGENT_NAME = "selfplay"
 METADATA_KEY = b"selfplay"
@@ -32,10 +32,10 @@ SCHEMA = pa.schema(
         "extra_info": pa.struct(
             {
                 "index": pa.int64(),
-                "game_id": pa.string(),
-                "player_index": pa.int64(),
-                "play": pa.int64(),
-                "plays_per_state": pa.int64(),
+                "episode_id": pa.string(),
+                "seat": pa.int64(),
+                "episode": pa.int64(),
+                "episodes_per_state": pa.int64(),
                 "status": pa.string(),
                 "num_turns": pa.int64(),
             }
@@ -50,41 +50,41 @@ SCHEMA = pa.schema(
 """Columns of train.parquet and val.parquet. `extra_info.index` is the group index."""
 
 
-def play_to_rows(record: PlayRecord, plays_per_state: int) -> list[dict[str, Any]]:
-    """The rows of one play: none after an engine failure, none for a seat that never sampled a token."""
+def episode_to_rows(record: EpisodeRecord, episodes_per_state: int) -> list[dict[str, Any]]:
+    """The rows of one episode: none after an engine failure, none for a seat that never sampled a token."""
     if record.outcome.status == Status.ENGINE_FAILURE:
         return []
     state = json.dumps(record.state, separators=(",", ":"))
     rows = []
-    for seat in record.trajectories:
-        if not seat.response_ids:
+    for side in record.trajectories:
+        if not side.response_ids:
             continue
-        messages = [{"role": message.role, "content": message.content} for message in seat.messages]
+        messages = [{"role": message.role, "content": message.content} for message in side.messages]
         rows.append(
             {
                 "data_source": game_named(record.game).data_source,
-                "prompt": messages[: seat.num_prompt_messages],
+                "prompt": messages[: side.num_prompt_messages],
                 "messages": messages,
                 "agent_name": AGENT_NAME,
                 "reward_model": {
                     "style": "rule",
                     "ground_truth": str(record.outcome.best),
-                    "normalized_reward": record.outcome.reward_of(seat.player_index),
+                    "normalized_reward": record.outcome.reward_of(side.seat),
                     "game_state": state,
                 },
                 "extra_info": {
                     "index": record.group_index,
-                    "game_id": record.game_id,
-                    "player_index": seat.player_index,
-                    "play": record.play,
-                    "plays_per_state": plays_per_state,
+                    "episode_id": record.episode_id,
+                    "seat": side.seat,
+                    "episode": record.episode,
+                    "episodes_per_state": episodes_per_state,
                     "status": record.outcome.status,
                     "num_turns": record.outcome.num_turns,
                 },
-                "prompt_ids": seat.prompt_ids,
-                "response_ids": seat.response_ids,
-                "response_mask": seat.response_mask,
-                "response_logprobs": seat.response_logprobs,
+                "prompt_ids": side.prompt_ids,
+                "response_ids": side.response_ids,
+                "response_mask": side.response_mask,
+                "response_logprobs": side.response_logprobs,
                 "sampling_temperature": record.policy.temperature,
             }
         )

@@ -1,4 +1,4 @@
-"""JSONL to parquet: look at every play and put its rows aside, then write the rows group by group."""
+"""JSONL to parquet: look at every episode and put its rows aside, then write the rows group by group."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from selfplay_pipeline.convert.plays import check_tokens
-from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, play_to_rows
+from selfplay_pipeline.convert.episodes import check_tokens
+from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, episode_to_rows
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import beside, locked, replacing, write_text
 from selfplay_pipeline.games.base import Status
-from selfplay_pipeline.generate.records import SCHEMA_VERSION, PlayRecord, parse_play, read_lines
+from selfplay_pipeline.generate.records import SCHEMA_VERSION, EpisodeRecord, parse_episode, read_lines
 from selfplay_pipeline.metrics.signal import has_signal
 
-PLAYS_PER_WRITE = 256
+EPISODES_PER_WRITE = 256
 STREAM_CODES = {"prompt_ids": "i", "response_ids": "i", "response_mask": "b", "response_logprobs": "f"}
 """Columns of tokens, and what kind of array holds the numbers of `SCHEMA`."""
 
@@ -33,11 +33,11 @@ STREAM_CODES = {"prompt_ids": "i", "response_ids": "i", "response_mask": "b", "r
 class ConvertReport:
     """What was converted; also written as text beside the data."""
 
-    plays: int = 0
+    episodes: int = 0
     engine_failures: int = 0
     bad_lines: list[str] = field(default_factory=list)
     groups: int = 0
-    single_play_groups_dropped: int = 0
+    single_episode_groups_dropped: int = 0
     groups_without_signal: int = 0
     train_groups: int = 0
     val_groups: int = 0
@@ -45,7 +45,7 @@ class ConvertReport:
     val_rows: int = 0
     tokens: int = 0
     trained_tokens: int = 0
-    plays_per_state: int = 0
+    episodes_per_state: int = 0
     temperature: float = 0.0
 
     @property
@@ -58,13 +58,13 @@ class ConvertReport:
 
     def to_text(self) -> str:
         lines = [
-            f"plays read                  {self.plays}",
+            f"episodes read               {self.episodes}",
             f"  lost to engine failures   {self.engine_failures}",
             f"bad lines left out          {len(self.bad_lines)}",
             *(f"  {line}" for line in self.bad_lines),
-            f"groups                      {self.groups} of up to {self.plays_per_state} plays",
+            f"groups                      {self.groups} of up to {self.episodes_per_state} episodes",
             f"  without signal (kept)     {self.groups_without_signal}",
-            f"  of one play (dropped)     {self.single_play_groups_dropped}",
+            f"  of one episode (dropped)  {self.single_episode_groups_dropped}",
             f"train                       {self.train_rows} rows of {self.train_groups} groups",
             f"val                         {self.val_rows} rows of {self.val_groups} groups",
             f"tokens                      {self.tokens}, {self.trained_tokens} of them trained on",
@@ -76,19 +76,19 @@ class ConvertReport:
 
 @dataclass
 class _Index:
-    """A few bytes for each play of the file, in columns, and its rows in a file without a name."""
+    """A few bytes for each episode of the file, in columns, and its rows in a file without a name."""
 
     rows: IO[bytes]
     offsets: array[int] = field(default_factory=lambda: array("q"))
-    """Where the rows of each play begin."""
+    """Where the rows of each episode begin."""
     groups: array[int] = field(default_factory=lambda: array("q"))
-    plays: array[int] = field(default_factory=lambda: array("q"))
+    episodes: array[int] = field(default_factory=lambda: array("q"))
     rewards: array[float] = field(default_factory=lambda: array("d"))
     game: str = ""
     shared: bool = True
-    """Whether in each play all seats have one reward."""
+    """Whether in each episode all seats have one reward."""
     spoken: bool = False
-    """Whether any play gives a row."""
+    """Whether any episode gives a row."""
     statuses: Counter[str] = field(default_factory=Counter)
     states: dict[int, bytes] = field(default_factory=dict)
 
@@ -104,8 +104,8 @@ def run_convert(
 ) -> ConvertReport:
     """Write `train.parquet`, `val.parquet` if it has rows, and `convert_report.txt`.
 
-    Memory does not grow with the number of plays beyond about 50 bytes each. The rows of all plays are put aside on the
-    disk of `out_dir` until their order is known.
+    Memory does not grow with the number of episodes beyond about 50 bytes each. The rows of all episodes are put aside
+    on the disk of `out_dir` until their order is known.
 
     Args:
         val_fraction: share of groups that val.parquet sets aside; at least one group stays for training.
@@ -114,8 +114,8 @@ def run_convert(
         on_progress: called with bytes done and bytes to do, those put aside counted.
 
     Raises:
-        UserError: a bad line or an impossible play, one play per state, repeated plays, sampling that cannot be trained
-            on, or no play in which the policy took a turn.
+        UserError: a bad line or an impossible episode, one episode per state, repeated episodes, sampling that cannot
+            be trained on, or no episode in which the policy took a turn.
     """
     report = ConvertReport()
     size = games.stat().st_size if games.exists() else 0
@@ -138,7 +138,7 @@ def _read(games: Path, index: _Index, report: ConvertReport, skip_bad: bool, on_
         if not line.strip():
             continue
         try:
-            record = parse_play(line)
+            record = parse_episode(line)
             check_tokens(record)
         except ValueError as error:
             where = f"{games}:{number}: {error}"
@@ -146,7 +146,7 @@ def _read(games: Path, index: _Index, report: ConvertReport, skip_bad: bool, on_
                 raise UserError(f"{where}; mend the line, or leave such lines out with --skip-bad") from None
             report.bad_lines.append(where)
             continue
-        report.plays += 1
+        report.episodes += 1
         sampling = _check_sampling(games, number, record, sampling)
         written = json.dumps(record.state, sort_keys=True)
         state = hashlib.blake2b(written.encode(), digest_size=8).digest()
@@ -156,12 +156,12 @@ def _read(games: Path, index: _Index, report: ConvertReport, skip_bad: bool, on_
             report.engine_failures += 1
             continue
         index.offsets.append(index.rows.tell())
-        # How many plays a state has is known at the end.
+        # How many episodes a state has is known at the end.
         pickle.dump(
-            [_packed(row) for row in play_to_rows(record, plays_per_state=0)], index.rows, pickle.HIGHEST_PROTOCOL
+            [_packed(row) for row in episode_to_rows(record, episodes_per_state=0)], index.rows, pickle.HIGHEST_PROTOCOL
         )
         index.groups.append(record.group_index)
-        index.plays.append(record.play)
+        index.episodes.append(record.episode)
         index.shared = index.shared and record.outcome.rewards is None
         index.rewards.extend(record.outcome.reward_of(seat) for seat in range(len(record.players)))
         index.statuses[record.outcome.status] += 1
@@ -170,7 +170,7 @@ def _read(games: Path, index: _Index, report: ConvertReport, skip_bad: bool, on_
     report.temperature = sampling or 0.0
 
 
-def _check_sampling(games: Path, number: int, record: PlayRecord, temperature: float | None) -> float:
+def _check_sampling(games: Path, number: int, record: EpisodeRecord, temperature: float | None) -> float:
     policy, where = record.policy, f"{games}:{number}"
     if (policy.top_p, policy.top_k, policy.repetition_penalty) != (1.0, -1, 1.0):
         raise UserError(
@@ -182,7 +182,7 @@ def _check_sampling(games: Path, number: int, record: PlayRecord, temperature: f
     if temperature is not None and policy.temperature != temperature:
         raise UserError(
             f"{where}: field 'policy.temperature': {policy.temperature}, but {temperature} before; "
-            "convert games of one temperature at a time"
+            "convert episodes of one temperature at a time"
         )
     return policy.temperature
 
@@ -190,34 +190,36 @@ def _check_sampling(games: Path, number: int, record: PlayRecord, temperature: f
 def _plan(
     games: Path, index: _Index, report: ConvertReport, val_fraction: float, seed: int
 ) -> tuple[list[int], set[int]]:
-    groups, plays = np.array(index.groups, dtype=np.int64), np.array(index.plays, dtype=np.int64)
+    groups, episodes = np.array(index.groups, dtype=np.int64), np.array(index.episodes, dtype=np.int64)
     if not len(groups):
-        raise UserError(f"{games}: holds no finished play; `selfplay generate` writes them")
-    rewards = np.array(index.rewards).reshape(len(groups), -1)  # (plays, seats)
+        raise UserError(f"{games}: holds no finished episode; `selfplay generate` writes them")
+    rewards = np.array(index.rewards).reshape(len(groups), -1)  # (episodes, seats)
     if not index.spoken:
         statuses = ", ".join(f"{name} {count}" for name, count in sorted(index.statuses.items()))
         raise UserError(
-            f"{games}: there is nothing to train on, because the policy took no turn in any of the {len(groups)} plays "
-            f"({statuses}); generate games with `policy` in a seat, and with a context that holds its turns"
+            f"{games}: there is nothing to train on, because the policy took no turn in any of the {len(groups)} "
+            "episodes "
+            f"({statuses}); generate episodes with `policy` in a seat, and with a context that holds its turns"
         )
-    order = np.lexsort((plays, groups))
-    groups, plays, rewards = groups[order], plays[order], rewards[order]
-    repeated = np.flatnonzero((groups[1:] == groups[:-1]) & (plays[1:] == plays[:-1]))
+    order = np.lexsort((episodes, groups))
+    groups, episodes, rewards = groups[order], episodes[order], rewards[order]
+    repeated = np.flatnonzero((groups[1:] == groups[:-1]) & (episodes[1:] == episodes[:-1]))
     if len(repeated):
         at = repeated[0]
-        raise UserError(f"{games}: group {groups[at]} play {plays[at]} is there twice; remove one of the lines")
+        raise UserError(f"{games}: group {groups[at]} episode {episodes[at]} is there twice; remove one of the lines")
     names, starts, counts = np.unique(groups, return_index=True, return_counts=True)
     if counts.max() == 1:
         raise UserError(
-            f"{games}: one play per state. Both players of a play get the same reward, so a group of one play has no "
-            "spread and GRPO's advantages are all zero; generate with --plays-per-state 2 or more"
+            f"{games}: one episode per state. Both players of an episode get the same reward, so a group of one "
+            "episode has no "
+            "spread and GRPO's advantages are all zero; generate with --episodes-per-state 2 or more"
         )
     flat = [not any(map(has_signal, of_group.T.tolist())) for of_group in np.split(rewards, starts[1:])]
     kept = names[counts > 1]
-    report.single_play_groups_dropped = int((counts == 1).sum())
+    report.single_episode_groups_dropped = int((counts == 1).sum())
     report.groups_without_signal = int((np.array(flat) & (counts > 1)).sum())
     report.groups = len(kept)
-    report.plays_per_state = int(plays.max()) + 1
+    report.episodes_per_state = int(episodes.max()) + 1
     shuffled = np.random.default_rng(seed).permutation(kept)
     wanted = min(round(val_fraction * len(kept)), len(kept) - 1)
     val = {int(group) for group in shuffled[:wanted]}
@@ -249,7 +251,7 @@ def _write(
         "game": index.game,
         "shared_reward": index.shared,
         "temperature": report.temperature,
-        "plays_per_state": report.plays_per_state,
+        "episodes_per_state": report.episodes_per_state,
     }
     schema = SCHEMA.with_metadata({METADATA_KEY: json.dumps(facts).encode()})
     buffers: dict[str, list[dict[str, Any]]] = {"train": [], "val": []}
@@ -274,7 +276,7 @@ def _write(
             on_bytes(done)
             name = "val" if index.groups[position] in val_groups else "train"
             for row in rows:
-                row["extra_info"]["plays_per_state"] = report.plays_per_state
+                row["extra_info"]["episodes_per_state"] = report.episodes_per_state
                 report.tokens += len(row["prompt_ids"]) + len(row["response_ids"])
                 report.trained_tokens += int(row["response_mask"].sum())
             buffers[name] += rows
@@ -282,7 +284,7 @@ def _write(
                 report.train_rows += len(rows)
             else:
                 report.val_rows += len(rows)
-            if len(buffers[name]) >= 2 * PLAYS_PER_WRITE:
+            if len(buffers[name]) >= 2 * EPISODES_PER_WRITE:
                 flush(name)
         flush("train")
         flush("val")

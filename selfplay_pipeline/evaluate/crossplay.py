@@ -15,7 +15,7 @@ from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.files import write_text
 from selfplay_pipeline.folders import check_folder
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.records import read_games
+from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.generate.seats import is_checkpoint
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.preflight import check_play
@@ -29,14 +29,16 @@ class CrossPlay(BaseModel):
 
     players: list[str]
     states: str
-    plays: int
+    episodes: int
     temperature: float
     rewards: list[list[Interval]]
     lost: int = 0
-    """Plays that the engine or a partner failed, and that are missing."""
+    """Episodes that the engine or a partner failed, and that are missing."""
 
 
-async def run_crossplay(config: Config, names: Sequence[str], states: StateSet, plays: int, output: Path) -> CrossPlay:
+async def run_crossplay(
+    config: Config, names: Sequence[str], states: StateSet, episodes: int, output: Path
+) -> CrossPlay:
     """Play what is missing and write `crossplay.json`.
 
     Raises:
@@ -50,12 +52,13 @@ async def run_crossplay(config: Config, names: Sequence[str], states: StateSet, 
     two = sum(map(is_checkpoint, names)) > 1
     async with Servers(config.engine, output, two=two) as servers:
         cells = [
-            [await _cell(config, names, pair, states, plays, output, servers) for pair in row] for row in _pairs(names)
+            [await _cell(config, names, pair, states, episodes, output, servers) for pair in row]
+            for row in _pairs(names)
         ]
     result = CrossPlay(
         players=list(names),
         states=states.name,
-        plays=plays,
+        episodes=episodes,
         temperature=config.generate.temperature,
         rewards=[[reward for reward, _ in row] for row in cells],
         lost=sum(lost for row in cells for _, lost in row),
@@ -69,11 +72,13 @@ def _pairs(names: Sequence[str]) -> list[list[tuple[int, int]]]:
 
 
 async def _cell(
-    config: Config, names: Sequence[str], pair: tuple[int, int], states: StateSet, plays: int, output: Path,
+    config: Config, names: Sequence[str], pair: tuple[int, int], states: StateSet, episodes: int, output: Path,
     servers: Servers,
 ) -> tuple[Interval, int]:  # fmt: skip
     first, second = names[pair[0]], names[pair[1]]
     file = output / f"{pair[0]}-{pair[1]}.jsonl"
-    lost = await play_pairing(config, Pairing(first, second, states, file, plays, config.generate.temperature), servers)
-    tally = Tally(make_game(config.game), len(states), Seating.BOTH).add(read_games(file))
+    lost = await play_pairing(
+        config, Pairing(first, second, states, file, episodes, config.generate.temperature), servers
+    )
+    tally = Tally(make_game(config.game), len(states), Seating.BOTH).add(read_episodes(file))
     return tally.totals().intervals()["reward"], lost

@@ -29,8 +29,8 @@ class Pairing:
     Attributes:
         first: a checkpoint or a scripted partner; it has seat 0.
         second: who has every other seat; the same as `first` for self-play.
-        file: JSONL of the plays.
-        plays: of each state, or of each state and seat of the first player.
+        file: JSONL of the episodes.
+        episodes: of each state, or of each state and seat of the first player.
         both_seatings: the first player takes the seats in turns, from play to play.
     """
 
@@ -38,12 +38,12 @@ class Pairing:
     second: str
     states: StateSet
     file: Path
-    plays: int
+    episodes: int
     temperature: float
     both_seatings: bool = False
 
     def task(self, config: Config) -> GenerateJob:
-        """All that decides the plays."""
+        """All that decides the episodes."""
         checkpoints = [name for name in (self.first, self.second) if is_checkpoint(name)]
         policy = policy_record(config, checkpoints[0] if checkpoints else "scripted", self.temperature)
         arguments = {
@@ -51,7 +51,7 @@ class Pairing:
             "first": self.first,
             "second": self.second,
             "states": self.states.fingerprint,
-            "plays": self.plays,
+            "episodes": self.episodes,
             "both_seatings": self.both_seatings,
             "weights": [weights_of(name) for name in (self.first, self.second)],
         }
@@ -60,7 +60,7 @@ class Pairing:
             seed=0,
             first_state=0,
             num_groups=len(self.states),
-            plays_per_state=self.plays * (len(self_play(config)) if self.both_seatings else 1),
+            episodes_per_state=self.episodes * (len(self_play(config)) if self.both_seatings else 1),
             max_concurrency=config.generate.max_concurrency,
             max_failures=config.generate.max_failures,
             policy=policy,
@@ -71,11 +71,11 @@ class Pairing:
 def comparable(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two tasks differ at most in who the evaluated player is, and in whether messages are muted."""
 
-    def opponent(arguments: dict[str, Any]) -> str:
+    def partner(arguments: dict[str, Any]) -> str:
         return "itself" if arguments["second"] == arguments["first"] else str(arguments["second"])
 
     may_differ = {"first", "second", "weights", "model", "engine.kind", "game.mute"}
-    return differences(other, one).keys() <= may_differ and opponent(one) == opponent(other)
+    return differences(other, one).keys() <= may_differ and partner(one) == partner(other)
 
 
 def check_names(config: Config, names: Iterable[str]) -> None:
@@ -91,7 +91,7 @@ def check_names(config: Config, names: Iterable[str]) -> None:
 
 
 async def play_pairing(config: Config, pairing: Pairing, servers: Servers) -> int:
-    """Play what is missing, and return how many plays are missing still, lost to the engine or a partner.
+    """Play what is missing, and return how many episodes are missing still, lost to the engine or a partner.
 
     The first checkpoint of the two is recorded as the policy.
     """
@@ -121,6 +121,6 @@ def _is_whole(task: GenerateJob) -> bool:
 
 
 def weights_of(name: str) -> list[list[Any]]:
-    """Size and time of a checkpoint's weight files: plays of a checkpoint that was trained anew are not reused."""
+    """Size and time of a checkpoint's weight files: episodes of a checkpoint that was trained anew are not reused."""
     files = sorted(Path(name).glob("*.safetensors")) if Path(name).is_dir() else []
     return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]

@@ -18,7 +18,7 @@ from selfplay_pipeline.files import write_text
 from selfplay_pipeline.folders import check_folder
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.records import read_games
+from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.generate.seats import is_checkpoint
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 from selfplay_pipeline.preflight import check_play
@@ -35,17 +35,17 @@ class EvaluationJob:
 
     Attributes:
         player: a checkpoint, the name of a scripted partner, or `chat`.
-        opponent: who sits opposite: `self`, another checkpoint or a scripted partner.
-        first_only: opposite another player it holds player 0's seat in all plays, instead of both seats in turns.
-        plays: sampled plays of each state (and of each seating).
+        partner: who sits opposite: `self`, another checkpoint or a scripted partner.
+        first_only: opposite another player it holds seat 0 in all episodes, instead of both seats in turns.
+        episodes: sampled episodes of each state (and of each seating).
         output: gets `sampled.jsonl`, `greedy.jsonl` and `evaluation.json`.
     """
 
     player: str
     states: StateSet
     output: Path
-    opponent: str = SELF
-    plays: int = 2
+    partner: str = SELF
+    episodes: int = 2
     greedy: bool = True
     first_only: bool = False
 
@@ -57,25 +57,27 @@ class EvaluationJob:
 
     @property
     def self_play(self) -> bool:
-        return self.opponent in (SELF, self.player)
+        return self.partner in (SELF, self.player)
 
     @property
     def seating(self) -> Seating:
-        if self.first_only and self.opponent != SELF:
+        if self.first_only and self.partner != SELF:
             return Seating.FIRST
         return Seating.BOTH if self.self_play else Seating.EITHER
 
     @property
     def players(self) -> set[str]:
         """Who plays: one name in self-play, else two."""
-        return {self.player} if self.self_play else {self.player, self.opponent}
+        return {self.player} if self.self_play else {self.player, self.partner}
 
     def plan(self, num_seats: int) -> str:
         """What would be done, in one line."""
         seatings = num_seats if self.seating is Seating.EITHER else 1
-        plays = {mode: len(self.states) * seatings * (1 if mode == "greedy" else self.plays) for mode in self.modes}
-        counts = ", ".join(f"{count} {mode} plays" for mode, count in plays.items())
-        with_whom = "itself" if self.self_play else self.opponent
+        episodes = {
+            mode: len(self.states) * seatings * (1 if mode == "greedy" else self.episodes) for mode in self.modes
+        }
+        counts = ", ".join(f"{count} {mode} episodes" for mode, count in episodes.items())
+        with_whom = "itself" if self.self_play else self.partner
         with_whom += " in the second seat" if self.seating is Seating.FIRST else ""
         return f"{self.player} with {with_whom} on {self.states.name}: {counts} to {self.output}"
 
@@ -86,10 +88,10 @@ class EvaluationJob:
         """What is played for one mode. A checkpoint opposite a scripted player samples."""
         return Pairing(
             first=self.player,
-            second=self.player if self.self_play else self.opponent,
+            second=self.player if self.self_play else self.partner,
             states=self.states,
             file=self.file(mode),
-            plays=1 if mode == "greedy" else self.plays,
+            episodes=1 if mode == "greedy" else self.episodes,
             temperature=0.0 if mode == "greedy" else config.generate.temperature,
             both_seatings=self.seating is Seating.EITHER,
         )
@@ -100,13 +102,13 @@ class ModeReport(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    plays: int
+    episodes: int
     statuses: dict[str, int]
     figures: dict[str, Interval]
 
     @property
     def lost(self) -> int:
-        """Plays that the engine or the partner failed, and that are missing."""
+        """Episodes that the engine or the partner failed, and that are missing."""
         return self.statuses.get(Status.ENGINE_FAILURE.value, 0)
 
 
@@ -116,7 +118,7 @@ class Evaluation(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     player: str
-    opponent: str
+    partner: str
     seating: Seating = Seating.BOTH
     states: str
     num_states: int
@@ -132,7 +134,7 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
 
     Raises:
         UserError: a checkpoint or its tokenizer is unusable, or the folder holds another evaluation.
-        EngineError: too many plays were lost to the engine.
+        EngineError: too many episodes were lost to the engine.
     """
     check_folder(job.output, "evaluate")
     if servers is None:
@@ -146,11 +148,11 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
         tally = tally_of(config, job, mode)
         tally.statuses.update({Status.ENGINE_FAILURE.value: lost} if lost else {})
         reports[mode] = ModeReport(
-            plays=tally.statuses.total(), statuses=dict(tally.statuses), figures=tally.totals().intervals()
+            episodes=tally.statuses.total(), statuses=dict(tally.statuses), figures=tally.totals().intervals()
         )
     evaluation = Evaluation(
         player=job.player,
-        opponent=job.opponent,
+        partner=job.partner,
         seating=job.seating,
         states=job.states.name,
         num_states=len(job.states),
@@ -173,11 +175,9 @@ def check_job(config: Config, job: EvaluationJob) -> None:
     check_play(config, filter(is_checkpoint, job.players), job.states.states)
 
 
-def default_folder(
-    player: str, opponent: str, states: Path | None, config: Config, *, first_only: bool = False
-) -> Path:
+def default_folder(player: str, partner: str, states: Path | None, config: Config, *, first_only: bool = False) -> Path:
     """`data/evaluations/` and what tells this evaluation from others."""
-    parts = [player, *([f"with {opponent}"] if opponent != SELF else []), *([str(states)] if states else [])]
+    parts = [player, *([f"with {partner}"] if partner != SELF else []), *([str(states)] if states else [])]
     if first_only:
         parts.append("first")
     if config.game.mute:
@@ -200,7 +200,7 @@ def compare_with(config: Config, job: EvaluationJob, earlier: Path) -> dict[Mode
 
 
 def check_comparable(config: Config, job: EvaluationJob, earlier: Path) -> None:
-    """Whether a folder holds an evaluation of the same states, with the same opponent, rules and sampling.
+    """Whether a folder holds an evaluation of the same states, with the same partner, rules and sampling.
 
     Raises:
         UserError: it does not.
@@ -209,19 +209,19 @@ def check_comparable(config: Config, job: EvaluationJob, earlier: Path) -> None:
         path = earlier / f"{mode}.args.json"
         if not (earlier / "evaluation.json").exists() or not path.exists():
             raise UserError(
-                f"{earlier}: no finished evaluation there with {mode} plays; `selfplay evaluate` writes one"
+                f"{earlier}: no finished evaluation there with {mode} episodes; `selfplay evaluate` writes one"
             )
         before = read_object(path, "selfplay evaluate", "first", "second")
         if not comparable(job.pairing(config, mode).task(config).arguments, before):
             raise UserError(
-                f"{earlier}: not comparable: its states, plays, opponent, rules or sampling differ "
+                f"{earlier}: not comparable: its states, episodes, partner, rules or sampling differ "
                 f"(compare {path.name} of both folders)"
             )
 
 
 def tally_of(config: Config, job: EvaluationJob, mode: Mode) -> Tally:
-    """The figures of the plays in the folder, by state."""
-    return Tally(make_game(config.game), len(job.states), job.seating).add(read_games(job.file(mode)))
+    """The figures of the episodes in the folder, by state."""
+    return Tally(make_game(config.game), len(job.states), job.seating).add(read_episodes(job.file(mode)))
 
 
 def totals_of(config: Config, job: EvaluationJob, mode: Mode) -> Totals:

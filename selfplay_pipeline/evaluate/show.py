@@ -22,12 +22,12 @@ def show_evaluation(evaluation: Evaluation, folder: Path, game: Game) -> None:
     Args:
         game: what was played.
     """
-    with_whom = "itself" if evaluation.opponent == "self" else evaluation.opponent
+    with_whom = "itself" if evaluation.partner == "self" else evaluation.partner
     muted = ", messages muted" if evaluation.mute else ""
     title = f"{evaluation.player} with {with_whom} on {evaluation.states}{muted}"
     table = _figures_table(one_line(title), {mode: report.figures for mode, report in evaluation.modes.items()}, game)
     for label, cells in {
-        "plays": [str(report.plays) for report in evaluation.modes.values()],
+        "episodes": [str(report.episodes) for report in evaluation.modes.values()],
         "statuses": [", ".join(f"{k} {v}" for k, v in sorted(r.statuses.items())) for r in evaluation.modes.values()],
     }.items():
         table.add_row(label, *cells)

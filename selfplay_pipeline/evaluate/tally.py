@@ -1,4 +1,4 @@
-"""Figures of many plays, by game state."""
+"""Figures of many episodes, by game state."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from enum import StrEnum
 
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game, Status
-from selfplay_pipeline.generate.records import PlayRecord
+from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.metrics.bootstrap import Totals
-from selfplay_pipeline.metrics.figures import Sums, play_figures
+from selfplay_pipeline.metrics.figures import Sums, episode_figures
 
 
 class Seating(StrEnum):
@@ -24,16 +24,16 @@ class Seating(StrEnum):
     FIRST = "first"
     """Seat 0, as in a training opposite a partner."""
 
-    def seats(self, play: int, num_players: int) -> tuple[int, ...]:
-        """Those of the play of this number."""
+    def seats(self, episode: int, num_seats: int) -> tuple[int, ...]:
+        """Those of the episode of this number."""
         if self is Seating.BOTH:
-            return tuple(range(num_players))
-        return (play % num_players,) if self is Seating.EITHER else (0,)
+            return tuple(range(num_seats))
+        return (episode % num_seats,) if self is Seating.EITHER else (0,)
 
 
 @dataclass
 class Tally:
-    """Figures of many plays, summed by game state. Plays lost to the engine are counted but are in no figure."""
+    """Figures of many episodes, summed by game state. Episodes lost to the engine are counted but are in no figure."""
 
     game: Game
     num_states: int
@@ -41,22 +41,22 @@ class Tally:
     statuses: Counter[str] = field(default_factory=Counter)
     _sums: Sums = field(default_factory=Sums)
 
-    def add(self, records: Iterable[PlayRecord]) -> Tally:
+    def add(self, records: Iterable[EpisodeRecord]) -> Tally:
         for record in records:
             self.statuses[record.outcome.status] += 1
             if record.outcome.status == Status.ENGINE_FAILURE:
                 continue
             state = self.game.load_state(record.state)
-            seats = self.seating.seats(record.play, self.game.num_players)
-            self._sums.add(record.group_index, play_figures(self.game, record, state, seats))
+            seats = self.seating.seats(record.episode, self.game.num_seats)
+            self._sums.add(record.group_index, episode_figures(self.game, record, state, seats))
         return self
 
     def totals(self) -> Totals:
         """The sums of all figures.
 
         Raises:
-            EngineError: every play was lost to the engine.
+            EngineError: every episode was lost to the engine.
         """
         if not self._sums:
-            raise EngineError("every play was lost to the engine; see the server's log")
+            raise EngineError("every episode was lost to the engine; see the server's log")
         return self._sums.totals(range(self.num_states))

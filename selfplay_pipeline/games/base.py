@@ -15,13 +15,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.drawing import PlayDrawing, StateDrawing
+from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
 from selfplay_pipeline.games.figures import Figure, Measures
 from selfplay_pipeline.small_files import parse_json
 
 
 class Status(StrEnum):
-    """How a play ends short of the game's goal; then every reward is 0. Reaching the goal has the game's own name."""
+    """How an episode ends short of the game's goal; then every reward is 0. Reaching the goal has the game's own
+    name."""
 
     TURN_LIMIT = "turn_limit"
     """The game's limit of turns was reached, legal and illegal ones counted."""
@@ -30,7 +31,7 @@ class Status(StrEnum):
     CONTEXT_LENGTH = "context_length"
     """The next turn might not have fitted into the model's context; nothing was truncated."""
     ENGINE_FAILURE = "engine_failure"
-    """The engine gave no answer after all retries. Such a play gives no training rows."""
+    """The engine gave no answer after all retries. Such an episode gives no training rows."""
 
 
 MESSAGE = "message"
@@ -85,7 +86,7 @@ class Opening:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a play.
+    """The end of an episode.
 
     Attributes:
         status: a `Status`, or one of the game's `goals`.
@@ -110,7 +111,7 @@ class Turn(Protocol):
     """What is read of a turn that was taken; `generate/records.py: TurnRecord` is one."""
 
     @property
-    def player(self) -> int: ...
+    def seat(self) -> int: ...
     @property
     def text(self) -> str: ...
     @property
@@ -121,14 +122,14 @@ class Turn(Protocol):
 class Said:
     """A turn of which no more is known."""
 
-    player: int
+    seat: int
     text: str
     action: str = MESSAGE
 
 
 @dataclass(frozen=True)
 class Asking:
-    """How one player of a play asked, and what the others answered. Counts; only legal messages are looked at."""
+    """How one player of an episode asked, and what the others answered. Counts; only legal messages are looked at."""
 
     messages: int = 0
     questions: int = 0
@@ -147,8 +148,8 @@ class Asking:
 
 
 @dataclass(frozen=True)
-class HumanPlay:
-    """A play of people, as far as it was recorded.
+class HumanEpisode:
+    """An episode of people, as far as it was recorded.
 
     Attributes:
         turns: the messages.
@@ -173,13 +174,13 @@ class State(Protocol):
 
 
 class Session(Protocol):
-    """One play of one state: whose turn it is, what each player may see, how it ended."""
+    """One episode of one state: whose turn it is, what each player may see, how it ended."""
 
     @property
-    def player(self) -> int: ...
+    def seat(self) -> int: ...
     @property
     def status(self) -> str | None: ...
-    def opening(self, player: int) -> Opening: ...
+    def opening(self, seat: int) -> Opening: ...
     def step(self, text: str, *, cut: bool = False) -> Step: ...
     def abort(self, status: Status) -> None: ...
     def outcome(self) -> Outcome: ...
@@ -226,9 +227,9 @@ class Game(Protocol):
         name: as in `registry.py` and in files.
         data_source: what verl calls its rows.
         config: the configuration.
-        num_players: seats, numbered from 0.
-        shared_reward: whether all seats of a play have one reward, under this configuration.
-        goals: how a play ends that reached what the game is about.
+        num_seats: seats, numbered from 0.
+        shared_reward: whether all seats of an episode have one reward, under this configuration.
+        goals: how an episode ends that reached what the game is about.
         actions: what a legal turn can be.
         error_kinds: what can be wrong with an illegal turn, beside `CUT`.
         players: scripted players by name.
@@ -236,7 +237,7 @@ class Game(Protocol):
         figures: what `measure` returns, in the order in which it is shown.
         lines: the names of those of `references` that are drawn beside rewards.
         about_lines: what a reader must know about these lines; "" if nothing.
-        about_humans: what `human_plays` are.
+        about_humans: what `human_episodes` are.
     """
 
     @property
@@ -246,7 +247,7 @@ class Game(Protocol):
     @property
     def config(self) -> Any: ...
     @property
-    def num_players(self) -> int: ...
+    def num_seats(self) -> int: ...
     @property
     def shared_reward(self) -> bool: ...
     @property
@@ -301,15 +302,15 @@ class Game(Protocol):
         ...
 
     def start(self, state: Any) -> Session:
-        """Begin a play."""
+        """Begin an episode."""
         ...
 
-    def view(self, session: Any, player: int) -> Any:
-        """What one player knows in a running play, as data for scripted players."""
+    def view(self, session: Any, seat: int) -> Any:
+        """What one player knows in a running episode, as data for scripted players."""
         ...
 
     def check_outcome(self, state: Any, outcome: Any) -> None:
-        """Whether this can be the outcome of a play of the state that did not end with a `Status`.
+        """Whether this can be the outcome of an episode of the state that did not end with a `Status`.
 
         Args:
             outcome: as `generate/records.py: OutcomeRecord` has it; `best` is the state's.
@@ -328,7 +329,7 @@ class Game(Protocol):
         ...
 
     def measure(self, state: Any, turns: Sequence[Turn], reward: float, seats: Sequence[int]) -> Measures:
-        """The game's own `figures` of one play, of what these seats did."""
+        """The game's own `figures` of one episode, of what these seats did."""
         ...
 
     def asking(self, state: Any, turns: Sequence[Turn], seat: int) -> Asking:
@@ -351,8 +352,9 @@ class Game(Protocol):
         """Mean rewards that are known from elsewhere for states of this configuration, by name."""
         ...
 
-    def human_plays(self) -> Iterator[HumanPlay]:
-        """Plays of people on states of this configuration; none where there are none, or their file is not at hand."""
+    def human_episodes(self) -> Iterator[HumanEpisode]:
+        """Episodes of people on states of this configuration; none where there are none, or their file is not at
+        hand."""
         ...
 
     def solution(self, state: Any) -> Any:
@@ -363,8 +365,8 @@ class Game(Protocol):
         """A state, for terminal and page."""
         ...
 
-    def draw_play(self, state: Any, turns: Sequence[Any], decision: Any) -> PlayDrawing:
-        """What a play made of its state.
+    def draw_episode(self, state: Any, turns: Sequence[Any], decision: Any) -> EpisodeDrawing:
+        """What an episode made of its state.
 
         Args:
             turns: with the `proposal` of each.

@@ -39,7 +39,7 @@ class Table(BaseModel):
 
 
 class StateDrawing(BaseModel):
-    """What all plays of a state have in common.
+    """What all episodes of a state have in common.
 
     Attributes:
         views: what the seats know, in the order of the seats.
@@ -50,8 +50,8 @@ class StateDrawing(BaseModel):
     whole: list[Table] = []
 
 
-class PlayDrawing(BaseModel):
-    """What one play made of its state.
+class EpisodeDrawing(BaseModel):
+    """What one episode made of its state.
 
     Attributes:
         decision: what was agreed or proposed last, in a few words; "" if nothing was.

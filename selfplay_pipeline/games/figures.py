@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 Measures = dict[str, tuple[float, float]]
-"""Numerator and denominator by figure: a figure of many plays is the ratio of the sums, so that states can be
+"""Numerator and denominator by figure: a figure of many episodes is the ratio of the sums, so that states can be
 resampled."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One thing that is measured of plays.
+    """One thing that is measured of episodes.
 
     Attributes:
         label: its name in tables.
@@ -21,7 +21,7 @@ class Figure:
         chart: the title of its curve over iterations, "" where none is drawn.
         axis: what stands beside that curve's axis.
         note: what a reader of the curve must know, before "Means with 95 % intervals."
-        mean: its denominator is 1 for each play, so that it is a mean over plays.
+        mean: its denominator is 1 for each episode, so that it is a mean over episodes.
     """
 
     name: str

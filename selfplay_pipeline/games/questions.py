@@ -57,7 +57,7 @@ def count_asking(
     told_in: Callable[[str, set[Fact]], set[Fact]],
     hidden: Callable[[Fact], bool],
 ) -> Asking:
-    """Count one seat's questions in a play, and what they brought.
+    """Count one seat's questions in an episode, and what they brought.
 
     Args:
         asked_in: the facts that a message of the seat asks for.
@@ -71,7 +71,7 @@ def count_asking(
         if turn.action != MESSAGE:
             continue
         text = untagged(turn.text)
-        if turn.player != seat:
+        if turn.seat != seat:
             heard += 1
             told = told_in(text, asked)
             leaks += bool(told - asked)

@@ -19,7 +19,7 @@ GAMES = (MatchingGame, BargainingGame)
 AnyConfig = MatchingConfig | BargainingConfig
 FIRST_GAME = MatchingGame.name
 """That of files from before there were several games, which name none."""
-MOST_SEATS = max(game.num_players for game in GAMES)
+MOST_SEATS = max(game.num_seats for game in GAMES)
 """Of any game."""
 SCRIPTED = frozenset(name for game in GAMES for name in game.players)
 """Names of scripted players, of any game."""

@@ -1,4 +1,4 @@
-"""One play of a game in which two seats take tagged turns: they talk, one proposes, the other accepts or rejects.
+"""One episode of a game in which two seats take tagged turns: they talk, one proposes, the other accepts or rejects.
 
 A game says what a proposal is, how it is written and what it is worth; turns, limits and errors are the same in all.
 """
@@ -15,7 +15,7 @@ from selfplay_pipeline.games.prompts import Prompts
 from selfplay_pipeline.games.tags import ActionKind, tagged
 
 AGREED = "agreed"
-"""How a play ends whose last proposal was accepted."""
+"""How an episode ends whose last proposal was accepted."""
 EMPTY_MESSAGE = "empty_message"
 """The kind of error of a message that says nothing."""
 NOT_NOW = "not_now"
@@ -59,19 +59,19 @@ def parse_tagged(text: str, parse_proposal: Callable[[str], Proposal]) -> Action
 
 @dataclass
 class TaggedSession(ABC, Generic[Proposal]):
-    """One play. Player 0 speaks first.
+    """One episode. Player 0 speaks first.
 
     Attributes:
         config: the game's, with `max_length`, `max_errors` and `mute`.
         pending: the proposal that waits for an answer.
-        history: legal turns so far as (player, text), as the partner heard them: a message, a bare answer, or a
+        history: legal turns so far as (seat, text), as the partner heard them: a message, a bare answer, or a
             proposal in its canonical form. Nothing else of what was written reaches the partner.
     """
 
     state: Any
     config: Any
     prompts: Prompts
-    player: int = 0
+    seat: int = 0
     status: str | None = None
     pending: Proposal | None = None
     agreed: Proposal | None = None
@@ -79,7 +79,7 @@ class TaggedSession(ABC, Generic[Proposal]):
     counts: Counts = field(default_factory=lambda: Counts(errors_in_a_row=[0, 0]))
 
     @abstractmethod
-    def shown(self, player: int) -> dict[str, Any]:
+    def shown(self, seat: int) -> dict[str, Any]:
         """What the templates `system` and `opening` may use for a player."""
 
     @abstractmethod
@@ -102,8 +102,8 @@ class TaggedSession(ABC, Generic[Proposal]):
     def worth(self, proposal: Proposal) -> tuple[float, tuple[float, ...]]:
         """The score of what was agreed, and the reward of each seat."""
 
-    def opening(self, player: int) -> Opening:
-        shown = self.shown(player)
+    def opening(self, seat: int) -> Opening:
+        shown = self.shown(seat)
         return Opening(self.prompts.render("system", **shown), self.prompts.render("opening", **shown))
 
     def step(self, text: str, *, cut: bool = False) -> Step:
@@ -114,11 +114,11 @@ class TaggedSession(ABC, Generic[Proposal]):
             cut: the text was cut by the token limit of a turn, so it is no action.
 
         Raises:
-            RuntimeError: the play is over.
+            RuntimeError: the episode is over.
         """
         if self.status is not None:
-            raise RuntimeError(f"the play has ended: {self.status}")
-        actor, partner = self.player, 1 - self.player
+            raise RuntimeError(f"the episode has ended: {self.status}")
+        actor, partner = self.seat, 1 - self.seat
         self.counts.turns += 1
         try:
             if cut:
@@ -135,11 +135,11 @@ class TaggedSession(ABC, Generic[Proposal]):
         observations[partner] = self.prompts.render("partner", text=heard, kind=action.kind.value, **about)
         if action.kind is ActionKind.MESSAGE:
             self.counts.messages += 1
-            self.player = partner
+            self.seat = partner
         elif action.kind is ActionKind.PROPOSE:
             self.counts.proposals += 1
             self.pending = action.proposal
-            self.player = partner
+            self.seat = partner
         elif action.kind is ActionKind.ACCEPT:
             self.agreed, self.status = self.pending, AGREED
         else:
@@ -184,18 +184,18 @@ class TaggedSession(ABC, Generic[Proposal]):
             self.status = Status.TURN_LIMIT
 
     def abort(self, status: Status) -> None:
-        """End the play for a cause outside the rules."""
+        """End the episode for a cause outside the rules."""
         if self.status is None:
             self.status = status
 
     def outcome(self) -> Outcome:
-        """The result of an ended play.
+        """The result of an ended episode.
 
         Raises:
-            RuntimeError: the play is still running.
+            RuntimeError: the episode is still running.
         """
         if self.status is None:
-            raise RuntimeError("the play is still running")
+            raise RuntimeError("the episode is still running")
         score, rewards = (0, (0.0, 0.0)) if self.agreed is None else self.worth(self.agreed)
         return Outcome(
             status=self.status,

@@ -1,1 +1,1 @@
-"""Batched self-play: a game and an engine in, one JSON line a play out."""
+"""Batched self-play: a game and an engine in, one JSON line an episode out."""

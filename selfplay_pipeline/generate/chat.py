@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from selfplay_pipeline.games.base import Opening
 from selfplay_pipeline.generate.control import after_thought, without_control
-from selfplay_pipeline.generate.play import Reply
-from selfplay_pipeline.generate.players import Place
+from selfplay_pipeline.generate.episode import Reply
+from selfplay_pipeline.generate.players import Seat
 from selfplay_pipeline.generate.records import CHAT, ChatMessage, PartnerUsage
 
 Message = dict[str, str]
@@ -16,7 +16,7 @@ Message = dict[str, str]
 
 
 @dataclass
-class ChatSeat:
+class SeatedChat:
     """A seat whose words come from outside.
 
     Its history is free of control strings, because a chat model's server puts it through a template of a model whose
@@ -54,7 +54,7 @@ class ChatSeat:
     async def act(self) -> Reply:
         """Ask whoever speaks for this seat."""
         if self.ask is None:
-            raise RuntimeError("nobody was named who speaks for this seat; run the play only until its turn")
+            raise RuntimeError("nobody was named who speaks for this seat; run the episode only until its turn")
         answer = await self.ask(as_dicts(self.messages))
         reply = Reply(answer, False, "stop") if isinstance(answer, str) else answer
         text, whole = after_thought(reply.text)
@@ -70,13 +70,13 @@ class ChatSeat:
 
 @dataclass(frozen=True)
 class ChatPlayer:
-    """Words from outside: of `ask`, called with the player's history, or of whoever runs the play until its turn."""
+    """Words from outside: of `ask`, called with the player's history, or of whoever runs the episode until its turn."""
 
     name: str = CHAT
     ask: Callable[[list[Message]], Awaitable[str | Reply]] | None = None
 
-    def sit(self, place: Place) -> ChatSeat:
-        return ChatSeat(place.opening, self.ask)
+    def sit(self, seat: Seat) -> SeatedChat:
+        return SeatedChat(seat.opening, self.ask)
 
 
 def as_dicts(messages: Sequence[ChatMessage]) -> list[Message]:

@@ -18,7 +18,7 @@ from selfplay_pipeline.generate.seats import check_seats, is_checkpoint, seat_pl
 from selfplay_pipeline.generate.show import figures_of
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.identity import PLAYED, deciding
-from selfplay_pipeline.partners.seat import partner_arguments
+from selfplay_pipeline.partners.player import partner_arguments
 from selfplay_pipeline.servers import Servers
 from selfplay_pipeline.terminal import say
 from selfplay_pipeline.terminal.progress import progress
@@ -41,7 +41,7 @@ def make_job(
         seed=config.seed,
         first_state=first_state,
         num_groups=num_groups(config),
-        plays_per_state=config.generate.plays_per_state,
+        episodes_per_state=config.generate.episodes_per_state,
         max_concurrency=config.generate.max_concurrency,
         max_failures=config.generate.max_failures,
         policy=policy,
@@ -50,7 +50,7 @@ def make_job(
 
 
 def record_of(config: Config, command: str, policy: PolicyRecord, players: Iterable[str]) -> dict[str, Any]:
-    """What decides a command's plays as far as the configuration says it, by the names that records have for it."""
+    """What decides a command's episodes as far as the configuration says it, by the names that records have for it."""
     decided = {PLAYED.get(key, key): value for key, value in deciding(config, command).items()}
     sampled = {f"policy.{key}": value for key, value in policy.model_dump().items()}
     return decided | sampled | partner_arguments(config.partner, players)
@@ -69,21 +69,21 @@ def policy_record(config: Config, checkpoint: str, temperature: float, iteration
 
 
 def num_groups(config: Config) -> int:
-    """Game states that `num_games` dialogues are spread over, rounded up."""
-    return -(-config.generate.num_games // config.generate.plays_per_state)
+    """Game states that `num_episodes` dialogues are spread over, rounded up."""
+    return -(-config.generate.num_episodes // config.generate.episodes_per_state)
 
 
 def plan_generate(config: Config, output: Path, seats: Sequence[str]) -> str:
     """What `generate` would do, in one line."""
     groups = num_groups(config)
-    plays = groups * config.generate.plays_per_state
+    episodes = groups * config.generate.episodes_per_state
     alone = set(seats) == {POLICY}
     who = f"{config.model} plays" if alone else f"{config.model}: {' and '.join(seats)} play"
     partner = f"; {CHAT} is {config.partner.model} at {config.partner.endpoint}" if CHAT in seats else ""
     return (
-        f"{who} {plays} games ({groups} states × {config.generate.plays_per_state} plays, "
+        f"{who} {episodes} episodes ({groups} states × {config.generate.episodes_per_state} episodes, "
         f"{make_game(config.game).describe()}) with {config.engine.kind} to {output}: "
-        f"{seats.count(POLICY) * plays} rows at most{partner}"
+        f"{seats.count(POLICY) * episodes} rows at most{partner}"
     )
 
 
@@ -104,18 +104,20 @@ def check_trainable(config: Config) -> None:
     Raises:
         UserError: it cannot.
     """
-    if config.generate.plays_per_state < 2:
+    if config.generate.episodes_per_state < 2:
         raise UserError(
-            "generate.plays_per_state (--plays-per-state): all players of a play share its reward, so a group of one "
-            "play has no spread and GRPO learns nothing; play each state at least twice"
+            "generate.episodes_per_state (--episodes-per-state): all players of an episode share its reward, so a "
+            "group of one "
+            "episode has no spread and GRPO learns nothing; play each state at least twice"
         )
     if config.generate.temperature == 0:
         raise UserError(
-            "generate.temperature (--temperature): greedy games cannot be trained on; sample with a temperature above 0"
+            "generate.temperature (--temperature): greedy episodes cannot be trained on; sample with a temperature "
+            "above 0"
         )
 
 
-async def generate_games(
+async def generate_episodes(
     config: Config,
     output: Path,
     *,
@@ -138,7 +140,7 @@ async def generate_games(
         check_seats(config, checkpoint, seats)
         two = len({name for name in seats if name == POLICY or is_checkpoint(name)}) == 2
         async with Servers(config.engine, output.parent, two=two) as own:
-            return await generate_games(
+            return await generate_episodes(
                 config, output, checkpoint=checkpoint, iteration=iteration, first_state=first_state, seats=seats,
                 servers=own,
             )  # fmt: skip
@@ -164,11 +166,12 @@ async def play(
             game,
             states,
             players,
-            lambda summary: report(summary.plays, job.num_plays, lambda: figures_of(summary)),
+            lambda summary: report(summary.episodes, job.num_episodes, lambda: figures_of(summary)),
         )
     if summary.failures:
         say(
-            f"playing {job.output.name}: {summary.failures} of {job.num_plays} plays were lost twice to the engine or "
+            f"playing {job.output.name}: {summary.failures} of {job.num_episodes} episodes were lost twice to the "
+            "engine or "
             f"the partner, at most {job.max_failures} may be (generate.max_failures)"
         )
     return summary

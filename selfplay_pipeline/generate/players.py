@@ -1,4 +1,4 @@
-"""Who may hold a seat. A player is made once for a run, and sits down anew for every play."""
+"""Who may hold a seat. A player is made once for a run, and sits down anew for every episode."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 
 from selfplay_pipeline.engines.types import Engine, EngineError, FinishReason, SamplingParams
 from selfplay_pipeline.games.base import SEATS, Game, Opening, ScriptedPlayer
-from selfplay_pipeline.generate.play import ContextFull, Reply, Seat
+from selfplay_pipeline.generate.episode import ContextFull, Reply, SeatedPlayer
 from selfplay_pipeline.generate.records import POLICY, ChatMessage, PolicyRecord, Trajectory
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a player sits in one play."""
+class Seat:
+    """Where a player sits in one episode."""
 
     opening: Opening
     """What the player reads before anything was said."""
@@ -26,22 +26,22 @@ class Place:
     """What it knows when it is its turn, as data for the game's scripted players."""
     script: Callable[[str], ScriptedPlayer]
     """The game's scripted player of a name."""
-    player: int
+    number: int
     key: str
-    """Names this seat of this play."""
+    """Names this seat of this episode."""
     seed: tuple[int, ...]
-    """Names the random stream of this seat of this play."""
+    """Names the random stream of this seat of this episode."""
 
     @classmethod
-    def at(cls, game: Game, session: Any, player: int, game_id: str, seed: tuple[int, ...]) -> Place:
-        """A seat of a play: it shows its holder nothing of what only others know."""
+    def at(cls, game: Game, session: Any, number: int, episode_id: str, seed: tuple[int, ...]) -> Seat:
+        """A seat of an episode: it shows its holder nothing of what only others know."""
         return cls(
-            opening=session.opening(player),
-            view=partial(game.view, session, player),
+            opening=session.opening(number),
+            view=partial(game.view, session, number),
             script=game.players.__getitem__,
-            player=player,
-            key=f"{game_id}-{player}",
-            seed=(SEATS, *seed, player),
+            number=number,
+            key=f"{episode_id}-{number}",
+            seed=(SEATS, *seed, number),
         )
 
 
@@ -53,7 +53,7 @@ class Player(Protocol):
         """What records and tables call it."""
         ...
 
-    def sit(self, place: Place) -> Seat: ...
+    def sit(self, seat: Seat) -> SeatedPlayer: ...
 
 
 @dataclass(frozen=True)
@@ -66,24 +66,24 @@ class PolicyPlayer:
     context_length: int
     name: str = POLICY
 
-    def sit(self, place: Place) -> PolicySeat:
+    def sit(self, seat: Seat) -> SeatedPolicy:
         params = SamplingParams(
             temperature=self.policy.temperature,
             max_new_tokens=self.policy.max_new_tokens,
             stop_token_ids=self.chat.stops,
         )
-        return PolicySeat(
+        return SeatedPolicy(
             engine=self.engine,
-            stream=Stream(self.chat, place.player, place.opening.system, [place.opening.observation]),
+            stream=Stream(self.chat, seat.number, seat.opening.system, [seat.opening.observation]),
             params=params,
             context_length=self.context_length,
-            session_key=place.key,
+            session_key=seat.key,
             recorded=self.name == POLICY,
         )
 
 
 @dataclass
-class PolicySeat:
+class SeatedPolicy:
     """A seat held by a checkpoint, with its own append-only token stream."""
 
     engine: Engine
@@ -124,12 +124,12 @@ class Scripted:
 
     name: str
 
-    def sit(self, place: Place) -> ScriptedSeat:
-        return ScriptedSeat(place.script(self.name), place.view, np.random.default_rng(place.seed))
+    def sit(self, seat: Seat) -> SeatedScript:
+        return SeatedScript(seat.script(self.name), seat.view, np.random.default_rng(seat.seed))
 
 
 @dataclass
-class ScriptedSeat:
+class SeatedScript:
     """It reads what it knows as data, so that it needs no observations."""
 
     script: ScriptedPlayer

@@ -1,4 +1,4 @@
-"""One play as one JSON line: the contract between `generate` and everything that reads games."""
+"""One episode as one JSON line: the contract between `generate` and everything that reads games."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SAME_REWARD = SAME_SCORE
 READ_AT_ONCE = 1 << 20
 """Bytes; some lines, of which Python's own 8 kB hold none."""
 MAX_LINE = 1 << 26
-"""Bytes of one play as JSON. A play of two times 100,000 tokens takes about 6 MB."""
+"""Bytes of one episode as JSON. An episode of two times 100,000 tokens takes about 6 MB."""
 CHAT = "chat"
 """Name of the chat model behind an API."""
 
@@ -52,7 +52,7 @@ class ChatMessage(_Record):
 class TurnRecord(_Record):
     """One turn of the dialogue."""
 
-    player: Count
+    seat: Count
     text: str
     action: str
     """What the text was understood as: one of the game's actions, or `invalid`."""
@@ -66,10 +66,10 @@ class TurnRecord(_Record):
     """The engine's or chat model's: stop, or length when the turn was cut. `scripted` for a seat without either."""
 
     @classmethod
-    def of(cls, player: int, text: str, step: Step, finish_reason: str) -> TurnRecord:
+    def of(cls, seat: int, text: str, step: Step, finish_reason: str) -> TurnRecord:
         """A turn and what it led to."""
         return cls(
-            player=player,
+            seat=seat,
             text=text,
             action=step.action,
             proposal=step.decision,
@@ -87,7 +87,7 @@ class Trajectory(_Record):
     temperature-scaled distribution, 0.0 where the mask is 0.
     """
 
-    player_index: Count
+    seat: Count
     prompt_ids: list[int]
     response_ids: list[int]
     response_mask: list[Literal[0, 1]]
@@ -148,7 +148,7 @@ def _is_none(value: Any) -> bool:
 
 
 class OutcomeRecord(_Record):
-    """How the play ended; `normalized_reward` = score / best, 0 short of the game's goal."""
+    """How the episode ended; `normalized_reward` = score / best, 0 short of the game's goal."""
 
     status: str
     """A `Status`, or one of the game's goals."""
@@ -167,7 +167,7 @@ class OutcomeRecord(_Record):
 
     @classmethod
     def of(cls, outcome: Outcome) -> OutcomeRecord:
-        """The outcome of a play."""
+        """The outcome of an episode."""
         differ = len(set(outcome.rewards)) > 1
         return cls(
             status=outcome.status,
@@ -220,14 +220,14 @@ class PartnerUsage(_Record):
         return PartnerUsage(**{name: mine[name] + theirs[name] for name in mine})
 
 
-class PlayRecord(_Record):
-    """One play of one game state."""
+class EpisodeRecord(_Record):
+    """One episode of one game state."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
-    game_id: str
+    episode_id: str
     group_index: Count
-    """The game state's number: all plays of one state are one group."""
-    play: Count
+    """The game state's number: all episodes of one state are one group."""
+    episode: Count
     seed: int
     game: str
     """Name of the game whose rules `state` belongs to."""
@@ -240,37 +240,37 @@ class PlayRecord(_Record):
     outcome: OutcomeRecord
     policy: PolicyRecord
     prompt_tokens: int = 0
-    """Tokens of all prompts sent to the engine in this play."""
+    """Tokens of all prompts sent to the engine in this episode."""
     cached_tokens: int = 0
     """Of those, how many the engine did not have to compute."""
     partner: PartnerUsage | None = None
     """Of a chat model in one of the seats."""
 
     @model_validator(mode="after")
-    def _seats_exist(self) -> PlayRecord:
+    def _seats_exist(self) -> EpisodeRecord:
         seats = len(self.players)
-        trained = [trajectory.player_index for trajectory in self.trajectories]
-        for field, found in (("turns", [turn.player for turn in self.turns]), ("trajectories", trained)):
+        trained = [trajectory.seat for trajectory in self.trajectories]
+        for field, found in (("turns", [turn.seat for turn in self.turns]), ("trajectories", trained)):
             if found and max(found) >= seats:
                 raise ValueError(f"field 'players': has {seats}, numbered from 0, but {field} are of {max(found)}")
         strangers = [seat for seat in trained if self.players[seat] != POLICY]
         if strangers:
             raise ValueError(
-                f"field 'trajectories': one is of player {strangers[0]}, which was {self.players[strangers[0]]!r}"
+                f"field 'trajectories': one is of seat {strangers[0]}, which was {self.players[strangers[0]]!r}"
             )
         if len(set(trained)) < len(trained):
-            raise ValueError("field 'trajectories': two are of one player")
+            raise ValueError("field 'trajectories': two are of one seat")
         return self
 
 
-def parse_play(line: bytes) -> PlayRecord:
-    """One line as a play, which its game's rules allow.
+def parse_episode(line: bytes) -> EpisodeRecord:
+    """One line as an episode, which its game's rules allow.
 
     Raises:
         ValueError: it is none; the message names the field.
     """
     try:
-        record = PlayRecord.model_validate_json(line)
+        record = EpisodeRecord.model_validate_json(line)
     except ValidationError as error:
         raise ValueError(explain(error)) from None
     if not _has_no_key_twice(line, record):
@@ -279,8 +279,8 @@ def parse_play(line: bytes) -> PlayRecord:
     return record
 
 
-def check_rules(record: PlayRecord) -> None:
-    """Whether a play can have been, by the rules of its game.
+def check_rules(record: EpisodeRecord) -> None:
+    """Whether an episode can have been, by the rules of its game.
 
     Raises:
         ValueError: it cannot; the message names the field.
@@ -289,8 +289,8 @@ def check_rules(record: PlayRecord) -> None:
         game = game_named(record.game)
     except ValueError as error:
         raise ValueError(f"field 'game': {error}") from None
-    if len(record.players) != game.num_players:
-        raise ValueError(f"field 'players': has {len(record.players)}, but the game has {game.num_players}")
+    if len(record.players) != game.num_seats:
+        raise ValueError(f"field 'players': has {len(record.players)}, but the game has {game.num_seats}")
     try:
         state = _load(record.game, json.dumps(record.state, sort_keys=True, allow_nan=False))
     except (UserError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
@@ -314,8 +314,8 @@ def check_rules(record: PlayRecord) -> None:
 
 
 def _check_rewards(rewards: list[float], mean: float, game: Game) -> None:
-    if len(rewards) != game.num_players:
-        raise ValueError(f"field 'outcome.rewards': has {len(rewards)}, but the game has {game.num_players} players")
+    if len(rewards) != game.num_seats:
+        raise ValueError(f"field 'outcome.rewards': has {len(rewards)}, but the game has {game.num_seats} players")
     if abs(sum(rewards) / len(rewards) - mean) > SAME_REWARD:
         raise ValueError(f"field 'outcome.normalized_reward': {mean}, but 'rewards' have another mean")
 
@@ -338,7 +338,7 @@ def _load(game: str, state: str) -> State:
     return game_named(game).load_state(json.loads(state))
 
 
-def _has_no_key_twice(line: bytes, record: PlayRecord) -> bool:
+def _has_no_key_twice(line: bytes, record: EpisodeRecord) -> bool:
     """Whether a count shows that no key is there twice, of which pydantic takes the last; to read again takes long."""
     text = line.translate(None, b"0123456789.-,[]")  # what is left is short
     if b" :" in text or b"\t:" in text or b"\r:" in text:
@@ -371,8 +371,8 @@ def _different(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def read_games(path: Path) -> Iterator[PlayRecord]:
-    """Read plays one line at a time.
+def read_episodes(path: Path) -> Iterator[EpisodeRecord]:
+    """Read episodes one line at a time.
 
     Raises:
         UserError: the file is missing, or a line is bad; names file, line and field.
@@ -381,7 +381,7 @@ def read_games(path: Path) -> Iterator[PlayRecord]:
         if not line.strip():
             continue
         try:
-            yield parse_play(line)
+            yield parse_episode(line)
         except ValueError as error:
             raise UserError(f"{path}:{number}: {error}") from None
 

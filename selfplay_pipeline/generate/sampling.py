@@ -12,7 +12,7 @@ from selfplay_pipeline.games.base import State
 
 
 class StateSource:
-    """The states of a run by number; the last ones are kept, since a group's plays share theirs."""
+    """The states of a run by number; the last ones are kept, since a group's episodes share theirs."""
 
     def __init__(self, sample: Callable[[int], State], keep: int) -> None:
         self._sample = sample

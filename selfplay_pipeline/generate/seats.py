@@ -13,14 +13,14 @@ from selfplay_pipeline.games.registry import SCRIPTED, make_game
 from selfplay_pipeline.generate.players import Player, PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from selfplay_pipeline.partners.seat import ChatPartner
+from selfplay_pipeline.partners.player import ChatPartner
 from selfplay_pipeline.preflight import check_play
 from selfplay_pipeline.servers import PolicyServer, Servers
 
 
 def self_play(config: Config) -> tuple[str, ...]:
     """The policy in every seat of the configuration's game."""
-    return (POLICY,) * make_game(config.game).num_players
+    return (POLICY,) * make_game(config.game).num_seats
 
 
 def opposite(config: Config, first: str, others: str) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ async def seat_players(
     names, players = set(names), dict[str, Player]()
     if CHAT in names:  # before a server is started, which takes long, a missing key can be noticed
         players[CHAT] = ChatPartner.of(servers.chat(config.partner))
-    free = [servers.policy, servers.opponent]
+    free = [servers.policy, servers.partner]
     for name in sorted(names - {CHAT}, key=lambda name: name != POLICY):
         if name in SCRIPTED:
             players[name] = Scripted(name)

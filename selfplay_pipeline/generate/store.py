@@ -1,4 +1,4 @@
-"""The JSONL file of a run: appended play by play, and continued after any stop."""
+"""The JSONL file of a run: appended episode by episode, and continued after any stop."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import appending, locked, replacing, write_json
 from selfplay_pipeline.games.base import Status
-from selfplay_pipeline.generate.records import PlayRecord, parse_play, read_lines
+from selfplay_pipeline.generate.records import EpisodeRecord, parse_episode, read_lines
 from selfplay_pipeline.identity import check_same
 from selfplay_pipeline.small_files import read_object
 
 
 @dataclass
-class GameStore:
+class EpisodeStore:
     """Plays on disk.
 
     Attributes:
@@ -43,14 +43,14 @@ class GameStore:
             yield
 
     @contextmanager
-    def opened(self, take: Callable[[PlayRecord], None]) -> Iterator[Callable[[PlayRecord], None]]:
-        """Hand the plays that the file holds to `take`, and yield a function that appends one.
+    def opened(self, take: Callable[[EpisodeRecord], None]) -> Iterator[Callable[[EpisodeRecord], None]]:
+        """Hand the episodes that the file holds to `take`, and yield a function that appends one.
 
-        Only once all of them were taken is a torn last line cut off, and are plays removed that the engine failed:
+        Only once all of them were taken is a torn last line cut off, and are episodes removed that the engine failed:
         earlier versions wrote these too, and they are played again.
 
         Args:
-            take: raises a `ValueError` that says why a play must not be there.
+            take: raises a `ValueError` that says why an episode must not be there.
 
         Raises:
             UserError: a line is bad; the file is as it was.
@@ -66,21 +66,21 @@ class GameStore:
         with appending(self.path) as append:
             yield lambda record: append(record.model_dump_json().encode() + b"\n")
 
-    def _read(self, take: Callable[[PlayRecord], None]) -> set[int]:
-        """Returns the numbers of the lines whose plays the engine failed."""
+    def _read(self, take: Callable[[EpisodeRecord], None]) -> set[int]:
+        """Returns the numbers of the lines whose episodes the engine failed."""
         lost: set[int] = set()
         lines: dict[tuple[int, int], int] = {}
         for number, line in read_lines(self.path):
             if not line.strip() or not line.endswith(b"\n"):
                 continue
             try:
-                record = parse_play(line)
+                record = parse_episode(line)
                 if record.outcome.status == Status.ENGINE_FAILURE:
                     lost.add(number)
                     continue
-                first = lines.setdefault((record.group_index, record.play), number)
+                first = lines.setdefault((record.group_index, record.episode), number)
                 if first != number:
-                    raise ValueError(f"play {record.game_id} is in line {first} too; remove one of the lines")
+                    raise ValueError(f"episode {record.episode_id} is in line {first} too; remove one of the lines")
                 take(record)
             except ValueError as error:
                 raise UserError(f"{self.path}:{number}: {error}") from None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from selfplay_pipeline.engines.types import ROUNDING
 
 MAX_COUNT = 2**31
-"""Token ids, groups and plays are below: rows hold ids in 32 bits."""
+"""Token ids, groups and episodes are below: rows hold ids in 32 bits."""
 LEAST_LOGPROB = float(np.finfo(np.float32).min)
 """Rows hold log-probs in 32 bits."""
 

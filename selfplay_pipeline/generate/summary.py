@@ -1,4 +1,4 @@
-"""Figures of a set of plays, added up one play at a time."""
+"""Figures of a set of episodes, added up one episode at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from selfplay_pipeline.games.base import INVALID, MESSAGE, Status
 from selfplay_pipeline.games.registry import game_named
-from selfplay_pipeline.generate.records import POLICY, PartnerUsage, PlayRecord
+from selfplay_pipeline.generate.records import POLICY, EpisodeRecord, PartnerUsage
 from selfplay_pipeline.metrics.signal import has_signal
 
 
@@ -20,16 +20,16 @@ class Played(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
-    plays: int | None = None
+    episodes: int | None = None
     groups: int
     mean_reward: float
     reward_standard_error: float
     agreement_rate: float
     statuses: dict[str, int] = {}
-    illegal_per_game: float
+    illegal_per_episode: float
     illegal_actions: int | None = None
-    messages_per_game: float
-    turns_per_game: float | None = None
+    messages_per_episode: float
+    turns_per_episode: float | None = None
     sampled_tokens: int | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
@@ -38,20 +38,20 @@ class Played(BaseModel):
     proposed_without_message: float | None = None
     repeated_messages: float | None = None
     distinct_messages: int | None = None
-    questions_per_game: float | None = None
+    questions_per_episode: float | None = None
     specific_questions: float | None = None
     learned_per_question: float | None = None
     leaks_per_message: float | None = None
     groups_without_signal: int
     seconds: float | None = None
-    plays_per_second: float | None = None
+    episodes_per_second: float | None = None
     sampled_tokens_per_second: float | None = None
     partner: PartnerUsage | None = None
 
 
 @dataclass
 class Summary:
-    """Add plays, then read `result`. Engine failures are counted but are in no mean.
+    """Add episodes, then read `result`. Engine failures are counted but are in no mean.
 
     `token_entropy` is the mean of -log-prob over the sampled tokens, in nats: an unbiased estimate of the entropy
     of the distributions that they were sampled from. `specific_questions` is the share of questions that ask for the
@@ -61,42 +61,42 @@ class Summary:
     rewards: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Normalised rewards by group index."""
     seat_rewards: dict[int, list[list[float]]] = field(default_factory=lambda: defaultdict(list))
-    """Rewards of the seats by group index, of plays in which these differ."""
+    """Rewards of the seats by group index, of episodes in which these differ."""
     statuses: Counter[str] = field(default_factory=Counter)
     agreed: int = 0
-    """Plays that reached the game's goal."""
+    """Episodes that reached the game's goal."""
     illegal: int = 0
     messages: int = 0
     turns: int = 0
     proposed_untold: int = 0
-    """Plays whose first legal action was no message."""
+    """Episodes whose first legal action was no message."""
     repeated: int = 0
-    """Messages that repeat an earlier one of their play word for word."""
+    """Messages that repeat an earlier one of their episode word for word."""
     distinct: set[int] = field(default_factory=set)
     """Hashes of all messages."""
     surprise: float = 0.0
     """Sum of -log-prob of the sampled tokens …"""
     own_tokens: int = 0
-    """… and how many these are, of plays that the engine did not fail."""
+    """… and how many these are, of episodes that the engine did not fail."""
     asked: Counter[str] = field(default_factory=Counter)
-    """Questions of the policy (without one: of player 0) and what came of them: sums of `Asking`."""
+    """Questions of the policy (without one: of seat 0) and what came of them: sums of `Asking`."""
     sampled_tokens: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     partner: PartnerUsage | None = None
-    """Of a chat model, in all plays of the file and those that this process lost; not of plays that were cut with their
-    process."""
+    """Of a chat model, in all episodes of the file and those that this process lost; not of episodes that were cut with
+    their process."""
     seconds: float = 0.0
     """Spent playing by this process."""
-    plays_before: int = 0
+    episodes_before: int = 0
     tokens_before: int = 0
     """What the file held before this process began; rates leave it out."""
 
     def start(self) -> None:
         """What was added so far was played by an earlier process."""
-        self.plays_before, self.tokens_before = self.plays, self.sampled_tokens
+        self.episodes_before, self.tokens_before = self.episodes, self.sampled_tokens
 
-    def add(self, record: PlayRecord) -> None:
+    def add(self, record: EpisodeRecord) -> None:
         self.statuses[record.outcome.status] += 1
         self.prompt_tokens += record.prompt_tokens
         self.cached_tokens += record.cached_tokens
@@ -125,7 +125,7 @@ class Summary:
             self.asked.update(asdict(game.asking(state, record.turns, seat)))
 
     @property
-    def plays(self) -> int:
+    def episodes(self) -> int:
         return self.statuses.total()
 
     @property
@@ -134,13 +134,13 @@ class Summary:
 
     @property
     def mean_reward(self) -> float:
-        """Mean over plays."""
+        """Mean over episodes."""
         rewards = [reward for group in self.rewards.values() for reward in group]
         return sum(rewards) / len(rewards) if rewards else 0.0
 
     @property
     def reward_error(self) -> float:
-        """Standard error of the mean, with groups as the independent units (plays of a state are not)."""
+        """Standard error of the mean, with groups as the independent units (episodes of a state are not)."""
         means = [sum(group) / len(group) for group in self.rewards.values()]
         if len(means) < 2:
             return 0.0
@@ -149,33 +149,33 @@ class Summary:
 
     @property
     def agreement_rate(self) -> float:
-        return self.agreed / max(1, self.plays - self.failures)
+        return self.agreed / max(1, self.episodes - self.failures)
 
     @property
     def zero_signal_groups(self) -> int:
-        """Groups whose plays all scored alike: GRPO learns nothing from them."""
+        """Groups whose episodes all scored alike: GRPO learns nothing from them."""
         return sum(not self.has_signal(group) for group in self.rewards)
 
     def has_signal(self, group: int) -> bool:
-        """Whether the plays of a group did not all score alike, for one seat at least."""
+        """Whether the episodes of a group did not all score alike, for one seat at least."""
         means, seats = self.rewards[group], self.seat_rewards.get(group, [])
-        # A play whose seats differ from each other cannot be like one whose seats do not.
+        # An episode whose seats differ from each other cannot be like one whose seats do not.
         return 0 < len(seats) < len(means) or any(map(has_signal, [means, *zip(*seats, strict=True)]))
 
     def result(self) -> Played:
-        """The figures of all plays so far."""
-        played = max(1, self.plays - self.failures)
+        """The figures of all episodes so far."""
+        played = max(1, self.episodes - self.failures)
         found = Played(
-            plays=self.plays,
+            episodes=self.episodes,
             groups=len(self.rewards),
             mean_reward=self.mean_reward,
             reward_standard_error=self.reward_error,
             agreement_rate=self.agreement_rate,
             statuses=dict(self.statuses),
-            illegal_per_game=self.illegal / played,
+            illegal_per_episode=self.illegal / played,
             illegal_actions=self.illegal,
-            messages_per_game=self.messages / played,
-            turns_per_game=self.turns / played,
+            messages_per_episode=self.messages / played,
+            turns_per_episode=self.turns / played,
             sampled_tokens=self.sampled_tokens,
             prompt_tokens=self.prompt_tokens,
             cached_tokens=self.cached_tokens,
@@ -184,13 +184,13 @@ class Summary:
             proposed_without_message=self.proposed_untold / played,
             repeated_messages=self.repeated / max(1, self.messages),
             distinct_messages=len(self.distinct),
-            questions_per_game=self.asked["questions"] / played,
+            questions_per_episode=self.asked["questions"] / played,
             specific_questions=self.asked["specific"] / max(1, self.asked["questions"]),
             learned_per_question=self.asked["learned"] / max(1, self.asked["questions"]),
             leaks_per_message=self.asked["leaks"] / max(1, self.asked["partner_messages"]),
             groups_without_signal=self.zero_signal_groups,
             seconds=self.seconds,
-            plays_per_second=self._rate(self.plays - self.plays_before),
+            episodes_per_second=self._rate(self.episodes - self.episodes_before),
             sampled_tokens_per_second=self._rate(self.sampled_tokens - self.tokens_before),
         )
         if self.partner is None:

@@ -151,7 +151,7 @@ class ChatTokenizer:
         """Token ids of a text that has the same control tokens as a harmless one.
 
         Raises:
-            EngineError: it has others. That ends the play, since nothing must be trained on a forged turn.
+            EngineError: it has others. That ends the episode, since nothing must be trained on a forged turn.
         """
         ids, expected = self._encode(text), self._encode(harmless)
         if [i for i in ids if i in self._control] != [i for i in expected if i in self._control]:
@@ -213,7 +213,7 @@ class Stream:
     """One player's growing trajectory. Append-only, so that every prompt is a prefix of the next."""
 
     chat: ChatTokenizer
-    player: int
+    seat: int
     system: str
     heard: list[str]
     """Observations since the player's last turn."""
@@ -262,7 +262,7 @@ class Stream:
         messages = self.context() if self.last is not None else list(self.messages)
         end = max((i + 1 for i, own in enumerate(self.response_mask) if own), default=0)
         return Trajectory(
-            player_index=self.player,
+            seat=self.seat,
             prompt_ids=self.prompt_ids,
             response_ids=self.response_ids[:end],
             response_mask=self.response_mask[:end],

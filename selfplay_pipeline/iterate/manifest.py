@@ -19,7 +19,7 @@ from selfplay_pipeline.folders import check_folder
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.identity import check_same, deciding, flatten
 from selfplay_pipeline.iterate.results import Converted, Evaluated, Trained
-from selfplay_pipeline.partners.seat import partner_arguments
+from selfplay_pipeline.partners.player import partner_arguments
 
 R = TypeVar("R", bound=BaseModel)
 Stage = Literal["generate", "convert", "train", "evaluate"]
@@ -180,7 +180,7 @@ def describe(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _partner(config: Config) -> dict[str, Any]:
     """What decides the partner's words."""
-    return partner_arguments(config.partner, [config.iterate.opponent])
+    return partner_arguments(config.partner, [config.iterate.partner])
 
 
 def _version(package: str) -> str | None:

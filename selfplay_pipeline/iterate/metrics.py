@@ -14,18 +14,19 @@ class CollapseError(RuntimeError):
 
 Line = dict[str, Any]
 
-PLAY_FIGURES = ("mean_reward", "reward_standard_error", "agreement_rate", "illegal_per_game", "messages_per_game",
+EPISODE_FIGURES = ("mean_reward", "reward_standard_error", "agreement_rate", "illegal_per_episode",
+"messages_per_episode",
                 "token_entropy", "proposed_without_message", "repeated_messages", "distinct_messages",
-                "questions_per_game", "specific_questions", "learned_per_question", "leaks_per_message")  # fmt: skip
+                "questions_per_episode", "specific_questions", "learned_per_question", "leaks_per_message")  # fmt: skip
 
 MIN_ENTROPY = 1e-3
 """Nats per sampled token; below it the policy is as good as deterministic."""
 MAX_FLAT_GROUPS = 0.95
 """Share of groups without signal from which on there is nothing to learn from."""
 MAX_REPEATED = 0.5
-"""Share of messages that repeat an earlier one of their play."""
+"""Share of messages that repeat an earlier one of their episode."""
 MAX_SILENT = 0.9
-"""Share of plays whose first proposal comes before any message, …"""
+"""Share of episodes whose first proposal comes before any message, …"""
 TALKATIVE = 0.5
 """… where it was below this at first."""
 MAX_LOG_PROB_GAP = 0.1
@@ -44,7 +45,7 @@ _HEALTHY = {
 def history_of(state: RunState) -> list[Line]:
     """A line for each iteration that was evaluated or trained; 0 is the checkpoint that the run began with.
 
-    Figures of plays are of the games that the iteration trained on, hence of the checkpoint it began with;
+    Figures of episodes are of the episodes that the iteration trained on, hence of the checkpoint it began with;
     `held_out_…` are of the checkpoint that it made.
     """
     lines = []
@@ -52,7 +53,7 @@ def history_of(state: RunState) -> list[Line]:
         line: Line = {"iteration": number}
         played, trained, evaluated = state.played(number), state.trained(number), state.evaluated(number)
         if played and trained:
-            line |= played.model_dump(include=set(PLAY_FIGURES), exclude_none=True)
+            line |= played.model_dump(include=set(EPISODE_FIGURES), exclude_none=True)
             line["groups_without_signal"] = played.groups_without_signal / max(1, played.groups)
             line |= {"steps": trained.steps, "checkpoint": trained.checkpoint, "log_prob_gap": trained.log_prob_gap}
         elif number:
@@ -71,11 +72,11 @@ def in_words(line: Line) -> str:
         parts += [
             f"reward {line['mean_reward']:.3f} ± {line['reward_standard_error']:.3f}",
             f"agreed {line['agreement_rate']:.1%}",
-            f"illegal {line['illegal_per_game']:.3f}",
+            f"illegal {line['illegal_per_episode']:.3f}",
             f"{line['steps']} steps",
         ]
-        if "questions_per_game" in line:
-            parts.append(f"{line['questions_per_game']:.2f} questions")
+        if "questions_per_episode" in line:
+            parts.append(f"{line['questions_per_episode']:.2f} questions")
     for name, label in (("held_out_reward", "held out"), ("held_out_greedy_reward", "greedy")):
         if name in line:
             parts.append(f"{label} {line[name]['value']:.3f} [{line[name]['low']:.3f}, {line[name]['high']:.3f}]")
@@ -110,7 +111,7 @@ def collapse_reason(history: Sequence[Line]) -> str | None:
         f"{last['repeated_messages']:.0%} of the messages repeat an earlier one": (
             last["repeated_messages"] > MAX_REPEATED
         ),
-        f"{last['proposed_without_message']:.0%} of the plays propose before any message": (
+        f"{last['proposed_without_message']:.0%} of the episodes propose before any message": (
             last["proposed_without_message"] > MAX_SILENT and first["proposed_without_message"] < TALKATIVE
         ),
         f"engine and trainer disagree by {last['log_prob_gap']:.2f} nats a token": (

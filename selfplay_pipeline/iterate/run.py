@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from selfplay_pipeline.config import Config
-from selfplay_pipeline.convert.job import convert_games
+from selfplay_pipeline.convert.job import convert_episodes
 from selfplay_pipeline.engines.open import resolve_device
 from selfplay_pipeline.evaluate.pairing import check_names
 from selfplay_pipeline.evaluate.run import SELF, EvaluationJob, run_evaluate
@@ -22,7 +22,7 @@ from selfplay_pipeline.evaluate.states import StateSet, count_shared, sample_hel
 from selfplay_pipeline.files import locked, write_json, write_lines
 from selfplay_pipeline.games.base import MONITOR
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.job import check_trainable, generate_games, num_groups, plan_generate
+from selfplay_pipeline.generate.job import check_trainable, generate_episodes, num_groups, plan_generate
 from selfplay_pipeline.generate.records import CHAT, POLICY
 from selfplay_pipeline.generate.seats import check_seats, is_checkpoint, opposite, self_play
 from selfplay_pipeline.generate.summary import Played
@@ -118,7 +118,7 @@ class Loop:
         return f"iteration {number}/{self.config.iterate.num_iterations}"
 
     def _generate(self, number: int, checkpoint: str) -> Played:
-        task = generate_games(
+        task = generate_episodes(
             self.config,
             self.run.games(number),
             checkpoint=checkpoint,
@@ -130,7 +130,7 @@ class Loop:
         return self.runner.run(stoppable(task)).result()
 
     def _convert(self, number: int, checkpoint: str) -> Converted:
-        report = convert_games(self.config, self.run.games(number), self.run.iteration(number))
+        report = convert_episodes(self.config, self.run.games(number), self.run.iteration(number))
         return Converted.model_validate(report.to_dict())
 
     def _train(self, number: int, checkpoint: str) -> Trained:
@@ -189,14 +189,14 @@ class Loop:
             checkpoint,
             states,
             self.run.iteration(number) / "evaluation",
-            opponent=config.iterate.opponent,
-            plays=1,
+            partner=config.iterate.partner,
+            episodes=1,
             first_only=True,
         )
         evaluation = self.runner.run(stoppable(run_evaluate(config, job, self.servers)))
         figures = {mode: report.figures for mode, report in evaluation.modes.items()}
         sampled = figures["sampled"]
-        questions = {"held_out_questions": sampled["questions"]} if config.iterate.opponent != SELF else {}
+        questions = {"held_out_questions": sampled["questions"]} if config.iterate.partner != SELF else {}
         return Evaluated(
             checkpoint=checkpoint,
             held_out_reward=known(sampled["reward"]),
@@ -268,8 +268,8 @@ def plan_iterate(config: Config, run_dir: Path) -> list[str]:
 
 def seats_of(config: Config) -> tuple[str, ...]:
     """Who holds which seat in the games that are trained on."""
-    opponent = config.iterate.opponent
-    return self_play(config) if opponent == SELF else opposite(config, POLICY, opponent)
+    partner = config.iterate.partner
+    return self_play(config) if partner == SELF else opposite(config, POLICY, partner)
 
 
 def check_run(config: Config) -> None:
@@ -278,21 +278,21 @@ def check_run(config: Config) -> None:
     Raises:
         UserError: something is missing.
     """
-    check_opponent(config)
+    check_partner(config)
     check_trainable(config)
     check_seats(config, str(config.model), seats_of(config))
     check_training(config.train)
 
 
-def check_opponent(config: Config) -> None:
+def check_partner(config: Config) -> None:
     """Whether somebody can sit opposite who is not trained.
 
     Raises:
         UserError: nobody of that name, or a chat model without a key.
     """
-    if config.iterate.opponent != SELF:
-        check_names(config, [config.iterate.opponent])
-    if config.iterate.opponent == CHAT:
+    if config.iterate.partner != SELF:
+        check_names(config, [config.iterate.partner])
+    if config.iterate.partner == CHAT:
         config.partner.key()
 
 

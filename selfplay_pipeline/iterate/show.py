@@ -33,12 +33,12 @@ def run_table(run: RunDirectory, newest: int | None = None) -> Table:
     """One row an iteration, or only of the `newest` ones; what is not done yet is empty."""
     table = Table(
         title=one_line(f"self-play in {run.path}"),
-        caption="reward, agreed, illegal, msgs: of the games trained on, which the checkpoint before played\n"
+        caption="reward, agreed, illegal, msgs: of the episodes trained on, which the checkpoint before played\n"
         "held out, greedy: of the new checkpoint; flat: groups without signal; seconds per stage",
         box=None,
         padding=(0, 1, 0, 0),
     )
-    for name in ("#", "reward", "agreed", "illegal", "msgs", "flat", "steps", "held out", "greedy", "play", "train"):
+    for name in ("#", "reward", "agreed", "illegal", "msgs", "flat", "steps", "held out", "greedy", "episode", "train"):
         table.add_column(name, justify="right", no_wrap=True)
     for number, stages in sorted(run.state.iterations.items())[-newest if newest else None :]:
         cells = [""] * 6
@@ -46,8 +46,8 @@ def run_table(run: RunDirectory, newest: int | None = None) -> Table:
             cells = [
                 f"{played.mean_reward:.3f} ± {played.reward_standard_error:.3f}",
                 f"{played.agreement_rate:.1%}",
-                f"{played.illegal_per_game:.3f}",
-                f"{played.messages_per_game:.2f}",
+                f"{played.illegal_per_episode:.3f}",
+                f"{played.messages_per_episode:.2f}",
                 f"{played.groups_without_signal}/{played.groups}",
                 "",
             ]

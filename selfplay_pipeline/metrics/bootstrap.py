@@ -1,4 +1,4 @@
-"""Means and differences with 95 % intervals that resample game states: plays of one state are not independent.
+"""Means and differences with 95 % intervals that resample game states: episodes of one state are not independent.
 
 Percentile bootstrap over clusters (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters 8, 13).
 """
@@ -39,7 +39,7 @@ class Interval(BaseModel):
 class Totals:
     """Per game state and figure a numerator and a denominator; a figure is the ratio of their sums over states.
 
-    Shapes are (states, figures). A mean over plays has the number of plays as its denominator.
+    Shapes are (states, figures). A mean over episodes has the number of episodes as its denominator.
     """
 
     names: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What is measured of one play of any game. Pure; every figure is a ratio of sums, so that `bootstrap` can resample
+"""What is measured of one episode of any game. Pure; every figure is a ratio of sums, so that `bootstrap` can resample
 states.
 
 Counts of what was said (messages, illegal actions, …) are of the evaluated player's seats alone; in self-play these
@@ -24,16 +24,16 @@ from selfplay_pipeline.metrics.bootstrap import Totals
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 FIGURES = (
     Figure("reward", "normalised reward", "higher", True),
-    Figure("agreed", "agreement rate", "higher", True, "Agreement", "share of games agreed"),
+    Figure("agreed", "agreement rate", "higher", True, "Agreement", "share of episodes agreed"),
     Figure("reward_if_agreed", "reward given agreement", "higher", True, mean=False),
     *(Figure(f"reward_{name}", f"reward when speaking {name}", "higher", True, mean=False) for name in ORDINALS),
-    Figure("illegal", "illegal actions a game", "lower", False, "Illegal actions", "illegal actions a game"),
-    Figure("messages", "messages a game", None, False, "Messages", "messages a game"),
-    Figure("words", "words a game"),
+    Figure("illegal", "illegal actions an episode", "lower", False, "Illegal actions", "illegal actions an episode"),
+    Figure("messages", "messages an episode", None, False, "Messages", "messages an episode"),
+    Figure("words", "words an episode"),
     Figure("words_per_message", "words a message", None, False, "Message length", "words a message", mean=False),
-    Figure("turns", "turns a game"),
+    Figure("turns", "turns an episode"),
 )
-"""Figures of any game; a game's own follow. `agreed` is the share of plays that reached the game's goal."""
+"""Figures of any game; a game's own follow. `agreed` is the share of episodes that reached the game's goal."""
 
 
 def figures_of(*games: Game) -> dict[str, Figure]:
@@ -66,26 +66,26 @@ def rows_of(columns: Sequence[Mapping[str, Any]], *games: Game) -> list[tuple[st
     return rows
 
 
-def play_figures(game: Game, record: Any, state: Any, seats: Sequence[int]) -> Measures:
-    """All figures of one play, those of any game first.
+def episode_figures(game: Game, record: Any, state: Any, seats: Sequence[int]) -> Measures:
+    """All figures of one episode, those of any game first.
 
     Args:
-        record: with `outcome` and `turns`, as `generate/records.py: PlayRecord` has them.
+        record: with `outcome` and `turns`, as `generate/records.py: EpisodeRecord` has them.
         seats: of the evaluated player.
     """
     rewards = [record.outcome.reward_of(seat) for seat in seats]
     # Equal rewards are not averaged, because rounding would change them.
     reward = rewards[0] if len(set(rewards)) == 1 else fmean(rewards)
     agreed = record.outcome.status in game.goals
-    mine: list[Turn] = [turn for turn in record.turns if turn.player in seats]
+    mine: list[Turn] = [turn for turn in record.turns if turn.seat in seats]
     messages = [untagged(turn.text) for turn in mine if turn.action == MESSAGE]
     words = sum(len(text.split()) for text in messages)
-    errors = Counter(turn.error_kind for turn in record.turns if turn.player in seats and turn.error_kind)
+    errors = Counter(turn.error_kind for turn in record.turns if turn.seat in seats and turn.error_kind)
     figures: Measures = {
         "reward": (reward, 1),
         "agreed": (agreed, 1),
         "reward_if_agreed": (reward * agreed, agreed),
-        "illegal": (sum(turn.error is not None for turn in record.turns if turn.player in seats), 1),
+        "illegal": (sum(turn.error is not None for turn in record.turns if turn.seat in seats), 1),
         "messages": (len(messages), 1),
         "words": (words, 1),
         "words_per_message": (words, len(messages)),
@@ -94,14 +94,14 @@ def play_figures(game: Game, record: Any, state: Any, seats: Sequence[int]) -> M
         **{f"illegal_{kind}": (errors[kind], 1) for kind in dict.fromkeys((CUT, *game.error_kinds))},
     }
     if len(seats) == 1:
-        for seat in range(game.num_players):
+        for seat in range(game.num_seats):
             figures[f"reward_{ORDINALS[seat]}"] = (reward * (seats[0] == seat), seats[0] == seat)
     return figures
 
 
 @dataclass
 class Sums:
-    """Figures of plays, summed by figure and game state."""
+    """Figures of episodes, summed by figure and game state."""
 
     _sums: dict[str, dict[int, np.ndarray[tuple[int], np.dtype[np.float64]]]] = field(default_factory=dict)
 
@@ -109,13 +109,13 @@ class Sums:
         return bool(self._sums)
 
     def add(self, state: int, figures: Measures) -> None:
-        """Add one play of the state of this number."""
+        """Add one episode of the state of this number."""
         for name, pair in figures.items():
             by_state = self._sums.setdefault(name, {})
             by_state[state] = by_state.get(state, np.zeros(2)) + pair
 
     def totals(self, states: Iterable[int]) -> Totals:
-        """The sums for these states; one without a play counts nothing."""
+        """The sums for these states; one without an episode counts nothing."""
         numbers, none = list(states), np.zeros(2)
         columns = {
             name: np.array([by_state.get(state, none) for state in numbers]).T for name, by_state in self._sums.items()

@@ -8,9 +8,9 @@ from selfplay_pipeline.games.base import SAME_SCORE
 
 
 def has_signal(rewards: Sequence[float]) -> bool:
-    """Whether the plays of a group did not all score alike, so that their group-relative advantages differ from 0.
+    """Whether the episodes of a group did not all score alike, so that their group-relative advantages differ from 0.
 
-    One play alone has no signal.
+    One episode alone has no signal.
     """
     return max(rewards) - min(rewards) > SAME_SCORE
 

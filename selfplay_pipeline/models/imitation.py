@@ -12,15 +12,15 @@ from selfplay_pipeline.games.base import Game, ScriptedPlayer
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 
 
-def imitated_play(
+def imitated_episode(
     game: Game, chat: ChatTokenizer, players: Sequence[ScriptedPlayer], rng: np.random.Generator
 ) -> list[Stream]:
     """An episode of scripted players on a new state, as the token streams that a policy in their seats would see."""
     state = game.sample_state(rng)
     session, streams = game.start(state), open_streams(game, chat, state)
     while session.status is None:
-        text = players[session.player].act(game.view(session, session.player), rng)
-        stream = streams[session.player]
+        text = players[session.seat].act(game.view(session, session.seat), rng)
+        stream = streams[session.seat]
         stream.prompt()
         stream.reply(completion([*chat.tokenizer.encode(text, add_special_tokens=False), chat.end_of_turn]))
         for hearer, observation in zip(streams, session.step(text).observations, strict=True):
@@ -31,7 +31,7 @@ def imitated_play(
 def open_streams(game: Game, chat: ChatTokenizer, state: Any) -> list[Stream]:
     """The empty trajectories of all seats."""
     session = game.start(state)
-    openings = [session.opening(seat) for seat in range(game.num_players)]
+    openings = [session.opening(seat) for seat in range(game.num_seats)]
     return [Stream(chat, seat, opening.system, [opening.observation]) for seat, opening in enumerate(openings)]
 
 

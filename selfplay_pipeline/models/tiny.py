@@ -19,7 +19,7 @@ from selfplay_pipeline.files import filling
 from selfplay_pipeline.folders import check_folder
 from selfplay_pipeline.games.base import HELD_OUT, WARM_START, Game, state_rng
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
-from selfplay_pipeline.models.imitation import imitated_play
+from selfplay_pipeline.models.imitation import imitated_episode
 from selfplay_pipeline.models.tiny_figures import Figures, measure
 from selfplay_pipeline.models.tiny_tokenizer import build_tokenizer
 
@@ -76,8 +76,8 @@ def build_tiny_model(
     for step in track(range(steps), description="warm start", console=Terminal()):
         rng = state_rng(seed, step, WARM_START)
         players = taught.early if step < 0.6 * steps else taught.late
-        plays = [imitated_play(game, chat, players, rng) for _ in range(games_per_step)]
-        loss = own_token_loss(model, [play[seat] for play in plays for seat in taught.seats])
+        episodes = [imitated_episode(game, chat, players, rng) for _ in range(games_per_step)]
+        loss = own_token_loss(model, [episode[seat] for episode in episodes for seat in taught.seats])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()

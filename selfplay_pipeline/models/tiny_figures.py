@@ -1,4 +1,4 @@
-"""How well the tiny model plays, in this process and without a server: all plays turn by turn in one batch."""
+"""How well the tiny model plays, in this process and without a server: all episodes turn by turn in one batch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Figures:
     """What a model reaches on held-out states; rewards are means over its seats, `agreed_reward` of agreed episodes."""
 
     temperature: float
-    plays: int
+    episodes: int
     reward: float
     standard_error: float
     agreed: float
@@ -30,7 +30,7 @@ class Figures:
     optimal: float
     legal: float
     tokens_per_turn: float
-    tokens_per_play: float
+    tokens_per_episode: float
 
 
 def measure(
@@ -53,7 +53,7 @@ def measure(
     sampled = sum(sum(stream.response_mask) for stream in streams)
     return Figures(
         temperature=temperature,
-        plays=len(outcomes),
+        episodes=len(outcomes),
         reward=round(float(rewards.mean()), 4),
         standard_error=round(float(rewards.std() / len(rewards) ** 0.5), 4),
         agreed=round(float(agreed.mean()), 4),
@@ -61,7 +61,7 @@ def measure(
         optimal=round(float((rewards == 1).mean()), 4),
         legal=round(1 - sum(outcome.num_illegal for outcome in outcomes) / turns, 4),
         tokens_per_turn=round(sampled / turns, 1),
-        tokens_per_play=round(sum(len(s.prompt_ids) + len(s.response_ids) for s in streams) / len(outcomes), 1),
+        tokens_per_episode=round(sum(len(s.prompt_ids) + len(s.response_ids) for s in streams) / len(outcomes), 1),
     )
 
 
@@ -84,12 +84,12 @@ def play_batch(
             hearer.observe(observation)
 
     while live := [index for index, session in enumerate(sessions) if session.status is None]:
-        if lesson.partner and (theirs := [index for index in live if sessions[index].player not in lesson.seats]):
+        if lesson.partner and (theirs := [index for index in live if sessions[index].seat not in lesson.seats]):
             for index in theirs:
                 session = sessions[index]
-                take_turn(index, lesson.partner.act(game.view(session, session.player), rng))
+                take_turn(index, lesson.partner.act(game.view(session, session.seat), rng))
             continue
-        acting = [streams[index][sessions[index].player] for index in live]
+        acting = [streams[index][sessions[index].seat] for index in live]
         replies = _sample(model, [stream.prompt() for stream in acting], temperature)
         for index, stream, reply in zip(live, acting, replies, strict=True):
             cut = reply[-1] != chat.end_of_turn

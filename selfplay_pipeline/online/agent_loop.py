@@ -1,4 +1,4 @@
-"""verl's agent loop for self-play: one call plays one whole game and returns every player's side of it."""
+"""verl's agent loop for self-play: one call plays one whole episode and returns every player's side of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.registry import make_game, parse_game_config
 from selfplay_pipeline.generate.players import PolicyPlayer
-from selfplay_pipeline.generate.records import PlayRecord, PolicyRecord, Trajectory
+from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord, Trajectory
 from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.online.figures import figures_of
@@ -28,8 +28,8 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
 
     Reads `selfplay.max_new_tokens` (of a turn) and `selfplay.thinking` from verl's configuration, everything about the
     game from the row.
-    A trajectory has at most `rollout.prompt_length + rollout.response_length` tokens: a play that might pass this ends
-    with the status `context_length`; nothing is truncated.
+    A trajectory has at most `rollout.prompt_length + rollout.response_length` tokens: an episode that might pass this
+    ends with the status `context_length`; nothing is truncated.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -51,7 +51,7 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
 
         Raises:
             UserError: sampling whose log-probs the servers do not report.
-            EngineError: the play was lost; verl reports it and keeps the other plays of the group.
+            EngineError: the episode was lost; verl reports it and keeps the other episodes of the group.
         """
         check_sampling(sampling_params)
         began, info = time.monotonic(), row["extra_info"]
@@ -64,16 +64,16 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
             max_new_tokens=self.max_new_tokens,
             thinking=self.thinking,
         )
-        engines = [VerlEngine(self.server_manager, sampling_params) for _ in range(game.num_players)]
+        engines = [VerlEngine(self.server_manager, sampling_params) for _ in range(game.num_seats)]
         players = [PolicyPlayer(engine, self.chat, policy, self.context_length) for engine in engines]
         place = (int(info["seed"]), int(info["index"]), int(row.get("session_id", 0)))
-        # verl draws a uid for each row of each batch; with the session it names the play, and with the seat a player's
-        # requests, which verl then sends to one server.
-        play_id = f"{row.get('uid', uuid.uuid4().hex)}-{place[2]}"
-        sitting = Sitting(game, game.load_state(json.loads(row["game_state"])), players, play_id, place)
-        await sitting.play.run()
-        if sitting.play.lost_to is not None:
-            raise EngineError(f"play {place[2]} of {row['game_id']} was lost") from sitting.play.lost_to
+        # verl draws a uid for each row of each batch; with the session it names the episode, and with the seat a
+        # player's requests, which verl then sends to one server.
+        episode_id = f"{row.get('uid', uuid.uuid4().hex)}-{place[2]}"
+        sitting = Sitting(game, game.load_state(json.loads(row["game_state"])), players, episode_id, place)
+        await sitting.episode.run()
+        if sitting.episode.lost_to is not None:
+            raise EngineError(f"episode {place[2]} of {row['game_id']} was lost") from sitting.episode.lost_to
         record = sitting.record(policy)
         versions = [version for engine in engines for version in engine.versions]
         return outputs_of(
@@ -86,21 +86,21 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
 
 
 def outputs_of(
-    record: PlayRecord, figures: dict[str, float], *, versions: list[int], seconds: float, only: int | None = None
+    record: EpisodeRecord, figures: dict[str, float], *, versions: list[int], seconds: float, only: int | None = None
 ) -> list[AgentLoopOutput]:
-    """A play as verl wants it, one output for each player that spoke.
+    """An episode as verl wants it, one output for each player that spoke.
 
     Args:
         figures: what validation averages.
         versions: weight versions that answered.
         only: the one player whose side is wanted.
     """
-    spoke = [side for side in record.trajectories if side.response_ids and only in (None, side.player_index)]
+    spoke = [side for side in record.trajectories if side.response_ids and only in (None, side.seat)]
     return [_output(record, side, figures, versions, seconds) for side in spoke]
 
 
 def _output(
-    record: PlayRecord, side: Trajectory, figures: dict[str, float], versions: list[int], seconds: float
+    record: EpisodeRecord, side: Trajectory, figures: dict[str, float], versions: list[int], seconds: float
 ) -> AgentLoopOutput:
     # verl takes the reward and the extra information from the last output and gives them to all, so each has them;
     # and it leaves out of a row whatever was not set here, such as `num_turns`.
@@ -109,14 +109,14 @@ def _output(
         response_ids=side.response_ids,
         response_mask=side.response_mask,
         response_logprobs=side.response_logprobs,
-        reward_score=record.outcome.reward_of(side.player_index),
+        reward_score=record.outcome.reward_of(side.seat),
         num_turns=record.outcome.num_turns,
         metrics=AgentLoopMetrics(generate_sequences=seconds),
         extra_fields={
             "reward_extra_info": dict(figures),
             "min_global_steps": min(versions, default=0),
             "max_global_steps": max(versions, default=0),
-            "player_index": side.player_index,
+            "player_index": side.seat,
         },
     )
 
@@ -129,5 +129,5 @@ def game_of(rules: str) -> Game:
 
 @lru_cache(maxsize=2)
 def chat_of(tokenizer: Any, thinking: bool) -> ChatTokenizer:
-    """verl makes a new loop for every play; to look at the template once is enough."""
+    """verl makes a new loop for every episode; to look at the template once is enough."""
     return ChatTokenizer(tokenizer, thinking=thinking)

@@ -18,14 +18,14 @@ class OnlineOptions(Section):
     steps: Annotated[int, Field(ge=1)] = 50
     """Training steps; each plays new episodes with the newest weights, and is one update."""
     states_per_step: Annotated[int, Field(ge=1)] = 8
-    """States of a step; each gives `generate.plays_per_state` episodes, and each of these two rows."""
+    """States of a step; each gives `generate.episodes_per_state` episodes, and each of these two rows."""
     held_out_states: Annotated[int, Field(ge=1)] = 100
     """States of a validation.
 
     They are the monitor states of `evaluate.state_seed`, on which `iterate` too compares its iterations. Neither
     training nor `selfplay evaluate` plays them.
     """
-    held_out_plays: Annotated[int, Field(ge=1)] = 1
+    held_out_episodes: Annotated[int, Field(ge=1)] = 1
     """Sampled episodes of each of these states."""
     validate_every: Annotated[int, Field(ge=0)] = 0
     """Steps between validations; 0 validates before the first step and after the last."""
@@ -49,7 +49,7 @@ class OnlineConfig(PolicyTraining):
     """The rules that the games must have."""
     games: Annotated[Path, FREE]
     """Folder with train.parquet and test.parquet of `selfplay games`."""
-    plays_per_state: Annotated[int, Field(ge=2)]
+    episodes_per_state: Annotated[int, Field(ge=2)]
     temperature: Annotated[float, Field(gt=0)]
     max_new_tokens: Annotated[int, Field(ge=1)]
     thinking: bool = False

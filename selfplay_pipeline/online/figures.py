@@ -1,4 +1,4 @@
-"""The evaluation's figures on their way through verl, which knows only means over plays."""
+"""The evaluation's figures on their way through verl, which knows only means over episodes."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import math
 from typing import Any
 
 from selfplay_pipeline.games.base import Game
-from selfplay_pipeline.generate.records import PlayRecord
+from selfplay_pipeline.generate.records import EpisodeRecord
+from selfplay_pipeline.metrics.figures import episode_figures
 from selfplay_pipeline.metrics.figures import figures_of as all_figures
-from selfplay_pipeline.metrics.figures import play_figures
 
 RATIOS = tuple(name for name, figure in all_figures().items() if not figure.mean)
-"""Figures that are not means over plays: each travels as a numerator and, named `per_…`, a denominator."""
+"""Figures that are not means over episodes: each travels as a numerator and, named `per_…`, a denominator."""
 
 
-def figures_of(record: PlayRecord, game: Game) -> dict[str, float]:
-    """What `selfplay evaluate` measures of a play, but for `reward`, which verl adds itself."""
+def figures_of(record: EpisodeRecord, game: Game) -> dict[str, float]:
+    """What `selfplay evaluate` measures of an episode, but for `reward`, which verl adds itself."""
     figures: dict[str, float] = {}
-    for name, (above, below) in play_figures(
-        game, record, game.load_state(record.state), range(game.num_players)
+    for name, (above, below) in episode_figures(
+        game, record, game.load_state(record.state), range(game.num_seats)
     ).items():
         figures[name] = float(above)
         if name in RATIOS:
@@ -30,7 +30,7 @@ def figures_of(record: PlayRecord, game: Game) -> dict[str, float]:
 def to_line(step: int, metrics: dict[str, Any], held_out: dict[str, float] | None = None) -> dict[str, Any]:
     """A step's metrics as a line of metrics.jsonl.
 
-    verl's own stay as they are, but for those of validations. Figures of the games just played are `selfplay/…`.
+    verl's own stay as they are, but for those of validations. Figures of the episodes just played are `selfplay/…`.
 
     Args:
         held_out: figures of the step's validation, if there was one; they become `held_out/…`.

@@ -16,7 +16,7 @@ from selfplay_pipeline.games.base import MONITOR, TRAIN, Game, State, state_rng
 from selfplay_pipeline.games.registry import GameConfig, make_game
 
 Perspectives = Literal["both", "one"]
-"""What a row becomes: the rows of all players of its plays, or that of `player_index` alone."""
+"""What a row becomes: the rows of all players of its episodes, or that of `player_index` alone."""
 
 TRAIN_SPLIT, MONITOR_SPLIT = "train", "monitor"
 """`extra_info.split` of the two files. Earlier versions wrote `test`, which were states of `evaluate`."""
@@ -48,7 +48,7 @@ def write_games(
     num_test: int,
     seed: int,
     test_seed: int,
-    per_player: bool = False,
+    per_seat: bool = False,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Path, Path]:
     """Sample states and write `train.parquet` and `test.parquet`.
@@ -57,7 +57,7 @@ def write_games(
         seed: of the training states; as for `generate`.
         test_seed: of the states to validate on, which are those that `iterate` watches its iterations on: a training
             that was judged by them can still be evaluated honestly on those of `evaluate`.
-        per_player: one row for each player of a state instead of one for the state.
+        per_seat: one row for each player of a state instead of one for the state.
         on_progress: called with the states sampled and those to sample, both files counted.
 
     Raises:
@@ -71,8 +71,8 @@ def write_games(
     ):
         for number in range(count):
             state = game.sample_state(state_rng(space_seed, number, space))
-            # Each monitor state is one row in any layout, so that no play is left out where a player never spoke.
-            rows[path] += game_rows(game, state, number, space_seed, split, per_player and space == TRAIN)
+            # Each monitor state is one row in any layout, so that no episode is left out where a player never spoke.
+            rows[path] += game_rows(game, state, number, space_seed, split, per_seat and space == TRAIN)
             done += 1
             on_progress(done, num_train + num_test)
     with locked(out / ".games.lock", f"folder {out}"):
@@ -82,12 +82,12 @@ def write_games(
     return files
 
 
-def game_rows(game: Game, state: State, number: int, seed: int, split: str, per_player: bool) -> list[dict[str, Any]]:
+def game_rows(game: Game, state: State, number: int, seed: int, split: str, per_seat: bool) -> list[dict[str, Any]]:
     """The rows of one state: one, or one a player."""
     session = game.start(state)
     rows = []
-    for player in range(game.num_players if per_player else 1):
-        opening = session.opening(player)
+    for seat in range(game.num_seats if per_seat else 1):
+        opening = session.opening(seat)
         rows.append(
             {
                 "data_source": game.data_source,
@@ -98,12 +98,12 @@ def game_rows(game: Game, state: State, number: int, seed: int, split: str, per_
                 ],
                 "game_state": json.dumps(state.to_dict(), separators=(",", ":")),
                 "game_id": f"{split}-s{seed}-g{number:06d}",
-                "player_index": player,
+                "player_index": seat,
                 "reward_model": {"style": "rule", "ground_truth": str(state.best)},
                 "extra_info": {
                     "index": number,
                     "split": split,
-                    "perspectives": "one" if per_player else "both",
+                    "perspectives": "one" if per_seat else "both",
                     "seed": seed,
                     "rules": game.config.model_dump_json(),
                 },

@@ -21,7 +21,7 @@ from selfplay_pipeline.terminal.progress import progress
 from selfplay_pipeline.train.run import Progress, check_training
 
 
-def online_games(config: Config, out: Path, num_train: int, num_test: int, *, per_player: bool = False) -> None:
+def online_games(config: Config, out: Path, num_train: int, num_test: int, *, per_seat: bool = False) -> None:
     """Write train.parquet and test.parquet (monitor states) of game initialisations for online training."""
     check_folder(out, "games")
     with progress("sampling game states", brief=True) as report:
@@ -32,7 +32,7 @@ def online_games(config: Config, out: Path, num_train: int, num_test: int, *, pe
             num_test=num_test,
             seed=config.seed,
             test_seed=config.evaluate.state_seed,
-            per_player=per_player,
+            per_seat=per_seat,
             on_progress=lambda done, total: report(done, total, str),
         )
 
@@ -55,7 +55,7 @@ def check_online(config: Config) -> None:
 
 
 def train_online(config: Config, output: Path, games: Path | None = None) -> OnlineResult:
-    """Train on games that the policy plays meanwhile, or continue a training that was cut.
+    """Train on episodes that the policy plays meanwhile, or continue a training that was cut.
 
     Args:
         games: folder of initialisations; without it new ones are written to `output`, one state for each time that a
@@ -80,7 +80,7 @@ def train_online(config: Config, output: Path, games: Path | None = None) -> Onl
         online=config.online,
         game=config.game,
         games=games or output / "games",
-        plays_per_state=config.generate.plays_per_state,
+        episodes_per_state=config.generate.episodes_per_state,
         temperature=config.generate.temperature,
         max_new_tokens=config.generate.max_new_tokens,
         thinking=config.generate.thinking,
@@ -88,7 +88,7 @@ def train_online(config: Config, output: Path, games: Path | None = None) -> Onl
         tensor_parallel=config.engine.tensor_parallel,
     )
     if games is None and not (output / "trainer_state" / "training.json").exists():
-        check_sizes(job, make_game(config.game).num_players)
+        check_sizes(job, make_game(config.game).num_seats)
         num_train = config.online.steps * config.online.states_per_step
         online_games(config, job.games, num_train, config.online.held_out_states)
     with progress("training online", "verl is starting") as report:

@@ -31,15 +31,15 @@ def held_out_path(config: OnlineConfig) -> Path:
 
 
 @dataclass(frozen=True)
-class GamesFile:
+class StatesFile:
     """What train.parquet holds."""
 
     rows: int
-    rows_per_play: int
-    """Rows that a play gives: one for each player, or one perspective alone."""
+    rows_per_episode: int
+    """Rows that an episode gives: one for each player, or one perspective alone."""
 
 
-def online_overrides(config: OnlineConfig, games: GamesFile, device: Device) -> list[str]:
+def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) -> list[str]:
     """Hydra overrides, the user's own last."""
     online, rollout, state = config.online, "actor_rollout_ref.rollout", state_dir(config)
     settings: dict[str, Any] = {
@@ -53,16 +53,16 @@ def online_overrides(config: OnlineConfig, games: GamesFile, device: Device) -> 
         "data.max_prompt_length": config.context_length // 2,
         "data.max_response_length": config.context_length - config.context_length // 2,
         "actor_rollout_ref.model.path": config.model,
-        # verl multiplies by the plays of a state; all rows of a step together are one update.
-        "actor_rollout_ref.actor.ppo_mini_batch_size": games.rows_per_play * online.states_per_step,
+        # verl multiplies by the episodes of a state; all rows of a step together are one update.
+        "actor_rollout_ref.actor.ppo_mini_batch_size": games.rows_per_episode * online.states_per_step,
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": max(online.tokens_per_pass, config.context_length),
         "actor_rollout_ref.actor.data_loader_seed": config.seed,
         "actor_rollout_ref.actor.fsdp_config.seed": config.seed,
-        f"{rollout}.n": config.plays_per_state,
+        f"{rollout}.n": config.episodes_per_state,
         f"{rollout}.max_model_len": config.context_length,
         f"{rollout}.temperature": config.temperature,
         f"{rollout}.val_kwargs.temperature": config.temperature,
-        f"{rollout}.val_kwargs.n": online.held_out_plays,
+        f"{rollout}.val_kwargs.n": online.held_out_episodes,
         f"{rollout}.tensor_model_parallel_size": config.tensor_parallel,
         f"{rollout}.gpu_memory_utilization": online.memory_fraction,
         f"{rollout}.dtype": resolve_dtype(config, device),

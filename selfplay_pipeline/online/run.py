@@ -23,7 +23,7 @@ from selfplay_pipeline.identity import deciding, differences, flatten, in_words
 from selfplay_pipeline.online.config import OnlineConfig
 from selfplay_pipeline.online.figures import to_line
 from selfplay_pipeline.online.games import MONITOR_SPLIT, SCHEMA, Perspectives
-from selfplay_pipeline.online.overrides import EXTENSION, GamesFile, config_arguments, held_out_path, online_overrides
+from selfplay_pipeline.online.overrides import EXTENSION, StatesFile, config_arguments, held_out_path, online_overrides
 from selfplay_pipeline.small_files import check_regular, parse_json
 from selfplay_pipeline.train.overrides import environment, metrics_path, resolve_device, state_dir
 from selfplay_pipeline.train.run import (
@@ -45,7 +45,7 @@ class OnlineResult:
 
     steps: int
     games: int
-    """Plays of all training steps, those of groups that were not trained on included."""
+    """Episodes of all training steps, those of groups that were not trained on included."""
     before: dict[str, float]
     """Held-out figures before the first step …"""
     after: dict[str, float]
@@ -60,7 +60,7 @@ class OnlineResult:
 
 
 def run_online(config: OnlineConfig, on_progress: Callable[[Progress], None] | None = None) -> OnlineResult:
-    """Train a policy on games that it plays meanwhile; a training that was cut continues at its last save.
+    """Train a policy on episodes that it plays meanwhile; a training that was cut continues at its last save.
 
     Raises:
         UserError: unusable games or options.
@@ -70,7 +70,7 @@ def run_online(config: OnlineConfig, on_progress: Callable[[Progress], None] | N
     check_options(config)
     planned, state, device = config.online.steps, state_dir(config), resolve_device(config)
     games = _look_at(config)
-    check_sizes(config, games.rows_per_play)
+    check_sizes(config, games.rows_per_episode)
     checkpoint = config.output.resolve() / "checkpoint"
     times: list[tuple[float, dict[str, Any]]] = []
 
@@ -117,7 +117,7 @@ def _result(
     seconds = [line["timing_s/step"] - line.get("timing_s/save_checkpoint", 0.0) for _, line in steps]
     return OnlineResult(
         steps=len(lines) - 1,
-        games=int(sum(line.get("selfplay/plays", 0) for line in lines)),
+        games=int(sum(line.get("selfplay/episodes", 0) for line in lines)),
         before=_held_out(lines[0]),
         after=_held_out(lines[-1]),
         checkpoint=checkpoint,
@@ -132,22 +132,24 @@ def _held_out(line: dict[str, Any]) -> dict[str, float]:
     return {name.removeprefix("held_out/"): value for name, value in line.items() if name.startswith("held_out/")}
 
 
-def check_sizes(config: OnlineConfig, rows_per_play: int) -> None:
+def check_sizes(config: OnlineConfig, rows_per_episode: int) -> None:
     """Whether the processes can share an update equally.
 
     Raises:
         UserError: they cannot.
     """
-    states, plays = config.online.states_per_step, config.plays_per_state
-    if states * plays * rows_per_play % config.num_gpus:
+    states, episodes = config.online.states_per_step, config.episodes_per_state
+    if states * episodes * rows_per_episode % config.num_gpus:
         raise UserError(
-            f"train.num_gpus: {config.num_gpus} processes cannot share a step's {states * plays * rows_per_play} rows "
-            f"({states} states × {plays} plays × {rows_per_play} rows) equally; make online.states_per_step a multiple "
+            f"train.num_gpus: {config.num_gpus} processes cannot share a step's "
+            f"{states * episodes * rows_per_episode} rows "
+            f"({states} states × {episodes} episodes × {rows_per_episode} rows) equally; make online.states_per_step "
+            "a multiple "
             f"of {config.num_gpus}"
         )
 
 
-def _look_at(config: OnlineConfig) -> GamesFile:
+def _look_at(config: OnlineConfig) -> StatesFile:
     """What is to be played.
 
     Raises:
@@ -167,8 +169,8 @@ def _look_at(config: OnlineConfig) -> GamesFile:
             f"{config.games}: {train} rows to train on and {test} held out; a step takes "
             f"{config.online.states_per_step} (online.states_per_step); write more with `selfplay games`"
         )
-    players = make_game(config.game).num_players
-    return GamesFile(rows=train, rows_per_play=players if first["perspectives"] == "both" else 1)
+    players = make_game(config.game).num_seats
+    return StatesFile(rows=train, rows_per_episode=players if first["perspectives"] == "both" else 1)
 
 
 def read_rows(config: GameConfig, path: Path) -> tuple[int, dict[str, Any]]:
@@ -239,8 +241,8 @@ def _fault(game: Game, row: dict[str, Any], info: dict[str, Any], first: dict[st
         return f"field 'perspectives': {info['perspectives']!r}, expected one of {', '.join(get_args(Perspectives))}"
     if info["perspectives"] != first["perspectives"]:
         return f"field 'perspectives': {info['perspectives']!r}, but {first['perspectives']!r} in row 0"
-    if not 0 <= row["player_index"] < game.num_players:
-        return f"field 'player_index': {row['player_index']}, expected 0 to {game.num_players - 1}"
+    if not 0 <= row["player_index"] < game.num_seats:
+        return f"field 'player_index': {row['player_index']}, expected 0 to {game.num_seats - 1}"
     try:
         game.check_fits(read_state(game, row["game_state"]))
     except UserError as error:

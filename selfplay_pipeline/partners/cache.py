@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.generate.play import Reply
+from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.small_files import check_regular
 
 FILE_NAME = "chat_answers.sqlite3"

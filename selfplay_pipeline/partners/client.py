@@ -16,7 +16,7 @@ from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import explain
 from selfplay_pipeline.generate.chat import Message
-from selfplay_pipeline.generate.play import Reply
+from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.generate.records import PartnerUsage
 from selfplay_pipeline.keys import redacted
 from selfplay_pipeline.partners.cache import AnswerCache, cache_key
@@ -31,7 +31,7 @@ LONGEST_PAUSE = 120.0
 
 
 class PartnerError(EngineError):
-    """The partner gave no usable answer, after all retries. It costs one play."""
+    """The partner gave no usable answer, after all retries. It costs one episode."""
 
 
 class RequestCapError(UserError):
@@ -67,7 +67,7 @@ class ChatClient:
         """The model's answer to a conversation.
 
         Args:
-            seed: names the seat and play that asks. A cached answer is given only to the same one.
+            seed: names the seat and episode that asks. A cached answer is given only to the same one.
             count: told what the answer used up, piece by piece, also when none comes in the end.
 
         Raises:

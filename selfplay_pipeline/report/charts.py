@@ -157,7 +157,7 @@ def _entropy(scans: Sequence[Scan]) -> Chart:
 
 
 def _flat_groups(scans: Sequence[Scan]) -> Chart:
-    note = "Groups whose plays all scored alike: GRPO learns nothing from them."
+    note = "Groups whose episodes all scored alike: GRPO learns nothing from them."
     points = [
         (scan.file.trained, scan.flat_groups)
         for scan in scans
@@ -168,7 +168,7 @@ def _flat_groups(scans: Sequence[Scan]) -> Chart:
 
 
 STEP_CHARTS = (
-    ("step_reward", "Reward of each step's games", "selfplay/reward", "normalised reward", False),
+    ("step_reward", "Reward of each step's episodes", "selfplay/reward", "normalised reward", False),
     ("step_held_out", "Held-out reward", "held_out/reward", "normalised reward", False),
     ("loss", "Policy loss", "actor/pg_loss", "", False),
     ("gradient", "Gradient norm", "actor/grad_norm", "norm before clipping", False),
@@ -253,7 +253,7 @@ def _tokens(source: Source, scans: Sequence[Scan]) -> Chart:
 
 
 def _points(scans: Sequence[Scan], lines: Mapping[str, float], about: str) -> Chart:
-    """Mean rewards of a few files of games."""
+    """Mean rewards of a few files of episodes."""
     series = [
         _series(
             label,
@@ -291,5 +291,5 @@ def _histogram(scans: Sequence[Scan]) -> Chart:
     if len(chosen) > MOST_HISTOGRAMS:
         note += f" The first {MOST_HISTOGRAMS} of {len(chosen)} files."
     return Chart(
-        "histogram", "Distribution of rewards", note, "normalised reward", "share of games", series, style="steps"
+        "histogram", "Distribution of rewards", note, "normalised reward", "share of episodes", series, style="steps"
     )

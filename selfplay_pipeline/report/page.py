@@ -30,7 +30,8 @@ SLACK = 10_000
 """Bytes for the sentence about the games, and what joins them."""
 KINDS = {"run": "Self-play", "iteration": "Iteration", "evaluation": "Evaluation", "games": "Games"}
 TIME = "%Y-%m-%d %H:%M UTC"
-ROW_HEADS = ("iteration", "reward", "agreed", "illegal a game", "messages a game", "groups without signal", "steps",
+ROW_HEADS = ("iteration", "reward", "agreed", "illegal an episode", "messages an episode", "groups without "
+                                                                                           "signal", "steps",
              "held out", "greedy", "seconds: play", "train")  # fmt: skip
 
 
@@ -85,7 +86,7 @@ def facts(source: Source, scans: Sequence[Scan], now: datetime) -> list[str]:
         facts.append(f"{done} of {planned} iterations trained" if done < planned else f"{done} iterations")
         facts += [f"begun {source.manifest.created:{TIME}}", f"model {source.manifest.config.get('model')}"]
     if source.evaluation:
-        facts += [f"opposite {source.evaluation.opponent}", source.evaluation.states]
+        facts += [f"opposite {source.evaluation.partner}", source.evaluation.states]
         facts += ["messages muted"] if source.evaluation.mute else []
     return [*facts, f"this page: {now:{TIME}}"]
 
@@ -161,8 +162,8 @@ def _row(line: dict[str, Any]) -> list[str]:
         str(line["iteration"]),
         _breaks_once(f"{line['mean_reward']:.3f} ± {line['reward_standard_error']:.3f}"),
         f"{line['agreement_rate']:.1%}",
-        f"{line['illegal_per_game']:.3f}",
-        f"{line['messages_per_game']:.2f}",
+        f"{line['illegal_per_episode']:.3f}",
+        f"{line['messages_per_episode']:.2f}",
         f"{line['groups_without_signal']:.0%}",
         str(line["steps"]),
         *held_out,
@@ -203,9 +204,9 @@ def _versions(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def _explain(sample: Sample) -> str:
-    if len(sample.plays) == sample.total:
-        return f"All {sample.total:,} games are in this page."
-    return f"{len(sample.plays):,} of {sample.total:,} games are in this page: {sample.rule}."
+    if len(sample.episodes) == sample.total:
+        return f"All {sample.total:,} episodes are in this page."
+    return f"{len(sample.episodes):,} of {sample.total:,} episodes are in this page: {sample.rule}."
 
 
 def _data(scans: Sequence[Scan], sample: Sample) -> dict[str, Any]:
@@ -215,7 +216,7 @@ def _data(scans: Sequence[Scan], sample: Sample) -> dict[str, Any]:
             for scan in scans
         ],
         "states": [state.model_dump() for state in sample.states],
-        "plays": [play.model_dump() for play in sample.plays],
+        "episodes": [episode.model_dump() for episode in sample.episodes],
         "state_of": sample.state_of,
         "no_tokens": NO_TOKENS,
         "unknown": UNKNOWN,

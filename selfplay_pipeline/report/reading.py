@@ -1,4 +1,4 @@
-"""One play as people read it. Pure; the page and the terminal show the same."""
+"""One episode as people read it. Pure; the page and the terminal show the same."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Protocol
 
 from pydantic import BaseModel
 
-from selfplay_pipeline.games.drawing import PlayDrawing, StateDrawing
+from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
 from selfplay_pipeline.games.registry import game_named
-from selfplay_pipeline.generate.records import PlayRecord, Trajectory
+from selfplay_pipeline.generate.records import EpisodeRecord, Trajectory
 
 LONGEST_TEXT, MOST_TOKENS = 8_000, 6_000
 """Characters of a turn and tokens of a trajectory that are shown; what is left out is counted."""
 
 
 class Drawn(BaseModel):
-    """What all plays of one game state have in common.
+    """What all episodes of one game state have in common.
 
     Attributes:
         best: the best score that there is to reach.
@@ -28,7 +28,7 @@ class Drawn(BaseModel):
 
 
 class Turn(BaseModel):
-    player: int
+    seat: int
     action: str
     text: str
     error: str | None = None
@@ -52,14 +52,14 @@ class Run(BaseModel):
 class Stream(BaseModel):
     """One player's trajectory. `runs` begin with the prompt, and observed and sampled ones take turns."""
 
-    player: int
+    seat: int
     runs: list[Run]
     left_out: int = 0
     """Tokens after the last one shown."""
 
 
 class Reading(BaseModel):
-    """One play.
+    """One episode.
 
     Attributes:
         finished: whether it reached its game's goal.
@@ -71,7 +71,7 @@ class Reading(BaseModel):
     id: str
     file: int = 0
     """Number of the file that it is from."""
-    play: int
+    episode: int
     players: list[str]
     status: str
     finished: bool
@@ -80,7 +80,7 @@ class Reading(BaseModel):
     score: float
     illegal: int
     turns: list[Turn]
-    drawing: PlayDrawing
+    drawing: EpisodeDrawing
     streams: list[Stream] = []
 
 
@@ -90,19 +90,19 @@ class Decoder(Protocol):
     def decode(self, ids: list[int]) -> str: ...
 
 
-def read_state(record: PlayRecord) -> Drawn:
-    """The state of a play."""
+def read_state(record: EpisodeRecord) -> Drawn:
+    """The state of an episode."""
     game = game_named(record.game)
     state = game.load_state(record.state)
     return Drawn(group=record.group_index, best=state.best, drawing=game.draw_state(state))
 
 
-def read_play(record: PlayRecord, decoder: Decoder | None = None) -> Reading:
-    """A play without its state."""
+def read_episode(record: EpisodeRecord, decoder: Decoder | None = None) -> Reading:
+    """An episode without its state."""
     game = game_named(record.game)
     return Reading(
-        id=record.game_id,
-        play=record.play,
+        id=record.episode_id,
+        episode=record.episode,
         players=record.players,
         status=record.outcome.status,
         finished=record.outcome.status in game.goals,
@@ -112,7 +112,7 @@ def read_play(record: PlayRecord, decoder: Decoder | None = None) -> Reading:
         illegal=record.outcome.num_illegal,
         turns=[
             Turn(
-                player=turn.player,
+                seat=turn.seat,
                 action=turn.action,
                 text=shorten(turn.text),
                 error=turn.error and shorten(turn.error),
@@ -120,7 +120,7 @@ def read_play(record: PlayRecord, decoder: Decoder | None = None) -> Reading:
             )
             for turn in record.turns
         ],
-        drawing=game.draw_play(game.load_state(record.state), record.turns, record.outcome.proposal),
+        drawing=game.draw_episode(game.load_state(record.state), record.turns, record.outcome.proposal),
         streams=[read_stream(trajectory, decoder) for trajectory in record.trajectories] if decoder else [],
     )
 
@@ -141,7 +141,7 @@ def read_stream(trajectory: Trajectory, decoder: Decoder) -> Stream:
             runs.append(Run(texts=texts, log_probs=values, tokens=end - start))
         else:
             runs.append(Run(texts=[decoder.decode(ids[start:end])], tokens=end - start))
-    return Stream(player=trajectory.player_index, runs=runs, left_out=max(0, len(ids) - MOST_TOKENS))
+    return Stream(seat=trajectory.seat, runs=runs, left_out=max(0, len(ids) - MOST_TOKENS))
 
 
 def shorten(text: str) -> str:

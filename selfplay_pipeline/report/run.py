@@ -21,21 +21,21 @@ Progress = Callable[[int, int, Callable[[], str]], None]
 
 
 def scan_all(source: Source, report: Progress) -> list[Scan]:
-    """Read all files of plays.
+    """Read all files of episodes.
 
     Raises:
         UserError: a line is bad.
     """
-    total, done, plays = sum(file.path.stat().st_size for file in source.files), 0, 0
+    total, done, episodes = sum(file.path.stat().st_size for file in source.files), 0, 0
 
     def on_bytes(count: int) -> None:
-        nonlocal done, plays
-        done, plays = done + count, plays + 1
+        nonlocal done, episodes
+        done, episodes = done + count, episodes + 1
         if done < total:  # files may grow meanwhile
-            report(done, total, lambda: f"bytes, {plays} games")
+            report(done, total, lambda: f"bytes, {episodes} games")
 
     scans = [scan(file, on_bytes) for file in source.files]
-    report(total, total, lambda: f"bytes, {plays} games")
+    report(total, total, lambda: f"bytes, {episodes} games")
     return scans
 
 

@@ -1,4 +1,4 @@
-"""Which plays go into a page that must stay small."""
+"""Which episodes go into a page that must stay small."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from selfplay_pipeline.games.base import Status
-from selfplay_pipeline.generate.records import PlayRecord
-from selfplay_pipeline.report.reading import Decoder, Drawn, Reading, read_play, read_state
+from selfplay_pipeline.generate.records import EpisodeRecord
+from selfplay_pipeline.report.reading import Decoder, Drawn, Reading, read_episode, read_state
 from selfplay_pipeline.report.scan import Scan, parse
 
 RULE = (
-    "whole groups, from every file in turn: first those with its best, worst and median play and with the most illegal "
+    "whole groups, from every file in turn: first those with its best, worst and median episode and with the most "
+    "illegal "
     "actions, then groups evenly spread over the file, until the page is full; a group that is too large is left out"
 )
 
@@ -30,36 +31,36 @@ MOST_REFUSED = 20
 
 @dataclass(frozen=True)
 class Sample:
-    """Plays to read; `states[k]` is the state of `plays[i]` where `state_of[i] == k`."""
+    """Episodes to read; `states[k]` is the state of `episodes[i]` where `state_of[i] == k`."""
 
     states: list[Drawn]
-    plays: list[Reading]
+    episodes: list[Reading]
     state_of: list[int]
     total: int
-    """Plays that there are."""
+    """Episodes that there are."""
 
     @property
     def rule(self) -> str:
-        """How the plays were chosen, for people."""
-        return "all plays" if len(self.plays) == self.total else RULE
+        """How the episodes were chosen, for people."""
+        return "all episodes" if len(self.episodes) == self.total else RULE
 
 
 def take_sample(scans: Sequence[Scan], decoder_of: Callable[[Scan], Decoder | None], max_bytes: int) -> Sample:
-    """Plays by `RULE`, in the order of the files, of at most `max_bytes` as JSON."""
+    """Episodes by `RULE`, in the order of the files, of at most `max_bytes` as JSON."""
     taken: dict[tuple[int, int], tuple[Drawn, list[Reading]]] = {}
     room, refused = max_bytes, 0
     for number, group in _in_turn([_order(scan) for scan in scans]):
-        state, plays, size = _read_group(scans[number], number, group, decoder_of(scans[number]), room)
+        state, episodes, size = _read_group(scans[number], number, group, decoder_of(scans[number]), room)
         if size <= room:
             room -= size
-            taken[number, group] = state, plays
+            taken[number, group] = state, episodes
         elif (refused := refused + 1) == MOST_REFUSED:
             break
     groups = [taken[key] for key in sorted(taken)]
     return Sample(
         states=[state for state, _ in groups],
-        plays=[play for _, plays in groups for play in plays],
-        state_of=[number for number, (_, plays) in enumerate(groups) for _ in plays],
+        episodes=[episode for _, episodes in groups for episode in episodes],
+        state_of=[number for number, (_, episodes) in enumerate(groups) for _ in episodes],
         total=sum(len(scan.places) for scan in scans),
     )
 
@@ -95,20 +96,20 @@ def _in_turn(orders: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
 def _read_group(
     scan: Scan, number: int, group: int, decoder: Decoder | None, room: int
 ) -> tuple[Drawn, list[Reading], int]:
-    """A group's plays and their size; stops reading where they cannot fit."""
+    """A group's episodes and their size; stops reading where they cannot fit."""
     records = list(_records(scan, group))
-    state, plays = read_state(records[0]), []
+    state, episodes = read_state(records[0]), []
     size = len(embedded(state.model_dump()).encode())
     for record in records:
-        play = read_play(record, decoder).model_copy(update={"file": number})
-        size += len(embedded(play.model_dump()).encode())
-        plays.append(play)
+        episode = read_episode(record, decoder).model_copy(update={"file": number})
+        size += len(embedded(episode.model_dump()).encode())
+        episodes.append(episode)
         if size > room:
             break
-    return state, plays, size
+    return state, episodes, size
 
 
-def _records(scan: Scan, group: int) -> Iterator[PlayRecord]:
+def _records(scan: Scan, group: int) -> Iterator[EpisodeRecord]:
     with scan.file.path.open("rb") as file:
         for place in scan.groups[group]:
             file.seek(place.offset)

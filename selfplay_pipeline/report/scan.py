@@ -1,4 +1,5 @@
-"""One pass over a file of plays: its figures, and where in the file each play is. Memory does not grow with texts."""
+"""One pass over a file of episodes: its figures, and where in the file each episode is. Memory does not grow with
+texts."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.games.base import State, Status
 from selfplay_pipeline.games.registry import game_named, make_game
-from selfplay_pipeline.generate.records import PlayRecord, parse_play, read_lines
+from selfplay_pipeline.generate.records import EpisodeRecord, parse_episode, read_lines
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.metrics.bootstrap import Interval
-from selfplay_pipeline.metrics.figures import Sums, play_figures
-from selfplay_pipeline.report.sources import GamesFile
+from selfplay_pipeline.metrics.figures import Sums, episode_figures
+from selfplay_pipeline.report.sources import EpisodesFile
 
 REFERENCE_STATES = 500
 """States of a file from which reference lines are computed where no evaluation gave them."""
@@ -23,11 +24,11 @@ REFERENCE_STATES = 500
 
 @dataclass(frozen=True)
 class Place:
-    """A play in its file, and what one may choose it by."""
+    """An episode in its file, and what one may choose it by."""
 
     offset: int
     group: int
-    play: int
+    episode: int
     reward: float
     illegal: int
     status: str
@@ -35,42 +36,42 @@ class Place:
 
 @dataclass
 class Scan:
-    """A file of plays, read once.
+    """A file of episodes, read once.
 
     Attributes:
         figures: as `selfplay evaluate` computes them, with intervals over game states.
-        rewards: normalised, of all plays but those lost to the engine.
+        rewards: normalised, of all episodes but those lost to the engine.
         references: mean rewards to compare with, on up to `REFERENCE_STATES` of the file's states.
     """
 
-    file: GamesFile
+    file: EpisodesFile
     places: list[Place]
     summary: Summary
     figures: dict[str, Interval]
     rewards: list[float]
     references: dict[str, Interval]
     checkpoint: str | None = None
-    """Of the last play."""
+    """Of the last episode."""
     game: str = ""
     """What was played."""
 
     @property
     def flat_groups(self) -> float | None:
-        """Share of the groups of two plays and more whose plays all scored alike, None if there are none."""
+        """Share of the groups of two episodes and more whose episodes all scored alike, None if there are none."""
         groups = [group for group, rewards in self.summary.rewards.items() if len(rewards) > 1]
         return sum(not self.summary.has_signal(group) for group in groups) / len(groups) if groups else None
 
     @cached_property
     def groups(self) -> dict[int, list[Place]]:
-        """The plays of each state, in their order."""
+        """The episodes of each state, in their order."""
         found: dict[int, list[Place]] = {}
-        for place in sorted(self.places, key=lambda place: (place.group, place.play)):
+        for place in sorted(self.places, key=lambda place: (place.group, place.episode)):
             found.setdefault(place.group, []).append(place)
         return found
 
 
-def scan(file: GamesFile, on_bytes: Callable[[int], None] = lambda count: None) -> Scan:
-    """Read a file of plays, which may still be growing.
+def scan(file: EpisodesFile, on_bytes: Callable[[int], None] = lambda count: None) -> Scan:
+    """Read a file of episodes, which may still be growing.
 
     Args:
         on_bytes: told how many bytes were read since it was last told.
@@ -83,7 +84,7 @@ def scan(file: GamesFile, on_bytes: Callable[[int], None] = lambda count: None) 
     sums = Sums()
     result = Scan(file, [], summary, {}, [], {})
 
-    for offset, size, record in plays(file.path):
+    for offset, size, record in episodes(file.path):
         on_bytes(size)
         outcome = record.outcome
         summary.add(record)
@@ -92,7 +93,7 @@ def scan(file: GamesFile, on_bytes: Callable[[int], None] = lambda count: None) 
             Place(
                 offset,
                 record.group_index,
-                record.play,
+                record.episode,
                 outcome.normalized_reward,
                 outcome.num_illegal,
                 outcome.status,
@@ -106,8 +107,8 @@ def scan(file: GamesFile, on_bytes: Callable[[int], None] = lambda count: None) 
         if len(states) < REFERENCE_STATES:
             states.setdefault(record.group_index, state)
         seats = [seat for seat, name in enumerate(record.players) if name == file.player]
-        seats = seats or list(range(game.num_players))
-        sums.add(record.group_index, play_figures(game, record, state, seats))
+        seats = seats or list(range(game.num_seats))
+        sums.add(record.group_index, episode_figures(game, record, state, seats))
     if sums:
         result.figures = sums.totals(sorted(summary.rewards)).intervals()
         config = file.game_config()
@@ -116,7 +117,7 @@ def scan(file: GamesFile, on_bytes: Callable[[int], None] = lambda count: None) 
     return result
 
 
-def plays(path: Path) -> Iterator[tuple[int, int, PlayRecord]]:
+def episodes(path: Path) -> Iterator[tuple[int, int, EpisodeRecord]]:
     """Offset, size in bytes and content of each whole line; a torn last one is still being written.
 
     Raises:
@@ -129,13 +130,13 @@ def plays(path: Path) -> Iterator[tuple[int, int, PlayRecord]]:
         offset += len(line)
 
 
-def parse(line: bytes, where: str) -> PlayRecord:
+def parse(line: bytes, where: str) -> EpisodeRecord:
     """One line.
 
     Raises:
-        UserError: it is no play, or one that cannot have been.
+        UserError: it is no episode, or one that cannot have been.
     """
     try:
-        return parse_play(line)
+        return parse_episode(line)
     except ValueError as error:
         raise UserError(f"{where}: {error}; `selfplay generate` writes this file") from None

@@ -26,13 +26,13 @@ NOT_GAMES = ("metrics.jsonl", "trained_rows.jsonl", "server_*_weights.jsonl")
 
 
 @dataclass(frozen=True)
-class GamesFile:
-    """A file of plays.
+class EpisodesFile:
+    """A file of episodes.
 
     Attributes:
-        label: which plays these are, for people.
+        label: which episodes these are, for people.
         iteration: of the run; None outside one.
-        player: the name under which the policy that is looked at sits in these plays.
+        player: the name under which the policy that is looked at sits in these episodes.
     """
 
     path: Path
@@ -69,7 +69,7 @@ class Source:
 
     path: Path
     kind: Literal["run", "iteration", "evaluation", "games"]
-    files: list[GamesFile]
+    files: list[EpisodesFile]
     state: RunState = field(default_factory=RunState)
     steps: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     manifest: Manifest | None = None
@@ -84,13 +84,13 @@ def discover(path: Path) -> Source:
         UserError: nothing that can be reported on.
     """
     if path.is_file():
-        return Source(path, "games", [GamesFile(path, _mode(path), path.stem)])
+        return Source(path, "games", [EpisodesFile(path, _mode(path), path.stem)])
     if not path.is_dir():
         raise UserError(f"{path}: no such file or folder; give a run directory, an evaluation or a games file")
     source = _run(path) if RunDirectory(path).numbers() else _folder(path)
     if not (source.files or source.steps or source.state.iterations):
         raise UserError(
-            f"{path}: no games in it (yet); give a run directory, an iteration, an evaluation or a games file"
+            f"{path}: no episodes in it (yet); give a run directory, an iteration, an evaluation or a games file"
         )
     return source
 
@@ -102,7 +102,7 @@ def _run(path: Path) -> Source:
     for number in run.numbers():
         folder = run.iteration(number)
         if run.games(number).exists():
-            files.append(GamesFile(run.games(number), "training", f"iteration {number}, training", number))
+            files.append(EpisodesFile(run.games(number), "training", f"iteration {number}, training", number))
         evaluation = _evaluation(folder / "evaluation")
         files += _evaluated(folder / "evaluation", number)
         references = evaluation.references if evaluation else references
@@ -120,7 +120,7 @@ def _folder(path: Path) -> Source:
         )
     number = re.fullmatch(r"iter_(\d+)", path.resolve().name)
     iteration = int(number.group(1)) if number else None
-    files = [GamesFile(file, _mode(file), file.stem.replace("_", " "), iteration) for file in _games(path)]
+    files = [EpisodesFile(file, _mode(file), file.stem.replace("_", " "), iteration) for file in _games(path)]
     inner = _evaluation(path / "evaluation")
     files += _evaluated(path / "evaluation", iteration)
     metrics = next(
@@ -132,12 +132,12 @@ def _folder(path: Path) -> Source:
     )
 
 
-def _evaluated(folder: Path, iteration: int | None) -> list[GamesFile]:
-    """The plays of an evaluation, also of one that is still going on."""
+def _evaluated(folder: Path, iteration: int | None) -> list[EpisodesFile]:
+    """The episodes of an evaluation, also of one that is still going on."""
     where = "" if iteration is None else f"iteration {iteration}, "
     files = [(mode, folder / f"{mode}.jsonl") for mode in EVALUATED]
     return [
-        GamesFile(path, mode, f"{where}held out, {mode}", iteration, _evaluated_player(path))
+        EpisodesFile(path, mode, f"{where}held out, {mode}", iteration, _evaluated_player(path))
         for mode, path in files
         if path.exists()
     ]
@@ -150,7 +150,7 @@ def _evaluated_player(games: Path) -> str:
 
 
 def _arguments(games: Path) -> dict[str, Any]:
-    """How plays were made, as `generate` and `evaluate` note it beside them."""
+    """How episodes were made, as `generate` and `evaluate` note it beside them."""
     path = games.with_suffix(".args.json")
     found = read_json(path) if path.exists() else {}
     return found if isinstance(found, dict) else {}

@@ -1,4 +1,4 @@
-"""`selfplay show`: one play in a terminal."""
+"""`selfplay show`: one episode in a terminal."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rich.text import Text
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.drawing import BAD, GOOD, HIDDEN, UNKNOWN, Place, Table
-from selfplay_pipeline.generate.records import PlayRecord
-from selfplay_pipeline.report.reading import Decoder, Drawn, Reading, Stream, read_play, read_state
-from selfplay_pipeline.report.scan import parse, plays
+from selfplay_pipeline.generate.records import EpisodeRecord
+from selfplay_pipeline.report.reading import Decoder, Drawn, Reading, Stream, read_episode, read_state
+from selfplay_pipeline.report.scan import episodes, parse
 from selfplay_pipeline.small_files import check_regular
 from selfplay_pipeline.terminal.harmless import harmless
 
@@ -27,74 +27,74 @@ SEAT_STYLES = ("cyan", "yellow", "magenta", "green")
 Pick = Literal["last", "best", "worst", "random"]
 POLL_SECONDS = 0.5
 SIGNS, BOTH = "*+", "="
-"""Stand beside cells that a play marks, in the order of its marks."""
+"""Stand beside cells that an episode marks, in the order of its marks."""
 TONES = {BAD: "red", GOOD: "green"}
 SURE = -0.1
 """Log-prob from which on a token is shown as expected."""
 
 
-def show_play(record: PlayRecord, console: Console, decoder: Decoder | None = None) -> None:
+def show_episode(record: EpisodeRecord, console: Console, decoder: Decoder | None = None) -> None:
     """What each player sees, the dialogue, what was decided, and with a decoder the tokens."""
-    state, play = read_state(record), read_play(record, decoder)
-    views: list[RenderableType] = [_table(table, play) for table in state.drawing.views]
-    whole = [_table(table, play) for table in (*state.drawing.whole, *play.drawing.results)]
-    about = Text(play.drawing.about_whole, style="dim")
-    talk = _dialogue(play)
+    state, episode = read_state(record), read_episode(record, decoder)
+    views: list[RenderableType] = [_table(table, episode) for table in state.drawing.views]
+    whole = [_table(table, episode) for table in (*state.drawing.whole, *episode.drawing.results)]
+    about = Text(episode.drawing.about_whole, style="dim")
+    talk = _dialogue(episode)
     parts = [
-        _head(state, play),
+        _head(state, episode),
         Columns(views, padding=(0, 4)),
-        *_legend(state, play),
+        *_legend(state, episode),
         *talk,
         about,
         Columns(whole, padding=(0, 4)),
     ]
     console.print(Group(*parts))
-    for stream in play.streams:
+    for stream in episode.streams:
         console.print(_tokens(stream))
 
 
-def choose(path: Path, pick: Pick, seed: int | None = None) -> PlayRecord:
-    """One play of a file, which may still be growing.
+def choose(path: Path, pick: Pick, seed: int | None = None) -> EpisodeRecord:
+    """One episode of a file, which may still be growing.
 
     Raises:
         UserError: there is none, or a line is bad.
     """
     rng, chosen = random.Random(seed), None
-    takes: dict[Pick, Callable[[PlayRecord, PlayRecord, int], bool]] = {
+    takes: dict[Pick, Callable[[EpisodeRecord, EpisodeRecord, int], bool]] = {
         "last": lambda new, old, count: True,
         "best": lambda new, old, count: new.outcome.normalized_reward > old.outcome.normalized_reward,
         "worst": lambda new, old, count: new.outcome.normalized_reward < old.outcome.normalized_reward,
         "random": lambda new, old, count: rng.randrange(count) == 0,
     }
     _check_file(path)
-    records = (record for _, _, record in plays(path))
-    if pick != "last":  # a play that the engine lost is neither good nor bad
+    records = (record for _, _, record in episodes(path))
+    if pick != "last":  # an episode that the engine lost is neither good nor bad
         records = (record for record in records if record.outcome.status != Status.ENGINE_FAILURE)
     for count, record in enumerate(records, start=1):
         if chosen is None or takes[pick](record, chosen, count):
             chosen = record
     if chosen is None:
-        raise UserError(f"{path}: no games in it (yet); `selfplay generate` writes it, --follow waits for it")
+        raise UserError(f"{path}: no episodes in it (yet); `selfplay generate` writes it, --follow waits for it")
     return chosen
 
 
-def find_game(path: Path, game: str) -> PlayRecord:
-    """The play of that id.
+def find_episode(path: Path, episode_id: str) -> EpisodeRecord:
+    """The episode of that id.
 
     Raises:
         UserError: there is none, or a line is bad.
     """
     _check_file(path)
     first = None
-    for _, _, record in plays(path):
-        first = first or record.game_id
-        if record.game_id == game:
+    for _, _, record in episodes(path):
+        first = first or record.episode_id
+        if record.episode_id == episode_id:
             return record
-    raise UserError(f"{path}: no game {game!r}" + (f"; its first is {first}" if first else "; it is empty"))
+    raise UserError(f"{path}: no episode {episode_id!r}" + (f"; its first is {first}" if first else "; it is empty"))
 
 
-def follow(path: Path) -> Iterator[tuple[PlayRecord, int]]:
-    """The newest play, and how many came with it, whenever plays are added; waits for the file, never ends.
+def follow(path: Path) -> Iterator[tuple[EpisodeRecord, int]]:
+    """The newest episode, and how many came with it, whenever episodes are added; waits for the file, never ends.
 
     Raises:
         UserError: it is a folder, or a line is bad.
@@ -117,9 +117,9 @@ def _check_file(path: Path) -> None:
     if path.is_dir():
         games = sorted(path.glob("*.jsonl")) + sorted(path.glob("*/selfplay_games.jsonl"))
         example = games[-1] if games else "iter_1/selfplay_games.jsonl"
-        raise UserError(f"{path}: a folder; give a file of games, such as {example}")
+        raise UserError(f"{path}: a folder; give a file of episodes, such as {example}")
     if path.exists():
-        check_regular(path, "give a file of games")
+        check_regular(path, "give a file of episodes")
 
 
 def _whole_lines(path: Path, offset: int) -> list[bytes]:
@@ -128,47 +128,48 @@ def _whole_lines(path: Path, offset: int) -> list[bytes]:
         return [line for line in file if line.endswith(b"\n")]
 
 
-def _head(state: Drawn, play: Reading) -> Text:
-    seats = "".join(f"  player {seat}: {reward:.3f}" for seat, reward in enumerate(play.rewards))
+def _head(state: Drawn, episode: Reading) -> Text:
+    seats = "".join(f"  seat {seat}: {reward:.3f}" for seat, reward in enumerate(episode.rewards))
     return Text.assemble(
-        (harmless(play.id), "bold"),
+        (harmless(episode.id), "bold"),
         "  ",
-        (play.status, "green" if play.finished else "red"),
-        f"  reward {play.reward:.3f} ({play.score:g} of {state.best:g}){seats}  {play.illegal} illegal actions",
+        (episode.status, "green" if episode.finished else "red"),
+        f"  reward {episode.reward:.3f} ({episode.score:g} of {state.best:g}){seats}  {episode.illegal} illegal "
+        "actions",
     )
 
 
-def _legend(state: Drawn, play: Reading) -> list[Text]:
+def _legend(state: Drawn, episode: Reading) -> list[Text]:
     """What the marks beside cells mean, if there are any."""
     hides = any(view.cells_that_are.get(HIDDEN) for view in state.drawing.views)
-    marks = [f"{sign} {name}" for sign, name in zip(SIGNS, play.drawing.marks, strict=False)]
+    marks = [f"{sign} {name}" for sign, name in zip(SIGNS, episode.drawing.marks, strict=False)]
     both = [f"{BOTH} both"] if len(marks) == len(SIGNS) else []
     words = ["(…) hidden from that player"] * hides + [*marks, *both]
     return [Text("   ".join(words), style="dim")] if words else []
 
 
-def _table(drawn: Table, play: Reading) -> RichTable:
-    """One of a game's tables: hidden cells in brackets and dimmed, signs beside the cells that the play marks."""
+def _table(drawn: Table, episode: Reading) -> RichTable:
+    """One of a game's tables: hidden cells in brackets and dimmed, signs beside the cells that the episode marks."""
     title, style = drawn.title, ""
     if drawn.seat is not None:
-        title = f"player {drawn.seat} ({harmless(Path(play.players[drawn.seat]).name)}) {drawn.title}"
+        title = f"seat {drawn.seat} ({harmless(Path(episode.players[drawn.seat]).name)}) {drawn.title}"
         style = SEAT_STYLES[drawn.seat % len(SEAT_STYLES)]
     table = RichTable(title=Text(title, style=style), box=None, padding=(0, 1))
     table.add_column("")
     for column in drawn.columns:
         table.add_column(Text(harmless(column)), justify="right")
     for row, name in enumerate(drawn.rows):
-        cells = [_cell(drawn, play, (row, column)) for column in range(len(drawn.columns))]
+        cells = [_cell(drawn, episode, (row, column)) for column in range(len(drawn.columns))]
         table.add_row(Text(harmless(name)), *cells)
     return table
 
 
-def _cell(drawn: Table, play: Reading, place: Place) -> Text:
+def _cell(drawn: Table, episode: Reading, place: Place) -> Text:
     text = harmless(drawn.cells[place[0]][place[1]])
     hidden = place in drawn.cells_that_are.get(HIDDEN, ())
     if drawn.seat is not None and hidden and text != UNKNOWN:
         text = f"({text})"
-    marks = play.drawing.marks.values() if drawn.marked else ()
+    marks = episode.drawing.marks.values() if drawn.marked else ()
     signs = [sign for sign, places in zip(SIGNS, marks, strict=False) if place in places]
     sign = BOTH if len(signs) == len(SIGNS) else "".join(signs)
     tone = next((style for kind, style in TONES.items() if place in drawn.cells_that_are.get(kind, ())), "")
@@ -177,14 +178,14 @@ def _cell(drawn: Table, play: Reading, place: Place) -> Text:
     return Text(padded, style=f"{style} dim".strip() if hidden else style)
 
 
-def _dialogue(play: Reading) -> list[RenderableType]:
+def _dialogue(episode: Reading) -> list[RenderableType]:
     lines: list[RenderableType] = []
-    for turn in play.turns:
-        speaker = f"player {turn.player}" + (", cut at the token limit" if turn.cut else "")
+    for turn in episode.turns:
+        speaker = f"seat {turn.seat}" + (", cut at the token limit" if turn.cut else "")
         body = Text(harmless(turn.text, lines=True))
         if turn.error:
             body.append(f"\nillegal: {harmless(turn.error)}", style="red")
-        style = SEAT_STYLES[turn.player % len(SEAT_STYLES)]
+        style = SEAT_STYLES[turn.seat % len(SEAT_STYLES)]
         lines.append(Panel(body, title=f"{speaker}", title_align="left", border_style=style, expand=False))
     return lines or [Text("Nobody said anything.", style="dim")]
 
@@ -203,5 +204,5 @@ def _tokens(stream: Stream) -> RenderableType:
                 text.append(f"({log_prob:.2f})", style="dim red")
     if stream.left_out:
         text.append(f" … {stream.left_out} more tokens", style="dim")
-    title = f"player {stream.player}'s tokens: underlined = sampled, (log-prob) where below {SURE}"
-    return Panel(text, title=title, title_align="left", border_style=SEAT_STYLES[stream.player % len(SEAT_STYLES)])
+    title = f"seat {stream.seat}'s tokens: underlined = sampled, (log-prob) where below {SURE}"
+    return Panel(text, title=title, title_align="left", border_style=SEAT_STYLES[stream.seat % len(SEAT_STYLES)])

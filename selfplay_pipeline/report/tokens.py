@@ -31,14 +31,14 @@ class CheckpointDecoder:
 def find_decoder(checkpoints: Iterable[str | None]) -> CheckpointDecoder | None:
     """The tokenizer of the first of these checkpoints that is on this machine; nothing is fetched from a hub.
 
-    The checkpoints of a run share their tokenizer, so any of them reads all its plays.
+    The checkpoints of a run share their tokenizer, so any of them reads all its episodes.
     """
     found = (_load(name) for name in dict.fromkeys(checkpoints) if name is not None)
     return next((decoder for decoder in found if decoder is not None), None)
 
 
 def nearby_checkpoints(path: Path) -> Iterator[str]:
-    """Checkpoints of the run that a file or folder belongs to, for plays whose own is not where it was."""
+    """Checkpoints of the run that a file or folder belongs to, for episodes whose own is not where it was."""
     for folder in (path, *path.resolve().parents[:3]):
         for checkpoint in (folder / "checkpoint", *sorted(folder.glob("iter_*/checkpoint"))):
             if checkpoint.is_dir():

@@ -80,7 +80,7 @@ class RolloutConfig(BaseModel):
         name = self.selfplay.partner
         if name == CHAT:
             from selfplay_pipeline.partners.client import ChatClient
-            from selfplay_pipeline.partners.seat import ChatPartner
+            from selfplay_pipeline.partners.player import ChatPartner
 
             return ChatPartner.of(ChatClient(self.selfplay.chat))
         if name not in SCRIPTED:

@@ -24,21 +24,21 @@ UNUSABLE = (TypeError, ValueError, AttributeError, OverflowError, RecursionError
 
 @dataclass(frozen=True)
 class DataJob:
-    """Which states: numbers `first_state` … `first_state + num_games - 1` of a seed.
+    """Which states: numbers `first_state` … `first_state + num_states - 1` of a seed.
 
     Attributes:
         held_out: of the seed space of `selfplay evaluate`, from which no training state is drawn.
     """
 
     game: GameConfig
-    num_games: int
+    num_states: int
     seed: int
     first_state: int = 0
     held_out: bool = False
 
     def plan(self, out: Path) -> str:
         """What would be written, in one line."""
-        last = self.first_state + self.num_games - 1
+        last = self.first_state + self.num_states - 1
         return (
             f"{'held-out ' if self.held_out else ''}states {self.first_state}…{last} of seed {self.seed}, "
             f"{make_game(self.game).describe()}, at most {self.game.max_length} turns, to {out}"
@@ -61,14 +61,14 @@ def write_data(out: Path, job: DataJob, on_row: Callable[[int], None] = lambda c
 def _rows(job: DataJob, on_row: Callable[[int], None]) -> Iterator[dict[str, Any]]:
     game = make_game(job.game)
     space, split = (HELD_OUT, "held-out") if job.held_out else (TRAIN, "train")
-    for count in range(job.num_games):
+    for count in range(job.num_states):
         number = job.first_state + count
         state = game.sample_state(state_rng(job.seed, number, space))
         yield game_row(game, state, f"{split}-s{job.seed}-g{number:06d}")
         on_row(count + 1)
 
 
-def game_row(game: Game, state: State, game_id: str) -> dict[str, Any]:
+def game_row(game: Game, state: State, episode_id: str) -> dict[str, Any]:
     """One row: what the policy reads first, and all that its dialogue needs.
 
     slime hands on only the prompt, label, metadata and tool keys. `rules` keeps the states and the rules together that
@@ -81,7 +81,7 @@ def game_row(game: Game, state: State, game_id: str) -> dict[str, Any]:
             {"role": "user", "content": opening.observation},
         ],
         "metadata": {
-            "game_id": game_id,
+            "game_id": episode_id,
             "game_state": state.to_dict(),
             "ground_truth": game.solution(state),
             "optimal_score": state.best,
@@ -120,15 +120,15 @@ def check_data(path: Path) -> list[GameConfig]:
             continue
         try:
             row = parse_json(line)
-            config, game_id = _check_row(row)
+            config, episode_id = _check_row(row)
         except json.JSONDecodeError as error:
             raise UserError(f"{path}:{number}: not JSON: {error.msg}") from None
         except UNUSABLE as error:
             raise UserError(f"{path}:{number}: not JSON that can be read: {error}") from None
         except UserError as error:
             raise UserError(f"{path}:{number}: {error}") from None
-        if seen.setdefault(game_id, number) != number:
-            raise UserError(f"{path}:{number}: game_id {game_id!r} is that of line {seen[game_id]} too")
+        if seen.setdefault(episode_id, number) != number:
+            raise UserError(f"{path}:{number}: game_id {episode_id!r} is that of line {seen[episode_id]} too")
         if config not in rules:
             rules.append(config)
     if not seen:
@@ -145,15 +145,15 @@ def _check_row(row: Any) -> tuple[GameConfig, str]:
     except UNUSABLE as error:
         what = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise UserError(f"field 'metadata.game_state' is unusable ({what}); write the file again") from None
-    game_id = metadata.get("game_id")
-    if not game_id:
+    episode_id = metadata.get("game_id")
+    if not episode_id:
         raise UserError("field 'game_id' is missing; `selfplay slime data` writes it")
-    if not isinstance(game_id, str):
-        raise UserError(f"field 'game_id' is no text but {type(game_id).__name__}; write the file again")
+    if not isinstance(episode_id, str):
+        raise UserError(f"field 'game_id' is no text but {type(episode_id).__name__}; write the file again")
     told = {name: metadata.get(name) for name in ("ground_truth", "optimal_score")}
-    row_of_state = game_row(game, state, game_id)
+    row_of_state = game_row(game, state, episode_id)
     if row.get("prompt") != row_of_state["prompt"]:
-        raise UserError("field 'prompt' is not what these rules tell player 0 of this state; write the file again")
+        raise UserError("field 'prompt' is not what these rules tell seat 0 of this state; write the file again")
     if told != {name: row_of_state["metadata"][name] for name in told}:
         raise UserError("fields 'ground_truth' and 'optimal_score' are not those of 'game_state'")
-    return game.config, game_id
+    return game.config, episode_id

@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 from selfplay_pipeline.engines.types import EngineError, FinishReason
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.base import Status
-from selfplay_pipeline.generate.chat import ChatPlayer, ChatSeat
-from selfplay_pipeline.generate.play import Play, Reply, Seat
-from selfplay_pipeline.generate.players import Place, Player
+from selfplay_pipeline.generate.chat import ChatPlayer, SeatedChat
+from selfplay_pipeline.generate.episode import Episode, Reply, SeatedPlayer
+from selfplay_pipeline.generate.players import Player, Seat
 from selfplay_pipeline.generate.records import PartnerUsage
 from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
@@ -30,7 +30,7 @@ from selfplay_pipeline.slime.data import game_of
 T = TypeVar("T")
 POLICY_SEAT, PARTNER_SEAT = 0, 1
 DIALOGUE = "dialogue"
-"""Key of a sample's metadata under which its play is kept: {status, turns, usage, failure}; slime's own dumps hold
+"""Key of a sample's metadata under which its episode is kept: {status, turns, usage, failure}; slime's own dumps hold
 it too."""
 logger = logging.getLogger(__name__)
 
@@ -45,10 +45,10 @@ def build_env(sample: Any, args: Any) -> MatchingEnv:
 
 
 class MatchingEnv:
-    """One play against the configured partner.
+    """One episode against the configured partner.
 
     It keeps the sample's reward, metadata and `non_generation_time` up to date, so that slime needs no reward model.
-    A partner that fails ends the play; the sample is then left out of training.
+    A partner that fails ends the episode; the sample is then left out of training.
     """
 
     def __init__(self, sample: Any, args: Any) -> None:
@@ -60,18 +60,18 @@ class MatchingEnv:
         """How long the partner has thought."""
         self.failure: str | None = None
         """Why the partner gave no answer."""
-        self.play: Play
-        """The play in progress, or ended; there is one after `start`."""
+        self.episode: Episode
+        """The episode in progress, or ended; there is one after `start`."""
 
     @property
     def status(self) -> str | None:
-        """How the play ended, None before."""
-        return self.play.session.status
+        """How the episode ended, None before."""
+        return self.episode.session.status
 
     @property
     def reward(self) -> float:
         """The normalised reward: the agreed matching's score over the best; 0 unless agreed."""
-        return self.play.session.outcome().rewards[POLICY_SEAT] if self.status is not None else 0.0
+        return self.episode.session.outcome().rewards[POLICY_SEAT] if self.status is not None else 0.0
 
     async def start(self) -> tuple[str, dict[str, Any]]:
         """Begin anew; returns what the policy reads first."""
@@ -81,8 +81,8 @@ class MatchingEnv:
         place = tuple(abs(int(number or 0)) for number in numbers)
         partner = _partner(self.config.model_dump_json(), asyncio.get_running_loop())
         players: list[Player] = [ChatPlayer(), _Guarded(partner, self)]
-        game_id = str(self.sample.metadata.get("game_id"))
-        self.play = Sitting(self.game, self.state, players, game_id, (place[0], place[1], place[2])).play
+        episode_id = str(self.sample.metadata.get("game_id"))
+        self.episode = Sitting(self.game, self.state, players, episode_id, (place[0], place[1], place[2])).episode
         await self._partner_speaks()
         return self._observation(), {"status": None}
 
@@ -93,20 +93,20 @@ class MatchingEnv:
             cut: a token limit ended the text.
 
         Returns:
-            What the policy hears ("" at the end), whether the play is over, and `status`, `reward`, `action`, `error`
-            of the policy's turn, `failure` of the partner.
+            What the policy hears ("" at the end), whether the episode is over, and `status`, `reward`, `action`,
+            `error` of the policy's turn, `failure` of the partner.
         """
-        before = len(self.play.turns)
+        before = len(self.episode.turns)
         self._seat.say(text)
-        self.play.take_turn(POLICY_SEAT, Reply(text, cut, FinishReason.LENGTH if cut else FinishReason.STOP))
+        self.episode.take_turn(POLICY_SEAT, Reply(text, cut, FinishReason.LENGTH if cut else FinishReason.STOP))
         await self._partner_speaks()
-        turn, over = self.play.turns[before], self.status is not None
+        turn, over = self.episode.turns[before], self.status is not None
         about = {"status": self.status, "reward": self.reward, "action": turn.action, "error": turn.error}
         return "" if over else self._observation(), over, about | {"failure": self.failure}
 
     def end(self, status: Status) -> None:
-        """Break the play off for a cause outside the rules."""
-        self.play.session.abort(status)
+        """Break the episode off for a cause outside the rules."""
+        self.episode.session.abort(status)
         self._report()
 
     def reset(self) -> tuple[str, dict[str, Any]]:
@@ -129,32 +129,32 @@ class MatchingEnv:
         return {"role": "user", "content": observation}
 
     def close(self) -> None:
-        """Nothing to release: the play goes with this object."""
+        """Nothing to release: the episode goes with this object."""
 
     async def _partner_speaks(self) -> None:
         waited = self.partner_seconds
-        await self.play.run(until=POLICY_SEAT)
-        if self.play.lost_to is not None:
-            self.failure = str(self.play.lost_to)
+        await self.episode.run(until=POLICY_SEAT)
+        if self.episode.lost_to is not None:
+            self.failure = str(self.episode.lost_to)
             self.sample.remove_sample = True
             logger.warning("game %s is lost to the partner: %s", self.sample.metadata.get("game_id"), self.failure)
         self.sample.non_generation_time += self.partner_seconds - waited
         self._report()
 
     @property
-    def _seat(self) -> ChatSeat:
-        seat = self.play.seats[POLICY_SEAT]
-        assert isinstance(seat, ChatSeat)
-        return seat
+    def _seat(self) -> SeatedChat:
+        seated = self.episode.seats[POLICY_SEAT]
+        assert isinstance(seated, SeatedChat)
+        return seated
 
     def _observation(self) -> str:
         return self._seat.context()[-1].content
 
     def _report(self) -> None:
-        turns = [{"player": t.player, "text": t.text, "action": str(t.action)} for t in self.play.turns]
+        turns = [{"player": t.seat, "text": t.text, "action": str(t.action)} for t in self.episode.turns]
         status = None if self.status is None else str(self.status)
-        seat = self.play.seats[PARTNER_SEAT]
-        usage = seat.usage.model_dump() if isinstance(seat, _GuardedSeat) and seat.usage is not None else None
+        seated = self.episode.seats[PARTNER_SEAT]
+        usage = seated.usage.model_dump() if isinstance(seated, _SeatedGuarded) and seated.usage is not None else None
         self.sample.reward = self.reward
         dialogue = {"status": status, "turns": turns, "usage": usage, "failure": self.failure}
         self.sample.metadata = {**self.sample.metadata, DIALOGUE: dialogue}
@@ -162,7 +162,7 @@ class MatchingEnv:
 
 @dataclass(frozen=True)
 class _Guarded:
-    """A partner whose time is taken, and whose failures, whatever they are, cost one play."""
+    """A partner whose time is taken, and whose failures, whatever they are, cost one episode."""
 
     player: Player
     env: MatchingEnv
@@ -171,13 +171,13 @@ class _Guarded:
     def name(self) -> str:
         return self.player.name
 
-    def sit(self, place: Place) -> _GuardedSeat:
-        return _GuardedSeat(self.player.sit(place), self.env)
+    def sit(self, seat: Seat) -> _SeatedGuarded:
+        return _SeatedGuarded(self.player.sit(seat), self.env)
 
 
 @dataclass
-class _GuardedSeat:
-    seat: Seat
+class _SeatedGuarded:
+    seated: SeatedPlayer
     env: MatchingEnv
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -185,15 +185,15 @@ class _GuardedSeat:
     @property
     def usage(self) -> PartnerUsage | None:
         """What a chat model's answers cost so far."""
-        return self.seat.usage if isinstance(self.seat, ChatSeat) else None
+        return self.seated.usage if isinstance(self.seated, SeatedChat) else None
 
     def observe(self, text: str) -> None:
-        self.seat.observe(text)
+        self.seated.observe(text)
 
     async def act(self) -> Reply:
         began = time.monotonic()
         try:
-            return await self.seat.act()
+            return await self.seated.act()
         except RequestCapError:
             cap = self.env.config.selfplay.chat.max_requests
             raise UserError(
@@ -201,7 +201,7 @@ class _GuardedSeat:
                 "here, and the same command with a higher number continues from the last save"
             ) from None
         except (EngineError, UserError, ImportError):
-            raise  # a module that is missing is missing to every play
+            raise  # a module that is missing is missing to every episode
         except Exception as error:
             # Not its text: a client's message may hold what was sent, headers included.
             raise EngineError(f"the partner raised {type(error).__name__}") from error

@@ -149,13 +149,13 @@ def record_of(sample: Any, step: int) -> DialogueRecord:
     """What a sample's dialogue was like."""
     game, state = game_of(sample.metadata)
     dialogue = sample.metadata[DIALOGUE]
-    game_id = str(sample.metadata.get("game_id", sample.group_index))
+    episode_id = str(sample.metadata.get("game_id", sample.group_index))
     turns = [Said(turn["player"], turn["text"], turn["action"]) for turn in dialogue["turns"]]
     return DialogueRecord(
         step=step,
-        game_id=game_id,
+        episode_id=episode_id,
         # slime counts a state that comes again in a later epoch as a new group; to statistics it is the same one.
-        group=zlib.crc32(game_id.encode()),
+        group=zlib.crc32(episode_id.encode()),
         reward=float(sample.reward),
         status=dialogue["status"],
         turns=len(turns),

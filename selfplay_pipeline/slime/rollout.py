@@ -1,4 +1,4 @@
-"""slime's `--custom-generate-function-path`: one sample is one play of the policy with the partner.
+"""slime's `--custom-generate-function-path`: one sample is one episode of the policy with the partner.
 
 The sample itself is the token stream: sampled tokens as the server returned them, and between them what the policy
 heard, masked. Nothing is tokenised twice, and every prompt begins with the one before.
@@ -67,7 +67,7 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
 
 @dataclass
 class Dialogue:
-    """A sample's play in progress.
+    """A sample's episode in progress.
 
     Attributes:
         sampling: slime's parameters; `max_new_tokens` is for the whole response.

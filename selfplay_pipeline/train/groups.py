@@ -15,12 +15,12 @@ from selfplay_pipeline.metrics.signal import has_signal
 
 
 class NoSignalError(UserError):
-    """No group holds plays that scored differently, so GRPO has nothing to learn from."""
+    """No group holds episodes that scored differently, so GRPO has nothing to learn from."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """The rows that are compared with each other: of the plays of one game state, all seats where they share one
+    """The rows that are compared with each other: of the episodes of one game state, all seats where they share one
     reward, else those of one seat."""
 
     file: int
@@ -30,7 +30,7 @@ class Group:
     rows: tuple[int, ...]
     """Row numbers over all files, one behind the other."""
     rewards: tuple[float, ...]
-    """Normalised reward of each play."""
+    """Normalised reward of each episode."""
     seat: int = 0
     """Of the rows, where seats have rewards of their own."""
 
@@ -45,16 +45,16 @@ class TrainData:
     """What the files hold."""
 
     groups: list[Group]
-    """Groups of two plays or more, ordered by file and index."""
+    """Groups of two episodes or more, ordered by file and index."""
     singles: int
-    """Groups left with one play, for example after engine failures; never trained on."""
+    """Groups left with one episode, for example after engine failures; never trained on."""
     temperature: float
-    plays_per_state: int
+    episodes_per_state: int
     num_rows: int
     max_prompt_tokens: int
     max_response_tokens: int
-    rows_per_play: int = 2
-    """Rows of a play in which every trained seat spoke."""
+    rows_per_episode: int = 2
+    """Rows of an episode in which every trained seat spoke."""
 
     def to_train(self, keep_zero_signal: bool) -> list[Group]:
         """The groups to train on.
@@ -65,7 +65,7 @@ class TrainData:
         kept = [group for group in self.groups if keep_zero_signal or group.has_signal]
         if not kept:
             raise NoSignalError(
-                f"none of {len(self.groups)} groups carries a signal: within each, all plays scored alike, so every "
+                f"none of {len(self.groups)} groups carries a signal: within each, all episodes scored alike, so every "
                 "advantage is 0; play more games or at a higher temperature (keep_zero_signal trains regardless)"
             )
         return kept
@@ -78,37 +78,38 @@ def read_data(files: Sequence[Path], vocabulary: int | None = None) -> TrainData
         vocabulary: how many token ids the model has, where that is known.
 
     Raises:
-        UserError: a file is missing or not ours, holds an impossible row or none, mixes temperatures, or has one play
-            per state.
+        UserError: a file is missing or not ours, holds an impossible row or none, mixes temperatures, or has one
+            episode per state.
     """
     rows: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     rewards: dict[tuple[int, int, int], dict[int, float]] = defaultdict(dict)
     temperatures: set[float] = set()
-    plays_per_state, count, longest_prompt, longest_response = 0, 0, 0, 0
+    episodes_per_state, count, longest_prompt, longest_response = 0, 0, 0, 0
     for number, path in enumerate(files):
         for batch in read_rows(path, vocabulary):
-            plays_per_state = max(plays_per_state, int(batch.plays_per_state.max()))
+            episodes_per_state = max(episodes_per_state, int(batch.episodes_per_state.max()))
             temperatures.update(batch.sampling_temperature.tolist())
             longest_prompt = max(longest_prompt, int(batch.streams.prompt_ids.lengths.max()))
             longest_response = max(longest_response, int(batch.streams.response_ids.lengths.max()))
-            seats = np.zeros_like(batch.player_index) if batch.shared_reward else batch.player_index
-            small = [column.tolist() for column in (batch.index, seats, batch.play, batch.normalized_reward)]
-            for index, seat, play, value in zip(*small, strict=True):
+            seats = np.zeros_like(batch.seat) if batch.shared_reward else batch.seat
+            small = [column.tolist() for column in (batch.index, seats, batch.episode, batch.normalized_reward)]
+            for index, seat, episode, value in zip(*small, strict=True):
                 rows[number, index, seat].append(count)
-                rewards[number, index, seat][play] = value
+                rewards[number, index, seat][episode] = value
                 count += 1
     names = ", ".join(str(path) for path in files)
     if not count:
-        raise UserError(f"{names}: no rows; play games and convert them first")
+        raise UserError(f"{names}: no rows; play episodes and convert them first")
     if len(temperatures) > 1:
         raise UserError(f"{names}: mixed sampling temperatures {sorted(temperatures)}; train on one at a time")
     temperature = temperatures.pop()
     if temperature <= 0:
         raise UserError(f"{names}: sampled greedily (temperature {temperature}); play with a temperature above 0")
-    if plays_per_state < 2 or all(len(plays) < 2 for plays in rewards.values()):
+    if episodes_per_state < 2 or all(len(episodes) < 2 for episodes in rewards.values()):
         raise UserError(
-            f"{names}: one play per game state; both rows of a play share its reward, so a group of one play has no "
-            "spread and GRPO learns nothing; play each state at least twice (--plays-per-state)"
+            f"{names}: one episode per game state; both rows of an episode share its reward, so a group of one "
+            "episode has no "
+            "spread and GRPO learns nothing; play each state at least twice (--episodes-per-state)"
         )
     groups = [
         Group(file, index, tuple(rows[file, index, seat]), tuple(rewards[file, index, seat].values()), seat)
@@ -119,11 +120,11 @@ def read_data(files: Sequence[Path], vocabulary: int | None = None) -> TrainData
         groups=several,
         singles=len(groups) - len(several),
         temperature=temperature,
-        plays_per_state=plays_per_state,
+        episodes_per_state=episodes_per_state,
         num_rows=count,
         max_prompt_tokens=longest_prompt,
         max_response_tokens=longest_response,
-        rows_per_play=max(-(-len(group.rows) // len(group.rewards)) for group in groups),
+        rows_per_episode=max(-(-len(group.rows) // len(group.rewards)) for group in groups),
     )
 
 

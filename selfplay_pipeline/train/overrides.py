@@ -39,7 +39,7 @@ def resolve_dtype(config: TrainOptions, device: Device) -> Literal["float32", "b
 
 def groups_per_step(config: TrainConfig, data: TrainData, num_groups: int) -> int:
     """`train_batch_size` in whole groups, clipped to the data."""
-    return min(to_groups(config.train_batch_size, data.plays_per_state * data.rows_per_play), num_groups)
+    return min(to_groups(config.train_batch_size, data.episodes_per_state * data.rows_per_episode), num_groups)
 
 
 def plan_for(config: TrainConfig, data: TrainData, num_groups: int) -> list[list[int]]:
@@ -51,7 +51,7 @@ def verl_overrides(config: TrainConfig, data: TrainData, num_groups: int, device
     """Hydra overrides for verl's `ppo_trainer` configuration, the user's own last.
 
     Batch sizes are nominal: the trainer sets them step by step. `rollout.n` is 1, because an item of the dataset
-    already is a group with all its plays; so mini-batches count rows.
+    already is a group with all its episodes; so mini-batches count rows.
     """
     plan = plan_for(config, data, num_groups)
     per_step = groups_per_step(config, data, num_groups)

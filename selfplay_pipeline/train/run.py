@@ -73,11 +73,11 @@ class TrainResult:
 
 
 def run_train(config: TrainConfig, on_progress: Callable[[Progress], None] | None = None) -> TrainResult:
-    """Train a policy on converted games; a training that was cut continues at its last save.
+    """Train a policy on converted episodes; a training that was cut continues at its last save.
 
     Raises:
         UserError: unusable data or options.
-        NoSignalError: no group has plays that scored differently (also a UserError).
+        NoSignalError: no group has episodes that scored differently (also a UserError).
         TrainError: verl failed.
     """
     began = time.monotonic()

@@ -93,7 +93,7 @@ class ChatEndpoint:
         self.times.append(time.monotonic())
         self.keys.append(request.headers["Authorization"].removeprefix("Bearer "))
         self.requests.append(await request.json())
-        answer = self.script.pop(0) if self.script else plays(self.requests[-1])
+        answer = self.script.pop(0) if self.script else episodes(self.requests[-1])
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         try:
@@ -103,6 +103,6 @@ class ChatEndpoint:
             self.under_way -= 1
 
 
-def plays(request: dict[str, Any]) -> Answer:
+def episodes(request: dict[str, Any]) -> Answer:
     """A partner that listens and accepts."""
     return says("[accept]" if "[propose]" in request["messages"][-1]["content"] else "[message] I am listening.")

@@ -1,4 +1,4 @@
-"""Random plays that are valid in every respect: real rules, a real (byte-level) chat template, both trajectories."""
+"""Random episodes that are valid in every respect: real rules, a real (byte-level) chat template, both trajectories."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from selfplay_pipeline.games.base import Game, ScriptedPlayer, Status, state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
-from selfplay_pipeline.generate.play import ContextFull, Play
-from selfplay_pipeline.generate.players import PolicyPlayer, ScriptedSeat
-from selfplay_pipeline.generate.records import PlayRecord, PolicyRecord
+from selfplay_pipeline.generate.episode import ContextFull, Episode
+from selfplay_pipeline.generate.players import PolicyPlayer, SeatedScript
+from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord
 from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
@@ -88,7 +88,7 @@ def board_state(seed: int, group: int, config: MatchingConfig = BOARD) -> Matchi
 
 @dataclass(frozen=True)
 class Habits:
-    """How a play goes: how often its players talk, spoil a turn, are cut, and do without agreement."""
+    """How an episode goes: how often its players talk, spoil a turn, are cut, and do without agreement."""
 
     talk: float = 0.5
     spoil: float = 0.15
@@ -98,9 +98,9 @@ class Habits:
     """How often a proposal is the optimum."""
 
 
-def make_play(
+def make_episode(
     group: int = 0,
-    play: int = 0,
+    episode: int = 0,
     *,
     seed: int = 0,
     config: MatchingConfig = BOARD,
@@ -109,39 +109,39 @@ def make_play(
     habits: Habits = Habits(),
     ends_after: int | None = None,
     ends_with: Status = Status.ENGINE_FAILURE,
-) -> PlayRecord:
+) -> EpisodeRecord:
     """Play one state at random and record it as `generate` would; the arguments decide every byte.
 
     Args:
-        ends_after: break the play off after so many turns.
+        ends_after: break the episode off after so many turns.
         ends_with: why, an engine failure or a full context.
     """
     chat = chat or byte_chat()
     game, state = MatchingGame(config), board_state(seed, group, config)
     stop = {Status.ENGINE_FAILURE: EngineError, Status.CONTEXT_LENGTH: ContextFull}[ends_with]
-    engine = RandomTurns(chat, state, habits, np.random.default_rng([seed, group, play]), ends_after, stop)
-    player = PolicyPlayer(engine, chat, policy, context_length=1 << 30)
-    sitting = Sitting(game, state, [player] * 2, f"s{seed}-g{group:06d}-p{play}", (seed, group, play))
-    engine.play = sitting.play
-    to_its_end(sitting.play)
+    engine = RandomTurns(chat, state, habits, np.random.default_rng([seed, group, episode]), ends_after, stop)
+    seat = PolicyPlayer(engine, chat, policy, context_length=1 << 30)
+    sitting = Sitting(game, state, [seat] * 2, f"s{seed}-g{group:06d}-p{episode}", (seed, group, episode))
+    engine.episode = sitting.episode
+    to_its_end(sitting.episode)
     return sitting.record(policy)
 
 
-def play_scripts(game: Game, state: Any, scripts: Sequence[ScriptedPlayer], rng: np.random.Generator) -> Play:
-    """A play of scripts, which take no illegal turn; they share one stream of random numbers."""
+def play_scripts(game: Game, state: Any, scripts: Sequence[ScriptedPlayer], rng: np.random.Generator) -> Episode:
+    """An episode of scripts, which take no illegal turn; they share one stream of random numbers."""
     session = game.start(state)
-    seats = [ScriptedSeat(script, partial(game.view, session, seat), rng) for seat, script in enumerate(scripts)]
-    play = to_its_end(Play(session, seats))
-    assert [turn for turn in play.turns if turn.error is not None] == []
-    return play
+    seats = [SeatedScript(script, partial(game.view, session, seat), rng) for seat, script in enumerate(scripts)]
+    episode = to_its_end(Episode(session, seats))
+    assert [turn for turn in episode.turns if turn.error is not None] == []
+    return episode
 
 
-def to_its_end(play: Play) -> Play:
+def to_its_end(episode: Episode) -> Episode:
     """Plays with seats that wait for nothing, so that no event loop is needed."""
     with suppress(StopIteration):
-        play.run().send(None)
-    assert play.session.status is not None
-    return play
+        episode.run().send(None)
+    assert episode.session.status is not None
+    return episode
 
 
 @dataclass
@@ -154,32 +154,32 @@ class RandomTurns:
     rng: np.random.Generator
     ends_after: int | None
     error: type[Exception]
-    play: Play | None = None
+    episode: Episode | None = None
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str = "") -> Completion:
-        assert self.play is not None
-        if len(self.play.turns) == self.ends_after:
+        assert self.episode is not None
+        if len(self.episode.turns) == self.ends_after:
             raise self.error("on purpose")
         cut = bool(self.rng.random() < self.habits.cut)
-        text = _random_turn(self.state, self.play.session.pending, self.habits, self.rng)
+        text = _random_turn(self.state, self.episode.session.pending, self.habits, self.rng)
         return _sampled(self.chat, text, cut, self.rng)
 
     async def reload(self, checkpoint: Path) -> None: ...
     async def close(self) -> None: ...
 
 
-def make_plays(groups: int, plays_per_state: int, **options: Any) -> Iterator[PlayRecord]:
-    """All plays of some groups; options as for `make_play`."""
+def make_episodes(groups: int, episodes_per_state: int, **options: Any) -> Iterator[EpisodeRecord]:
+    """All episodes of some groups; options as for `make_episode`."""
     for group in range(groups):
-        for play in range(plays_per_state):
-            yield make_play(group, play, **options)
+        for episode in range(episodes_per_state):
+            yield make_episode(group, episode, **options)
 
 
-def write_plays(path: Path, plays: Any) -> Path:
-    """One play a line."""
+def write_episodes(path: Path, episodes: Any) -> Path:
+    """One episode a line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
-        for record in plays:
+        for record in episodes:
             file.write(record.model_dump_json() + "\n")
     return path
 
@@ -187,8 +187,8 @@ def write_plays(path: Path, plays: Any) -> Path:
 HELD_OUT = {"value": 0.9, "low": 0.8, "high": 1.0}
 FINISHED: dict[str, dict[str, Any]] = {
     "generate": {
-        "mean_reward": 0.8, "reward_standard_error": 0.01, "agreement_rate": 1.0, "illegal_per_game": 0.0,
-        "messages_per_game": 1.5, "groups_without_signal": 2, "groups": 8,
+        "mean_reward": 0.8, "reward_standard_error": 0.01, "agreement_rate": 1.0, "illegal_per_episode": 0.0,
+        "messages_per_episode": 1.5, "groups_without_signal": 2, "groups": 8,
     },
     "convert": {},
     "train": {"checkpoint": "c", "carried": False, "steps": 7},
@@ -197,18 +197,18 @@ FINISHED: dict[str, dict[str, Any]] = {
 """Figures of finished stages, as `iterate` records them."""
 
 
-def play_records(**fixed: Any) -> st.SearchStrategy[PlayRecord]:
-    """Plays of any kind: agreed or not, with illegal and cut turns, broken off early, of seats that never spoke."""
+def episode_records(**fixed: Any) -> st.SearchStrategy[EpisodeRecord]:
+    """Episodes of any kind: agreed or not, with illegal and cut turns, broken off early, of seats that never spoke."""
     share = st.floats(0, 1)
     options = {
         "group": st.integers(0, 50),
-        "play": st.integers(0, 7),
+        "episode": st.integers(0, 7),
         "seed": st.integers(0, 3),
         "habits": st.builds(Habits, talk=share, spoil=share, cut=share, reject=share, best=share),
         "ends_after": st.none() | st.integers(0, 6),
         "ends_with": st.sampled_from([Status.ENGINE_FAILURE, Status.CONTEXT_LENGTH]),
     }
-    return st.builds(make_play, **options | {name: st.just(value) for name, value in fixed.items()})
+    return st.builds(make_episode, **options | {name: st.just(value) for name, value in fixed.items()})
 
 
 def _random_turn(state: MatchingState, pending: Any, habits: Habits, rng: np.random.Generator) -> str:

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from factories import BOARD, Habits, make_play, make_plays, write_plays
+from factories import BOARD, Habits, make_episode, make_episodes, write_episodes
 from test_asking_records import dialogue
 from test_cli import selfplay
 
@@ -20,10 +20,10 @@ from selfplay_pipeline.asking.sources import Dialogues, dialogues_of, read
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import write_json
 from selfplay_pipeline.games.matching.game import MatchingGame
-from selfplay_pipeline.games.matching.humans import human_plays
+from selfplay_pipeline.games.matching.humans import human_episodes
 from selfplay_pipeline.games.matching.questions import asking
 from selfplay_pipeline.games.matching.rules import MatchingConfig
-from selfplay_pipeline.generate.records import POLICY, PlayRecord
+from selfplay_pipeline.generate.records import POLICY, EpisodeRecord
 
 CHARTS = {"questions", "pairs", "asking", "reward", "kinds", "learned", "leaks", "turns", "reward_by_questions"}
 TALKATIVE = Habits(talk=0.8, spoil=0, cut=0)
@@ -43,19 +43,19 @@ def training(log_dir: Path, steps: int = 4, states: int = 8, rise: float = 0.25,
     return log_dir
 
 
-def held_by(record: PlayRecord, players: list[str]) -> PlayRecord:
-    """The play with other players: only the policy leaves trajectories."""
-    trajectories = [one for one in record.trajectories if players[one.player_index] == POLICY]
+def held_by(record: EpisodeRecord, players: list[str]) -> EpisodeRecord:
+    """The episode with other players: only the policy leaves trajectories."""
+    trajectories = [one for one in record.trajectories if players[one.seat] == POLICY]
     return record.model_copy(update={"players": players, "trajectories": trajectories})
 
 
 def run_of(folder: Path, players: list[str]) -> Path:
-    """A run of two iterations; the last play of each was lost to the engine."""
+    """A run of two iterations; the last episode of each was lost to the engine."""
     for number in (1, 2):
         first = 4 * number
-        records = [make_play(first + group, play, habits=TALKATIVE) for group in range(4) for play in range(2)]
-        records.append(make_play(first + 4, ends_after=1))
-        write_plays(
+        records = [make_episode(first + group, episode, habits=TALKATIVE) for group in range(4) for episode in range(2)]
+        records.append(make_episode(first + 4, ends_after=1))
+        write_episodes(
             folder / f"iter_{number}" / "selfplay_games.jsonl",
             [held_by(record, players) for record in records],
         )
@@ -161,7 +161,7 @@ def test_games_of_a_run_count_from_each_seat_that_the_policy_held(tmp_path):
 
 
 def test_a_dialogue_of_a_game_is_what_its_turns_and_outcome_say():
-    record = next(make_plays(1, 1, habits=TALKATIVE))
+    record = next(make_episodes(1, 1, habits=TALKATIVE))
     state = MatchingGame(BOARD).load_state(record.state)
     found = next(dialogues_of(record, 3))
     counted = asking(record.turns, state, 0)
@@ -170,7 +170,7 @@ def test_a_dialogue_of_a_game_is_what_its_turns_and_outcome_say():
     assert (found.step, found.reward) == (3, record.outcome.normalized_reward)
 
 
-def test_an_iteration_that_is_still_playing_is_left_out_since_short_plays_end_first(tmp_path):
+def test_an_iteration_that_is_still_playing_is_left_out_since_short_episodes_end_first(tmp_path):
     folder = run_of(tmp_path, [POLICY, "shy"])
     (folder / "iter_2" / "selfplay_games.summary.json").unlink()
     found = read(folder)
@@ -210,7 +210,7 @@ def test_the_human_reference_counts_dialops_games_by_our_rules(log_dir):
 
 
 def test_without_the_human_games_there_is_no_human_line(log_dir, tmp_path, monkeypatch):
-    monkeypatch.setattr(MatchingGame, "human_plays", lambda game: human_plays(tmp_path / "none.jsonl"))
+    monkeypatch.setattr(MatchingGame, "human_episodes", lambda game: human_episodes(tmp_path / "none.jsonl"))
     assert human_reference(MatchingGame()) is None
     analysis = analyse(read(log_dir)).model_copy(update={"human": None})
     assert all(HUMANS not in chart.lines for chart in charts_of(analysis))

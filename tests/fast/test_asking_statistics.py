@@ -12,7 +12,7 @@ from selfplay_pipeline.asking.statistics import by_step, correlation, figures_of
 
 
 def simulate(
-    seed: int, steps: int = 5, states: int = 8, plays: int = 4, rise: float = 0.0, fresh: bool = True
+    seed: int, steps: int = 5, states: int = 8, episodes: int = 4, rise: float = 0.0, fresh: bool = True
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Steps, counts and game states of dialogues; states differ in how much they make a player ask.
 
@@ -21,7 +21,7 @@ def simulate(
         fresh: other states at every step, instead of the same ones.
     """
     rng = np.random.default_rng(seed)
-    step, state, _ = np.indices((steps, states, plays)).reshape(3, -1)
+    step, state, _ = np.indices((steps, states, episodes)).reshape(3, -1)
     state = state + step * states * fresh
     habit = np.exp(rng.normal(0, 0.6, state.max() + 1))
     return step, rng.poisson(habit[state]) + rise * step, state
@@ -38,7 +38,8 @@ def test_a_planted_change_is_found(rise, verdict, fresh):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "design", [{}, {"fresh": False}, {"steps": 2, "states": 4}, {"steps": 12, "states": 2}, {"states": 30, "plays": 1}]
+    "design",
+    [{}, {"fresh": False}, {"steps": 2, "states": 4}, {"steps": 12, "states": 2}, {"states": 30, "episodes": 1}],
 )
 def test_under_the_null_about_one_data_set_in_twenty_shows_a_trend(design):
     found = [trend(*simulate(seed, **design), resamples=399) for seed in range(400)]
@@ -48,7 +49,7 @@ def test_under_the_null_about_one_data_set_in_twenty_shows_a_trend(design):
 def test_dialogues_on_one_state_are_not_taken_for_independent():
     wrong = []
     for seed in range(100):
-        step, values, state = simulate(seed, plays=8)
+        step, values, state = simulate(seed, episodes=8)
         wrong.append(trend(step, values, np.arange(len(state)), resamples=399).p < 0.05)
     assert np.mean(wrong) > 0.2
 

@@ -272,11 +272,11 @@ def test_any_text_is_read_without_another_error(text):
 
 
 @given(seeds, st.integers(0, 1))
-def test_told_values_are_read_back_exactly(seed, player):
+def test_told_values_are_read_back_exactly(seed, seat):
     state = state_of(seed)
-    view = PlayerView(player, state.counts, state.values[player])
+    view = PlayerView(seat, state.counts, state.values[seat])
     assert told_values(tell(view)) == dict(enumerate(view.values))
-    hearer = PlayerView(1 - player, state.counts, state.values[1 - player], ((player, tell(view)),))
+    hearer = PlayerView(1 - seat, state.counts, state.values[1 - seat], ((seat, tell(view)),))
     assert tuple(partners_values(hearer)) == view.values
 
 
@@ -337,7 +337,7 @@ def test_what_a_message_asks_for(text, asked):
 def test_a_proposal_reaches_the_partner_from_its_own_point_of_view():
     session = GAME.start(STATE)
     step = session.step("[propose] so then: Proposal: book 1, hat 0, ball 3")
-    assert step.error is not None and session.player == 0
+    assert step.error is not None and session.seat == 0
     step = session.step("[propose] Proposal: 1 book, 0 hats, 3 balls")
     assert step.observations[0] == "" and step.decision == [[1, 0, 3], [0, 2, 0]]
     assert step.observations[1].startswith("The other player said: [propose] Proposal: book 0, hat 2, ball 0")
@@ -348,7 +348,7 @@ def test_a_proposal_reaches_the_partner_from_its_own_point_of_view():
     assert outcome.decision == [[1, 0, 3], [0, 2, 0]]
 
 
-def test_player_1_proposes_its_own_share_too():
+def test_seat_1_proposes_its_own_share_too():
     session = BargainingGame(REWARDS["selfish"]).start(STATE)
     session.step("[message] hello")
     step = session.step("[propose] Proposal: book 0, hat 2, ball 1")
@@ -357,11 +357,11 @@ def test_player_1_proposes_its_own_share_too():
     assert session.outcome().rewards == (0.8, 0.7)
 
 
-def test_seats_alternate_and_player_0_is_first():
+def test_seats_alternate_and_seat_0_is_first():
     session = GAME.start(STATE)
     seen = []
     while session.status is None:
-        seen.append(session.player)
+        seen.append(session.seat)
         session.step("[message] hm")
     assert seen == [0, 1] * 10 and session.outcome().status is Status.TURN_LIMIT
     assert session.outcome().rewards == (0.0, 0.0) and session.outcome().decision is None
@@ -369,7 +369,7 @@ def test_seats_alternate_and_player_0_is_first():
         session.step("[message] hm")
 
 
-def test_errors_in_a_row_end_the_play_and_a_legal_turn_forgets_them():
+def test_errors_in_a_row_end_the_episode_and_a_legal_turn_forgets_them():
     session = BargainingGame(BargainingConfig(max_errors=2)).start(STATE)
     for text in ("hm", "[message] a", "hm", "[message] b", "hm", "hm"):
         session.step(text)
@@ -404,14 +404,14 @@ def test_an_illegal_action_changes_nothing_but_the_counts(turns):
     for text, cut in turns:
         if session.status is not None:
             break
-        before = (session.player, session.pending, session.agreed, list(session.history))
+        before = (session.seat, session.pending, session.agreed, list(session.history))
         waits = session.pending is not None
         step = session.step(text, cut=cut)
         if step.error is None:
-            assert session.player == before[0] or step.action in ("message", "propose")
+            assert session.seat == before[0] or step.action in ("message", "propose")
             assert waits == (step.action in ("accept", "reject"))
         else:
-            assert (session.player, session.pending, session.agreed, session.history) == before
+            assert (session.seat, session.pending, session.agreed, session.history) == before
             assert step.observations[1 - before[0]] == "" and step.error_kind in set(ErrorKind)
     assert session.counts.turns <= 12
 
@@ -479,7 +479,7 @@ def test_the_teacher_of_the_warm_start_tells_truly_and_proposes_and_answers_blin
     state, rng = state_of(seed), np.random.default_rng(seed)
     session = GAME.start(state)
     while session.status is None:
-        view = GAME.view(session, session.player)
+        view = GAME.view(session, session.seat)
         others = possible_values(state.counts, view.values)
         blind = replace(view, values=others[seed % len(others)])
         here, there = np.random.default_rng(seed), np.random.default_rng(seed)
@@ -510,16 +510,16 @@ def test_silence_is_the_best_expectation_of_who_knows_only_its_own_values(kind, 
     config = REWARDS[kind]
     states = [BargainingState(counts=counts, values=pair) for pair in possible_pairs(counts, 10)]
     best = []
-    for player in (0, 1):
+    for seat in (0, 1):
         for own in all_values(counts, 10):
-            alike = [state for state in states if state.values[player] == own]
+            alike = [state for state in states if state.values[seat] == own]
             if alike:
                 splits = all_splits(alike[0])
                 best.append(max(sum(np.mean(rewards(config, state, split)) for state in alike) for split in splits))
     assert np.mean(BargainingGame(config).references(states)["silence"]) == pytest.approx(sum(best) / 2 / len(states))
 
 
-def test_figures_of_a_play():
+def test_figures_of_an_episode():
     turns = [
         Said(0, "[message] what are your hats worth?"),
         Said(1, "[message] hats are worth 3, book 1"),
@@ -558,12 +558,12 @@ def test_drawings_show_each_seat_its_own_table_and_what_the_split_brings(decisio
         [["1", "1"], ["2", "3"], ["3", "1"]],
     ]
     assert drawn.whole[0].cells == [["1", "4", "1"], ["2", "0", "3"], ["3", "2", "1"]]
-    play_drawn = GAME.draw_play(STATE, [], decision)
+    drawn = GAME.draw_episode(STATE, [], decision)
     if decision is None:
-        assert not play_drawn.results
+        assert not drawn.results
         return
-    assert play_drawn.decision.startswith("player 0: book 1, hat 0, ball 2 (worth 8); player 1: ")
-    assert play_drawn.results[0].cells == [
+    assert drawn.decision.startswith("player 0: book 1, hat 0, ball 2 (worth 8); player 1: ")
+    assert drawn.results[0].cells == [
         ["1", "0", "1", "0"],
         ["0", "2", "0", "2"],
         ["2", "1", "3", "0"],

@@ -10,8 +10,8 @@ from selfplay_pipeline.metrics.bootstrap import Totals, contrast
 UNIT = st.lists(st.floats(0, 1), min_size=2, max_size=30)
 
 
-def of(values, plays=1.0) -> Totals:
-    return Totals.of({"reward": (np.array(values) * plays, np.full(len(values), plays))})
+def of(values, episodes=1.0) -> Totals:
+    return Totals.of({"reward": (np.array(values) * episodes, np.full(len(values), episodes))})
 
 
 def test_the_interval_of_a_mean_is_that_of_the_normal_approximation():
@@ -23,9 +23,9 @@ def test_the_interval_of_a_mean_is_that_of_the_normal_approximation():
     assert interval.high == pytest.approx(values.mean() + error, abs=0.1 * error)
 
 
-def test_more_plays_of_the_same_states_do_not_narrow_the_interval():
+def test_more_episodes_of_the_same_states_do_not_narrow_the_interval():
     values = np.random.default_rng(2).random(50)
-    assert of(values, plays=100).intervals()["reward"].low == pytest.approx(of(values).intervals()["reward"].low)
+    assert of(values, episodes=100).intervals()["reward"].low == pytest.approx(of(values).intervals()["reward"].low)
 
 
 def test_a_pair_of_evaluations_of_the_same_states_differs_by_less_than_two_independent_ones():
@@ -61,7 +61,7 @@ def test_where_nothing_was_agreed_there_is_no_figure():
     assert (interval.value, str(interval)) == (None, "–")
 
 
-def test_the_same_plays_give_the_same_interval_every_time():
+def test_the_same_episodes_give_the_same_interval_every_time():
     values = np.random.default_rng(4).random(30)
     assert of(values).intervals() == of(values).intervals()
 

@@ -63,7 +63,7 @@ def test_every_option_of_every_command_is_tried():
 
 
 def test_one_line_that_names_the_place_is_handled(folder):
-    assert verdict(folder, refusal("selfplay: games.jsonl:3: field 'play' is missing")).outcome == "handled"
+    assert verdict(folder, refusal("selfplay: games.jsonl:3: field 'episode' is missing")).outcome == "handled"
 
 
 @pytest.mark.parametrize(

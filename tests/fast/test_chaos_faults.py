@@ -19,7 +19,7 @@ FINE = Ended(0, "", "", 1.0)
 
 
 def episode(number: int, status: str = "agreed", score: int = 1) -> str:
-    return json.dumps({"game_id": f"s0-g{number:06d}-p0", "outcome": {"status": status, "score": score}}) + "\n"
+    return json.dumps({"episode_id": f"s0-g{number:06d}-p0", "outcome": {"status": status, "score": score}}) + "\n"
 
 
 def compared(folder: Path, *lines: str, **how: bool) -> list[str]:

@@ -22,17 +22,17 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
-from selfplay_pipeline.generate.job import generate_games, plan_generate
-from selfplay_pipeline.generate.play import Reply
+from selfplay_pipeline.generate.episode import Reply
+from selfplay_pipeline.generate.job import generate_episodes, plan_generate
 from selfplay_pipeline.generate.players import Scripted
-from selfplay_pipeline.generate.records import CHAT, POLICY, PartnerUsage, read_games
+from selfplay_pipeline.generate.records import CHAT, POLICY, PartnerUsage, read_episodes
 from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.seats import check_players
 from selfplay_pipeline.iterate.manifest import RunDirectory
 from selfplay_pipeline.partners.cache import AnswerCache
 from selfplay_pipeline.partners.client import ChatClient, PartnerError, RequestCapError, retry_after
 from selfplay_pipeline.partners.config import PartnerConfig
-from selfplay_pipeline.partners.seat import ChatPartner
+from selfplay_pipeline.partners.player import ChatPartner
 
 KEY = "sk-test-0123456789abcdef"
 HELLO = [{"role": "system", "content": "rules"}, {"role": "user", "content": "hello"}]
@@ -368,7 +368,7 @@ def play_one(endpoint, *, max_length=8, talker="sharing", **options):
         game = MatchingGame(SHORT.model_copy(update={"max_length": max_length}))
         state = game.sample_state(state_rng(0, 0))
         sitting = Sitting(game, state, [Scripted(talker), ChatPartner.of(client)], "game", (0, 0, 0))
-        await sitting.play.run()
+        await sitting.episode.run()
         await client.close()
         return sitting
 
@@ -378,26 +378,26 @@ def play_one(endpoint, *, max_length=8, talker="sharing", **options):
 class TestSeat:
     def test_it_reads_what_any_player_reads_under_the_shy_rules(self, endpoint):
         sitting = play_one(endpoint)
-        opening = sitting.play.session.opening(1)
+        opening = sitting.episode.session.opening(1)
         system, first = endpoint.requests[0]["messages"]
         assert system["role"] == "system" and first["role"] == "user"
         assert system["content"].startswith(opening.system)
         for rule in ("Never volunteer", "only when your partner asks about exactly that pair", "vaguely", "honestly"):
             assert rule in system["content"].removeprefix(opening.system)
         assert first["content"].startswith(opening.observation)
-        assert sitting.play.session.opening(0).observation not in json.dumps(endpoint.requests)
+        assert sitting.episode.session.opening(0).observation not in json.dumps(endpoint.requests)
 
     def test_its_turns_are_recorded_with_their_finish_reason_and_a_cut_one_is_an_error(self, endpoint):
         endpoint.script = [says("[message] I was about to", reason="length")]
         sitting = play_one(endpoint)
-        turns = [turn for turn in sitting.play.turns if turn.player == 1]
+        turns = [turn for turn in sitting.episode.turns if turn.seat == 1]
         assert (turns[0].finish_reason, turns[0].error_kind) == ("length", "cut")
         assert {turn.finish_reason for turn in turns[1:]} == {"stop"}
         assert "too long" in endpoint.requests[1]["messages"][-1]["content"]
 
     def test_its_tokens_are_apart_from_those_of_the_policys_engine(self, endpoint):
         sitting = play_one(endpoint)
-        seat = sitting.play.seats[1]
+        seat = sitting.episode.seats[1]
         assert (seat.prompt_tokens, seat.cached_tokens) == (0, 0)
         assert seat.usage.requests == len(endpoint.requests)
         assert seat.usage.prompt_tokens == 100 * len(endpoint.requests)
@@ -416,42 +416,44 @@ class TestSeat:
             play_one(endpoint, prompt="proud")
 
 
-def settings(endpoint, opponent=POLICY, **partner):
+def settings(endpoint, trained_with=POLICY, **partner):
     """A run without a policy, so that nothing but the partner needs a server."""
     options = {"base_url": endpoint.url, "max_retries": 0, **partner}
     return load_config(
         "tiny",
         {
-            "generate.num_games": 6,
-            "generate.plays_per_state": 3,
+            "generate.num_episodes": 6,
+            "generate.episodes_per_state": 3,
             "game.prompts": "default",
-            "iterate.opponent": opponent,
+            "iterate.partner": trained_with,
             **{f"partner.{key}": value for key, value in options.items()},
         },
     )
 
 
 def generate(config, output):
-    return asyncio.run(generate_games(config, output, seats=("sharing", "chat")))
+    return asyncio.run(generate_episodes(config, output, seats=("sharing", "chat")))
 
 
 class TestGenerate:
-    def test_plays_of_one_state_do_not_share_answers_but_a_repeated_run_does(self, endpoint, tmp_path):
+    def test_episodes_of_one_state_do_not_share_answers_but_a_repeated_run_does(self, endpoint, tmp_path):
         cache = {"cache": tmp_path / "cache"}
         generate(settings(endpoint, **cache), tmp_path / "first.jsonl")
         sent = len(endpoint.requests)
         again = generate(settings(endpoint, **cache), tmp_path / "again.jsonl")
-        assert len({json.dumps(request) for request in endpoint.requests}) < sent, "equal questions of different plays"
+        assert len({json.dumps(request) for request in endpoint.requests}) < sent, (
+            "equal questions of different episodes"
+        )
         assert len(endpoint.requests) == sent
         assert again.partner == PartnerUsage(cache_hits=sent)
         played = [sorted(path.read_text().splitlines()) for path in sorted(tmp_path.glob("*.jsonl"))]
         turns = [[json.loads(line)["turns"] for line in lines] for lines in played]
         assert turns[0] == turns[1]
 
-    def test_a_play_that_a_partner_failed_is_played_again_and_the_cost_of_all_is_added_up(self, endpoint, tmp_path):
+    def test_an_episode_that_a_partner_failed_is_played_again_and_the_cost_of_all_is_added_up(self, endpoint, tmp_path):
         endpoint.script = [fails(500)]
         summary = generate(settings(endpoint), tmp_path / "games.jsonl")
-        records = list(read_games(tmp_path / "games.jsonl"))
+        records = list(read_episodes(tmp_path / "games.jsonl"))
         assert [record.outcome.status for record in records] == ["agreed"] * 6
         assert all(record.trajectories == [] and record.prompt_tokens == 0 for record in records)
         written = json.loads((tmp_path / "games.summary.json").read_text())["partner"]
@@ -482,7 +484,7 @@ class TestGenerate:
             settings(endpoint, max_requests=100, max_concurrency=2, timeout=9, cache=tmp_path), tmp_path / "games.jsonl"
         )
         assert (tmp_path / "games.jsonl").read_text().startswith(kept)
-        assert len(list(read_games(tmp_path / "games.jsonl"))) == 6
+        assert len(list(read_episodes(tmp_path / "games.jsonl"))) == 6
 
     @pytest.mark.parametrize(
         "change", [{"model": "other"}, {"temperature": 0.1}, {"max_tokens": 9}, {"base_url": "http://elsewhere/v1"}]
@@ -526,7 +528,7 @@ class TestGenerate:
         ]
         config = tmp_path / "run.yaml"
         config.write_text(
-            "game: {size: 3, prompts: default}\ngenerate: {num_games: 6, max_concurrency: 1}\n"
+            "game: {size: 3, prompts: default}\ngenerate: {num_episodes: 6, max_concurrency: 1}\n"
             f"partner: {{base_url: '{endpoint.url}', max_retries: 0, cache: {tmp_path / 'cache'}}}\n"
         )
         command = (
@@ -562,7 +564,7 @@ def test_chat_is_a_player_and_no_checkpoint(endpoint):
 def test_a_missing_key_is_noticed_before_anything_starts(tmp_path, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY")
     with pytest.raises(UserError, match="OPENAI_API_KEY"):
-        asyncio.run(generate_games(load_config("tiny", {}), tmp_path / "games.jsonl", seats=("policy", "chat")))
+        asyncio.run(generate_episodes(load_config("tiny", {}), tmp_path / "games.jsonl", seats=("policy", "chat")))
     assert not (tmp_path / "server.log").exists()
     assert not (tmp_path / "games.jsonl").exists()
 

@@ -26,7 +26,7 @@ def test_an_evaluation_says_that_own_view_is_not_the_best_play_without_messages(
         "tiny",
         "--num-states",
         "4",
-        "--plays",
+        "--episodes",
         "1",
         "--output",
         str(tmp_path / "out"),

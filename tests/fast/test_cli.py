@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from factories import FINISHED, make_plays, write_plays
+from factories import FINISHED, make_episodes, write_episodes
 from typer.testing import CliRunner
 
 from selfplay_pipeline import terminal
@@ -73,7 +73,7 @@ def test_every_command_explains_its_options(command):
         (("convert", "/nowhere/games.jsonl"), "/nowhere/games.jsonl: No such file"),
         (("generate", "--config", "nothing"), "no built-in configuration or file 'nothing'"),
         (("generate", "--model", "/nowhere"), "/nowhere: no Hugging Face model there"),
-        (("generate", "--num-games", "0"), "--num-games"),
+        (("generate", "--num-episodes", "0"), "--num-episodes"),
         (("generate", "--engine", "vllm"), "option for engine.kind"),
         (("train", "--data", "/nowhere/train.parquet"), "/nowhere/train.parquet"),
         (("train", "/nowhere/train.parquet"), "/nowhere/train.parquet: no such file"),
@@ -84,15 +84,15 @@ def test_every_command_explains_its_options(command):
         (("train-online", "/nowhere"), "/nowhere/test.parquet: "),
         (("train-online", "/nowhere", "--games", "/no"), "give /nowhere or --games /no, not both"),
         (("train-online", "--games", "/nowhere"), "/nowhere/test.parquet: "),
-        (("train-online", "--plays-per-state", "1"), "play each state at least twice"),
-        (("train-online", "--temperature", "0"), "greedy games cannot be trained on"),
+        (("train-online", "--episodes-per-state", "1"), "play each state at least twice"),
+        (("train-online", "--temperature", "0"), "greedy episodes cannot be trained on"),
         (("train-online", "--model", "/nowhere"), "/nowhere: no Hugging Face model there"),
         (("iterate", "--no-such-option"), "--no-such-option"),
-        (("iterate", "--dry-run", "--plays-per-state", "1"), "play each state at least twice"),
-        (("iterate", "--dry-run", "--temperature", "0"), "greedy games cannot be trained on"),
+        (("iterate", "--dry-run", "--episodes-per-state", "1"), "play each state at least twice"),
+        (("iterate", "--dry-run", "--temperature", "0"), "greedy episodes cannot be trained on"),
         (("evaluate", "/nowhere/checkpoint"), "/nowhere/checkpoint: no Hugging Face model there"),
         (
-            ("evaluate", "random", "--opponent", "nobody"),
+            ("evaluate", "random", "--partner", "nobody"),
             "no scripted player or checkpoint 'nobody'; scripted players of the game matching: asker",
         ),
         (("evaluate", "random", "--states", "/nowhere.jsonl"), "/nowhere.jsonl: No such file"),
@@ -116,11 +116,11 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(tmp_path, arguments, words)
 
 
 def test_a_dry_run_says_what_would_be_done_and_writes_nothing(tmp_path):
-    done = selfplay("generate", "--num-games", "100", "--dry-run", "--output", str(tmp_path / "x" / "games.jsonl"))
-    assert "plays 104 games (13 states × 8 plays" in done.stdout
+    done = selfplay("generate", "--num-episodes", "100", "--dry-run", "--output", str(tmp_path / "x" / "games.jsonl"))
+    assert "plays 104 episodes (13 states × 8 episodes" in done.stdout
     assert not (tmp_path / "x").exists()
-    done = selfplay("evaluate", "own-view", "--opponent", "random", "--num-states", "20", "--plays", "3", "--dry-run")
-    assert "own-view with random on 20 held-out states (seed 0): 120 scripted plays" in done.stdout
+    done = selfplay("evaluate", "own-view", "--partner", "random", "--num-states", "20", "--episodes", "3", "--dry-run")
+    assert "own-view with random on 20 held-out states (seed 0): 120 scripted episodes" in done.stdout
 
 
 @pytest.mark.long
@@ -192,7 +192,7 @@ def test_results_go_where_the_same_option_says_everywhere(tmp_path, option):
     for command in (
         ("games", "--num-train", "1", "--num-test", "1", option, str(tmp_path / "games")),
         ("slime", "data", "--config", "tiny", "--num-states", "1", option, str(tmp_path / "slime.jsonl")),
-        ("slime", "data", "--config", "tiny", "--num-games", "1", option, str(tmp_path / "slime.jsonl")),
+        ("slime", "data", "--config", "tiny", "--num-states", "1", option, str(tmp_path / "slime.jsonl")),
         ("generate", "--dry-run", option, str(tmp_path / "games.jsonl")),
     ):
         done = selfplay(*command)
@@ -255,7 +255,7 @@ def test_waiting_shows_that_time_passes(monkeypatch, wait, drawn):
 def test_sampling_states_shows_how_far_it_is(tmp_path, monkeypatch):
     monkeypatch.setattr(progress, "LOG_EVERY_SECONDS", 0.0)
     for words, command in {
-        "sampling held-out states: 2/3": ("evaluate", "random", "--num-states", "3", "--plays", "1"),
+        "sampling held-out states: 2/3": ("evaluate", "random", "--num-states", "3", "--episodes", "1"),
         "sampling game states: 2/3": ("games", "--num-train", "2", "--num-test", "1"),
     }.items():
         console = terminal.Terminal(file=io.StringIO())
@@ -268,7 +268,8 @@ def test_a_run_without_a_turn_fails_and_stops_a_loop(tmp_path):
     config = tmp_path / "run.yaml"
     config.write_text(
         "engine: {kind: transformers, context_length: 95}\n"
-        "generate: {num_games: 4, plays_per_state: 2}\niterate: {evaluate_every: 0}\ntrain: {loggers: [console]}\n"
+        "generate: {num_episodes: 4, episodes_per_state: 2}\niterate: {evaluate_every: 0}\ntrain: {loggers: "
+        "[console]}\n"
     )
     games = tmp_path / "games" / "games.jsonl"
     done = selfplay("generate", "--config", str(config), "--output", str(games))
@@ -281,8 +282,8 @@ def test_a_run_without_a_turn_fails_and_stops_a_loop(tmp_path):
 
 
 def test_games_that_give_no_row_are_not_converted(tmp_path):
-    scripted = [record.model_copy(update={"trajectories": []}) for record in make_plays(2, 2)]
-    games = write_plays(tmp_path / "games.jsonl", scripted)
+    scripted = [record.model_copy(update={"trajectories": []}) for record in make_episodes(2, 2)]
+    games = write_episodes(tmp_path / "games.jsonl", scripted)
     done = selfplay("convert", str(games), "--output", str(tmp_path / "out"))
-    assert done.returncode == 2 and "the policy took no turn in any of the 4 plays" in done.stderr
+    assert done.returncode == 2 and "the policy took no turn in any of the 4 episodes" in done.stderr
     assert not (tmp_path / "out").exists()

@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from factories import FINISHED, Habits, make_play
+from factories import FINISHED, Habits, make_episode
 
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.games.tags import ActionKind
@@ -12,7 +12,7 @@ from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.iterate.loggers import PipelineLog
 from selfplay_pipeline.iterate.manifest import RunDirectory, RunState, StageRecord
 from selfplay_pipeline.iterate.metrics import (
-    PLAY_FIGURES,
+    EPISODE_FIGURES,
     CollapseError,
     best_iteration,
     collapse_reason,
@@ -69,13 +69,13 @@ def test_the_best_iteration_is_that_of_the_highest_held_out_reward_the_first_che
 
 
 def test_history_joins_the_stages_of_an_iteration_and_leaves_out_one_that_is_not_trained():
-    play = {name: 0.5 for name in ("mean_reward", "token_entropy")} | {"groups_without_signal": 2, "groups": 8}
-    play, train = FINISHED["generate"] | play, FINISHED["train"] | {"steps": 3, "log_prob_gap": 0.1}
-    trained = {"generate": play, "convert": {}, "train": train}
+    episode = {name: 0.5 for name in ("mean_reward", "token_entropy")} | {"groups_without_signal": 2, "groups": 8}
+    episode, train = FINISHED["generate"] | episode, FINISHED["train"] | {"steps": 3, "log_prob_gap": 0.1}
+    trained = {"generate": episode, "convert": {}, "train": train}
     state = RunState(
         iterations={
             number: {stage: StageRecord(seconds=1, figures=figures) for stage, figures in stages.items()}
-            for number, stages in {0: {"evaluate": held_out(0.8)}, 1: trained, 2: {"generate": play}}.items()
+            for number, stages in {0: {"evaluate": held_out(0.8)}, 1: trained, 2: {"generate": episode}}.items()
         }
     )
     first, second = history_of(state)
@@ -83,31 +83,35 @@ def test_history_joins_the_stages_of_an_iteration_and_leaves_out_one_that_is_not
     assert (second["groups_without_signal"], second["steps"], second["log_prob_gap"]) == (0.25, 3, 0.1)
 
 
-def test_signs_of_degeneration_are_counted_from_the_plays():
-    summary, plays = Summary(), [make_play(0, n, habits=Habits(talk=0.7)) for n in range(40)]
-    for record in plays:
+def test_signs_of_degeneration_are_counted_from_the_episodes():
+    summary, episodes = Summary(), [make_episode(0, n, habits=Habits(talk=0.7)) for n in range(40)]
+    for record in episodes:
         summary.add(record)
     figures = summary.to_dict()
-    said = [[t.text for t in record.turns if t.action == ActionKind.MESSAGE] for record in plays]
+    said = [[t.text for t in record.turns if t.action == ActionKind.MESSAGE] for record in episodes]
     repeats = sum(len(texts) - len(set(texts)) for texts in said)
     assert figures["repeated_messages"] == pytest.approx(repeats / sum(map(len, said)))
     assert figures["distinct_messages"] == len({text for texts in said for text in texts})
-    legal = [[t.action for t in r.turns if t.action in (ActionKind.MESSAGE, ActionKind.PROPOSE)] for r in plays]
+    legal = [[t.action for t in r.turns if t.action in (ActionKind.MESSAGE, ActionKind.PROPOSE)] for r in episodes]
     untold = sum(actions[0] == ActionKind.PROPOSE for actions in legal if actions)
     assert figures["proposed_without_message"] == untold / 40
     own = [
-        p for r in plays for t in r.trajectories for p, m in zip(t.response_logprobs, t.response_mask, strict=True) if m
+        p
+        for r in episodes
+        for t in r.trajectories
+        for p, m in zip(t.response_logprobs, t.response_mask, strict=True)
+        if m
     ]
     assert figures["token_entropy"] == pytest.approx(-sum(own) / len(own))
 
 
 @pytest.mark.parametrize("stop", [False, True])
 def test_a_run_that_collapsed_says_so_and_stops_only_if_told(tmp_path, capsys, stop):
-    play = {**dict.fromkeys(PLAY_FIGURES, 0.5), "repeated_messages": 0.9, "distinct_messages": 5}
-    play |= {"groups_without_signal": 0, "groups": 8}
+    episode = {**dict.fromkeys(EPISODE_FIGURES, 0.5), "repeated_messages": 0.9, "distinct_messages": 5}
+    episode |= {"groups_without_signal": 0, "groups": 8}
     run = RunDirectory(tmp_path)
     for stage, figures in {
-        "generate": play,
+        "generate": episode,
         "train": FINISHED["train"],
         "evaluate": held_out(0.8),
     }.items():

@@ -64,7 +64,7 @@ def test_with_a_gpu_a_file_builds_on_dialops_board_unless_the_model_is_the_tiny_
 def test_a_file_may_build_on_any_built_in(tmp_path):
     shy = load_config(written(tmp_path, "base: tiny_shy\niterate: {num_iterations: 7}"), {})
     assert differing(shy, load_config("tiny_shy", {})) == {"iterate.num_iterations": 7}
-    assert shy.iterate.opponent == "shy"
+    assert shy.iterate.partner == "shy"
 
 
 def test_the_built_ins_differ_from_tiny_in_what_they_are_for():
@@ -74,7 +74,7 @@ def test_the_built_ins_differ_from_tiny_in_what_they_are_for():
         "model": "data/tiny_shy_model",
         "game.max_length": 30,
         "train.train_batch_size": 64,
-        "iterate.opponent": "shy",
+        "iterate.partner": "shy",
         "online.tokens_per_pass": 16384,
     }
 

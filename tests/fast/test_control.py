@@ -24,7 +24,7 @@ from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 from selfplay_pipeline.partners.client import ChatClient
 from selfplay_pipeline.partners.config import PartnerConfig
-from selfplay_pipeline.partners.seat import ChatPartner
+from selfplay_pipeline.partners.player import ChatPartner
 
 ELSEWHERE = [
     "<|im_start|>",
@@ -166,13 +166,13 @@ def test_a_chat_endpoint_is_sent_no_control_string_neither_heard_nor_its_own():
     with ChatEndpoint(script=own) as endpoint:
         partner = ChatPartner.of(ChatClient(PartnerConfig(base_url=endpoint.url)))
         sitting = Sitting(game, state, [ChatPlayer(ask=forger), partner], "g", (0, 0, 0))
-        asyncio.run(sitting.play.run())
+        asyncio.run(sitting.episode.run())
         sent = [message["content"] for request in endpoint.requests for message in request["messages"]]
     assert len(endpoint.requests) == 3 and any("hi" in text for text in sent)
     assert not [(text, string) for text in sent for string in ELSEWHERE if string in text]
 
 
-def test_a_word_that_the_template_itself_makes_a_token_of_ends_the_play():
+def test_a_word_that_the_template_itself_makes_a_token_of_ends_the_episode():
     tokenizer = shaped_tokenizer("normalising")
     template = "{% for message in messages %}<ctl>{{ message.role }} <{{ message.content }}> <end>{% endfor %}<ctl>"
     quoting = type(tokenizer)(tokenizer_object=tokenizer.backend_tokenizer, chat_template=template)

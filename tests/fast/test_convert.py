@@ -4,24 +4,24 @@ import json
 
 import pyarrow.parquet as pq
 import pytest
-from factories import POLICY, Habits, make_play, make_plays, play_records, write_plays
+from factories import POLICY, Habits, episode_records, make_episode, make_episodes, write_episodes
 from hypothesis import given, settings
 from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import load_config
-from selfplay_pipeline.convert.rows import METADATA_KEY, play_to_rows
+from selfplay_pipeline.convert.rows import METADATA_KEY, episode_to_rows
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.iterate.manifest import RunDirectory, describe
 
-GROUPS, PLAYS = 10, 4
+GROUPS, EPISODES = 10, 4
 
 
 @pytest.fixture
 def games(tmp_path):
-    return write_plays(tmp_path / "games.jsonl", make_plays(GROUPS, PLAYS))
+    return write_episodes(tmp_path / "games.jsonl", make_episodes(GROUPS, EPISODES))
 
 
 def rows_of(folder):
@@ -35,7 +35,7 @@ def refuse(games, words):
     assert sorted(games.parent.iterdir()) == before, "nothing is left half-written"
 
 
-def test_each_play_becomes_two_rows_of_its_group_and_groups_are_never_split(games, tmp_path):
+def test_each_episode_becomes_two_rows_of_its_group_and_groups_are_never_split(games, tmp_path):
     report = run_convert(games, tmp_path, val_fraction=0.2)
     rows = rows_of(tmp_path)
     index = {name: {row["extra_info"]["index"] for row in part} for name, part in rows.items()}
@@ -43,15 +43,15 @@ def test_each_play_becomes_two_rows_of_its_group_and_groups_are_never_split(game
     assert not index["train"] & index["val"]
     assert (len(index["val"]), report.val_rows, report.train_rows) == (2, len(rows["val"]), len(rows["train"]))
     whole = [row for part in rows.values() for row in part]
-    assert sorted({(row["extra_info"]["game_id"], row["extra_info"]["player_index"]) for row in whole}) == sorted(
-        (row["extra_info"]["game_id"], row["extra_info"]["player_index"]) for row in whole
+    assert sorted({(row["extra_info"]["episode_id"], row["extra_info"]["seat"]) for row in whole}) == sorted(
+        (row["extra_info"]["episode_id"], row["extra_info"]["seat"]) for row in whole
     )
     facts = json.loads(pq.read_schema(tmp_path / "train.parquet").metadata[METADATA_KEY])
     assert facts == {
         "schema_version": 1,
         "game": "matching",
         "temperature": 1.0,
-        "plays_per_state": PLAYS,
+        "episodes_per_state": EPISODES,
         "shared_reward": True,
     }
     assert (tmp_path / "convert_report.txt").read_text() == report.to_text()
@@ -83,14 +83,14 @@ def test_the_order_of_the_lines_does_not_matter(games, tmp_path):
 
 
 @settings(max_examples=60)
-@given(play_records())
-def test_a_row_is_the_trajectory_of_a_seat_that_spoke_and_nothing_of_a_lost_play(record):
-    rows = play_to_rows(record, plays_per_state=8)
+@given(episode_records())
+def test_a_row_is_the_trajectory_of_a_seat_that_spoke_and_nothing_of_a_lost_episode(record):
+    rows = episode_to_rows(record, episodes_per_state=8)
     spoke = [seat for seat in record.trajectories if seat.response_ids]
     if record.outcome.status == Status.ENGINE_FAILURE:
         assert rows == []
         return
-    assert [row["extra_info"]["player_index"] for row in rows] == [seat.player_index for seat in spoke]
+    assert [row["extra_info"]["seat"] for row in rows] == [seat.seat for seat in spoke]
     for row, seat in zip(rows, spoke, strict=True):
         assert row["prompt_ids"] + row["response_ids"] == seat.prompt_ids + seat.response_ids
         assert len(row["response_mask"]) == len(row["response_logprobs"]) == len(row["response_ids"])
@@ -98,25 +98,27 @@ def test_a_row_is_the_trajectory_of_a_seat_that_spoke_and_nothing_of_a_lost_play
         assert row["reward_model"]["normalized_reward"] == record.outcome.normalized_reward
 
 
-def test_one_play_per_state_is_refused_with_the_reason(tmp_path):
-    refuse(write_plays(tmp_path / "games.jsonl", make_plays(5, 1)), "one play per state.*--plays-per-state 2")
+def test_one_episode_per_state_is_refused_with_the_reason(tmp_path):
+    refuse(
+        write_episodes(tmp_path / "games.jsonl", make_episodes(5, 1)), "one episode per state.*--episodes-per-state 2"
+    )
 
 
 def test_greedy_or_mixed_temperatures_are_refused_with_the_line(tmp_path):
     hot = POLICY.model_copy(update={"temperature": 0.7})
-    plays = [make_play(0, 0), make_play(0, 1, policy=hot)]
-    refuse(write_plays(tmp_path / "games.jsonl", plays), r"games.jsonl:2: .*temperature': 0.7, but 1.0 before")
+    episodes = [make_episode(0, 0), make_episode(0, 1, policy=hot)]
+    refuse(write_episodes(tmp_path / "games.jsonl", episodes), r"games.jsonl:2: .*temperature': 0.7, but 1.0 before")
     cold = POLICY.model_copy(update={"temperature": 0.0})
-    refuse(write_plays(tmp_path / "games.jsonl", [make_play(policy=cold)]), "greedy play cannot be trained on")
+    refuse(write_episodes(tmp_path / "games.jsonl", [make_episode(policy=cold)]), "greedy play cannot be trained on")
 
 
-def test_a_play_that_is_there_twice_is_refused(tmp_path):
-    plays = [make_play(0, 0), make_play(0, 1), make_play(0, 0)]
-    refuse(write_plays(tmp_path / "games.jsonl", plays), "group 0 play 0 is there twice")
+def test_an_episode_that_is_there_twice_is_refused(tmp_path):
+    episodes = [make_episode(0, 0), make_episode(0, 1), make_episode(0, 0)]
+    refuse(write_episodes(tmp_path / "games.jsonl", episodes), "group 0 episode 0 is there twice")
 
 
 def test_an_empty_file_is_refused(tmp_path):
-    refuse(write_plays(tmp_path / "games.jsonl", []), "holds no finished play")
+    refuse(write_episodes(tmp_path / "games.jsonl", []), "holds no finished episode")
 
 
 @pytest.mark.parametrize("bad", ['{"half": ', "{}", '"text"', "nan"])
@@ -125,19 +127,19 @@ def test_a_bad_line_stops_with_its_number_or_is_left_out_and_named(games, tmp_pa
     games.write_text("\n".join([*lines[:6], bad, *lines[6:]]) + "\n")
     refuse(games, r"games.jsonl:7: .*--skip-bad")
     report = run_convert(games, tmp_path, skip_bad=True)
-    assert (report.plays, len(report.bad_lines)) == (GROUPS * PLAYS, 1)
+    assert (report.episodes, len(report.bad_lines)) == (GROUPS * EPISODES, 1)
     assert "games.jsonl:7" in (tmp_path / "convert_report.txt").read_text()
 
 
-def test_plays_lost_to_the_engine_shrink_their_group_and_a_group_of_one_is_dropped(tmp_path):
-    lost = [make_play(0, play, ends_after=1) for play in (1, 2, 3)]
-    whole = [make_play(0, 0), *(make_play(1, play) for play in range(4))]
-    report = run_convert(write_plays(tmp_path / "games.jsonl", [*lost, *whole]), tmp_path, val_fraction=0)
-    assert (report.engine_failures, report.groups, report.single_play_groups_dropped) == (3, 1, 1)
+def test_episodes_lost_to_the_engine_shrink_their_group_and_a_group_of_one_is_dropped(tmp_path):
+    lost = [make_episode(0, episode, ends_after=1) for episode in (1, 2, 3)]
+    whole = [make_episode(0, 0), *(make_episode(1, episode) for episode in range(4))]
+    report = run_convert(write_episodes(tmp_path / "games.jsonl", [*lost, *whole]), tmp_path, val_fraction=0)
+    assert (report.engine_failures, report.groups, report.single_episode_groups_dropped) == (3, 1, 1)
     assert {row["extra_info"]["index"] for row in rows_of(tmp_path)["train"]} == {1}
 
 
-def test_groups_whose_plays_scored_alike_are_counted(tmp_path):
+def test_groups_whose_episodes_scored_alike_are_counted(tmp_path):
     silent = Habits(talk=1.0, spoil=0, cut=0)
-    report = run_convert(write_plays(tmp_path / "games.jsonl", make_plays(3, 2, habits=silent)), tmp_path)
+    report = run_convert(write_episodes(tmp_path / "games.jsonl", make_episodes(3, 2, habits=silent)), tmp_path)
     assert report.groups_without_signal == 3

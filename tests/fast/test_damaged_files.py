@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from factories import FINISHED, make_plays, write_plays
+from factories import FINISHED, make_episodes, write_episodes
 from test_cli import selfplay
 
 from selfplay_pipeline.config import Config, load_config
@@ -18,7 +18,7 @@ from selfplay_pipeline.evaluate.run import EvaluationJob, check_comparable
 from selfplay_pipeline.evaluate.states import held_out_states, read_states
 from selfplay_pipeline.files import write_json
 from selfplay_pipeline.games.matching.game import MatchingGame
-from selfplay_pipeline.generate.store import GameStore
+from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
 from selfplay_pipeline.iterate.show import show_run
 from selfplay_pipeline.partners.cache import AnswerCache
@@ -41,7 +41,7 @@ def config() -> Config:
 
 
 def evaluation_job(folder: Path) -> EvaluationJob:
-    return EvaluationJob("random", held_out_states(MatchingGame(config().game), 2), folder / "new", plays=1)
+    return EvaluationJob("random", held_out_states(MatchingGame(config().game), 2), folder / "new", episodes=1)
 
 
 def make_run(folder: Path) -> None:
@@ -51,26 +51,26 @@ def make_run(folder: Path) -> None:
     for stage, figures in FINISHED.items():
         run.finish(1, stage, StageRecord(seconds=1, figures=figures))
     write_json(folder / "best.json", {"iteration": 1, "checkpoint": "c"})
-    write_plays(run.games(1), make_plays(2, 1))
+    write_episodes(run.games(1), make_episodes(2, 1))
     write_json(run.iteration(1) / "selfplay_games.args.json", {"seed": 0})
     steps = "".join(json.dumps({"step": step, "loss": 0.1}) + "\n" for step in (1, 2))
     (run.iteration(1) / "metrics.jsonl").write_text(steps)
     job = evaluation_job(folder)
     evaluation = folder / "evaluation"
     write_json(evaluation / "scripted.args.json", job.pairing(config(), "scripted").task(config()).arguments)
-    report = {"plays": 2, "statuses": {"agreed": 2}, "figures": {}}
-    write_plays(evaluation / "scripted.jsonl", make_plays(2, 1))
+    report = {"episodes": 2, "statuses": {"agreed": 2}, "figures": {}}
+    write_episodes(evaluation / "scripted.jsonl", make_episodes(2, 1))
     write_json(
         evaluation / "evaluation.json",
         {
-            "player": "random", "opponent": "self", "states": "2", "num_states": 2, "temperature": 0.7, "mute": False,
+            "player": "random", "partner": "self", "states": "2", "num_states": 2, "temperature": 0.7, "mute": False,
             "modes": {"scripted": report}, "references": {"random": {"value": 0.5, "low": 0.4, "high": 0.6}},
         },
     )  # fmt: skip
     claim(training(folder), {"learning_rate": 0.1}, folder / "training" / "checkpoint")
     states = [json.dumps(state.to_dict()) + "\n" for state in job.states.states]
     (folder / "states.jsonl").write_text("".join(states))
-    write_data(folder / "slime.jsonl", DataJob(config().game, num_games=2, seed=0))
+    write_data(folder / "slime.jsonl", DataJob(config().game, num_states=2, seed=0))
 
 
 def training(folder: Path) -> TrainConfig:
@@ -87,7 +87,7 @@ READERS = [
     Reader("iter_1/metrics.jsonl", lambda run: read_lines(run / "iter_1" / "metrics.jsonl")),
     Reader(
         "iter_1/selfplay_games.args.json",
-        lambda run: GameStore(run / "iter_1" / "selfplay_games.jsonl", {"seed": 0}).check(),
+        lambda run: EpisodeStore(run / "iter_1" / "selfplay_games.jsonl", {"seed": 0}).check(),
     ),
     Reader("evaluation/evaluation.json", lambda run: discover(run / "evaluation")),
     Reader(
@@ -243,8 +243,8 @@ def _device(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("show {folder}", "a folder; give a file of games, such as"),
-        ("show {folder} --game x", "a folder; give a file of games, such as"),
+        ("show {folder}", "a folder; give a file of episodes, such as"),
+        ("show {folder} --episode x", "a folder; give a file of episodes, such as"),
         ("evaluate random --states {folder}", "a folder, not a file; give a file of game states"),
         ("config --config {folder}", "a folder, not a file; give a YAML file to --config"),
         ("convert {folder}", "a folder, not a file; `selfplay generate` writes this file"),
@@ -262,9 +262,9 @@ def test_a_folder_for_a_file_and_the_reverse_are_told_apart(whole, command, word
 
 def test_the_version_is_printed_and_what_comes_next_is_said(tmp_path):
     assert selfplay("--version").stdout.startswith("selfplay-pipeline ")
-    games = write_plays(tmp_path / "games.jsonl", make_plays(2, 2))
+    games = write_episodes(tmp_path / "games.jsonl", make_episodes(2, 2))
     assert selfplay("convert", str(games)).stderr.endswith(f"train {tmp_path / 'train.parquet'}\n")
-    scripted = ("--player0", "random", "--player1", "random", "--num-games", "2", "--plays-per-state", "1")
+    scripted = ("--player0", "random", "--player1", "random", "--num-episodes", "2", "--episodes-per-state", "1")
     done = selfplay("generate", *scripted, "--output", str(tmp_path / "new.jsonl"))
     assert done.stderr.endswith(f"show {tmp_path / 'new.jsonl'}\n")
 

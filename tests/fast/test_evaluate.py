@@ -1,4 +1,4 @@
-"""Evaluation: fixed held-out states, exact figures of each play, partners, reference lines."""
+"""Evaluation: fixed held-out states, exact figures of each episode, partners, reference lines."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from factories import board_state, make_play
+from factories import board_state, make_episode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,8 +27,8 @@ from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.games.base import Status, state_rng
 from selfplay_pipeline.games.matching.actions import ErrorKind
 from selfplay_pipeline.games.matching.game import MatchingGame
-from selfplay_pipeline.generate.records import read_games
-from selfplay_pipeline.metrics.figures import play_figures
+from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.metrics.figures import episode_figures
 
 HUMAN = Path("data/dialop/optimization_human.jsonl")
 
@@ -43,8 +43,8 @@ def game(name: str = "tiny") -> MatchingGame:
     return MatchingGame(config(name).game)
 
 
-def evaluate(player: str, output: Path, opponent: str = "self", count: int = 60, name: str = "tiny", **changes):
-    job = EvaluationJob(player, held_out_states(game(name), count), output, opponent=opponent, **changes)
+def evaluate(player: str, output: Path, partner: str = "self", count: int = 60, name: str = "tiny", **changes):
+    job = EvaluationJob(player, held_out_states(game(name), count), output, partner=partner, **changes)
     return asyncio.run(run_evaluate(config(name), job)), job
 
 
@@ -86,7 +86,7 @@ def test_states_of_another_board_than_the_configurations_are_refused():
 
 
 def test_states_shared_with_a_games_file_are_counted(tmp_path):
-    record = make_play()
+    record = make_episode()
     (tmp_path / "games.jsonl").write_text(record.model_dump_json() + "\n")
     states = held_out_states(game(), 3)
     assert count_shared(game(), states, states_in(game(), tmp_path / "games.jsonl")) == 0
@@ -137,8 +137,8 @@ def test_a_file_that_holds_no_states_is_refused(tmp_path, text, words):
 # --- figures
 
 
-def test_figures_of_a_play_are_those_counted_by_hand():
-    record, state = make_play(ends_after=0, ends_with=Status.CONTEXT_LENGTH), board_state(0, 0)
+def test_figures_of_an_episode_are_those_counted_by_hand():
+    record, state = make_episode(ends_after=0, ends_with=Status.CONTEXT_LENGTH), board_state(0, 0)
     view = state.view(0)
     (reviewer, paper), score = next(
         ((r, p), s) for r, row in enumerate(view) for p, s in enumerate(row) if s is not None
@@ -146,13 +146,13 @@ def test_figures_of_a_play_are_those_counted_by_hand():
     name, title = state.reviewers[reviewer].split()[0], state.papers[paper].split(":")[0]
     turn = {"finish_reason": "stop"}
     turns = [
-        {"player": 0, "text": f"[message] {name} {title} {score}", "action": "message"} | turn,
-        {"player": 1, "text": "[message] why? who?", "action": "message"} | turn,
-        {"player": 0, "text": "hello", "action": "invalid", "error": "…", "error_kind": "no_tag"} | turn,
-        {"player": 0, "text": "[propose] …", "action": "propose"} | turn,
+        {"seat": 0, "text": f"[message] {name} {title} {score}", "action": "message"} | turn,
+        {"seat": 1, "text": "[message] why? who?", "action": "message"} | turn,
+        {"seat": 0, "text": "hello", "action": "invalid", "error": "…", "error_kind": "no_tag"} | turn,
+        {"seat": 0, "text": "[propose] …", "action": "propose"} | turn,
     ]
     record = type(record).model_validate(record.model_dump() | {"turns": turns})
-    both, first = play_figures(game(), record, state, (0, 1)), play_figures(game(), record, state, (0,))
+    both, first = episode_figures(game(), record, state, (0, 1)), episode_figures(game(), record, state, (0,))
     assert both["messages"] == (2, 1)
     assert first["messages"] == (1, 1)
     assert (both["questions"][0], first["questions"][0]) == (1, 0)
@@ -169,9 +169,9 @@ def test_figures_of_a_play_are_those_counted_by_hand():
 
 @settings(max_examples=40)
 @given(st.integers(0, 5), st.integers(0, 40))
-def test_figures_of_any_play_fit_together(group, number):
-    record, state = make_play(group, number), board_state(0, group)
-    figures = play_figures(game(), record, state, (0, 1))
+def test_figures_of_any_episode_fit_together(group, number):
+    record, state = make_episode(group, number), board_state(0, group)
+    figures = episode_figures(game(), record, state, (0, 1))
     assert figures["illegal"][0] == record.outcome.num_illegal
     assert figures["messages"][0] == record.outcome.num_messages
     assert figures["turns"][0] == record.outcome.num_turns
@@ -179,12 +179,12 @@ def test_figures_of_any_play_fit_together(group, number):
     assert 0 <= figures["told"][0] <= figures["told"][1]
     assert figures["reward_if_agreed"][0] == figures["reward"][0]
     for name in ("messages", "illegal", "words", "proposals", "questions", "told"):
-        halves = [play_figures(game(), record, state, (seat,))[name] for seat in (0, 1)]
+        halves = [episode_figures(game(), record, state, (seat,))[name] for seat in (0, 1)]
         assert figures[name][0] == sum(half[0] for half in halves)
 
 
-def test_plays_lost_to_the_engine_are_counted_but_in_no_figure():
-    records = [make_play(0, 0), make_play(0, 1, ends_after=1)]
+def test_episodes_lost_to_the_engine_are_counted_but_in_no_figure():
+    records = [make_episode(0, 0), make_episode(0, 1, ends_after=1)]
     tally = Tally(game(), 1, Seating.BOTH).add(records)
     assert tally.statuses["engine_failure"] == 1
     assert tally.totals().intervals()["reward"].value == records[0].outcome.normalized_reward
@@ -197,19 +197,19 @@ def test_plays_lost_to_the_engine_are_counted_but_in_no_figure():
 def test_scripted_partners_play_as_the_references_say(tmp_path):
     random, _ = evaluate("random", tmp_path / "r", count=200)
     assert value(random, "reward") == pytest.approx(random.references["random"].value, abs=0.04)
-    own, _ = evaluate("own-view", tmp_path / "o", count=200, plays=1)
+    own, _ = evaluate("own-view", tmp_path / "o", count=200, episodes=1)
     assert own.references["own_view"].low <= value(own, "reward") <= own.references["own_view"].high + 0.02
-    sharing, _ = evaluate("sharing", tmp_path / "s", count=200, plays=1)
+    sharing, _ = evaluate("sharing", tmp_path / "s", count=200, episodes=1)
     assert value(sharing, "reward") == value(sharing, "optimal") == 1
-    assert value(sharing, "told") == pytest.approx(0.5, abs=0.05), "player 0 tells all, player 1 nothing"
+    assert value(sharing, "told") == pytest.approx(0.5, abs=0.05), "seat 0 tells all, seat 1 nothing"
 
 
 def test_both_seatings_are_played_and_only_the_evaluated_players_words_count(tmp_path):
-    evaluation, job = evaluate("own-view", tmp_path / "e", opponent="random", count=20, plays=3)
-    records = list(read_games(job.file("scripted")))
+    evaluation, job = evaluate("own-view", tmp_path / "e", partner="random", count=20, episodes=3)
+    records = list(read_episodes(job.file("scripted")))
     assert len(records) == 20 * 3 * 2
     for record in records:
-        (seat,) = Seating.EITHER.seats(record.play, 2)
+        (seat,) = Seating.EITHER.seats(record.episode, 2)
         assert record.players[seat] == "own-view"
         assert record.players[1 - seat] == "random"
         assert record.trajectories == []
@@ -218,9 +218,9 @@ def test_both_seatings_are_played_and_only_the_evaluated_players_words_count(tmp
 
 
 def test_muted_messages_say_nothing(tmp_path):
-    loud, job = evaluate("sharing", tmp_path / "loud", count=50, plays=1)
+    loud, job = evaluate("sharing", tmp_path / "loud", count=50, episodes=1)
     settings_ = load_config("tiny", {"game.mute": True})
-    quiet = asyncio.run(run_evaluate(settings_, EvaluationJob("sharing", job.states, tmp_path / "quiet", plays=1)))
+    quiet = asyncio.run(run_evaluate(settings_, EvaluationJob("sharing", job.states, tmp_path / "quiet", episodes=1)))
     assert value(loud, "reward") == 1
     assert value(quiet, "reward") < 0.85
     assert value(quiet, "told") > 0, "it still speaks; nobody hears it"
@@ -246,7 +246,7 @@ def test_two_evaluations_of_the_same_states_are_compared_in_pairs(tmp_path):
     _, other = evaluate("random", tmp_path / "fewer", count=79)
     with pytest.raises(UserError, match="not comparable"):
         compare_with(config(), better, other.output)
-    _, opposed = evaluate("sharing", tmp_path / "opposed", opponent="silent", count=80)
+    _, opposed = evaluate("sharing", tmp_path / "opposed", partner="silent", count=80)
     with pytest.raises(UserError, match="not comparable"):
         compare_with(config(), opposed, better.output)
     with pytest.raises(UserError, match="no finished evaluation"):
@@ -254,13 +254,13 @@ def test_two_evaluations_of_the_same_states_are_compared_in_pairs(tmp_path):
 
 
 def test_a_number_told_twice_differently_counts_once():
-    record, state = make_play(ends_after=0, ends_with=Status.CONTEXT_LENGTH), board_state(0, 0)
+    record, state = make_episode(ends_after=0, ends_with=Status.CONTEXT_LENGTH), board_state(0, 0)
     reviewer, paper = map(int, np.argwhere(state.masks[0])[0])
     name, title = state.reviewers[reviewer].split()[0], state.papers[paper].split(":")[0]
     score = state.view(0)[reviewer][paper]
     said = [f"[message]{name} {title} {score}", f"[message] so {name} {title} {score + 1}?"]
-    turns = [{"player": 0, "text": text, "action": "message", "finish_reason": "stop"} for text in said]
-    figures = play_figures(game(), type(record).model_validate(record.model_dump() | {"turns": turns}), state, (0,))
+    turns = [{"seat": 0, "text": text, "action": "message", "finish_reason": "stop"} for text in said]
+    figures = episode_figures(game(), type(record).model_validate(record.model_dump() | {"turns": turns}), state, (0,))
     assert figures["told"][0] == 1
     assert figures["words"][0] == 7
 
@@ -290,10 +290,10 @@ def test_each_evaluation_has_a_folder_of_its_own():
     assert all(folder.parent == Path("data/evaluations") for folder in names)
 
 
-def test_a_player_can_hold_the_first_seat_in_all_plays(tmp_path):
-    evaluation, job = evaluate("asker", tmp_path, "shy", 20, first_only=True, plays=1)
-    played = list(read_games(job.file("scripted")))
-    assert [play.players for play in played] == [["asker", "shy"]] * 20
+def test_a_player_can_hold_the_first_seat_in_all_episodes(tmp_path):
+    evaluation, job = evaluate("asker", tmp_path, "shy", 20, first_only=True, episodes=1)
+    played = list(read_episodes(job.file("scripted")))
+    assert [episode.players for episode in played] == [["asker", "shy"]] * 20
     assert value(evaluation, "reward") > 0.95
     assert value(evaluation, "questions") == value(evaluation, "specific") == 1
     assert (value(evaluation, "leaks"), value(evaluation, "repeated")) == (0, 0)

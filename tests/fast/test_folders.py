@@ -3,7 +3,7 @@
 from functools import cache
 
 import pytest
-from factories import make_plays, write_plays
+from factories import make_episodes, write_episodes
 from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
@@ -18,16 +18,16 @@ def selfplay(*arguments):
 
 
 FEW = ("--num-states", 2)
-SCRIPTED = ("--num-games", 2, "--plays-per-state", 2, "--player0", "random", "--player1", "sharing")
+SCRIPTED = ("--num-episodes", 2, "--episodes-per-state", 2, "--player0", "random", "--player1", "sharing")
 
 
 @cache
-def plays() -> list:
-    return list(make_plays(2, 2))
+def episodes() -> list:
+    return list(make_episodes(2, 2))
 
 
 def converted(folder):
-    return write_plays(folder.with_name(f"games of {folder.name}") / "games.jsonl", plays())
+    return write_episodes(folder.with_name(f"games of {folder.name}") / "games.jsonl", episodes())
 
 
 WRITERS = {
@@ -37,7 +37,7 @@ WRITERS = {
     "games": lambda folder: selfplay("games", "--num-train", 1, "--num-test", 1, "--output", folder),
     "train-online": lambda folder: selfplay("train-online", "--games", "/nowhere", "--output", folder),
     "iterate": lambda folder: selfplay("iterate", "--model", "data/nowhere", "--output", folder),
-    "evaluate": lambda folder: selfplay("evaluate", "random", *FEW, "--plays", 1, "--output", folder),
+    "evaluate": lambda folder: selfplay("evaluate", "random", *FEW, "--episodes", 1, "--output", folder),
     "crossplay": lambda folder: selfplay("crossplay", "random", "sharing", *FEW, "--output", folder),
     "model smollm2": lambda folder: selfplay("model", "smollm2", "--output", folder),
 }
@@ -102,9 +102,9 @@ def test_the_stages_of_an_iteration_share_a_folder(tmp_path):
 def test_other_arguments_are_refused_before_a_server_is_looked_for(tmp_path):
     path = tmp_path / "games.jsonl"
     assert selfplay("generate", *SCRIPTED, "--output", path).exit_code == 0
-    done = selfplay("generate", "--num-games", 2, "--server-url", "http://127.0.0.1:9", "--output", path)
+    done = selfplay("generate", "--num-episodes", 2, "--server-url", "http://127.0.0.1:9", "--output", path)
     assert done.exit_code == 2 and "was begun with " in done.stderr
-    write_json(tmp_path / "evaluation" / "sampled.args.json", {"first": "data/tiny_model", "plays": 5})
+    write_json(tmp_path / "evaluation" / "sampled.args.json", {"first": "data/tiny_model", "episodes": 5})
     done = selfplay(
         "evaluate", "data/tiny_model", *FEW, "--server-url", "http://127.0.0.1:9", "--output", tmp_path / "evaluation"
     )
@@ -113,7 +113,7 @@ def test_other_arguments_are_refused_before_a_server_is_looked_for(tmp_path):
 
 @pytest.mark.parametrize("command", ["report", "slime data"])
 def test_a_file_is_written_over_only_by_the_command_that_made_it(command, tmp_path):
-    games, made = write_plays(tmp_path / "games.jsonl", plays()), tmp_path / "made"
+    games, made = write_episodes(tmp_path / "games.jsonl", episodes()), tmp_path / "made"
     call = {
         "report": ("report", games),
         "slime data": ("slime", "data", "--config", "tiny", "--num-states", 1),

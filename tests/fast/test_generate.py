@@ -21,14 +21,16 @@ from selfplay_pipeline.games.base import Status, state_rng
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.job import make_job
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
-from selfplay_pipeline.generate.records import read_games
+from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.generate.run import GenerateJob, run_generate
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 
 @cache
 def config() -> Config:
-    return load_config("tiny", {"generate.num_games": 5, "generate.plays_per_state": 2, "generate.max_new_tokens": 32})
+    return load_config(
+        "tiny", {"generate.num_episodes": 5, "generate.episodes_per_state": 2, "generate.max_new_tokens": 32}
+    )
 
 
 @cache
@@ -61,24 +63,24 @@ def job(output: Path, **changes) -> GenerateJob:
     return replace(make_job(config(), output, "data/tiny_model", 1, 0), **changes)
 
 
-def run(task: GenerateJob, engine=None, *, context_length=1024, opponent=None):
+def run(task: GenerateJob, engine=None, *, context_length=1024, partner=None):
     # An engine of the event loop at hand, because its lock belongs to one.
     engine = engine or Flaky(1_000_000, EngineError)
     policy()._lock = asyncio.Lock()
     game = make_game(config().game)
     me = PolicyPlayer(engine, tokenizer(), task.policy, context_length)
     states = lambda number: game.sample_state(state_rng(task.seed, number))  # noqa: E731
-    return asyncio.run(run_generate(task, game, states, lambda number: [me, opponent or me]))
+    return asyncio.run(run_generate(task, game, states, lambda number: [me, partner or me]))
 
 
-def test_games_are_rounded_up_to_whole_groups_and_logged_with_their_groups(tmp_path):
+def test_episodes_are_rounded_up_to_whole_groups_and_logged_with_their_groups(tmp_path):
     summary = run(job(tmp_path / "games.jsonl"))
-    records = list(read_games(tmp_path / "games.jsonl"))
-    assert sorted((r.group_index, r.play) for r in records) == [(g, p) for g in range(3) for p in range(2)]
-    assert summary.plays == 6
+    records = list(read_episodes(tmp_path / "games.jsonl"))
+    assert sorted((r.group_index, r.episode) for r in records) == [(g, p) for g in range(3) for p in range(2)]
+    assert summary.episodes == 6
     for record in records:
         assert record.state == next(r.state for r in records if r.group_index == record.group_index)
-    assert json.loads((tmp_path / "games.summary.json").read_text())["plays"] == 6
+    assert json.loads((tmp_path / "games.summary.json").read_text())["episodes"] == 6
 
 
 def test_stopped_and_started_again_nothing_is_played_twice_and_nothing_is_lost(tmp_path):
@@ -88,10 +90,10 @@ def test_stopped_and_started_again_nothing_is_played_twice_and_nothing_is_lost(t
     finished = path.read_text()
     assert 0 < finished.count("\n") < 6
     with path.open("a") as file:
-        file.write('{"game_id": "torn')
+        file.write('{"episode_id": "torn')
     run(job(path))
     assert path.read_text().startswith(finished)
-    ids = [record.game_id for record in read_games(path)]
+    ids = [record.episode_id for record in read_episodes(path)]
     assert len(ids) == len(set(ids)) == 6
 
 
@@ -113,10 +115,10 @@ def test_a_file_of_unknown_origin_is_refused(tmp_path):
 SILENT = [Scripted("silent")] * 2
 
 
-def run_silent(task: GenerateJob, on_play=lambda summary: None):
+def run_silent(task: GenerateJob, on_episode=lambda summary: None):
     game = make_game(config().game)
     states = lambda number: game.sample_state(state_rng(0, number))  # noqa: E731
-    return asyncio.run(run_generate(task, game, states, lambda number: SILENT, on_play))
+    return asyncio.run(run_generate(task, game, states, lambda number: SILENT, on_episode))
 
 
 def other_places(text: bytes) -> bytes:
@@ -126,22 +128,22 @@ def other_places(text: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda text: text * 2, ":7: play s0-g000000-p0 is in line 1 too"),
-        (other_places, "s0-g000001-p0 is of state 77, play 0, but this run plays states 0 to 2, 2 times each"),
+        (lambda text: text * 2, ":7: episode s0-g000000-p0 is in line 1 too"),
+        (other_places, "s0-g000001-p0 is of state 77, episode 0, but this run plays states 0 to 2, 2 times each"),
         (gzip.compress, "games.jsonl"),
         (lambda text: b"\x89PNG", "its last line is not the beginning of a JSON object"),
         (lambda text: text + b"\0" * 9, "its last line is not the beginning of a JSON object"),
-        (lambda text: text + b'{\n{"game_id": "torn', ":7: "),
+        (lambda text: text + b'{\n{"episode_id": "torn', ":7: "),
         (lambda text: text[:100], ""),
     ],
 )
-def test_what_is_not_a_file_of_these_plays_is_refused_as_it_is(tmp_path, change, words):
+def test_what_is_not_a_file_of_these_episodes_is_refused_as_it_is(tmp_path, change, words):
     path = tmp_path / "games.jsonl"
     run_silent(job(path, max_concurrency=1))
     path.write_bytes(change(path.read_bytes()))
     before = path.read_bytes()
     if not words:  # only the last line is torn
-        assert run_silent(job(path)).plays == 6
+        assert run_silent(job(path)).episodes == 6
         return
     with pytest.raises(UserError) as refused:
         run_silent(job(path))
@@ -158,7 +160,7 @@ def test_a_pipe_in_place_of_games_is_refused(tmp_path):
         run_silent(job(path))
 
 
-@pytest.mark.parametrize("plays", [2, 6], ids=["in the middle", "after the last play"])
+@pytest.mark.parametrize("episodes", [2, 6], ids=["in the middle", "after the last episode"])
 @pytest.mark.parametrize(
     "change",
     [
@@ -169,13 +171,13 @@ def test_a_pipe_in_place_of_games_is_refused(tmp_path):
     ],
     ids=["removed", "renamed", "emptied", "replaced"],
 )
-def test_a_file_that_another_program_changes_meanwhile_is_no_success(tmp_path, change, plays):
+def test_a_file_that_another_program_changes_meanwhile_is_no_success(tmp_path, change, episodes):
     path = tmp_path / "games.jsonl"
     summary_path = job(path).summary_path
 
     def interfere(summary):
         assert not summary_path.exists()
-        if summary.plays == plays:
+        if summary.episodes == episodes:
             change(path)
 
     def told(error: BaseException) -> BaseException:
@@ -186,7 +188,7 @@ def test_a_file_that_another_program_changes_meanwhile_is_no_success(tmp_path, c
     error = told(caught.value)
     assert isinstance(error, FileChangedError) and f"{path}: changed by another program" in str(error)
     assert not summary_path.exists()
-    assert run_silent(job(path)).plays == 6
+    assert run_silent(job(path)).episodes == 6
     assert ids_in(path) == ALL
 
 
@@ -201,27 +203,29 @@ class Away(Flaky):
 
 
 def ids_in(path: Path) -> list[str]:
-    return sorted(record.game_id for record in read_games(path))
+    return sorted(record.episode_id for record in read_episodes(path))
 
 
-ALL = [f"s0-g{group:06d}-p{play}" for group in range(3) for play in range(2)]
+ALL = [f"s0-g{group:06d}-p{episode}" for group in range(3) for episode in range(2)]
 
 
-def test_more_lost_plays_than_allowed_stop_the_run_and_the_same_command_plays_them(tmp_path):
+def test_more_lost_episodes_than_allowed_stop_the_run_and_the_same_command_plays_them(tmp_path):
     path = tmp_path / "games.jsonl"
     with pytest.raises(BaseExceptionGroup) as caught:
         run(job(path, max_failures=2, max_concurrency=1), Flaky(0, EngineError))
-    assert "3 plays were lost to the engine or the partner, the last to: on purpose" in str(caught.value.exceptions[0])
-    assert "6 of 6 plays are missing" in str(caught.value.exceptions[0])
-    assert path.read_bytes() == b"", "a play that is lost is not written"
+    assert "3 episodes were lost to the engine or the partner, the last to: on purpose" in str(
+        caught.value.exceptions[0]
+    )
+    assert "6 of 6 episodes are missing" in str(caught.value.exceptions[0])
+    assert path.read_bytes() == b"", "an episode that is lost is not written"
     assert run(job(path)).failures == 0
     assert ids_in(path) == ALL
 
 
-def test_plays_lost_for_a_while_are_played_at_the_end_of_the_same_run(tmp_path):
+def test_episodes_lost_for_a_while_are_played_at_the_end_of_the_same_run(tmp_path):
     summary = run(job(tmp_path / "games.jsonl", max_concurrency=1), Away(4, EngineError))
     assert ids_in(tmp_path / "games.jsonl") == ALL
-    assert (summary.plays, summary.failures) == (6, 0)
+    assert (summary.episodes, summary.failures) == (6, 0)
     assert "engine_failure" not in (tmp_path / "games.summary.json").read_text()
 
 
@@ -235,7 +239,7 @@ def test_what_is_lost_twice_is_counted_and_played_by_the_same_command(tmp_path):
             return await policy().generate(prompt_ids, params, session=session)
 
     summary = run(job(path), Unlucky(0, EngineError))
-    assert (summary.plays, summary.failures) == (6, 1)
+    assert (summary.episodes, summary.failures) == (6, 1)
     assert json.loads((tmp_path / "games.summary.json").read_text())["statuses"]["engine_failure"] == 1
     kept = path.read_text()
     assert run(job(path)).failures == 0
@@ -243,7 +247,7 @@ def test_what_is_lost_twice_is_counted_and_played_by_the_same_command(tmp_path):
     assert ids_in(path) == ALL
 
 
-def test_lost_plays_in_a_file_of_an_earlier_version_are_replaced(tmp_path):
+def test_lost_episodes_in_a_file_of_an_earlier_version_are_replaced(tmp_path):
     path = tmp_path / "games.jsonl"
     run_silent(job(path))
     lines = path.read_text().splitlines(keepends=True)
@@ -252,13 +256,13 @@ def test_lost_plays_in_a_file_of_an_earlier_version_are_replaced(tmp_path):
     path.write_text("".join([*lines[:2], json.dumps(lost) + "\n", *lines[3:]]))
     summary = run_silent(job(path))
     assert ids_in(path) == ALL
-    assert (summary.plays, summary.failures) == (6, 0)
+    assert (summary.episodes, summary.failures) == (6, 0)
     assert path.read_text().startswith("".join([*lines[:2], *lines[3:]]))
     assert [file.name for file in tmp_path.iterdir() if file.name.endswith(".tmp")] == []
 
 
-def test_a_run_without_a_single_play_is_no_success(tmp_path):
-    with pytest.raises(EngineError, match=r"all 6 plays were lost to the engine or the partner, the last to: "):
+def test_a_run_without_a_single_episode_is_no_success(tmp_path):
+    with pytest.raises(EngineError, match=r"all 6 episodes were lost to the engine or the partner, the last to: "):
         run(job(tmp_path / "games.jsonl", max_failures=16), Flaky(0, EngineError))
     assert not (tmp_path / "games.summary.json").exists()
 
@@ -270,14 +274,14 @@ def test_ctrl_c_is_heard_between_two_games_of_scripted_players(tmp_path, concurr
     players = [Scripted("silent")] * 2
     played: list[int] = []
 
-    def on_play(summary):
-        played.append(summary.plays)
-        if summary.plays == 20:
+    def on_episode(summary):
+        played.append(summary.episodes)
+        if summary.episodes == 20:
             signal.raise_signal(signal.SIGINT)
 
     states = lambda number: game.sample_state(state_rng(0, 0))  # noqa: E731
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(run_generate(task, game, states, lambda number: players, on_play))
+        asyncio.run(run_generate(task, game, states, lambda number: players, on_episode))
     assert played[-1] <= 21
     assert len(ids_in(task.output)) == played[-1]
 
@@ -298,7 +302,7 @@ def test_ctrl_c_is_heard_while_a_state_is_sampled(tmp_path):
     assert ids_in(task.output) == []
 
 
-def test_a_state_is_sampled_once_for_all_plays_of_its_group(tmp_path):
+def test_a_state_is_sampled_once_for_all_episodes_of_its_group(tmp_path):
     asked: list[int] = []
     game = make_game(config().game)
 
@@ -321,20 +325,20 @@ def test_a_state_that_cannot_be_sampled_ends_the_run_with_the_reason(tmp_path):
     assert str(caught.value.exceptions[0]) == "no such state"
 
 
-def test_a_run_whose_plays_all_end_for_lack_of_context_fails_and_keeps_the_plays(tmp_path):
-    with pytest.raises(RuntimeError, match=r"context_length 6; 0\.0 turns a play.*generate\.max_new_tokens"):
+def test_a_run_whose_episodes_all_end_for_lack_of_context_fails_and_keeps_the_episodes(tmp_path):
+    with pytest.raises(RuntimeError, match=r"context_length 6; 0\.0 turns an episode.*generate\.max_new_tokens"):
         run(job(tmp_path / "games.jsonl"), context_length=40)
-    statuses = [record.outcome.status for record in read_games(tmp_path / "games.jsonl")]
+    statuses = [record.outcome.status for record in read_episodes(tmp_path / "games.jsonl")]
     assert statuses == [Status.CONTEXT_LENGTH] * 6
     assert not (tmp_path / "games.summary.json").exists()
 
 
 def test_a_scripted_partner_leaves_no_trajectory(tmp_path):
-    run(job(tmp_path / "games.jsonl"), opponent=Scripted("sharing"))
-    for record in read_games(tmp_path / "games.jsonl"):
+    run(job(tmp_path / "games.jsonl"), partner=Scripted("sharing"))
+    for record in read_episodes(tmp_path / "games.jsonl"):
         assert record.players == ["policy", "sharing"]
-        assert [trajectory.player_index for trajectory in record.trajectories] == [0]
-        assert {turn.finish_reason for turn in record.turns if turn.player == 1} == {"scripted"}
+        assert [trajectory.seat for trajectory in record.trajectories] == [0]
+        assert {turn.finish_reason for turn in record.turns if turn.seat == 1} == {"scripted"}
 
 
 def test_a_bad_line_names_file_line_and_field(tmp_path):
@@ -345,14 +349,14 @@ def test_a_bad_line_names_file_line_and_field(tmp_path):
     broken["outcome"]["normalized_reward"] = 1.5
     path.write_text("\n".join([*lines[:2], json.dumps(broken), *lines[3:]]) + "\n")
     with pytest.raises(UserError, match=r"games\.jsonl:3: field 'outcome\.normalized_reward'"):
-        list(read_games(path))
+        list(read_episodes(path))
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("game:\n  siez: 3\n", r":2: key 'game\.siez': there is no such key"),
-        ("generate:\n  num_games: many\n", r":2: key 'generate\.num_games'"),
+        ("generate:\n  num_episodes: many\n", r":2: key 'generate\.num_episodes'"),
         ("game: [", "not YAML"),
         ("- 1\n", "expected keys and values"),
     ],

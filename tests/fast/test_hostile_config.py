@@ -55,11 +55,11 @@ def no_gpu(monkeypatch):
         ('model: "a\\0b"', r":1: key 'model': holds the control character U\+0000"),
         ('engine: {server_url: ["a\\r"]}', r":1: key 'engine.server_url': holds the control character U\+000D"),
         ("engine: {server_url: [nowhere]}", r":1: key 'engine.server_url': not an address such as"),
-        ("generate: {num_games: 2020-01-01}", r":1: key 'generate.num_games': "),
-        ("generate: {num_games: 1:30}", r":1: key 'generate.num_games': "),
-        ("generate: {num_games: 0x10}", r":1: key 'generate.num_games': "),
-        ("generate: {num_games: 8.0}", r":1: key 'generate.num_games': expected a whole number, found 8.0"),
-        ("generate: {num_games: 1000000000000000000}", r":1: key 'generate.num_games': the largest number is"),
+        ("generate: {num_episodes: 2020-01-01}", r":1: key 'generate.num_episodes': "),
+        ("generate: {num_episodes: 1:30}", r":1: key 'generate.num_episodes': "),
+        ("generate: {num_episodes: 0x10}", r":1: key 'generate.num_episodes': "),
+        ("generate: {num_episodes: 8.0}", r":1: key 'generate.num_episodes': expected a whole number, found 8.0"),
+        ("generate: {num_episodes: 1000000000000000000}", r":1: key 'generate.num_episodes': the largest number is"),
         (f"seed: {10**400}", r":1: key 'seed': "),
         ("game: {size: 1000000}", r":1: key 'game.size': "),
         ("seed: true", r":1: key 'seed': expected a number, found true"),
@@ -99,10 +99,10 @@ def test_a_byte_order_mark_an_empty_file_and_numbers_as_people_write_them_are_un
     assert load_config(str(path), {}).seed == 7
     path.write_text("")
     assert load_config(str(path), {}).seed == 0
-    path.write_text("train: {learning_rate: 1e-6, clip_low: 1}\ngenerate: {num_games: 1_000, thinking: yes}\n")
+    path.write_text("train: {learning_rate: 1e-6, clip_low: 1}\ngenerate: {num_episodes: 1_000, thinking: yes}\n")
     config = load_config(str(path), {})
     assert (config.train.learning_rate, config.train.clip_low) == (1e-6, 1)
-    assert (config.generate.num_games, config.generate.thinking) == (1000, True)
+    assert (config.generate.num_episodes, config.generate.thinking) == (1000, True)
 
 
 @pytest.mark.parametrize("kind", ["/dev/zero", "/dev/null", "fifo", "folder", "/proc/self/mem"])
@@ -153,8 +153,8 @@ def test_no_key_takes_what_is_no_plausible_number(key):
     [
         ("generate", "--temperature", "inf"),
         ("generate", "--temperature", "nan"),
-        ("generate", "--num-games", "9" * 30),
-        ("generate", "--num-games", "9" * 5_000),
+        ("generate", "--num-episodes", "9" * 30),
+        ("generate", "--num-episodes", "9" * 5_000),
         ("generate", "--seed", "1e3"),
         ("generate", "--first-state", "9" * 30),
         ("generate", "--output", ""),

@@ -68,7 +68,7 @@ def test_a_new_field_decides_unless_it_is_marked(section, commands):
         assert (f"{above}own" in found) == (command == "iterate" and section != "online")
 
 
-PLAYING = {"games": "g", "game": {}, "plays_per_state": 4, "temperature": 0.8, "max_new_tokens": 64}
+PLAYING = {"games": "g", "game": {}, "episodes_per_state": 4, "temperature": 0.8, "max_new_tokens": 64}
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_new_field_is_compared_without_further_edits(tmp_path, monkeypatch):
     with_default = runs(changed("generate", new=(int, 1)), tmp_path)
     with_another = runs(changed("generate", new=(int, 2)), tmp_path)
     for command, store in earlier.items():
-        with store.opened(lambda play: None):
+        with store.opened(lambda episode: None):
             pass
         with_default[command].check()  # what was stored before the field came
         with pytest.raises(UserError, match=r"begun with generate\.new = 1, now it is 2;"):
@@ -137,8 +137,18 @@ def selfplay(*arguments) -> str:
 
 
 PLAYED = {
-    "generate": ("generate", "--player", "random", "--player", "sharing", "--num-games", 2, "--plays-per-state", 2),
-    "evaluate": ("evaluate", "random", "--num-states", 2, "--plays", 1),
+    "generate": (
+        "generate",
+        "--player",
+        "random",
+        "--player",
+        "sharing",
+        "--num-episodes",
+        2,
+        "--episodes-per-state",
+        2,
+    ),
+    "evaluate": ("evaluate", "random", "--num-states", 2, "--episodes", 1),
     "crossplay": ("crossplay", "random", "sharing", "--num-states", 2),
 }
 

@@ -8,13 +8,13 @@ from functools import cache
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from factories import make_play, make_plays, write_plays
+from factories import make_episode, make_episodes, write_episodes
 from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
-from selfplay_pipeline.convert import plays as checks
+from selfplay_pipeline.convert import episodes as checks
 from selfplay_pipeline.convert.check import check_parquet
-from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, play_to_rows
+from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, episode_to_rows
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.generate import records
@@ -25,13 +25,13 @@ NAN, INFINITE = float("nan"), float("inf")
 
 
 @cache
-def plays():
-    return [json.loads(play.model_dump_json()) for play in make_plays(2, 2)]
+def episodes():
+    return [json.loads(episode.model_dump_json()) for episode in make_episodes(2, 2)]
 
 
 @cache
 def rows():
-    return [row for play in make_plays(2, 2) for row in play_to_rows(play, 2)]
+    return [row for episode in make_episodes(2, 2) for row in episode_to_rows(episode, 2)]
 
 
 def put(data, path, value):
@@ -86,21 +86,21 @@ LINES = [
     ("trajectories.0.response_ids.0", 2**31, "response_ids"),
     ("trajectories.0.response_ids.0", 2**80, "64 bits"),
     ("trajectories.0.response_logprobs.0", -1e300, "response_logprobs"),
-    ("trajectories.0.player_index", 2, "'players'"),
-    ("trajectories.0.player_index", -1, "player_index"),
-    ("trajectories.0.player_index", 1, "'trajectories'"),
+    ("trajectories.0.seat", 2, "'players'"),
+    ("trajectories.0.seat", -1, "seat"),
+    ("trajectories.0.seat", 1, "'trajectories'"),
     ("trajectories.0.num_prompt_messages", 99, "num_prompt_messages"),
     ("trajectories.0.num_prompt_messages", -1, "num_prompt_messages"),
     ("trajectories.0.num_prompt_messages", 0, "num_prompt_messages"),
-    ("turns.0.player", 2, "'players'"),
+    ("turns.0.seat", 2, "'players'"),
     ("players", [], "'players'"),
     ("players", ["policy"] * 3, "'players'"),
     ("players", ["policy", "random"], "'trajectories'"),
     ("group_index", -1, "'group_index'"),
     ("group_index", 2**31, "'group_index'"),
     ("group_index", 2**70, "'group_index'"),
-    ("play", -1, "'play'"),
-    ("play", 2**31, "'play'"),
+    ("episode", -1, "'episode'"),
+    ("episode", 2**31, "'episode'"),
     ("game", "chess", "'game'"),
     ("policy.temperature", NAN, "'policy.temperature'"),
     ("policy.temperature", INFINITE, "'policy.temperature'"),
@@ -122,7 +122,7 @@ LINES = [
 
 def refused_line(folder, text):
     """What is said of a file whose second line is `text`."""
-    lines = [json.dumps(play).encode() for play in plays()]
+    lines = [json.dumps(episode).encode() for episode in episodes()]
     path = folder / "games.jsonl"
     path.write_bytes(b"\n".join([lines[0], text, *lines[2:]]) + b"\n")
     with pytest.raises(UserError) as refused:
@@ -143,30 +143,30 @@ def model(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("model")
 @pytest.mark.parametrize(("path", "value", "field"), LINES)
-def test_an_impossible_play_is_refused_with_its_line_and_field(tmp_path, path, value, field):
+def test_an_impossible_episode_is_refused_with_its_line_and_field(tmp_path, path, value, field):
     checks._vocabulary.cache_clear()
-    play = deepcopy(plays()[1])
-    put(play, path, value)
-    assert field in refused_line(tmp_path, json.dumps(play).encode())
+    episode = deepcopy(episodes()[1])
+    put(episode, path, value)
+    assert field in refused_line(tmp_path, json.dumps(episode).encode())
 
 
 def test_a_score_that_the_proposal_does_not_have_is_refused(tmp_path):
-    play = next(play for play in plays() if play["outcome"]["status"] == "agreed")
-    lower = deepcopy(play)
+    episode = next(episode for episode in episodes() if episode["outcome"]["status"] == "agreed")
+    lower = deepcopy(episode)
     outcome = lower["outcome"]
     outcome["score"] -= 1
     outcome["normalized_reward"] = outcome["score"] / outcome["best"]
     assert "'outcome.score'" in refused_line(tmp_path, json.dumps(lower).encode())
-    lower["outcome"] = play["outcome"] | {"proposal": [[0, 0], [0, 1], [9, 2]]}
+    lower["outcome"] = episode["outcome"] | {"proposal": [[0, 0], [0, 1], [9, 2]]}
     assert "'outcome.proposal'" in refused_line(tmp_path, json.dumps(lower).encode())
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda line: line.replace(b'"play": ', b'"play": 1e400, "x": '), "number"),
-        (lambda line: line.replace(b'"play": ', b'"play": 7, "play": '), "field 'play': is there 2 times"),
-        (lambda line: line.replace(b'"play": ', b'"play" : 7, "play":'), "field 'play': is there 2 times"),
+        (lambda line: line.replace(b'"episode": ', b'"episode": 1e400, "x": '), "number"),
+        (lambda line: line.replace(b'"episode": ', b'"episode": 7, "episode": '), "field 'episode': is there 2 times"),
+        (lambda line: line.replace(b'"episode": ', b'"episode" : 7, "episode":'), "field 'episode': is there 2 times"),
         (lambda line: line.replace(b'"table": ', b'"table": 0, "table": '), "field 'table': is there 2 times"),
         (lambda line: line.replace(b'"text": "', b'"text": "\xff\xfe', 1), "JSON"),
         (lambda line: line.replace(b'"text": "', b'"text": "\0', 1), "JSON"),
@@ -177,17 +177,17 @@ def test_a_score_that_the_proposal_does_not_have_is_refused(tmp_path):
     ],
 )
 def test_a_line_that_is_no_json_object_of_ours_is_refused(tmp_path, change, words):
-    line = json.dumps(plays()[1]).encode()
+    line = json.dumps(episodes()[1]).encode()
     assert change(line) != line
     assert words in refused_line(tmp_path, change(line))
 
 
 def test_quotes_colons_and_backslashes_in_texts_are_no_keys(tmp_path):
-    play = deepcopy(plays()[1])
-    for text in ('":', '" :', '\\":', '{"play": 1, "play": 2}', "\\\\", 'a"\t:'):
-        play["trajectories"][0]["messages"].append({"role": "user", "content": text})
-        assert records.parse_play(json.dumps(play).encode()) == records.parse_play(
-            json.dumps(play, separators=(",", ":")).encode()
+    episode = deepcopy(episodes()[1])
+    for text in ('":', '" :', '\\":', '{"episode": 1, "episode": 2}', "\\\\", 'a"\t:'):
+        episode["trajectories"][0]["messages"].append({"role": "user", "content": text})
+        assert records.parse_episode(json.dumps(episode).encode()) == records.parse_episode(
+            json.dumps(episode, separators=(",", ":")).encode()
         )
 
 
@@ -203,14 +203,14 @@ ROWS = [
     ("response_ids", [], "response_"),
     ("extra_info.index", -1, "index"),
     ("extra_info.index", 2**31, "index"),
-    ("extra_info.play", -1, "play"),
-    ("extra_info.play", 2, "play"),
-    ("extra_info.play", 0, "extra_info"),
-    ("extra_info.plays_per_state", 1, "play"),
-    ("extra_info.plays_per_state", 2**40, "plays_per_state"),
-    ("extra_info.player_index", -1, "player_index"),
-    ("extra_info.player_index", 2, "player_index"),
-    ("extra_info.player_index", 1, "extra_info"),
+    ("extra_info.episode", -1, "episode"),
+    ("extra_info.episode", 2, "episode"),
+    ("extra_info.episode", 0, "extra_info"),
+    ("extra_info.episodes_per_state", 1, "episode"),
+    ("extra_info.episodes_per_state", 2**40, "episodes_per_state"),
+    ("extra_info.seat", -1, "seat"),
+    ("extra_info.seat", 2, "seat"),
+    ("extra_info.seat", 1, "extra_info"),
     ("reward_model.normalized_reward", NAN, "normalized_reward"),
     ("reward_model.normalized_reward", 1.01, "normalized_reward"),
     ("reward_model.normalized_reward", -0.1, "normalized_reward"),
@@ -223,7 +223,7 @@ ROWS = [
         (field, None, field)
         for field in ("prompt", "prompt_ids", "response_logprobs", "sampling_temperature", "extra_info")
     ),
-    *((f"extra_info.{field}", None, field) for field in ("index", "play", "player_index", "plays_per_state")),
+    *((f"extra_info.{field}", None, field) for field in ("index", "episode", "seat", "episodes_per_state")),
     ("reward_model.normalized_reward", None, "normalized_reward"),
     ("response_logprobs.0", None, "response_logprobs"),
     ("response_ids.0", None, "response_ids"),
@@ -253,7 +253,7 @@ def test_an_impossible_row_is_refused_by_training_and_by_the_check_with_its_numb
     said = {said_of(lambda: read_data([file], VOCABULARY)), said_of(lambda: check_parquet(file, "data/tiny_model"))}
     assert len(said) == 1, "both say the same"
     place, _, what = said.pop().partition(": field ")
-    assert place.startswith(f"{file}: row ") and place[-1] in "23", "row 3 is the other seat of the play"
+    assert place.startswith(f"{file}: row ") and place[-1] in "23", "row 3 is the other seat of the episode"
     assert what.startswith(f"'{field}") or (what.startswith("'index'") and path == "extra_info")
 
 
@@ -325,7 +325,7 @@ def test_only_files_are_read(tmp_path, kind):
 
 
 def test_a_file_where_a_folder_is_expected_is_one_line(tmp_path):
-    games = write_plays(tmp_path / "games.jsonl", [make_play(0, 0), make_play(0, 1)])
+    games = write_episodes(tmp_path / "games.jsonl", [make_episode(0, 0), make_episode(0, 1)])
     for command in (
         ("train-online", "--games", str(games), "--config", "tiny", "--device", "cpu", "--output", str(tmp_path / "o")),
         ("convert", str(games), "--output", str(games)),

@@ -13,8 +13,8 @@ from selfplay_pipeline.iterate.run import Loop, run_iterate
 from selfplay_pipeline.iterate.show import run_table
 from selfplay_pipeline.terminal.progress import progress
 
-PLAY = {"mean_reward": 0.8, "reward_standard_error": 0.01, "agreement_rate": 1.0, "illegal_per_game": 0.0}
-PLAY |= {"messages_per_game": 1.5, "groups_without_signal": 2, "groups": 8}
+PLAY = {"mean_reward": 0.8, "reward_standard_error": 0.01, "agreement_rate": 1.0, "illegal_per_episode": 0.0}
+PLAY |= {"messages_per_episode": 1.5, "groups_without_signal": 2, "groups": 8}
 HELD_OUT = {name: {"value": 0.9, "low": 0.8, "high": 1.0} for name in ("held_out_reward", "held_out_greedy_reward")}
 HELD_OUT["checkpoint"] = "c"
 

@@ -68,8 +68,8 @@ def test_training_and_held_out_states_differ():
 def test_hard_filter_leaves_at_most_four_fifths_to_one_player_alone():
     for index in range(20):
         state = FULL.sample_state(state_rng(3, index))
-        for player in (0, 1):
-            assert state.score(own_view_matching(state, player, 50)) / state.best < 0.8
+        for seat in (0, 1):
+            assert state.score(own_view_matching(state, seat, 50)) / state.best < 0.8
 
 
 def test_cells_that_nobody_sees_hold_the_mean_and_scales_stay_in_range():
@@ -146,7 +146,7 @@ def test_human_final_proposals_read_as_text_give_their_recorded_scores():
 
 def test_six_human_games_are_of_dialops_fallback():
     states = [FULL.load_state(data) for data in HUMAN_GAMES]
-    own = [max(state.score(own_view_matching(state, player, 50)) for player in (0, 1)) for state in states]
+    own = [max(state.score(own_view_matching(state, seat, 50)) for seat in (0, 1)) for state in states]
     unfiltered = [number for number, state in enumerate(states) if own[number] * 1.25 >= state.best]
     assert unfiltered == [18, 25, 36, 79, 82, 93]
 
@@ -244,14 +244,14 @@ def test_a_name_that_two_reviewers_share_is_ambiguous():
 # --- turn-taking --------------------------------------------------------------------------------------------
 
 
-def test_a_message_and_a_proposal_pass_the_turn_and_an_accept_ends_the_play():
+def test_a_message_and_a_proposal_pass_the_turn_and_an_accept_ends_the_episode():
     state = small_state()
     session = SMALL.start(state)
-    assert session.player == 0
+    assert session.seat == 0
     heard = session.step("[message] hello")
-    assert (session.player, heard.observations) == (1, ("", "The other player said: [message] hello"))
+    assert (session.seat, heard.observations) == (1, ("", "The other player said: [message] hello"))
     session.step(optimal_text(state))
-    assert session.player == 0
+    assert session.seat == 0
     session.step("[accept]")
     outcome = session.outcome()
     assert (outcome.status, outcome.rewards[0], outcome.num_turns) == ("agreed", 1.0, 3)
@@ -262,9 +262,9 @@ def test_after_a_proposal_only_an_answer_is_legal_and_reject_keeps_the_turn():
     session = SMALL.start(state)
     session.step(optimal_text(state))
     refused = session.step("[message] wait")
-    assert refused.error is not None and session.player == 1
+    assert refused.error is not None and session.seat == 1
     rejected = session.step("[reject] not yet")
-    assert session.player == 1
+    assert session.seat == 1
     assert rejected.observations[0].startswith("The other player said: [reject]")
     assert session.step("[accept]").error is not None, "a rejected proposal cannot be accepted"
     assert session.step("[message] let us talk").error is None
@@ -273,7 +273,7 @@ def test_after_a_proposal_only_an_answer_is_legal_and_reject_keeps_the_turn():
 def test_an_error_is_seen_by_its_author_alone_and_keeps_the_turn():
     session = SMALL.start(small_state())
     step = session.step("hello")
-    assert session.player == 0
+    assert session.seat == 0
     assert step.observations[0].startswith("Error: start with [message]") and step.observations[1] == ""
 
 
@@ -282,7 +282,7 @@ def test_a_cut_turn_is_an_error_even_if_it_could_be_read():
     assert session.step("[message] hello", cut=True).error is not None
 
 
-def test_limits_end_the_play_with_their_cause():
+def test_limits_end_the_episode_with_their_cause():
     game = MatchingGame(MatchingConfig(size=3, hard_factor=0, max_length=4, max_errors=3))
     session = game.start(game.sample_state(state_rng(0, 0)))
     for _ in range(4):
@@ -294,7 +294,7 @@ def test_limits_end_the_play_with_their_cause():
     assert (session.outcome().status, session.outcome().rewards[0]) == (Status.ERROR_LIMIT, 0.0)
 
 
-def test_an_ended_play_takes_no_turn():
+def test_an_ended_episode_takes_no_turn():
     session = SMALL.start(small_state())
     session.abort(Status.CONTEXT_LENGTH)
     with pytest.raises(RuntimeError):
@@ -305,13 +305,13 @@ def test_an_ended_play_takes_no_turn():
 
 
 @given(st.integers(0, 500), st.integers(0, 1))
-def test_an_observation_shows_scaled_visible_cells_and_nothing_else(index, player):
+def test_an_observation_shows_scaled_visible_cells_and_nothing_else(index, seat):
     game = MatchingGame(MatchingConfig(size=4, hard_factor=0))
     state = game.sample_state(state_rng(1, index))
-    rows = game.start(state).opening(player).observation.splitlines()[2:6]
-    for row, values, seen in zip(rows, state.table, state.masks[player], strict=True):
+    rows = game.start(state).opening(seat).observation.splitlines()[2:6]
+    for row, values, seen in zip(rows, state.table, state.masks[seat], strict=True):
         cells = [cell.strip() for cell in row.split("|")[1:]]
-        assert cells == [str(int(v * state.scales[player])) if s else "??" for v, s in zip(values, seen, strict=True)]
+        assert cells == [str(int(v * state.scales[seat])) if s else "??" for v, s in zip(values, seen, strict=True)]
 
 
 @given(st.integers(0, 300))

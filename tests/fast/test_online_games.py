@@ -18,7 +18,7 @@ from selfplay_pipeline.games.base import MONITOR, state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.rules import MatchingConfig, best_matching
-from selfplay_pipeline.generate.play import Reply
+from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
@@ -60,7 +60,7 @@ class TestGames:
         assert {row["extra_info"]["split"] for row in rows} == {"monitor"}
 
     def test_one_row_a_player_shows_each_its_own_table(self, tmp_path):
-        train, test = write_games(tmp_path, SPOKEN, num_train=2, num_test=3, seed=0, test_seed=0, per_player=True)
+        train, test = write_games(tmp_path, SPOKEN, num_train=2, num_test=3, seed=0, test_seed=0, per_seat=True)
         assert {row["extra_info"]["perspectives"] for row in pq.read_table(test).to_pylist()} == {"both"}
         assert pq.read_table(test).num_rows == 3
         rows = pq.read_table(train).to_pylist()
@@ -82,7 +82,7 @@ class TestRefusals:
     """What cannot work is said in one line before anything is written or played."""
 
     def train_online(self, folder, *options, **sections):
-        config = {"game": COMPACT.model_dump(mode="json"), "generate": {"plays_per_state": 5}} | sections
+        config = {"game": COMPACT.model_dump(mode="json"), "generate": {"episodes_per_state": 5}} | sections
         (folder / "own.yaml").write_text(json.dumps(config))
         arguments = ["--config", str(folder / "own.yaml"), "--model", "data/tiny_model", "--device", "cpu"]
         done = CliRunner().invoke(app, ["train-online", *arguments, "--output", str(folder / "out"), *options])
@@ -90,13 +90,13 @@ class TestRefusals:
         assert not (folder / "out").exists()
         return done.stderr
 
-    @pytest.mark.parametrize("per_player", [None, False, True])
-    def test_an_update_that_the_processes_cannot_share(self, per_player, tmp_path):
+    @pytest.mark.parametrize("per_seat", [None, False, True])
+    def test_an_update_that_the_processes_cannot_share(self, per_seat, tmp_path):
         options = ()
-        if per_player is not None:
-            write_games(tmp_path, COMPACT, num_train=9, num_test=2, seed=0, test_seed=0, per_player=per_player)
+        if per_seat is not None:
+            write_games(tmp_path, COMPACT, num_train=9, num_test=2, seed=0, test_seed=0, per_seat=per_seat)
             options = ("--games", str(tmp_path))
-        rows = 15 if per_player else 30
+        rows = 15 if per_seat else 30
         said = self.train_online(
             tmp_path, *options, train={"num_gpus": 4}, online={"states_per_step": 3, "held_out_states": 2}
         )
@@ -143,7 +143,7 @@ class TestRefusals:
 
 
 @pytest.mark.long
-def test_over_ten_thousand_random_plays_no_hidden_cell_reaches_a_player_but_through_the_partners_words():
+def test_over_ten_thousand_random_episodes_no_hidden_cell_reaches_a_player_but_through_the_partners_words():
     """A player's tokens are the same whatever stands in the cells that it does not see.
 
     The same words are played on a state and on one whose cells hidden from a player hold other scores; what the
@@ -153,8 +153,8 @@ def test_over_ten_thousand_random_plays_no_hidden_cell_reaches_a_player_but_thro
     compared = 0
     states = [game.sample_state(state_rng(0, number)) for number in range(500)]
     for number in range(10_000):
-        state, player = states[number // 2 % len(states)], number % 2
-        hidden = ~state.masks[player]
+        state, seat = states[number // 2 % len(states)], number % 2
+        hidden = ~state.masks[seat]
         table = np.where(hidden, rng.integers(0, 10, state.table.shape), state.table)
         best = best_matching(table)[1]
         if best <= 0:
@@ -163,7 +163,7 @@ def test_over_ten_thousand_random_plays_no_hidden_cell_reaches_a_player_but_thro
         other = game.load_state(data)
         compared += bool((table != state.table).any())
         words = [random_words(rng, state) for _ in range(int(rng.integers(1, 7)))]
-        assert read_by(player, chat, game, state, words) == read_by(player, chat, game, other, words)
+        assert read_by(seat, chat, game, state, words) == read_by(seat, chat, game, other, words)
     assert compared > 9_000
 
 
@@ -173,15 +173,15 @@ def random_words(rng, state) -> str:
     return str(rng.choice([message, proposal, proposal, "[accept]", "[reject]", "no tag"]))
 
 
-def read_by(player, chat, game, state, words) -> list[int]:
+def read_by(seat, chat, game, state, words) -> list[int]:
     """The player's prompt after these words, in the seats that offline and online play sit in."""
     policy = PolicyPlayer(engine=None, chat=chat, policy=POLICY, context_length=1_000_000)
-    play = Sitting(game, state, [policy, policy], "game", (0, 0, 0)).play
+    episode = Sitting(game, state, [policy, policy], "game", (0, 0, 0)).episode
     for text in words:
-        if play.session.status is not None:
+        if episode.session.status is not None:
             break
-        play.take_turn(play.session.player, Reply(text, False, "stop"))
-    return play.seats[player].stream.prompt()
+        episode.take_turn(episode.session.seat, Reply(text, False, "stop"))
+    return episode.seats[seat].stream.prompt()
 
 
 class TestFigures:

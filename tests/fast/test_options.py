@@ -79,7 +79,7 @@ def test_a_new_field_is_an_option_a_help_and_a_comment(monkeypatch, tmp_path):
         ("--haste", "none", "--haste, the option for generate.hurry: expected little or much, found the text 'none'"),
         ("--patience", "5", "--patience, the option for generate.patience: expected a number below 5, found 5"),
         ("--patience", "some", "option for generate.patience: expected a number, found the text 'some'"),
-        ("--num-games", "8.0", "option for generate.num_games: expected a whole number, found 8.0"),
+        ("--num-episodes", "8.0", "option for generate.num_episodes: expected a whole number, found 8.0"),
     ):
         done = selfplay("generate", option, value, "--dry-run", "--output", str(tmp_path / "games.jsonl"))
         assert done.returncode == 2 and words in done.stderr
@@ -90,20 +90,21 @@ def test_a_new_field_is_an_option_a_help_and_a_comment(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("generate: {num_game: 8}", r":1: key 'generate\.num_game': there is no such key; did you mean `num_games`\?"),
+        ("generate: {num_episode: 8}", r":1: key 'generate\.num_episode': there is no such key; did you mean "
+                                       r"`num_episodes`\?"),
         ("temperatur: 1", r":1: key 'temperatur': there is no such key; `selfplay config` prints all keys"),
         ("num_states: 9", r"there is no such key; did you mean `evaluate.num_states`\?"),
         ("device: cpu", r"there is no such key; did you mean `engine.device` or `train.device`\?"),
         ("generat: {}", r"there is no such key; did you mean `generate`\?"),
         ("engine: {server_url: http://x}", r"server_url': expected a list, found the text .http://x.; write it"),
         ("train: {loggers: [console, stone]}", r"'train\.loggers': expected console, tensorboard or wandb, found the"),
-        ("generate: {num_games: many}", r"expected a whole number, found the text 'many'"),
-        ("generate: {num_games: 0}", r"expected at least 1, found 0"),
+        ("generate: {num_episodes: many}", r"expected a whole number, found the text 'many'"),
+        ("generate: {num_episodes: 0}", r"expected at least 1, found 0"),
         ("generate: {temperature: [1]}", r"expected a number, found a list"),
         ("generate: {thinking: 7}", r"expected true or false, found 7"),
         ("generate: 5", r"key 'generate': expected keys and values, found 5"),
-        ("generate: {num_games: null}", r"num_games': expected a whole number, found nothing"),
-        ("iterate: {opponent: 5}", r"expected a text, found 5"),
+        ("generate: {num_episodes: null}", r"num_episodes': expected a whole number, found nothing"),
+        ("iterate: {partner: 5}", r"expected a text, found 5"),
         ("train: {learning_rate: 0}", r"expected a number above 0, found 0"),
     ],
 )  # fmt: skip
@@ -115,11 +116,11 @@ def test_a_mistake_in_a_file_is_said_in_plain_words(tmp_path, text, words):
 
 def test_more_games_than_before_are_refused_by_the_name_of_their_option(tmp_path):
     command = ("generate", "--player0", "random", "--player1", "random", "--output", str(tmp_path / "games.jsonl"))
-    assert selfplay(*command, "--num-games", "8").returncode == 0
-    done = selfplay(*command, "--num-games", "20", "--temperature", "0.9")
+    assert selfplay(*command, "--num-episodes", "8").returncode == 0
+    done = selfplay(*command, "--num-episodes", "20", "--temperature", "0.9")
     assert done.returncode == 2
     assert (
-        "games.jsonl was begun with generate.num_games = 8, now it is 24 (option --num-games); "
+        "games.jsonl was begun with generate.num_episodes = 8, now it is 24 (option --num-episodes); "
         "generate.temperature = 0.8, now it is 0.9 (option --temperature); give the earlier values, or another --output"
     ) in " ".join(done.stderr.split())
 

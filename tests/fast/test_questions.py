@@ -112,7 +112,7 @@ def test_what_scripted_players_ask_for_is_read_back_and_what_they_tell_asks_for_
 
 
 class TestAsking:
-    """A board of two: player 0 sees Ava's row, player 1 Daniel's and Ava's first."""
+    """A board of two: seat 0 sees Ava's row, seat 1 Daniel's and Ava's first."""
 
     STATE = MatchingState(
         table=np.array([[11, 22], [33, 44]]),
@@ -124,7 +124,7 @@ class TestAsking:
     )  # fmt: skip
 
     def count(self, *turns: tuple[int, str]) -> Asking:
-        return asking([Said(player, f"[message] {text}") for player, text in turns], self.STATE, 0)
+        return asking([Said(seat, f"[message] {text}") for seat, text in turns], self.STATE, 0)
 
     def test_a_question_and_its_answer(self) -> None:
         found = self.count((0, "How is Daniel on BLEU?"), (1, "66 on my scale"))

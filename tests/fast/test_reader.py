@@ -218,7 +218,7 @@ PROPOSED = format_proposal(MATCHING, BOARDS["3"].papers, BOARDS["3"].reviewers)
 
 
 def heard(session: MatchingSession, text: str) -> str:
-    listener, step = 1 - session.player, session.step(text)
+    listener, step = 1 - session.seat, session.step(text)
     assert step.error is None, step.error
     assert session.history[-1][1] in step.observations[listener]
     return session.history[-1][1]
@@ -281,8 +281,8 @@ def test_what_stands_before_the_tag_is_neither_asked_nor_told() -> None:
     papers, reviewers = session.state.papers, session.state.reviewers
     thought = f"{reviewers[told[0]]} {short(papers[told[1]])} {told[2]}. Shall I ask?"
     turns = [
-        TurnRecord(player=1, text=f"{thought}\n[message] hello", action=ActionKind.MESSAGE, finish_reason="stop"),
-        TurnRecord(player=0, text=f"{thought}\n[message] hello", action=ActionKind.MESSAGE, finish_reason="stop"),
+        TurnRecord(seat=1, text=f"{thought}\n[message] hello", action=ActionKind.MESSAGE, finish_reason="stop"),
+        TurnRecord(seat=0, text=f"{thought}\n[message] hello", action=ActionKind.MESSAGE, finish_reason="stop"),
     ]
     counts = asking(turns, session.state, 0)
     assert (counts.leaks, counts.questions, counts.pairs) == (0, 0, 0)

@@ -1,4 +1,5 @@
-"""Reports: what a play reads like, which plays go into a page, what is drawn, and that hostile text stays text."""
+"""Reports: what an episode reads like, which episodes go into a page, what is drawn, and that hostile text stays
+text."""
 
 import asyncio
 import base64
@@ -12,7 +13,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from factories import BOARD, Habits, make_play, make_plays, play_records, write_plays
+from factories import BOARD, Habits, episode_records, make_episode, make_episodes, write_episodes
 from hypothesis import given, settings
 from test_cli import selfplay
 
@@ -26,17 +27,17 @@ from selfplay_pipeline.files import write_json
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
-from selfplay_pipeline.generate.records import PlayRecord
+from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord, describe
 from selfplay_pipeline.report import reading, sample
 from selfplay_pipeline.report.charts import Chart, Series, charts_of
 from selfplay_pipeline.report.draw import DARK, draw
 from selfplay_pipeline.report.page import facts, render
-from selfplay_pipeline.report.reading import read_play, read_state, read_stream
+from selfplay_pipeline.report.reading import read_episode, read_state, read_stream
 from selfplay_pipeline.report.run import write_plots
 from selfplay_pipeline.report.sample import take_sample
 from selfplay_pipeline.report.scan import Scan, scan
-from selfplay_pipeline.report.sources import GamesFile, discover
+from selfplay_pipeline.report.sources import EpisodesFile, discover
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 HOSTILE = "[message] </script><script>alert(1)</script><img src=x onerror=alert(2)> & \u202e" + "x" * 5_000
@@ -50,42 +51,44 @@ class ByteDecoder:
         return b"".join(special.get(token) or bytes([token]) for token in ids).decode(errors="replace")
 
 
-def spoken(text: str, **options) -> PlayRecord:
-    """A play whose first words are these."""
-    record = make_play(**options, habits=Habits(spoil=0, cut=0))
+def spoken(text: str, **options) -> EpisodeRecord:
+    """An episode whose first words are these."""
+    record = make_episode(**options, habits=Habits(spoil=0, cut=0))
     turn = record.turns[0].model_copy(update={"text": text})
     return record.model_copy(update={"turns": [turn, *record.turns[1:]]})
 
 
 def scan_of(path: Path, records, mode="training", iteration=None) -> Scan:
-    return scan(GamesFile(write_plays(path, records), mode, path.stem, iteration))
+    return scan(EpisodesFile(write_episodes(path, records), mode, path.stem, iteration))
 
 
-# --- one play
+# --- one episode
 
 
 @settings(max_examples=60)
-@given(play_records())
+@given(episode_records())
 def test_gains_add_up_to_what_the_proposal_lacks(record):
-    state, play = read_state(record), read_play(record)
-    if not play.drawing.decision:
-        assert play.drawing.results == []
+    state, episode = read_state(record), read_episode(record)
+    if not episode.drawing.decision:
+        assert episode.drawing.results == []
         return
-    (table,) = play.drawing.results
+    (table,) = episode.drawing.results
     *papers, together = [int(row[2].replace("=", "0")) for row in table.cells]
     assert sum(papers) == together <= 0
     assert together == int(table.cells[-1][0]) - int(table.cells[-1][1]) and int(table.cells[-1][1]) == state.best
-    chosen = {column: int(state.drawing.whole[0].cells[row][column]) for row, column in play.drawing.marks["proposed"]}
+    chosen = {
+        column: int(state.drawing.whole[0].cells[row][column]) for row, column in episode.drawing.marks["proposed"]
+    }
     assert [row[0].split()[-1] for row in table.cells[:-1]] == [str(chosen[column]) for column in sorted(chosen)]
-    if play.finished:
+    if episode.finished:
         assert together == record.outcome.score - state.best
 
 
 @settings(max_examples=60)
-@given(play_records())
+@given(episode_records())
 def test_of_several_optima_the_one_most_like_the_proposal_is_shown(record):
-    state, play = read_state(record), read_play(record)
-    scores, marks = state.drawing.whole[0].cells, play.drawing.marks
+    state, episode = read_state(record), read_episode(record)
+    scores, marks = state.drawing.whole[0].cells, episode.drawing.marks
     optima = [
         set(zip(order, range(3), strict=True))
         for order in itertools.permutations(range(3))
@@ -98,7 +101,7 @@ def test_of_several_optima_the_one_most_like_the_proposal_is_shown(record):
 
 
 @settings(max_examples=60)
-@given(play_records())
+@given(episode_records())
 def test_a_trajectory_reads_as_its_tokens_with_own_ones_apart(record):
     for trajectory in record.trajectories:
         stream = read_stream(trajectory, ByteDecoder())
@@ -112,79 +115,84 @@ def test_a_trajectory_reads_as_its_tokens_with_own_ones_apart(record):
 
 
 def test_bytes_of_one_character_are_one_piece():
-    trajectory = make_play(1, habits=Habits(spoil=1, cut=0)).trajectories[0]
+    trajectory = make_episode(1, habits=Habits(spoil=1, cut=0)).trajectories[0]
     texts = [text for run in read_stream(trajectory, ByteDecoder()).runs for text in run.texts]
     assert "ï" in texts and "雪" in texts
     assert not any("�" in text for text in texts)
 
 
 def test_very_long_texts_and_trajectories_are_cut_with_a_count(monkeypatch):
-    play = read_play(spoken("[message] " + "y" * 20_000))
-    assert play.turns[0].text.endswith("… (12010 more characters)")
+    episode = read_episode(spoken("[message] " + "y" * 20_000))
+    assert episode.turns[0].text.endswith("… (12010 more characters)")
     monkeypatch.setattr(reading, "MOST_TOKENS", 20)
-    stream = read_stream(make_play().trajectories[0], ByteDecoder())
+    stream = read_stream(make_episode().trajectories[0], ByteDecoder())
     assert sum(run.tokens for run in stream.runs) == 20
-    trajectory = make_play().trajectories[0]
+    trajectory = make_episode().trajectories[0]
     assert stream.left_out == len(trajectory.prompt_ids) + len(trajectory.response_ids) - 20
 
 
-# --- a file of plays
+# --- a file of episodes
 
 
 def test_a_file_is_scanned_to_the_figures_that_evaluate_computes(tmp_path):
-    records = list(make_plays(6, 3))
+    records = list(make_episodes(6, 3))
     found = scan_of(tmp_path / "games.jsonl", records)
     assert found.figures == Tally(MatchingGame(BOARD), 6, Seating.BOTH).add(records).totals().intervals()
     assert [place.reward for place in found.places] == [record.outcome.normalized_reward for record in records]
     assert found.summary.to_dict()["token_entropy"] > 0
 
 
-def test_plays_lost_to_the_engine_are_listed_but_in_no_figure(tmp_path):
-    records = [make_play(0), make_play(1, ends_after=1, ends_with=Status.ENGINE_FAILURE)]
+def test_episodes_lost_to_the_engine_are_listed_but_in_no_figure(tmp_path):
+    records = [make_episode(0), make_episode(1, ends_after=1, ends_with=Status.ENGINE_FAILURE)]
     found = scan_of(tmp_path / "games.jsonl", records)
     assert len(found.places) == 2 and len(found.rewards) == 1
     assert scan_of(tmp_path / "lost.jsonl", records[1:]).figures == {}
 
 
 def test_a_line_that_is_being_written_is_not_there_yet(tmp_path):
-    path = write_plays(tmp_path / "games.jsonl", make_plays(2, 2))
+    path = write_episodes(tmp_path / "games.jsonl", make_episodes(2, 2))
     whole = path.read_text()
     path.write_text(whole + whole[:100])
-    assert len(scan(GamesFile(path, "training", "games")).places) == 4
+    assert len(scan(EpisodesFile(path, "training", "games")).places) == 4
 
 
 def test_a_bad_line_is_named(tmp_path):
-    path = write_plays(tmp_path / "games.jsonl", make_plays(1, 2))
+    path = write_episodes(tmp_path / "games.jsonl", make_episodes(1, 2))
     path.write_text(path.read_text() + '{"schema_version": 1}\n')
-    with pytest.raises(UserError, match=r"games\.jsonl:3: field 'game_id'"):
-        scan(GamesFile(path, "training", "games"))
+    with pytest.raises(UserError, match=r"games\.jsonl:3: field 'episode_id'"):
+        scan(EpisodesFile(path, "training", "games"))
 
 
-# --- which plays are in the page
+# --- which episodes are in the page
 
 
 def test_everything_is_taken_where_it_fits(tmp_path):
-    scans = [scan_of(tmp_path / f"{n}.jsonl", make_plays(3, 4, seed=n)) for n in (0, 1)]
+    scans = [scan_of(tmp_path / f"{n}.jsonl", make_episodes(3, 4, seed=n)) for n in (0, 1)]
     taken = take_sample(scans, lambda found: ByteDecoder(), 10_000_000)
-    assert taken.rule == "all plays"
-    assert [play.id for play in taken.plays] == [r.game_id for n in (0, 1) for r in make_plays(3, 4, seed=n)]
+    assert taken.rule == "all episodes"
+    assert [episode.id for episode in taken.episodes] == [
+        r.episode_id for n in (0, 1) for r in make_episodes(3, 4, seed=n)
+    ]
     assert [taken.states[k].group for k in taken.state_of] == [n for _ in (0, 1) for n in (0, 1, 2) for _ in range(4)]
 
 
-def test_a_large_file_gives_whole_groups_with_its_telling_plays_within_the_budget(tmp_path):
-    records = list(make_plays(40, 4))
+def test_a_large_file_gives_whole_groups_with_its_telling_episodes_within_the_budget(tmp_path):
+    records = list(make_episodes(40, 4))
     found = scan_of(tmp_path / "games.jsonl", records)
     taken = take_sample([found], lambda found: None, 60_000)
-    assert taken.rule == sample.RULE and 0 < len(taken.plays) < 160
-    states, plays = [state.model_dump() for state in taken.states], [play.model_dump() for play in taken.plays]
-    assert sum(len(sample.embedded(part).encode()) for part in states + plays) <= 60_000
+    assert taken.rule == sample.RULE and 0 < len(taken.episodes) < 160
+    states, episodes = (
+        [state.model_dump() for state in taken.states],
+        [episode.model_dump() for episode in taken.episodes],
+    )
+    assert sum(len(sample.embedded(part).encode()) for part in states + episodes) <= 60_000
     groups = {taken.states[k].group for k in taken.state_of}
-    assert len(taken.plays) == 4 * len(groups)
+    assert len(taken.episodes) == 4 * len(groups)
     ranked = sorted(records, key=lambda record: record.outcome.normalized_reward)
-    rewards = [play.reward for play in taken.plays]
+    rewards = [episode.reward for episode in taken.episodes]
     assert min(rewards) == ranked[0].outcome.normalized_reward
     assert max(rewards) == ranked[-1].outcome.normalized_reward
-    assert max(play.illegal for play in taken.plays) == max(record.outcome.num_illegal for record in records)
+    assert max(episode.illegal for episode in taken.episodes) == max(record.outcome.num_illegal for record in records)
 
 
 def test_groups_are_taken_evenly_over_the_file():
@@ -196,19 +204,19 @@ def test_groups_are_taken_evenly_over_the_file():
 def test_what_markup_adds_when_escaped_counts(tmp_path):
     found = scan_of(tmp_path / "games.jsonl", [spoken("[message] " + "<" * 4_000, group=n) for n in range(10)])
     taken = take_sample([found], lambda found: None, 60_000)
-    assert len(taken.plays) == 2
+    assert len(taken.episodes) == 2
 
 
 def test_a_group_that_is_too_large_is_left_out_and_the_others_stay(tmp_path):
-    large = [spoken("[message] " + "<" * 7_000, group=0, play=n) for n in range(8)]
-    records = [*large, *make_plays(5, 2, seed=3)]
+    large = [spoken("[message] " + "<" * 7_000, group=0, episode=n) for n in range(8)]
+    records = [*large, *make_episodes(5, 2, seed=3)]
     taken = take_sample([scan_of(tmp_path / "games.jsonl", records)], lambda found: None, 60_000)
-    assert len(taken.plays) > 0 and "s0-g000000-p0" not in {play.id for play in taken.plays}
+    assert len(taken.episodes) > 0 and "s0-g000000-p0" not in {episode.id for episode in taken.episodes}
 
 
-def test_plays_lost_to_the_engine_are_neither_worst_nor_median(tmp_path):
-    lost = [make_play(n, ends_after=1, ends_with=Status.ENGINE_FAILURE) for n in range(3)]
-    played = [make_play(n, habits=Habits(spoil=0, cut=0, best=1)) for n in range(3, 6)]
+def test_episodes_lost_to_the_engine_are_neither_worst_nor_median(tmp_path):
+    lost = [make_episode(n, ends_after=1, ends_with=Status.ENGINE_FAILURE) for n in range(3)]
+    played = [make_episode(n, habits=Habits(spoil=0, cut=0, best=1)) for n in range(3, 6)]
     order = sample._order(scan_of(tmp_path / "games.jsonl", [*lost, *played]))
     assert set(order[:2]) <= {3, 4, 5}
     assert sorted(order) == list(range(6))
@@ -224,10 +232,10 @@ def run_folder(tmp_path) -> Path:
     config = load_config("tiny", {"iterate.num_iterations": 3})
     write_json(run.path / "manifest.json", describe(config.model_dump(mode="json")))
     for number in (1, 2):
-        write_plays(run.games(number), make_plays(4, 3, seed=number))
+        write_episodes(run.games(number), make_episodes(4, 3, seed=number))
         arguments = {f"game.{key}": value for key, value in BOARD.model_dump().items()}
         write_json(run.games(number).with_suffix(".args.json"), arguments)
-    write_plays(run.iteration(0) / "evaluation" / "sampled.jsonl", make_plays(5, 1, seed=7))
+    write_episodes(run.iteration(0) / "evaluation" / "sampled.jsonl", make_episodes(5, 1, seed=7))
     steps = [
         {
             "step": n,
@@ -238,9 +246,9 @@ def run_folder(tmp_path) -> Path:
         for n in (1, 2)
     ]
     (run.iteration(1) / "metrics.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
-    play = scan(GamesFile(run.games(1), "training", "")).summary.to_dict()
+    episode = scan(EpisodesFile(run.games(1), "training", "")).summary.to_dict()
     train = {"checkpoint": "c", "carried": False, "steps": 2, "log_prob_gap": 1e-4}
-    run.finish(1, "generate", StageRecord(seconds=3, figures=play))
+    run.finish(1, "generate", StageRecord(seconds=3, figures=episode))
     run.finish(1, "train", StageRecord(seconds=9, figures=train))
     return run.path
 
@@ -272,7 +280,7 @@ def test_the_reference_lines_stand_beside_the_rewards(run_folder):
 )
 def test_human_pairs_are_drawn_on_the_board_that_they_played_and_on_no_other(tmp_path, changes, drawn):
     board = MatchingConfig(**changes)
-    path = write_plays(tmp_path / "selfplay_games.jsonl", make_plays(2, 1, config=board))
+    path = write_episodes(tmp_path / "selfplay_games.jsonl", make_episodes(2, 1, config=board))
     given = {f"game.{key}": value for key, value in board.model_dump().items()}
     write_json(path.with_suffix(".args.json"), given)
     assert ("human pairs (8×8)" in charts(path)["reward"].lines) == drawn
@@ -307,7 +315,7 @@ def test_time_steps_and_rewards_are_drawn(run_folder):
         "generate": [3], "train": [9],
     }  # fmt: skip
     assert list(found["loss"].series[0].y) == [0.1, 0.2]
-    sampled = [sum(sum(t.response_mask) for r in make_plays(4, 3, seed=n) for t in r.trajectories) for n in (1, 2)]
+    sampled = [sum(sum(t.response_mask) for r in make_episodes(4, 3, seed=n) for t in r.trajectories) for n in (1, 2)]
     tokens = {series.label: list(series.y) for series in found["tokens"].series}
     assert tokens["generate, sampled"] == sampled
     assert tokens["train"] == [24]
@@ -331,7 +339,7 @@ def test_a_file_that_has_only_begun_draws_no_point(run_folder):
     (run_folder / "iter_2" / "selfplay_games.jsonl").write_text("")
     found = charts(run_folder)
     assert [list(found[key].series[0].x) for key in ("entropy", "flat_groups")] == [[0], [0]]
-    write_plays(run_folder / "iter_2" / "selfplay_games.jsonl", make_plays(3, 1))
+    write_episodes(run_folder / "iter_2" / "selfplay_games.jsonl", make_episodes(3, 1))
     assert list(charts(run_folder)["flat_groups"].series[0].x) == [0]
 
 
@@ -363,7 +371,7 @@ def test_an_online_training_has_a_report(tmp_path):
 def test_an_evaluation_against_a_partner_is_reported_with_its_own_figures(tmp_path, finished):
     config = load_config("tiny", {})
     states = held_out_states(MatchingGame(config.game), 20)
-    job = EvaluationJob("sharing", states, tmp_path / "evaluation", opponent="random", plays=2)
+    job = EvaluationJob("sharing", states, tmp_path / "evaluation", partner="random", episodes=2)
     evaluation = asyncio.run(run_evaluate(config, job))
     if not finished:
         (job.output / "evaluation.json").unlink()
@@ -410,7 +418,7 @@ def test_what_cannot_be_reported_on_is_refused(tmp_path, name):
 
 @pytest.mark.long
 def test_plots_are_written_in_every_format_and_repeat_to_the_byte(tmp_path):
-    source = discover(write_plays(tmp_path / "games.jsonl", make_plays(2, 2)))
+    source = discover(write_episodes(tmp_path / "games.jsonl", make_episodes(2, 2)))
     scans = [scan(file) for file in source.files]
     paths = write_plots(source, scans, ["png", "svg", "pdf"], tmp_path / "plots")
     starts = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
@@ -431,7 +439,7 @@ def test_a_logarithmic_axis_has_numbers_to_read(values):
 
 
 def test_names_of_files_are_drawn_as_they_are(tmp_path):
-    source = discover(write_plays(tmp_path / "_$x_{bad$\x01.jsonl", make_plays(1, 2)))
+    source = discover(write_episodes(tmp_path / "_$x_{bad$\x01.jsonl", make_episodes(1, 2)))
     for chart in charts_of(source, [scan(file) for file in source.files]):
         ElementTree.fromstring(draw(chart, "svg"))
 
@@ -440,7 +448,7 @@ def test_names_of_files_are_drawn_as_they_are(tmp_path):
 
 
 def page_of(tmp_path: Path, records, max_bytes: int = 1_000_000) -> str:
-    source = discover(write_plays(tmp_path / "games.jsonl", records))
+    source = discover(write_episodes(tmp_path / "games.jsonl", records))
     scans = [scan(file) for file in source.files]
     decoder = ByteDecoder()
     return render(source, scans, lambda room: take_sample(scans, lambda found: decoder, room), max_bytes, AT)
@@ -451,7 +459,7 @@ def test_hostile_text_cannot_leave_its_place(tmp_path):
     assert "alert(1)" in page
     assert "<script>alert" not in page and "<img src=x" not in page
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S).group(1))
-    assert data["plays"][0]["turns"][0]["text"] == HOSTILE
+    assert data["episodes"][0]["turns"][0]["text"] == HOSTILE
 
 
 @pytest.mark.long
@@ -459,12 +467,12 @@ def test_a_page_keeps_to_its_size_whatever_is_in_it(tmp_path):
     records = [spoken("[message] " + "<&>" * 300, group=n) for n in range(60)]
     page = page_of(tmp_path, records, max_bytes=300_000)
     assert len(page.encode()) <= 300_000
-    assert re.search(r"\d+ of 60 games are in this page", page)
+    assert re.search(r"\d+ of 60 episodes are in this page", page)
     assert not page_of(tmp_path, records[:5], max_bytes=300_000).count(" of 5 games are")
 
 
 def test_the_page_allows_itself_nothing_but_its_own_script_and_style(tmp_path):
-    page = page_of(tmp_path, make_plays(1, 2))
+    page = page_of(tmp_path, make_episodes(1, 2))
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page).group(1)
     assert policy.startswith("default-src 'none'; img-src data:;")
     for kind, tag in (("script", "script"), ("style", "style")):
@@ -481,7 +489,7 @@ def test_the_page_allows_itself_nothing_but_its_own_script_and_style(tmp_path):
 def failed(*arguments: str) -> str:
     done = selfplay("report", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    lines = [line for line in done.stderr.splitlines() if not line.startswith("reading games")]
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("reading episodes")]
     assert len(lines) == 1
     return lines[0]
 
@@ -496,7 +504,7 @@ def failed(*arguments: str) -> str:
         ("iter_1/metrics.jsonl", '{"step": 1}\n{"step"\n', "metrics.jsonl:2: not a step's metrics"),
         ("iter_1/metrics.jsonl", '{"loss": 1}\n', "metrics.jsonl:1: not a step's metrics"),
         ("iter_0/evaluation/evaluation.json", "{}", "evaluation.json: field 'player'"),
-        ("iter_1/selfplay_games.jsonl", "{}\n", "selfplay_games.jsonl:1: field 'game_id'"),
+        ("iter_1/selfplay_games.jsonl", "{}\n", "selfplay_games.jsonl:1: field 'episode_id'"),
     ],
 )
 def test_a_file_of_a_run_that_is_broken_is_named(run_folder, file, content, words):
@@ -516,8 +524,8 @@ def test_a_file_of_a_run_that_is_broken_is_named(run_folder, file, content, word
         ({"outcome.score": float("nan")}, "a finite number"),
     ],
 )
-def test_a_play_that_cannot_have_been_is_named_with_its_line(tmp_path, change, words):
-    good, bad = (json.loads(make_play(n).model_dump_json()) for n in (0, 1))
+def test_an_episode_that_cannot_have_been_is_named_with_its_line(tmp_path, change, words):
+    good, bad = (json.loads(make_episode(n).model_dump_json()) for n in (0, 1))
     for path, value in change.items():
         *outer, key = path.split(".")
         (bad[outer[0]] if outer else bad)[key] = value
@@ -528,7 +536,7 @@ def test_a_play_that_cannot_have_been_is_named_with_its_line(tmp_path, change, w
 
 
 def test_wrong_options_and_places_are_one_line(tmp_path):
-    path = str(write_plays(tmp_path / "games.jsonl", make_plays(1, 2)))
+    path = str(write_episodes(tmp_path / "games.jsonl", make_episodes(1, 2)))
     (tmp_path / "folder").mkdir()
     assert "--format gif: give html" in failed(path, "--format", "gif")
     assert "folder: cannot be written" in failed(path, "--output", str(tmp_path / "folder"))
@@ -538,7 +546,7 @@ def test_wrong_options_and_places_are_one_line(tmp_path):
 
 
 def test_the_command_writes_a_page_or_plots_beside_what_it_reads(tmp_path):
-    path = str(write_plays(tmp_path / "games.jsonl", make_plays(1, 2)))
+    path = str(write_episodes(tmp_path / "games.jsonl", make_episodes(1, 2)))
     assert "report.html" in selfplay("report", path).stdout
     assert "<title>Games: " in (tmp_path / "report.html").read_text()
     selfplay("report", path, "--format", "svg,pdf")

@@ -23,7 +23,7 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.players import PolicyPlayer
-from selfplay_pipeline.generate.records import PlayRecord, PolicyRecord
+from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord
 from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.online.verl_engine import VerlEngine, check_sampling
@@ -145,16 +145,16 @@ def test_a_reply_that_ends_with_its_last_token_allowed_is_complete(reply, expect
     assert verl_completion(reply, said).finish_reason is expected
 
 
-def play(limit: int, texts: list[str]) -> PlayRecord:
+def play(limit: int, texts: list[str]) -> EpisodeRecord:
     """A game in which both seats are held by a policy that says this, a token limit of a turn allowing."""
     replies = [[*chat().tokenizer.encode(text, add_special_tokens=False), chat().end_of_turn] for text in texts]
     policy = PolicyRecord(checkpoint="tiny", iteration=0, engine="sglang", temperature=1.0, max_new_tokens=limit)
     game = MatchingGame(BOARD)
 
-    async def act(engine: Any) -> PlayRecord:
+    async def act(engine: Any) -> EpisodeRecord:
         me = PolicyPlayer(engine, chat(), policy, 4096)
         sitting = Sitting(game, game.sample_state(state_rng(0, 0)), [me, me], "g", (0, 0, 0))
-        await sitting.play.run()
+        await sitting.episode.run()
         return sitting.record(policy)
 
     return answering([reply[:limit] for reply in replies], act)

@@ -39,9 +39,9 @@ def held_out(config: MatchingConfig, count: int) -> list[MatchingState]:
     return [MatchingGame(config).sample_state(state_rng(5, index, HELD_OUT)) for index in range(count)]
 
 
-def mean_reward(config: MatchingConfig, names: tuple[str, str], plays: int) -> float:
+def mean_reward(config: MatchingConfig, names: tuple[str, str], episodes: int) -> float:
     game, rng = MatchingGame(config), np.random.default_rng(0)
-    return float(np.mean([play(game, state, names, rng).rewards[0] for state in held_out(config, plays)]))
+    return float(np.mean([play(game, state, names, rng).rewards[0] for state in held_out(config, episodes)]))
 
 
 def view_of(table: list[list[int | None]], **known: object) -> PlayerView:

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from factories import BOARD, POLICY, byte_chat, make_play
+from factories import BOARD, POLICY, byte_chat, make_episode
 
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason
 from selfplay_pipeline.games.base import MESSAGE, Opening, Outcome, Status, Step, state_rng
@@ -21,7 +21,7 @@ from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.rules import MatchingConfig, best_matching
 from selfplay_pipeline.games.matching.scripted import player_view
 from selfplay_pipeline.generate.chat import ChatPlayer, as_dicts
-from selfplay_pipeline.generate.play import Play, Reply
+from selfplay_pipeline.generate.episode import Episode, Reply
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
 from selfplay_pipeline.generate.run import Sitting
 
@@ -35,70 +35,70 @@ STATE = MatchingGame(SPOKEN).sample_state(state_rng(0, 0))
 def seated(*players, game=None, state=STATE) -> Sitting:
     """Players at the table; where none is named, words come from outside."""
     game = game or MatchingGame(SPOKEN)
-    return Sitting(game, state, players or [ChatPlayer()] * game.num_players, "g", (0, 0, 0))
+    return Sitting(game, state, players or [ChatPlayer()] * game.num_seats, "g", (0, 0, 0))
 
 
-def say(play: Play, text: str, *, cut: bool = False) -> None:
+def say(episode: Episode, text: str, *, cut: bool = False) -> None:
     """Words from outside, for the seat whose turn it is."""
-    seat = play.session.player
-    play.seats[seat].say(text)
-    play.take_turn(seat, Reply(text, cut, "length" if cut else "stop"))
+    seat = episode.session.seat
+    episode.seats[seat].say(text)
+    episode.take_turn(seat, Reply(text, cut, "length" if cut else "stop"))
 
 
-def history(play: Play, seat: int) -> list[dict[str, str]]:
-    return as_dicts(play.seats[seat].context())
+def history(episode: Episode, seat: int) -> list[dict[str, str]]:
+    return as_dicts(episode.seats[seat].context())
 
 
 @pytest.mark.parametrize("seat", [0, 1])
 def test_a_scripted_partner_speaks_until_it_is_the_others_turn(seat):
     players = [Scripted("sharing"), Scripted("sharing")]
     players[seat] = ChatPlayer()
-    play = seated(*players).play
-    asyncio.run(play.run(until=seat))
-    while play.session.status is None:
-        assert play.session.player == seat
-        say(play, SCRIPTED["sharing"].act(player_view(play.session, seat), np.random.default_rng(0)))
-        asyncio.run(play.run(until=seat))
-    assert any("The other player said:" in message["content"] for message in history(play, seat))
-    rewards = play.session.outcome().rewards
+    episode = seated(*players).episode
+    asyncio.run(episode.run(until=seat))
+    while episode.session.status is None:
+        assert episode.session.seat == seat
+        say(episode, SCRIPTED["sharing"].act(player_view(episode.session, seat), np.random.default_rng(0)))
+        asyncio.run(episode.run(until=seat))
+    assert any("The other player said:" in message["content"] for message in history(episode, seat))
+    rewards = episode.session.outcome().rewards
     assert rewards[0] == rewards[1] > 0.9
 
 
 def test_words_are_the_speakers_as_assistant_and_the_partners_as_user():
-    play = seated().play
-    before = [history(play, seat) for seat in (0, 1)]
-    say(play, "[message] Ava likes BLEU")
-    after = [history(play, seat) for seat in (0, 1)]
+    episode = seated().episode
+    before = [history(episode, seat) for seat in (0, 1)]
+    say(episode, "[message] Ava likes BLEU")
+    after = [history(episode, seat) for seat in (0, 1)]
     openings = [MatchingGame(SPOKEN).start(STATE).opening(seat) for seat in (0, 1)]
     assert [context[1]["content"] for context in before] == [opening.observation for opening in openings]
-    assert play.session.player == 1 and play.turns[-1].error is None
+    assert episode.session.seat == 1 and episode.turns[-1].error is None
     assert after[0] == [*before[0], {"role": "assistant", "content": "[message] Ava likes BLEU"}]
     assert [message["role"] for message in after[1]] == ["system", "user"]
     assert after[1][1]["content"] == before[1][1]["content"] + "\nThe other player said: [message] Ava likes BLEU"
 
 
 def test_an_illegal_turn_stays_with_its_speaker_and_is_told_to_it_alone():
-    play = seated().play
-    partner = history(play, 1)
-    say(play, "[accept]")
-    assert play.session.player == 0 and history(play, 1) == partner
-    assert "no proposal" in play.turns[-1].error and "no proposal" in history(play, 0)[-1]["content"]
+    episode = seated().episode
+    partner = history(episode, 1)
+    say(episode, "[accept]")
+    assert episode.session.seat == 0 and history(episode, 1) == partner
+    assert "no proposal" in episode.turns[-1].error and "no proposal" in history(episode, 0)[-1]["content"]
 
 
 def test_the_optimum_scores_one_for_both_once_it_is_accepted():
-    play = seated().play
-    say(play, format_proposal(best_matching(STATE.table)[0], STATE.papers, STATE.reviewers))
-    assert play.session.status is None, "proposed is not agreed"
-    say(play, "[accept]")
-    assert play.session.status == "agreed" and play.session.outcome().rewards == (1.0, 1.0)
+    episode = seated().episode
+    say(episode, format_proposal(best_matching(STATE.table)[0], STATE.papers, STATE.reviewers))
+    assert episode.session.status is None, "proposed is not agreed"
+    say(episode, "[accept]")
+    assert episode.session.status == "agreed" and episode.session.outcome().rewards == (1.0, 1.0)
     with pytest.raises(RuntimeError, match="has ended"):
-        say(play, "[accept]")
+        say(episode, "[accept]")
 
 
 def test_an_episode_that_was_broken_off_gives_no_reward():
-    play = seated().play
-    play.session.abort(Status.TURN_LIMIT)
-    assert set(play.session.outcome().rewards) == {0.0}
+    episode = seated().episode
+    episode.session.abort(Status.TURN_LIMIT)
+    assert set(episode.session.outcome().rewards) == {0.0}
 
 
 def test_a_chat_model_may_speak_for_every_seat():
@@ -108,26 +108,26 @@ def test_a_chat_model_may_speak_for_every_seat():
         histories.append(messages)
         return "[message] hello"
 
-    play = seated(*[ChatPlayer("api", model)] * 2).play
-    asyncio.run(play.run())
+    episode = seated(*[ChatPlayer("api", model)] * 2).episode
+    asyncio.run(episode.run())
     assert len(histories) == SPOKEN.max_length
     assert all(len({m["role"] for m in pair}) == 2 for h in histories for pair in pairwise(h))
-    assert history(play, 0)[: len(histories[-2])] == histories[-2]
+    assert history(episode, 0)[: len(histories[-2])] == histories[-2]
 
 
 @pytest.mark.parametrize("number", range(20))
 def test_histories_of_words_are_those_of_the_token_streams(number):
     """The same words give a chat model and a policy the same messages."""
-    record = make_play(number, seed=7)
+    record = make_episode(number, seed=7)
     game = MatchingGame(BOARD)
-    play = seated(game=game, state=game.load_state(record.state)).play
+    episode = seated(game=game, state=game.load_state(record.state)).episode
     for turn in record.turns:
-        assert play.session.player == turn.player
-        say(play, turn.text, cut=turn.finish_reason == "length")
+        assert episode.session.seat == turn.seat
+        say(episode, turn.text, cut=turn.finish_reason == "length")
     for trajectory in record.trajectories:
-        assert play.session.outcome().rewards[trajectory.player_index] == record.outcome.normalized_reward
+        assert episode.session.outcome().rewards[trajectory.seat] == record.outcome.normalized_reward
         if trajectory.response_ids:
-            assert history(play, trajectory.player_index) == [m.model_dump() for m in trajectory.messages]
+            assert history(episode, trajectory.seat) == [m.model_dump() for m in trajectory.messages]
 
 
 class Saying:
@@ -149,13 +149,13 @@ def test_each_seat_of_a_policy_is_trained_on_its_own_tokens_under_one_id():
     engine = Saying("[message] one", "[message] two", "[message] three", "[message] four")
     policy = PolicyPlayer(engine, byte_chat(), POLICY, 100_000)
     sitting = seated(policy, policy)
-    asyncio.run(sitting.play.run())
+    asyncio.run(sitting.episode.run())
     record = sitting.record(POLICY)
-    assert (record.game_id, [side.player_index for side in record.trajectories]) == ("g", [0, 1])
+    assert (record.episode_id, [side.seat for side in record.trajectories]) == ("g", [0, 1])
     for side in record.trajectories:
-        own = [id_ for session, ids in engine.sampled if session == f"g-{side.player_index}" for id_ in ids]
+        own = [id_ for session, ids in engine.sampled if session == f"g-{side.seat}" for id_ in ids]
         assert [id_ for id_, mask in zip(side.response_ids, side.response_mask, strict=True) if mask] == own
-    openings = [sitting.play.session.opening(seat).observation for seat in (0, 1)]
+    openings = [sitting.episode.session.opening(seat).observation for seat in (0, 1)]
     for seat, side in enumerate(record.trajectories):
         read = byte_chat().tokenizer.decode([*side.prompt_ids, *side.response_ids])
         assert openings[seat] in read and openings[1 - seat] not in read
@@ -163,10 +163,10 @@ def test_each_seat_of_a_policy_is_trained_on_its_own_tokens_under_one_id():
 
 def test_three_players_can_sit_at_a_table():
     sitting = seated(game=RoundTable(), state=RoundTable())
-    play, heard = sitting.play, []
+    episode, heard = sitting.episode, []
     for words in ("one", "two", "three"):
-        heard.append((play.session.player, history(play, play.session.player)[-1]["content"]))
-        say(play, words)
+        heard.append((episode.session.seat, history(episode, episode.session.seat)[-1]["content"]))
+        say(episode, words)
     assert heard == [(0, "you are 0"), (1, "you are 1\n0: one"), (2, "you are 2\n0: one\n1: two")]
     record = sitting.record(POLICY)
     assert [record.outcome.reward_of(seat) for seat in range(3)] == [1.0, 1.0, 1.0]
@@ -182,7 +182,7 @@ def test_playing_and_writing_states_need_neither_torch_nor_verl():
 class RoundTable:
     """A game of three in which each says one thing."""
 
-    name, num_players, players = "round", 3, {}
+    name, num_seats, players = "round", 3, {}
 
     def sample_state(self, rng):
         return self
@@ -196,21 +196,21 @@ class RoundTable:
     def start(self, state):
         return RoundSession()
 
-    def view(self, session, player):
+    def view(self, session, seat):
         return None
 
 
 class RoundSession:
-    player, status = 0, None
+    seat, status = 0, None
 
-    def opening(self, player):
+    def opening(self, seat):
 
-        return Opening("rules", f"you are {player}")
+        return Opening("rules", f"you are {seat}")
 
     def step(self, text, *, cut=False):
-        said = tuple("" if seat == self.player else f"{self.player}: {text}" for seat in range(3))
-        self.status = "agreed" if self.player == 2 else None
-        self.player = (self.player + 1) % 3
+        said = tuple("" if seat == self.seat else f"{self.seat}: {text}" for seat in range(3))
+        self.status = "agreed" if self.seat == 2 else None
+        self.seat = (self.seat + 1) % 3
         return Step(MESSAGE, said)
 
     def abort(self, status):

@@ -6,7 +6,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from factories import Habits, make_play, make_plays, write_plays
+from factories import Habits, make_episode, make_episodes, write_episodes
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -15,7 +15,7 @@ from test_report import ByteDecoder, spoken
 
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.report import terminal
-from selfplay_pipeline.report.reading import read_play, read_state
+from selfplay_pipeline.report.reading import read_episode, read_state
 from selfplay_pipeline.terminal.harmless import harmless
 
 ESCAPES = "\x1b[2J\x1b]0;title\x07\x9b31m\u202edrow\u2066\r"
@@ -23,25 +23,25 @@ ESCAPES = "\x1b[2J\x1b]0;title\x07\x9b31m\u202edrow\u2066\r"
 
 def plain(record, decoder=None) -> str:
     console = Console(file=io.StringIO(), width=140, highlight=False)
-    terminal.show_play(record, console, decoder)
+    terminal.show_episode(record, console, decoder)
     return console.file.getvalue()
 
 
 def test_a_game_is_shown_with_both_tables_the_dialogue_and_its_gains():
-    record = make_play(3, 1, habits=Habits(spoil=0.4, cut=0))
-    text, state, play = plain(record), read_state(record), read_play(record)
-    assert record.game_id in text and record.outcome.status in text
-    assert f"reward {record.outcome.normalized_reward:.3f} ({play.score:g} of {state.best:g})" in text
-    assert "player 0 (policy) sees" in text and "player 1 (policy) sees" in text
+    record = make_episode(3, 1, habits=Habits(spoil=0.4, cut=0))
+    text, state, episode = plain(record), read_state(record), read_episode(record)
+    assert record.episode_id in text and record.outcome.status in text
+    assert f"reward {record.outcome.normalized_reward:.3f} ({episode.score:g} of {state.best:g})" in text
+    assert "seat 0 (policy) sees" in text and "seat 1 (policy) sees" in text
     for turn in record.turns:
         assert all(line in text for line in turn.text.strip().splitlines())
         assert turn.error is None or f"illegal: {turn.error}"[:60] in text
-    (gains,) = play.drawing.results
+    (gains,) = episode.drawing.results
     assert all(cell in text for row in gains.cells for cell in row)
 
 
 def test_what_a_player_cannot_see_is_marked_without_colour_too():
-    record = make_play(0)
+    record = make_episode(0)
     views = read_state(record).drawing.views
     hidden = [
         f"({view.cells[row][column]})"
@@ -68,43 +68,43 @@ def test_a_models_words_neither_steer_the_terminal_nor_are_taken_for_markup():
 
 
 def test_tokens_are_shown_with_the_log_probs_of_unlikely_ones():
-    record = make_play(2, habits=Habits(spoil=0, cut=0))
+    record = make_episode(2, habits=Habits(spoil=0, cut=0))
     (unlikely, *_) = [p for p in record.trajectories[0].response_logprobs if p < -0.5]
     assert f"({unlikely:.2f})" in plain(record, ByteDecoder())
-    assert "player 0's tokens" in plain(record, ByteDecoder()) and "player 0's tokens" not in plain(record)
+    assert "seat 0's tokens" in plain(record, ByteDecoder()) and "seat 0's tokens" not in plain(record)
 
 
 def test_best_worst_random_last_or_one_by_its_id(tmp_path):
-    records = list(make_plays(5, 3))
-    path = write_plays(tmp_path / "games.jsonl", records)
+    records = list(make_episodes(5, 3))
+    path = write_episodes(tmp_path / "games.jsonl", records)
     rewards = [record.outcome.normalized_reward for record in records]
     assert terminal.choose(path, "best").outcome.normalized_reward == max(rewards)
     assert terminal.choose(path, "worst").outcome.normalized_reward == min(rewards)
     assert terminal.choose(path, "last") == records[-1]
     assert terminal.choose(path, "random", 3) == terminal.choose(path, "random", 3)
-    assert len({terminal.choose(path, "random", seed).game_id for seed in range(30)}) > 8
-    assert terminal.find_game(path, records[4].game_id) == records[4]
+    assert len({terminal.choose(path, "random", seed).episode_id for seed in range(30)}) > 8
+    assert terminal.find_episode(path, records[4].episode_id) == records[4]
 
 
-def test_a_play_that_the_engine_lost_is_not_the_worst(tmp_path):
-    lost = make_play(0, ends_after=1, ends_with=Status.ENGINE_FAILURE)
-    played = make_play(1, habits=Habits(spoil=0, cut=0, best=1))
-    path = write_plays(tmp_path / "games.jsonl", [played, lost])
+def test_an_episode_that_the_engine_lost_is_not_the_worst(tmp_path):
+    lost = make_episode(0, ends_after=1, ends_with=Status.ENGINE_FAILURE)
+    played = make_episode(1, habits=Habits(spoil=0, cut=0, best=1))
+    path = write_episodes(tmp_path / "games.jsonl", [played, lost])
     assert terminal.choose(path, "worst") == played
     assert terminal.choose(path, "last") == lost
 
 
 def test_tokens_that_cannot_be_read_are_said_to_be_missing(tmp_path):
-    nobody = make_play().policy.model_copy(update={"checkpoint": "/nowhere/at/all"})
-    path = write_plays(tmp_path / "games.jsonl", [make_play(policy=nobody)])
+    nobody = make_episode().policy.model_copy(update={"checkpoint": "/nowhere/at/all"})
+    path = write_episodes(tmp_path / "games.jsonl", [make_episode(policy=nobody)])
     assert "No tokens" in selfplay("show", str(path), "--tokens").stdout
-    moved = write_plays(tmp_path / "run" / "iter_1" / "selfplay_games.jsonl", [make_play(policy=nobody)])
+    moved = write_episodes(tmp_path / "run" / "iter_1" / "selfplay_games.jsonl", [make_episode(policy=nobody)])
     (tmp_path / "run" / "iter_1" / "checkpoint").symlink_to(Path("data/tiny_model").resolve())
-    assert "player 0's tokens" in selfplay("show", str(moved), "--tokens").stdout
+    assert "seat 0's tokens" in selfplay("show", str(moved), "--tokens").stdout
 
 
 def test_following_shows_the_newest_game_of_a_growing_file(tmp_path):
-    path, records = tmp_path / "games.jsonl", list(make_plays(2, 2))
+    path, records = tmp_path / "games.jsonl", list(make_episodes(2, 2))
     lines = [record.model_dump_json() + "\n" for record in records]
     games = terminal.follow(path)
     threading.Timer(0.2, path.write_text, [lines[0] + lines[1] + lines[2][:50]]).start()
@@ -119,27 +119,27 @@ def test_following_shows_the_newest_game_of_a_growing_file(tmp_path):
     ("arguments", "words"),
     [
         (("--best", "--worst"), "--worst and --best exclude each other"),
-        (("--game", ""), "--game: an empty value is given"),
-        (("--game", "s9-g000000-p0"), "no game 's9-g000000-p0'; its first is s0-g000000-p0"),
+        (("--episode", ""), "--episode: an empty value is given"),
+        (("--episode", "s9-g000000-p0"), "no episode 's9-g000000-p0'; its first is s0-g000000-p0"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, arguments, words):
-    path = write_plays(tmp_path / "games.jsonl", make_plays(1, 2))
+    path = write_episodes(tmp_path / "games.jsonl", make_episodes(1, 2))
     done = selfplay("show", str(path), *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert words in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_mistakes_do_not_steer_the_terminal_either(tmp_path):
-    path = write_plays(tmp_path / "games.jsonl", [make_play().model_copy(update={"game_id": ESCAPES})])
-    done = selfplay("show", str(path), "--game", "x")
+    path = write_episodes(tmp_path / "games.jsonl", [make_episode().model_copy(update={"episode_id": ESCAPES})])
+    done = selfplay("show", str(path), "--episode", "x")
     assert done.returncode == 2 and "its first is ␛[2J" in done.stderr
     assert not [c for c in done.stderr if unicodedata.category(c) == "Cc" and c != "\n"]
 
 
 def test_following_a_folder_is_one_line(tmp_path):
     done = selfplay("show", str(tmp_path), "--follow")
-    assert done.returncode == 2 and "a folder; give a file of games" in done.stderr
+    assert done.returncode == 2 and "a folder; give a file of episodes" in done.stderr
 
 
 def test_a_missing_or_empty_file_is_one_line(tmp_path):
@@ -150,6 +150,6 @@ def test_a_missing_or_empty_file_is_one_line(tmp_path):
 
 
 def test_the_command_shows_a_game(tmp_path):
-    path = write_plays(tmp_path / "games.jsonl", make_plays(2, 2))
+    path = write_episodes(tmp_path / "games.jsonl", make_episodes(2, 2))
     done = selfplay("show", str(path), "--best")
-    assert done.returncode == 0 and "player 0 (policy) sees" in done.stdout
+    assert done.returncode == 0 and "seat 0 (policy) sees" in done.stdout

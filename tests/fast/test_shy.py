@@ -48,7 +48,7 @@ def state_of(index: int) -> MatchingState:
 
 
 def view_of(index: int, *history: tuple[int, str], **known: object) -> PlayerView:
-    """What player 1 knows of state number `index`."""
+    """What seat 1 knows of state number `index`."""
     view = player_view(GAME.start(state_of(index)), 1)
     return PlayerView(**{**view.__dict__, "history": history, **known})
 
@@ -105,12 +105,12 @@ def test_what_it_was_told_changes_its_judgement() -> None:
 
 
 @cache
-def dialogues(agent: str, plays: int, board: MatchingConfig = BOARD) -> list[tuple[Outcome, Asking]]:
+def dialogues(agent: str, episodes: int, board: MatchingConfig = BOARD) -> list[tuple[Outcome, Asking]]:
     played, game = [], MatchingGame(board)
-    for index in range(plays):
+    for index in range(episodes):
         state, rng = game.sample_state(state_rng(7, index, HELD_OUT)), np.random.default_rng(index)
-        play = play_scripts(game, state, [SCRIPTED[agent], SCRIPTED["shy"]], rng)
-        played.append((play.session.outcome(), asking(play.turns, state, 0)))
+        episode = play_scripts(game, state, [SCRIPTED[agent], SCRIPTED["shy"]], rng)
+        played.append((episode.session.outcome(), asking(episode.turns, state, 0)))
     return played
 
 
@@ -146,7 +146,7 @@ def test_whatever_is_said_is_answered(text: str) -> None:
 def test_the_leak_meter_notices_a_partner_that_spoon_feeds() -> None:
     state = GAME.sample_state(state_rng(7, 0, HELD_OUT))
     told = SCRIPTED["sharing"].act(player_view(GAME.start(state), 1), RNG)
-    said = [TurnRecord(player=1, text=told, action=ActionKind.MESSAGE, finish_reason="scripted")]
+    said = [TurnRecord(seat=1, text=told, action=ActionKind.MESSAGE, finish_reason="scripted")]
     assert asking(said, state, 0).leaks == 1
 
 
@@ -155,8 +155,8 @@ def test_the_asking_teacher_asks_for_one_cell_that_it_neither_sees_nor_asked_for
         session, rng = GAME.start(GAME.sample_state(state_rng(8, index, HELD_OUT))), np.random.default_rng(index)
         asked: set[tuple[int, int]] = set()
         while session.status is None:
-            view = player_view(session, session.player)
-            text = (SHY if session.player else AskingTeacher()).act(view, rng)
+            view = player_view(session, session.seat)
+            text = (SHY if session.seat else AskingTeacher()).act(view, rng)
             assert session.step(text).error is None
             if session.history[-1][0] == 0 and text.startswith("[message]"):
                 (cell,) = asked_pairs(text, view.papers, view.reviewers)
@@ -166,6 +166,6 @@ def test_the_asking_teacher_asks_for_one_cell_that_it_neither_sees_nor_asked_for
 
 
 def test_a_plan_that_was_rejected_is_followed_by_another() -> None:
-    first = SCRIPTED["quiet"].act(view_of(0, player=0), RNG)
+    first = SCRIPTED["quiet"].act(view_of(0, seat=0), RNG)
     history = ((0, first), (1, "[reject]")) * 12
-    assert SCRIPTED["quiet"].act(view_of(0, *history, player=0), RNG) != first
+    assert SCRIPTED["quiet"].act(view_of(0, *history, seat=0), RNG) != first

@@ -64,7 +64,7 @@ def test_a_missing_slime_is_one_of_the_things_to_fix(tmp_path):
 def test_data_configuration_and_key_are_checked_too(slime, tmp_path, monkeypatch):
     data, config, cache = tmp_path / "games.jsonl", tmp_path / "config.yaml", tmp_path / "cache"
     config.write_text(f"max_turns: 10\nselfplay: {{partner: chat, chat: {{cache: {cache}}}}}")
-    write_data(data, DataJob(BOARD, num_games=2, seed=0))
+    write_data(data, DataJob(BOARD, num_states=2, seed=0))
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     found = {item.what: item for item in check_all(slime, config, [data])}
@@ -87,7 +87,7 @@ def test_rows_that_promise_more_turns_than_a_dialogue_gets_are_named(slime, tmp_
     config = tmp_path / "config.yaml"
     files = [tmp_path / "games.jsonl", tmp_path / "games_eval.jsonl"]
     for path, length in zip(files, (10, 12), strict=True):
-        write_data(path, DataJob(BOARD.model_copy(update={"max_length": length}), num_games=1, seed=0))
+        write_data(path, DataJob(BOARD.model_copy(update={"max_length": length}), num_states=1, seed=0))
     for turns, promising in ((6, []), (5, files[1:]), (4, files)):
         config.write_text(f"max_turns: {turns}")
         found = [item for item in check_all(slime, config, files) if item.what == "turns"]

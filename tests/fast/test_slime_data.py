@@ -25,7 +25,7 @@ def rows(path: Path) -> list[dict]:
 
 @given(st.integers(2, 6), st.integers(0, 10_000))
 @settings(max_examples=30)
-def test_a_row_says_what_player_0_sees_and_holds_the_whole_game(size, number):
+def test_a_row_says_what_seat_0_sees_and_holds_the_whole_game(size, number):
     board = MatchingConfig(size=size, hard_factor=0, max_length=7)
     game = MatchingGame(board)
     state = game.sample_state(state_rng(0, number))
@@ -44,14 +44,14 @@ def test_a_row_says_what_player_0_sees_and_holds_the_whole_game(size, number):
 
 def test_the_command_writes_the_states_that_it_was_asked_for(tmp_path):
     out = tmp_path / "new" / "games.jsonl"
-    done = selfplay("slime", "data", "--config", "tiny", "--num-games", "5", "--first-state", "2", "--out", str(out))
+    done = selfplay("slime", "data", "--config", "tiny", "--num-states", "5", "--first-state", "2", "--out", str(out))
     assert done.returncode == 0, done.stderr
     game = MatchingGame(load_config("tiny", {"game.max_length": 40}).game)
     expected = [game.sample_state(state_rng(0, number)).to_dict() for number in range(2, 7)]
     assert [row["metadata"]["game_state"] for row in rows(out)] == expected
     assert check_data(out) == [game.config]
     before = out.stat().st_mtime_ns
-    selfplay("slime", "data", "--config", "tiny", "--num-games", "5", "--first-state", "2", "--out", str(out))
+    selfplay("slime", "data", "--config", "tiny", "--num-states", "5", "--first-state", "2", "--out", str(out))
     assert out.stat().st_mtime_ns == before
     assert [path.name for path in out.parent.iterdir()] == ["games.jsonl"]
 
@@ -60,14 +60,14 @@ def test_turns_are_those_of_the_file_or_those_that_were_asked_for(tmp_path):
     config, out = tmp_path / "config.yaml", tmp_path / "games.jsonl"
     config.write_text("game: {size: 3, hard_factor: 0, max_length: 14}")
     for options, turns in (((), 14), (("--max-length", "6"), 6)):
-        selfplay("slime", "data", "--config", str(config), "--num-games", "1", "--out", str(out), *options)
+        selfplay("slime", "data", "--config", str(config), "--num-states", "1", "--out", str(out), *options)
         assert [rules.max_length for rules in check_data(out)] == [turns]
 
 
 def test_held_out_rows_are_the_states_of_evaluate_and_none_to_train_on(tmp_path):
     files = [tmp_path / "train.jsonl", tmp_path / "held.jsonl"]
     for path, options in zip(files, [(), ("--held-out",)], strict=True):
-        selfplay("slime", "data", "--config", "tiny", "--num-games", "20", "--out", str(path), *options)
+        selfplay("slime", "data", "--config", "tiny", "--num-states", "20", "--out", str(path), *options)
     train, held = ([row["metadata"]["game_state"] for row in rows(path)] for path in files)
     settings = load_config("tiny", {"game.max_length": 40})
     assert held == [state.to_dict() for state in held_out_states(MatchingGame(settings.game), 20).states]
@@ -114,7 +114,7 @@ def spoil(row: dict, *path: str, value: object) -> None:
 def test_a_bad_row_is_named_with_its_line(tmp_path, path, value, words):
     data = tmp_path / "games.jsonl"
     board = BOARD.model_copy(update={"prompts": "default"})
-    write_data(data, DataJob(board, num_games=3, seed=0))
+    write_data(data, DataJob(board, num_states=3, seed=0))
     lines = rows(data)
     spoil(lines[1], *path, value=value)
     data.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -132,7 +132,7 @@ def test_a_file_is_refused_that_is_empty_missing_no_json_or_repeats_a_game(tmp_p
         with pytest.raises(UserError, match=words):
             check_data(data)
     data.unlink()
-    write_data(data, DataJob(BOARD, num_games=1, seed=0))
+    write_data(data, DataJob(BOARD, num_states=1, seed=0))
     data.write_text(data.read_text() * 2)
     with pytest.raises(UserError, match=r"is that of line 1 too"):
         check_data(data)
@@ -145,7 +145,7 @@ def test_slimes_own_dataset_reads_it(tmp_path, rendered):
     from transformers import AutoTokenizer
 
     data = tmp_path / "games.jsonl"
-    write_data(data, DataJob(BOARD, num_games=3, seed=0))
+    write_data(data, DataJob(BOARD, num_states=3, seed=0))
     tokenizer = AutoTokenizer.from_pretrained("data/tiny_model")
     options = {"prompt_key": "prompt", "metadata_key": "metadata", "tool_key": "tools"}
     read = Dataset(str(data), tokenizer, None, 4096, apply_chat_template=rendered, **options)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from factories import BOARD, Habits, make_play
+from factories import BOARD, Habits, make_episode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slime_contract import NewSample, arguments, sample_of
@@ -15,7 +15,7 @@ from selfplay_pipeline.games.matching.game import SCRIPTED
 from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
 from selfplay_pipeline.games.matching.scripted import told_cells
-from selfplay_pipeline.generate.play import Reply
+from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.partners.client import RequestCapError
 from selfplay_pipeline.slime import env as env_module
 from selfplay_pipeline.slime.config import RolloutConfig
@@ -33,7 +33,9 @@ def env_of(partner: str = "sharing", board: MatchingConfig = BOARD, number: int 
 def words(number: int, share: float) -> list[str]:
     """What a player may say, sense and nonsense, in no order."""
     habits = Habits(spoil=share, cut=0, reject=0.5)
-    return [turn.text for play in range(6) for turn in make_play(number, play, config=LONG, habits=habits).turns]
+    return [
+        turn.text for episode in range(6) for turn in make_episode(number, episode, config=LONG, habits=habits).turns
+    ]
 
 
 @settings(max_examples=40, deadline=None)
@@ -51,7 +53,7 @@ def test_rewards_turns_and_ends_are_those_of_the_game(partner, number, share):
     game, state = game_of(env.sample.metadata)
     session = game.start(state)
     for turn in env.sample.metadata["dialogue"]["turns"]:
-        assert session.player == turn["player"]
+        assert session.seat == turn["player"]
         session.step(turn["text"])
     assert done == (session.status is not None)
     if done:
@@ -60,7 +62,7 @@ def test_rewards_turns_and_ends_are_those_of_the_game(partner, number, share):
 
 
 def twin(state: MatchingState, seed: int) -> MatchingState:
-    """Another state that looks the same to player 0."""
+    """Another state that looks the same to seat 0."""
     rng = np.random.default_rng(seed)
     table = np.where(state.masks[0], state.table, rng.integers(1, LONG.max_score + 1, state.table.shape))
     masks = (state.masks[0], rng.random(table.shape) < 0.5)
@@ -111,7 +113,7 @@ def test_a_reset_begins_anew():
     env.step("[message] hello")
     assert env.reset() == first
     assert env.sample.metadata["dialogue"] == {"status": None, "turns": [], "usage": None, "failure": None}
-    assert env.play.turns == []
+    assert env.episode.turns == []
 
 
 def test_an_observation_is_a_message_of_the_user():
@@ -145,7 +147,7 @@ class Broken:
         raise self.error
 
 
-def test_whatever_a_partners_client_raises_ends_the_play_and_tells_no_secret(monkeypatch, caplog):
+def test_whatever_a_partners_client_raises_ends_the_episode_and_tells_no_secret(monkeypatch, caplog):
     monkeypatch.setattr(env_module, "_partner", lambda config, loop: Broken(KeyError("Bearer sk-secret")))
     env = env_of()
     asyncio.run(env.start())
@@ -164,7 +166,7 @@ def test_whatever_a_partners_client_raises_ends_the_play_and_tells_no_secret(mon
         (RequestCapError("all sent"), UserError, r"all 7 requests of selfplay\.chat\.max_requests .* the last save"),
     ],
 )
-def test_what_would_end_every_play_ends_the_run(monkeypatch, error, kind, words):
+def test_what_would_end_every_episode_ends_the_run(monkeypatch, error, kind, words):
     monkeypatch.setattr(env_module, "_partner", lambda config, loop: Broken(error))
     env = env_of()
     env.config = RolloutConfig.model_validate({"selfplay": {"chat": {"max_requests": 7}}})

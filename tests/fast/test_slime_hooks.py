@@ -141,7 +141,7 @@ def test_a_line_a_dialogue_and_means_beside_slimes_own_figures(tmp_path):
         (7, "error_limit", 2, 1),
         (7, "error_limit", 0, 0),
     ]
-    assert [record.game_id for record in records] == [sample.metadata["game_id"] for sample in samples[:2]]
+    assert [record.episode_id for record in records] == [sample.metadata["game_id"] for sample in samples[:2]]
     figures = {name.removeprefix("rollout/dialogue/"): value for name, value in metrics.items()}
     assert (figures["questions"], figures["repeated"], figures["leaks"], figures["agreed"]) == (1.0, 0.5, 0.0, 0.0)
     assert (figures["lost"], metrics["rollout/dynamic_filter/drop"]) == (0.25, 1)
@@ -157,7 +157,7 @@ def test_a_step_that_is_played_again_takes_the_place_of_its_former_lines(tmp_pat
     for number in (8, 9):
         log_rollout(3, args, [played(number, *WRONG)], None, 1.0)
     records = list(read_dialogues(tmp_path / "dialogues.jsonl"))
-    assert [(record.step, int(record.game_id[-6:])) for record in records] == [(0, 0), (1, 1), (2, 9), (3, 9)]
+    assert [(record.step, int(record.episode_id[-6:])) for record in records] == [(0, 0), (1, 1), (2, 9), (3, 9)]
 
 
 def test_dialogues_on_one_state_are_one_group_whenever_slime_comes_to_it():

@@ -10,7 +10,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from factories import make_play, make_plays, write_plays
+from factories import make_episode, make_episodes, write_episodes
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -133,7 +133,7 @@ PATH = f"./{HOSTILE}/x"
         ("games", "--config", PATH),
         ("train-online", PATH),
         ("iterate", "--model", PATH),
-        ("iterate", "--opponent", HOSTILE),
+        ("iterate", "--partner", HOSTILE),
         ("evaluate", PATH, "--num-states", "2"),
         ("evaluate", "random", "--states", PATH),
         ("evaluate", "random", "--num-states", "2", "--compare", PATH),
@@ -176,7 +176,7 @@ def test_a_mistyped_option_is_shown_harmlessly_in_one_line(command):
 
 
 @pytest.mark.parametrize(
-    "line", ['{"\\u001b]0;x\\u0007": 1}', "[1]", "x", '{"game_id": ' + '"' + "a" * 1_000_000 + '"}', "[" * 100_000]
+    "line", ['{"\\u001b]0;x\\u0007": 1}', "[1]", "x", '{"episode_id": ' + '"' + "a" * 1_000_000 + '"}', "[" * 100_000]
 )
 def test_a_bad_line_of_a_file_neither_steers_nor_fills_the_terminal(tmp_path, line):
     path = tmp_path / f"games{HOSTILE.replace('/', '')}.jsonl"
@@ -191,10 +191,10 @@ def test_a_bad_line_of_a_file_neither_steers_nor_fills_the_terminal(tmp_path, li
 
 def test_hostile_games_in_a_hostile_folder_are_shown_converted_and_reported(tmp_path):
     games = tmp_path / HOSTILE.replace("/", "") / "games.jsonl"
-    record = make_play(9)
-    own = [one for one in record.trajectories if one.player_index == 0]
-    record = record.model_copy(update={"game_id": HOSTILE, "players": ["policy", HOSTILE], "trajectories": own})
-    write_plays(games, [*make_plays(1, 2), record])
+    record = make_episode(9)
+    own = [one for one in record.trajectories if one.seat == 0]
+    record = record.model_copy(update={"episode_id": HOSTILE, "players": ["policy", HOSTILE], "trajectories": own})
+    write_episodes(games, [*make_episodes(1, 2), record])
     for command in ("show", "convert", "report"):
         done = selfplay(command, str(games))
         assert done.returncode == 0, done.stderr

@@ -17,12 +17,12 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.chat import ChatPlayer
+from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.generate.job import make_job
-from selfplay_pipeline.generate.play import Reply
 from selfplay_pipeline.generate.players import PolicyPlayer
-from selfplay_pipeline.generate.records import ChatMessage, PlayRecord, PolicyRecord
+from selfplay_pipeline.generate.records import ChatMessage, EpisodeRecord, PolicyRecord
 from selfplay_pipeline.generate.run import Sitting
-from selfplay_pipeline.generate.store import GameStore
+from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 from selfplay_pipeline.slime.rollout import first_prompt
 
@@ -64,16 +64,16 @@ def completion(ids: list[int]) -> Completion:
     return Completion(ids, [-0.5] * len(ids), FinishReason.STOP, 0, 0)
 
 
-def play(texts: list[str], *, thinking: bool = False, limit: int = 400, special: bool = False) -> PlayRecord:
+def play(texts: list[str], *, thinking: bool = False, limit: int = 400, special: bool = False) -> EpisodeRecord:
     """A game in which both seats are held by a policy that says this; then it is broken off."""
     policy = PolicyRecord(checkpoint="q", iteration=0, engine="sglang", temperature=1.0, max_new_tokens=limit)
     config = BOARD.model_copy(update={"max_length": len(texts)})
     game = MatchingGame(config)
 
-    async def act(engine: Any) -> PlayRecord:
+    async def act(engine: Any) -> EpisodeRecord:
         me = PolicyPlayer(engine, chat(thinking, special), policy, 100_000)
         sitting = Sitting(game, game.sample_state(state_rng(0, 0)), [me, me], "g", (0, 0, 0))
-        await sitting.play.run()
+        await sitting.episode.run()
         return sitting.record(policy)
 
     return answering([tokens(text + "<|im_end|>")[:limit] for text in texts], act)
@@ -127,8 +127,8 @@ def test_a_model_without_thoughts_may_write_of_them():
 def test_games_with_and_without_thoughts_are_not_mixed_in_one_file(tmp_path):
     output = tmp_path / "games.jsonl"
     configs = [load_config("tiny", {"generate.thinking": thinking}) for thinking in (False, True)]
-    before, after = (GameStore(output, make_job(config, output, "m", 0, 0).arguments) for config in configs)
-    with before.held(), before.opened(lambda play: None):
+    before, after = (EpisodeStore(output, make_job(config, output, "m", 0, 0).arguments) for config in configs)
+    with before.held(), before.opened(lambda episode: None):
         pass
     with pytest.raises(UserError, match=r"generate\.thinking = False, now it is True"), after.held():
         pass
@@ -153,6 +153,6 @@ def test_a_chat_models_thought_is_no_part_of_what_it_says(monkeypatch):
     game = MatchingGame(BOARD.model_copy(update={"max_length": 2}))
     players = [ChatPlayer(ask=thinker), ChatPlayer(ask=endless)]
     sitting = Sitting(game, game.sample_state(state_rng(0, 0)), players, "g", (0, 0, 0))
-    asyncio.run(sitting.play.run())
-    assert [(turn.text, turn.error_kind) for turn in sitting.play.turns] == [("[message] hi", None), ("", "cut")]
-    assert all("secretly" not in message.content for seat in sitting.play.seats for message in seat.context())
+    asyncio.run(sitting.episode.run())
+    assert [(turn.text, turn.error_kind) for turn in sitting.episode.turns] == [("[message] hi", None), ("", "cut")]
+    assert all("secretly" not in message.content for seat in sitting.episode.seats for message in seat.context())

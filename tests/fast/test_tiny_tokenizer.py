@@ -13,7 +13,7 @@ from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.games.registry import all_games
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from selfplay_pipeline.models.imitation import imitated_play
+from selfplay_pipeline.models.imitation import imitated_episode
 from selfplay_pipeline.models.tiny_tokenizer import build_tokenizer, save_tokenizer
 
 pytest.importorskip("transformers")
@@ -74,7 +74,7 @@ def test_all_that_the_game_renders_decodes_to_itself(tokenizer: Any, config: Mat
     game = MatchingGame(config)
     for index in range(20):
         session = game.start(game.sample_state(state_rng(0, index)))
-        texts = [text for player in (0, 1) for text in vars(session.opening(player)).values()]
+        texts = [text for seat in (0, 1) for text in vars(session.opening(seat)).values()]
         for action in ("hello", "[message] Ava BLEU 5", "[accept]", "[propose] Proposal: BLEU: Zoe", "[reject]"):
             texts += session.step(action).observations if session.status is None else []
         for text in texts:
@@ -111,10 +111,10 @@ def test_the_chat_template_is_chatml_without_a_default_system_prompt(tokenizer: 
     assert opened == "<|im_start|>user\nsee<|im_end|>\n<|im_start|>assistant\n"
 
 
-def test_imitated_plays_have_the_tokens_of_the_whole_conversation(tokenizer: Any) -> None:
+def test_imitated_episodes_have_the_tokens_of_the_whole_conversation(tokenizer: Any) -> None:
     game, chat = MatchingGame(TINY), ChatTokenizer(tokenizer)
     for index in range(20):
-        for stream in imitated_play(game, chat, [SCRIPTED["sharing"]] * 2, state_rng(0, index)):
+        for stream in imitated_episode(game, chat, [SCRIPTED["sharing"]] * 2, state_rng(0, index)):
             ids = stream.prompt_ids + stream.response_ids
             dicts = [message.model_dump() for message in stream.messages]
             whole = tokenizer.apply_chat_template(dicts, tokenize=False).removesuffix("\n")

@@ -29,7 +29,7 @@ DATA = TrainData(
     groups=[],
     singles=0,
     temperature=0.7,
-    plays_per_state=2,
+    episodes_per_state=2,
     num_rows=52,
     max_prompt_tokens=300,
     max_response_tokens=900,
@@ -50,7 +50,7 @@ def overrides(device: str, num_groups: int = 13, **changes: Any) -> dict[str, st
 def write(
     path: Path,
     rewards: list[list[float]],
-    plays_per_state: int = 2,
+    episodes_per_state: int = 2,
     temperature: float = 0.7,
     seats: tuple[int, ...] = (0, 1),
     **extra: Any,
@@ -59,22 +59,22 @@ def write(
     rows = [
         {
             "reward_model": {"normalized_reward": reward},
-            "extra_info": {"index": group, "play": play, "player_index": player, "plays_per_state": plays_per_state},
+            "extra_info": {"index": group, "episode": episode, "seat": seat, "episodes_per_state": episodes_per_state},
             "prompt": [{"role": "user", "content": "hello"}],
             "prompt_ids": [1] * (3 + group),
-            "response_ids": [2] * (4 + play),
-            "response_mask": [1] * (4 + play),
-            "response_logprobs": [-1.0] * (4 + play),
+            "response_ids": [2] * (4 + episode),
+            "response_mask": [1] * (4 + episode),
+            "response_logprobs": [-1.0] * (4 + episode),
             "sampling_temperature": temperature,
         }
-        for group, plays in enumerate(rewards)
-        for play, reward in enumerate(plays)
-        for player in seats
+        for group, episodes in enumerate(rewards)
+        for episode, reward in enumerate(episodes)
+        for seat in seats
     ]
     schema = pa.schema(
         {
             "reward_model": pa.struct({"normalized_reward": pa.float64()}),
-            "extra_info": pa.struct({key: pa.int64() for key in ("index", "play", "player_index", "plays_per_state")}),
+            "extra_info": pa.struct({key: pa.int64() for key in ("index", "episode", "seat", "episodes_per_state")}),
             "prompt": SCHEMA.field("prompt").type,
             "prompt_ids": pa.list_(pa.int32()),
             "response_ids": pa.list_(pa.int32()),
@@ -246,8 +246,8 @@ class TestPlan:
     def test_a_batch_has_the_rows_asked_for_however_many_seats_are_trained(
         self, seats: tuple[int, ...], groups: int, tmp_path: Path
     ) -> None:
-        rewards = [[play / 8 for play in range(8)]] * 10
-        data = read_data([write(tmp_path / "a", rewards, plays_per_state=8, seats=seats)])
+        rewards = [[episode / 8 for episode in range(8)]] * 10
+        data = read_data([write(tmp_path / "a", rewards, episodes_per_state=8, seats=seats)])
         lines = verl_overrides(config(train_batch_size=32), data, len(data.groups), "cpu")
         assert f"+selfplay.groups_per_step={groups}" in lines
         assert groups * 8 * len(seats) == 32
@@ -289,9 +289,9 @@ class TestData:
         with pytest.raises(NoSignalError, match="none of 2 groups carries a signal"):
             read_data([write(tmp_path / "a", [[0.5, 0.5], [1.0, 1.0]])]).to_train(keep_zero_signal=False)
 
-    def test_one_play_per_state_is_refused_with_the_reason(self, tmp_path: Path) -> None:
-        with pytest.raises(UserError, match=r"one play per game state.*--plays-per-state"):
-            read_data([write(tmp_path / "a", [[0.5], [1.0]], plays_per_state=1)])
+    def test_one_episode_per_state_is_refused_with_the_reason(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match=r"one episode per game state.*--episodes-per-state"):
+            read_data([write(tmp_path / "a", [[0.5], [1.0]], episodes_per_state=1)])
 
     def test_mixed_or_zero_temperature_is_refused(self, tmp_path: Path) -> None:
         files = [write(tmp_path / str(value), [[0.1, 0.9]], temperature=value) for value in (0.7, 1.0, 0.0)]

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from factories import make_play, make_plays, write_plays
+from factories import make_episode, make_episodes, write_episodes
 from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import filling, locked, replacing, replacing_folder, write_text
-from selfplay_pipeline.generate.records import read_games
-from selfplay_pipeline.generate.store import GameStore
+from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
 
 TIMES = 4
@@ -44,7 +44,7 @@ def temporaries(folder):
 
 @pytest.mark.long
 def test_two_converts_in_one_folder_finish_with_whole_files_or_are_refused(tmp_path):
-    games, out = write_plays(tmp_path / "games.jsonl", make_plays(6, 4)), tmp_path / "out"
+    games, out = write_episodes(tmp_path / "games.jsonl", make_episodes(6, 4)), tmp_path / "out"
     command = [sys.executable, "-c", CONVERT_AGAIN_AND_AGAIN, str(games), str(out)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     two = [subprocess.Popen(command, **pipes) for _ in range(2)]
@@ -68,7 +68,7 @@ def test_two_converts_in_one_folder_finish_with_whole_files_or_are_refused(tmp_p
 @pytest.mark.parametrize("command", ["convert", "games"])
 def test_a_folder_that_a_command_is_writing_is_refused_in_one_line(command, tmp_path):
     arguments = {
-        "convert": (str(write_plays(tmp_path / "games.jsonl", make_plays(2, 2))),),
+        "convert": (str(write_episodes(tmp_path / "games.jsonl", make_episodes(2, 2))),),
         "games": ("--num-train", "1", "--num-test", "1", "--config", "tiny"),
     }
     with locked(tmp_path / "out" / f".{command}.lock", "folder"):
@@ -202,11 +202,19 @@ def disk(request, tmp_path):
 
 def scripted(folder, command):
     few = ("--config", "tiny", "--output", str(folder / "out"))
-    plays = ("--num-games", "8", "--plays-per-state", "2", "--player0", "random", "--player1", "sharing")
+    episodes = ("--num-episodes", "8", "--episodes-per-state", "2", "--player0", "random", "--player1", "sharing")
     return {
-        "generate": ("generate", *few[:2], *plays, "--max-concurrency", "1", "--output", str(folder / "games.jsonl")),
+        "generate": (
+            "generate",
+            *few[:2],
+            *episodes,
+            "--max-concurrency",
+            "1",
+            "--output",
+            str(folder / "games.jsonl"),
+        ),
         "convert": ("convert", str(folder / "games.jsonl"), *few),
-        "evaluate": ("evaluate", "random", *few, "--num-states", "12", "--plays", "1"),
+        "evaluate": ("evaluate", "random", *few, "--num-states", "12", "--episodes", "1"),
         "games": ("games", *few, "--num-train", "20", "--num-test", "2"),
         "report": ("report", str(folder / "games.jsonl"), "--output", str(folder / "out" / "report.html")),
     }[command]
@@ -217,7 +225,7 @@ def test_a_full_disk_is_told_in_one_line_and_the_same_command_continues(disk, co
     if command == "report" and isinstance(disk, SmallDisk):
         pytest.skip("a page takes long to draw; once is enough")
     if command in ("convert", "report"):
-        write_plays(disk.folder / "games.jsonl", make_plays(4, 2))
+        write_episodes(disk.folder / "games.jsonl", make_episodes(4, 2))
     arguments = scripted(disk.folder, command)
     with disk.full(4096):
         refused = CliRunner().invoke(app, arguments)
@@ -231,7 +239,7 @@ def test_a_full_disk_is_told_in_one_line_and_the_same_command_continues(disk, co
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, (done.output, done.exception)
     if command == "generate":
-        ids = [play.game_id for play in read_games(disk.folder / "games.jsonl")]
+        ids = [episode.episode_id for episode in read_episodes(disk.folder / "games.jsonl")]
         assert sorted(ids) == sorted(set(ids)) and len(ids) == 8
 
 
@@ -246,21 +254,21 @@ def test_a_run_records_its_stage_once_there_is_room_again(disk):
 
 
 def test_a_line_that_did_not_fit_is_taken_back_so_that_the_next_is_not_glued_to_it(disk):
-    store = GameStore(disk.folder / "games.jsonl", {})
-    with store.opened(lambda play: None) as append:
+    store = EpisodeStore(disk.folder / "games.jsonl", {})
+    with store.opened(lambda episode: None) as append:
 
         def play_on():
-            for play in range(1, 10):
-                append(make_play(0, play))
+            for episode in range(1, 10):
+                append(make_episode(0, episode))
 
-        append(make_play(0, 0))
+        append(make_episode(0, 0))
         with disk.full(store.path.stat().st_size + 4096), pytest.raises(UserError, match=disk.reason):
             play_on()
         before = store.path.read_bytes()
         assert before.endswith(b"\n")
-        append(make_play(1, 0))
+        append(make_episode(1, 0))
     assert store.path.read_bytes().startswith(before)
-    assert [(play.group_index, play.play) for play in read_games(store.path)][-1] == (1, 0)
+    assert [(episode.group_index, episode.episode) for episode in read_episodes(store.path)][-1] == (1, 0)
 
 
 def test_output_that_cannot_be_written_ends_in_one_line():

@@ -12,7 +12,7 @@ from recording_proxy import RecordingProxy
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
-from selfplay_pipeline.generate.records import PlayRecord, read_games
+from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
 from selfplay_pipeline.iterate.manifest import RunDirectory
 from selfplay_pipeline.iterate.run import run_iterate
 
@@ -62,8 +62,8 @@ class Run:
         folder = self.path / f"iter_{iteration}"
         return [row for name in ("train", "val") for row in pq.read_table(folder / f"{name}.parquet").to_pylist()]
 
-    def games(self, iteration: int) -> list[PlayRecord]:
-        return list(read_games(self.path / f"iter_{iteration}" / "selfplay_games.jsonl"))
+    def games(self, iteration: int) -> list[EpisodeRecord]:
+        return list(read_episodes(self.path / f"iter_{iteration}" / "selfplay_games.jsonl"))
 
 
 @pytest.fixture(scope="session")
@@ -76,8 +76,8 @@ def run(_session_server, tmp_path_factory) -> Run:
             {
                 "iterate.num_iterations": 2,
                 "iterate.evaluate_states": 8,
-                "generate.num_games": 24,
-                "generate.plays_per_state": 4,
+                "generate.num_episodes": 24,
+                "generate.episodes_per_state": 4,
                 "convert.val_fraction": 0.2,
                 "train.train_batch_size": 16,
                 "train.learning_rate": 3e-4,

@@ -19,7 +19,7 @@ class SpoiltReplay(replay.ReplayManager):
         def spoilt(position: int) -> list[dict[str, Any]]:
             found = rows(position)
             for row in found:
-                if row["extra_info"]["game_id"] == bad and row["extra_info"]["player_index"] == 1:
+                if row["extra_info"]["episode_id"] == bad and row["extra_info"]["seat"] == 1:
                     row["response_logprobs"][0] = math.nan
             return found
 

@@ -19,7 +19,7 @@ import pytest
 
 from selfplay_pipeline.convert.rows import SCHEMA
 
-PLAYS = 4
+EPISODES = 4
 GROUPS = 6
 Key = tuple[int, int, int]
 """Group, play and seat of a row."""
@@ -29,7 +29,7 @@ def write_rows(path: Path, rewards: dict[Key, float], *, shared: bool) -> Path:
     """A row for each reward, of random tokens."""
     rng = np.random.default_rng(0)
     rows = []
-    for (group, play, seat), reward in rewards.items():
+    for (group, episode, seat), reward in rewards.items():
         mask = [1] * 3 + [0] * int(rng.integers(1, 9)) + [1] * int(rng.integers(1, 12))
         rows.append(
             {
@@ -41,8 +41,8 @@ def write_rows(path: Path, rewards: dict[Key, float], *, shared: bool) -> Path:
                     "style": "rule", "ground_truth": "", "normalized_reward": reward, "game_state": "{}",
                 },
                 "extra_info": {
-                    "index": group, "game_id": f"t-g{group:06d}-p{play}", "player_index": seat, "play": play,
-                    "status": "agreed", "plays_per_state": PLAYS, "num_turns": 4,
+                    "index": group, "episode_id": f"t-g{group:06d}-p{episode}", "seat": seat, "episode": episode,
+                    "status": "agreed", "episodes_per_state": EPISODES, "num_turns": 4,
                 },
                 "prompt_ids": [2, 3],
                 "response_ids": [2] * len(mask),
@@ -51,7 +51,7 @@ def write_rows(path: Path, rewards: dict[Key, float], *, shared: bool) -> Path:
                 "sampling_temperature": 0.7,
             }
         )  # fmt: skip
-    facts = {"schema_version": 1, "temperature": 0.7, "plays_per_state": PLAYS, "shared_reward": shared}
+    facts = {"schema_version": 1, "temperature": 0.7, "episodes_per_state": EPISODES, "shared_reward": shared}
     table = pa.Table.from_pylist(rows, SCHEMA)
     pq.write_table(table.replace_schema_metadata({b"selfplay": json.dumps(facts).encode()}), path)
     return path
@@ -78,7 +78,7 @@ def handed_to_verl(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[st
     manager.generate_sequences({"uid": uids, "position": list(range(len(groups))), "global_steps": 1})
     of = {uid: group.index for uid, group in zip(uids, groups, strict=True)}
     parts = [key.rsplit("_", 2) for key in keys]
-    return keys, fields, [(of[uid], int(play), int(seat)) for uid, play, seat in parts]
+    return keys, fields, [(of[uid], int(episode), int(seat)) for uid, episode, seat in parts]
 
 
 def verls_advantages(keys: Sequence[str], fields: Sequence[dict[str, Any]]) -> list[float]:
@@ -94,7 +94,7 @@ def verls_advantages(keys: Sequence[str], fields: Sequence[dict[str, Any]]) -> l
         tensors={"response_mask": padded("response_mask"), "token_level_rewards": padded("rm_scores")},
         non_tensors={"uid": np.array([key.rsplit("_", 2)[0] for key in keys], dtype=object)},
     )
-    given = compute_advantage_for_multi_trajectories(data, list(keys), "grpo", num_repeat=PLAYS).batch["advantages"]
+    given = compute_advantage_for_multi_trajectories(data, list(keys), "grpo", num_repeat=EPISODES).batch["advantages"]
     own = data.batch["response_mask"].bool()
     for values, mask in zip(given, own, strict=True):
         assert bool((values[mask] == values[0]).all())
@@ -103,27 +103,29 @@ def verls_advantages(keys: Sequence[str], fields: Sequence[dict[str, Any]]) -> l
     return found
 
 
-def test_rewards_of_their_own_are_compared_with_the_same_seat_of_the_other_plays(
+def test_rewards_of_their_own_are_compared_with_the_same_seat_of_the_other_episodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(1)
     rewards = {
-        (group, play, seat): float(rng.integers(0, 11)) / 10
+        (group, episode, seat): float(rng.integers(0, 11)) / 10
         for group in range(GROUPS)
-        for play in range(PLAYS)
+        for episode in range(EPISODES)
         for seat in (0, 1)
-        if (group, play, seat) != (2, 1, 1)  # it never spoke
+        if (group, episode, seat) != (2, 1, 1)  # it never spoke
     }
-    rewards |= {(3, play, 0): 0.5 for play in range(PLAYS)}  # no signal for this seat; the other one keeps its own
+    rewards |= {
+        (3, episode, 0): 0.5 for episode in range(EPISODES)
+    }  # no signal for this seat; the other one keeps its own
     path = write_rows(tmp_path / "train.parquet", rewards, shared=False)
     keys, fields, rows = handed_to_verl(path, monkeypatch)
     assert set(rows) == {key for key in rewards if (key[0], key[2]) != (3, 0)}
     compared = defaultdict(list)
     for (group, _, seat), reward in rewards.items():
         compared[group, seat].append(reward)
-    for (group, play, seat), found in zip(rows, verls_advantages(keys, fields), strict=True):
+    for (group, episode, seat), found in zip(rows, verls_advantages(keys, fields), strict=True):
         same_seat = np.array(compared[group, seat])
-        expected = (rewards[group, play, seat] - same_seat.mean()) / (same_seat.std(ddof=1) + 1e-6)
+        expected = (rewards[group, episode, seat] - same_seat.mean()) / (same_seat.std(ddof=1) + 1e-6)
         assert found == pytest.approx(expected, abs=1e-5)
 
 
@@ -132,14 +134,17 @@ def test_a_shared_reward_gives_the_advantages_of_one_group_a_state_to_the_bit(
 ) -> None:
     """Revision 671181a, which knew shared rewards only, had one uid for all rows of a state, in the file's order."""
     rng = np.random.default_rng(2)
-    of_play = {(group, play): float(rng.uniform()) for group in range(GROUPS) for play in range(PLAYS)}
+    of_episode = {(group, episode): float(rng.uniform()) for group in range(GROUPS) for episode in range(EPISODES)}
     rewards = {
-        (*place, seat): reward for place, reward in of_play.items() for seat in (0, 1) if (*place, seat) != (2, 1, 1)
+        (*place, seat): reward for place, reward in of_episode.items() for seat in (0, 1) if (*place, seat) != (2, 1, 1)
     }
     path = write_rows(tmp_path / "train.parquet", rewards, shared=True)
     keys, fields, rows = handed_to_verl(path, monkeypatch)
     assert rows == list(rewards)
-    then = [f"state-{group}_{play}_{seat}" for group, play, seat in rewards]
+    then = [f"state-{group}_{episode}_{seat}" for group, episode, seat in rewards]
     assert verls_advantages(keys, fields) == verls_advantages(then, fields)
     found = dict(zip(rows, verls_advantages(keys, fields), strict=True))
-    assert all(found[group, play, 0] == found.get((group, play, 1), found[group, play, 0]) for group, play in of_play)
+    assert all(
+        found[group, episode, 0] == found.get((group, episode, 1), found[group, episode, 0])
+        for group, episode in of_episode
+    )

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from selfplay_pipeline.generate.records import read_games
+from selfplay_pipeline.generate.records import read_episodes
 
 
 def selfplay(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -20,20 +20,20 @@ def test_games_with_a_chat_model_become_one_row_each(sglang_server, tmp_path, mo
     (tmp_path / "run.yaml").write_text(f"{tiny}\npartner: {json.dumps(partner)}\n")
     games = tmp_path / "games.jsonl"
     done = selfplay(
-        "generate", "--config", str(tmp_path / "run.yaml"), "--player1", "chat", "--num-games", "64",
+        "generate", "--config", str(tmp_path / "run.yaml"), "--player1", "chat", "--num-episodes", "64",
         "--server-url", sglang_server.url, "--output", str(games),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    records = list(read_games(games))
+    records = list(read_episodes(games))
     assert len(records) == 64
     for record in records:
         assert record.players == ["policy", "chat"]
-        assert [trajectory.player_index for trajectory in record.trajectories] == [0]
-        own = [turn for turn in record.turns if turn.player == 1]
+        assert [trajectory.seat for trajectory in record.trajectories] == [0]
+        own = [turn for turn in record.turns if turn.seat == 1]
         assert {turn.finish_reason for turn in own} <= {"stop", "length"}
         assert record.partner.requests - record.partner.retries == len(own)
         assert record.partner.prompt_tokens > record.partner.completion_tokens > 0
-        sent = [turn for turn in record.turns if turn.player == 0]
+        sent = [turn for turn in record.turns if turn.seat == 0]
         assert len(record.trajectories[0].prompt_ids) * len(sent) <= record.prompt_tokens
     # As good as the model with itself, 0.83 with a standard error of 0.03 here: the partner reads what a policy reads.
     assert sum(record.outcome.normalized_reward for record in records) / 64 > 0.65

@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 from watching import Listener, Watch
 
-from selfplay_pipeline.generate.records import read_games
+from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.train.groups import read_data
 
 EPOCHS = 2
 CONFIG = f"""\
 game: {{size: 3, max_score: 9, scale_min: 1, scale_max: 1, max_length: 20, prompts: compact}}
-generate: {{num_games: 24, plays_per_state: 4, temperature: 1.0, max_new_tokens: 48, max_concurrency: 4}}
+generate: {{num_episodes: 24, episodes_per_state: 4, temperature: 1.0, max_new_tokens: 48, max_concurrency: 4}}
 convert: {{val_fraction: 0.2}}
 train: {{epochs: {EPOCHS}, train_batch_size: 16, micro_batch_size: 16, learning_rate: 1.0e-4, save_every: 1,
          keep_zero_signal: true}}
@@ -147,8 +147,8 @@ def killed(tmp_path_factory) -> Killed:
 def test_kill_9_inside_each_stage_and_at_each_boundary_loses_nothing_and_repeats_nothing(killed):
     first = killed.run / "iter_1"
     games = first / "selfplay_games.jsonl"
-    ids = [record.game_id for record in read_games(games)]
-    assert sorted(ids) == [f"s0-g{group:06d}-p{play}" for group in range(6) for play in range(4)]
+    ids = [record.episode_id for record in read_episodes(games)]
+    assert sorted(ids) == [f"s0-g{group:06d}-p{episode}" for group in range(6) for episode in range(4)]
     for name in ("train", "val"):
         pq.read_table(first / f"{name}.parquet")
     steps = [json.loads(line) for line in (first / "metrics.jsonl").read_text().splitlines()]

@@ -11,7 +11,7 @@ import pytest
 from selfplay_pipeline.convert.check import check_parquet
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import locked
-from selfplay_pipeline.generate.records import read_games
+from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.iterate.run import run_iterate
 
 TEMPERATURE = 0.8
@@ -144,7 +144,7 @@ def test_mask_reward_and_positions_of_every_row_as_verl_gets_them(run):
         assert fields["position_ids"].tolist() == list(range(len(row["prompt_ids"]) + len(row["response_ids"])))
 
 
-def test_verls_advantages_are_centred_in_a_group_and_the_same_for_both_perspectives_of_a_play(run):
+def test_verls_advantages_are_centred_in_a_group_and_the_same_for_both_perspectives_of_an_episode(run):
     import numpy as np
     import torch
     from torch.nn.utils.rnn import pad_sequence
@@ -166,10 +166,10 @@ def test_verls_advantages_are_centred_in_a_group_and_the_same_for_both_perspecti
         assert torch.all(own == own[0])
         assert torch.all(values[~mask] == 0)
         info = row["extra_info"]
-        groups.setdefault(info["index"], {}).setdefault(info["play"], []).append(float(own[0]))
-    for group, plays in groups.items():
-        assert all(first == second for first, second in plays.values())
-        values = [first for first, _ in plays.values()]
+        groups.setdefault(info["index"], {}).setdefault(info["episode"], []).append(float(own[0]))
+    for group, episodes in groups.items():
+        assert all(first == second for first, second in episodes.values())
+        values = [first for first, _ in episodes.values()]
         rewards = {row["reward_model"]["normalized_reward"] for row in rows if row["extra_info"]["index"] == group}
         if len(rewards) > 1:
             assert sum(values) == pytest.approx(0, abs=1e-4)
@@ -206,11 +206,13 @@ def test_one_server_served_the_whole_run(run):
 
 def test_every_checkpoint_is_evaluated_on_the_same_held_out_states(run):
     evaluations = [run.path / f"iter_{number}" / "evaluation" for number in (0, 1, 2)]
-    states = [{game.group_index: game.state for game in read_games(folder / "sampled.jsonl")} for folder in evaluations]
+    states = [
+        {game.group_index: game.state for game in read_episodes(folder / "sampled.jsonl")} for folder in evaluations
+    ]
     assert len(states[0]) == 8
     assert states[0] == states[1] == states[2]
     for number, checkpoint in ((0, "data/tiny_model"), (1, str((run.path / "iter_1" / "checkpoint").resolve()))):
-        greedy = list(read_games(evaluations[number] / "greedy.jsonl"))
+        greedy = list(read_episodes(evaluations[number] / "greedy.jsonl"))
         assert {game.policy.checkpoint for game in greedy} == {checkpoint}
         assert {game.policy.temperature for game in greedy} == {0}
 

@@ -25,18 +25,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from factories import BOARD, POLICY, Habits, make_play
+from factories import BOARD, POLICY, Habits, make_episode
 
-from selfplay_pipeline.convert.rows import play_to_rows
+from selfplay_pipeline.convert.rows import episode_to_rows
 from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.games.matching.game import MatchingGame
-from selfplay_pipeline.generate.records import PlayRecord
+from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.online.config import OnlineConfig
 from selfplay_pipeline.online.games import game_rows
-from selfplay_pipeline.online.overrides import CONFIG_NAME, GamesFile, config_folder, online_overrides
+from selfplay_pipeline.online.overrides import CONFIG_NAME, StatesFile, config_folder, online_overrides
 
-PLAYS = 8
+EPISODES = 8
 LIMIT = 4096
 
 
@@ -45,36 +45,38 @@ def chat() -> ChatTokenizer:
     return ChatTokenizer.load("data/tiny_model")
 
 
-def recorded(groups: int, plays: int = PLAYS, **options: Any) -> list[PlayRecord]:
-    """Random plays with the tiny model's tokenizer, agreed or not, with illegal and cut turns."""
-    return [make_play(group, play, chat=chat(), **options) for group in range(groups) for play in range(plays)]
+def recorded(groups: int, episodes: int = EPISODES, **options: Any) -> list[EpisodeRecord]:
+    """Random episodes with the tiny model's tokenizer, agreed or not, with illegal and cut turns."""
+    return [
+        make_episode(group, episode, chat=chat(), **options) for group in range(groups) for episode in range(episodes)
+    ]
 
 
-def sampled_by(record: PlayRecord) -> dict[int, list[tuple[list[int], Completion]]]:
+def sampled_by(record: EpisodeRecord) -> dict[int, list[tuple[list[int], Completion]]]:
     """By player: the prompts that it was given, and what it sampled then."""
     turns: dict[int, list[tuple[list[int], Completion]]] = defaultdict(list)
-    reasons = {p: [t.finish_reason for t in record.turns if t.player == p] for p in (0, 1)}
+    reasons = {p: [t.finish_reason for t in record.turns if t.seat == p] for p in (0, 1)}
     for side in record.trajectories:
         at = 0
         for own, span in groupby(side.response_mask):
             length = len(list(span))
             if own:
                 ids = side.response_ids[at : at + length]
-                reason = FinishReason(reasons[side.player_index][len(turns[side.player_index])])
+                reason = FinishReason(reasons[side.seat][len(turns[side.seat])])
                 completion = Completion(ids, side.response_logprobs[at : at + length], reason, 0, 0)
-                turns[side.player_index].append((side.prompt_ids + side.response_ids[:at], completion))
+                turns[side.seat].append((side.prompt_ids + side.response_ids[:at], completion))
             at += length
     return turns
 
 
 class RecordedClient:
-    """In place of verl's `LLMServerClient`: answers a play's requests with the tokens that were sampled in it.
+    """In place of verl's `LLMServerClient`: answers an episode's requests with the tokens that were sampled in it.
 
     Like verl's servers it takes keys out of the sampling parameters that it is given.
     """
 
-    def __init__(self, records: list[PlayRecord], *, together: int = 0, broken: tuple[str, ...] = ()) -> None:
-        self.plays = {f"g{record.group_index}-{record.play}": sampled_by(record) for record in records}
+    def __init__(self, records: list[EpisodeRecord], *, together: int = 0, broken: tuple[str, ...] = ()) -> None:
+        self.episodes = {f"g{record.group_index}-{record.episode}": sampled_by(record) for record in records}
         self.broken = broken
         self.requests: dict[str, int] = defaultdict(int)
         self.sampling: list[dict[str, Any]] = []
@@ -89,12 +91,12 @@ class RecordedClient:
         self.sampling.append(dict(sampling_params))
         for key in ("max_new_tokens", "logprobs", "temperature"):
             sampling_params.pop(key)
-        play, player = request_id.rsplit("-", 1)
-        if play in self.broken and number == 0:
+        episode, seat = request_id.rsplit("-", 1)
+        if episode in self.broken and number == 0:
             raise RuntimeError("on purpose")
-        if self.barrier is not None and player == "0" and number == 0:
+        if self.barrier is not None and seat == "0" and number == 0:
             await asyncio.wait_for(self.barrier.wait(), 60)
-        prompt, completion = self.plays[play][int(player)][number]
+        prompt, completion = self.episodes[episode][int(seat)][number]
         assert prompt_ids == prompt, "the offline code gave the engine another prompt"
         steps = next(self.steps)
         return TokenOutput(
@@ -138,7 +140,7 @@ def verl_config(*overrides: str) -> Any:
             [
                 "actor_rollout_ref.model.path=data/tiny_model",
                 "actor_rollout_ref.rollout.temperature=1.0",
-                f"actor_rollout_ref.rollout.n={PLAYS}",
+                f"actor_rollout_ref.rollout.n={EPISODES}",
                 "selfplay.max_new_tokens=200",
                 f"data.max_prompt_length={LIMIT // 2}",
                 f"data.max_response_length={LIMIT // 2}",
@@ -149,15 +151,15 @@ def verl_config(*overrides: str) -> Any:
         )
 
 
-def online_verl_config(folder: Path, device: Any, rows_per_play: int = 2, gpus: int = 1) -> Any:
+def online_verl_config(folder: Path, device: Any, rows_per_episode: int = 2, gpus: int = 1) -> Any:
     """verl's configuration as `train-online` makes it."""
     from hydra import compose, initialize_config_dir
 
     config = OnlineConfig(
-        model="data/tiny_model", output=folder, games=folder, plays_per_state=PLAYS, temperature=0.8,
+        model="data/tiny_model", output=folder, games=folder, episodes_per_state=EPISODES, temperature=0.8,
         max_new_tokens=64, thinking=True, context_length=1024, game=BOARD, num_gpus=gpus,
     )  # fmt: skip
-    overrides = online_overrides(config, GamesFile(160, rows_per_play), device)
+    overrides = online_overrides(config, StatesFile(160, rows_per_episode), device)
     with initialize_config_dir(str(config_folder()), version_base=None):
         return compose(CONFIG_NAME, [line for line in overrides if not line.startswith("hydra")])
 
@@ -178,7 +180,7 @@ class Played:
         return dict(zip(self.batch.keys, values, strict=True))
 
 
-def play(queue: Any, client: Any, records: list[PlayRecord], *, max_failures: int = 0, **options: Any) -> Played:
+def play(queue: Any, client: Any, records: list[EpisodeRecord], *, max_failures: int = 0, **options: Any) -> Played:
     """Let one `AgentLoopWorkerTQ` play one row a group, and take the batch as the trainer would."""
     from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
     from verl.utils import tensordict_utils as tu
@@ -186,7 +188,7 @@ def play(queue: Any, client: Any, records: list[PlayRecord], *, max_failures: in
     from selfplay_pipeline.online.verl_ext.sampler import CountingBuffer
 
     validate = options.pop("validate", False)
-    per_player = options.pop("per_player", None)
+    per_seat = options.pop("per_seat", None)
     sampler = f"trainer.v1.sampler.sampler_kwargs.max_failures={max_failures}"
     config = verl_config(sampler, *options.pop("verl", ()))
     worker = AgentLoopWorkerTQ.__ray_metadata__.modified_class(config, client)
@@ -195,7 +197,7 @@ def play(queue: Any, client: Any, records: list[PlayRecord], *, max_failures: in
     for group, record in groups.items():
         game = MatchingGame(BOARD)
         state = game.load_state(record.state)
-        rows.append(game_rows(game, state, group, 0, "train", per_player is not None)[per_player or 0])
+        rows.append(game_rows(game, state, group, 0, "train", per_seat is not None)[per_seat or 0])
     columns = {name: np.array([row[name] for row in rows] + [None], dtype=object)[:-1] for name in rows[0]}
     columns |= {
         "uid": np.array([f"g{group}" for group in groups], dtype=object),
@@ -237,14 +239,14 @@ def cleared(verl_queue):
             verl_queue.kv_clear(keys=list(items), partition_id=partition)
 
 
-def offline_fields(records: list[PlayRecord]) -> dict[str, dict[str, Any]]:
+def offline_fields(records: list[EpisodeRecord]) -> dict[str, dict[str, Any]]:
     """What the offline route gives verl, by the same keys, with the sides that spoke numbered in order."""
     from selfplay_pipeline.train.verl_ext.replay import trajectory_fields
 
     fields = {}
     for record in records:
-        for index, row in enumerate(play_to_rows(record, PLAYS)):
-            fields[f"g{record.group_index}_{record.play}_{index}"] = trajectory_fields(row)
+        for index, row in enumerate(episode_to_rows(record, EPISODES)):
+            fields[f"g{record.group_index}_{record.episode}_{index}"] = trajectory_fields(row)
     return fields
 
 
@@ -261,7 +263,7 @@ def advantages(keys: list[str], fields: list[dict[str, Any]]) -> dict[str, list[
         tensors={"response_mask": padded("response_mask"), "token_level_rewards": padded("rm_scores")},
         non_tensors={"uid": np.array([key.split("_")[0] for key in keys], dtype=object)},
     )
-    data = compute_advantage_for_multi_trajectories(data, keys, "grpo", num_repeat=PLAYS)
+    data = compute_advantage_for_multi_trajectories(data, keys, "grpo", num_repeat=EPISODES)
     return dict(zip(keys, [row.tolist() for row in data.batch["advantages"]], strict=True))
 
 
@@ -288,9 +290,9 @@ def test_both_players_have_the_reward_on_their_last_own_token_and_every_output_h
     records = recorded(2)
     online = play(cleared, RecordedClient(records), records)
     rewards, masks, extra = (online.column(name) for name in ("rm_scores", "response_mask", "extra_fields"))
-    by_play = {f"g{record.group_index}_{record.play}": record for record in records}
+    by_episode = {f"g{record.group_index}_{record.episode}": record for record in records}
     for key in online.batch.keys:
-        record = by_play[key.rsplit("_", 1)[0]]
+        record = by_episode[key.rsplit("_", 1)[0]]
         last = max(position for position, own in enumerate(masks[key]) if own)
         assert last == len(masks[key]) - 1
         assert rewards[key][last] == pytest.approx(record.outcome.normalized_reward)
@@ -300,11 +302,11 @@ def test_both_players_have_the_reward_on_their_last_own_token_and_every_output_h
         assert isinstance(tag["min_global_steps"], int) and tag["min_global_steps"] <= tag["max_global_steps"]
 
 
-def test_each_player_of_each_play_has_one_request_id(cleared):
+def test_each_player_of_each_episode_has_one_request_id(cleared):
     records = recorded(2)
     client = RecordedClient(records)
     play(cleared, client, records)
-    expected = {f"g{r.group_index}-{r.play}-{t.player}" for r in records for t in r.turns}
+    expected = {f"g{r.group_index}-{r.episode}-{t.seat}" for r in records for t in r.turns}
     assert set(client.requests) == expected
     assert sum(client.requests.values()) == sum(len(record.turns) for record in records)
 
@@ -313,7 +315,7 @@ def test_every_request_has_all_sampling_parameters_though_servers_take_them_out(
     records = recorded(2)
     client = RecordedClient(records)
     play(cleared, client, records)
-    assert len(client.sampling) > 2 * PLAYS
+    assert len(client.sampling) > 2 * EPISODES
     for sampling in client.sampling:
         assert (sampling["temperature"], sampling["max_new_tokens"], sampling["logprobs"]) == (1.0, 200, True)
         assert sampling["stop_token_ids"] == [chat().end_of_turn]
@@ -323,7 +325,7 @@ def test_sixty_four_games_are_played_at_once_by_one_worker(cleared):
     records = recorded(8)
     client = RecordedClient(records, together=64)
     online = play(cleared, client, records)
-    assert online.metrics["selfplay/plays"] == 64, "the first request of every game waited for those of all others"
+    assert online.metrics["selfplay/episodes"] == 64, "the first request of every game waited for those of all others"
 
 
 def test_an_exception_in_one_game_is_logged_counted_and_loses_no_other(cleared, caplog):
@@ -331,12 +333,12 @@ def test_an_exception_in_one_game_is_logged_counted_and_loses_no_other(cleared, 
     with caplog.at_level(logging.ERROR):
         online = play(cleared, RecordedClient(records, broken=("g1-3",)), records, max_failures=1)
     kept = {key.rsplit("_", 1)[0] for key in online.batch.keys}
-    assert kept == {f"g{record.group_index}_{record.play}" for record in records} - {"g1_3"}
-    assert (online.metrics["selfplay/plays"], online.metrics["selfplay/plays_lost"]) == (2 * PLAYS - 1, 1)
+    assert kept == {f"g{record.group_index}_{record.episode}" for record in records} - {"g1_3"}
+    assert (online.metrics["selfplay/episodes"], online.metrics["selfplay/episodes_lost"]) == (2 * EPISODES - 1, 1)
     assert "on purpose" in caplog.text and "was lost" in caplog.text
 
 
-def verls_advantages(records: list[PlayRecord], keys: set[str]) -> dict[str, float]:
+def verls_advantages(records: list[EpisodeRecord], keys: set[str]) -> dict[str, float]:
     """What verl gives each of these rows, the same on all its own tokens."""
     fields = {key: field for key, field in offline_fields(records).items() if key in keys}
     found = advantages(list(fields), list(fields.values()))
@@ -347,18 +349,21 @@ def verls_advantages(records: list[PlayRecord], keys: set[str]) -> dict[str, flo
     return {key: float(row[0]) for key, row in values.items()}
 
 
-@pytest.mark.parametrize("per_player", [None, 0], ids=["two rows a play", "one row a play"])
-def test_a_group_left_with_one_play_is_not_trained_on(cleared, per_player):
-    """verl would take the reward of the play that is left for its advantage."""
+@pytest.mark.parametrize("per_seat", [None, 0], ids=["two rows an episode", "one row an episode"])
+def test_a_group_left_with_one_episode_is_not_trained_on(cleared, per_seat):
+    """verl would take the reward of the episode that is left for its advantage."""
     records = recorded(2)
     left = next(record for record in records if record.group_index == 1 and record.outcome.normalized_reward > 0)
-    broken = tuple(f"g1-{play}" for play in range(PLAYS) if play != left.play)
+    broken = tuple(f"g1-{episode}" for episode in range(EPISODES) if episode != left.episode)
     client = RecordedClient(records, broken=broken)
-    online = play(cleared, client, records, max_failures=PLAYS, per_player=per_player)
+    online = play(cleared, client, records, max_failures=EPISODES, per_seat=per_seat)
     assert {key.split("_")[0] for key in online.batch.keys} == {"g0"}
-    assert (online.metrics["selfplay/plays"], online.metrics["selfplay/plays_lost"]) == (PLAYS + 1, PLAYS - 1)
+    assert (online.metrics["selfplay/episodes"], online.metrics["selfplay/episodes_lost"]) == (
+        EPISODES + 1,
+        EPISODES - 1,
+    )
     assert online.metrics["selfplay/groups_without_signal"] == 1
-    single = {f"g1_{left.play}_{index}" for index in range(1 if per_player is not None else 2)}
+    single = {f"g1_{left.episode}_{index}" for index in range(1 if per_seat is not None else 2)}
     handed_on = verls_advantages(records, set(online.batch.keys) | single)
     reward = pytest.approx(left.outcome.normalized_reward, abs=1e-4)
     assert all(handed_on[key] == reward for key in single), "what verl would do"
@@ -368,9 +373,9 @@ def test_a_group_left_with_one_play_is_not_trained_on(cleared, per_player):
     assert not set(cleared.kv_list("train")["train"]) & single, "nothing of it stays in the queue"
 
 
-def alike(group: int) -> list[PlayRecord]:
-    """A group whose plays all ended without agreement."""
-    return [make_play(group, number, chat=chat(), habits=Habits(spoil=1.0, cut=0.0)) for number in range(PLAYS)]
+def alike(group: int) -> list[EpisodeRecord]:
+    """A group whose episodes all ended without agreement."""
+    return [make_episode(group, number, chat=chat(), habits=Habits(spoil=1.0, cut=0.0)) for number in range(EPISODES)]
 
 
 def test_groups_without_signal_are_left_out_of_the_mean_over_tokens_as_offline(cleared, tmp_path):
@@ -383,14 +388,14 @@ def test_groups_without_signal_are_left_out_of_the_mean_over_tokens_as_offline(c
 
     records = recorded(2) + alike(2)
     online = play(cleared, RecordedClient(records), records)
-    rows = [row for record in records for row in play_to_rows(record, PLAYS)]
+    rows = [row for record in records for row in episode_to_rows(record, EPISODES)]
     pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), tmp_path / "train.parquet")
     offline = [rows[at] for group in read_data([tmp_path / "train.parquet"]).to_train(False) for at in group.rows]
     assert len(online.batch.keys) == len(offline) == online.metrics["selfplay/rows"] < len(rows)
     assert (online.metrics["selfplay/groups"], online.metrics["selfplay/groups_without_signal"]) == (3, 1)
-    assert online.metrics["selfplay/plays"] == 3 * PLAYS, "figures are of all plays"
-    online.batch = upsample_batch_to_divisible_size(online.batch, 3 * 2 * PLAYS, 0)
-    assert len(online.batch.keys) == 3 * 2 * PLAYS, "one update, whatever was left out"
+    assert online.metrics["selfplay/episodes"] == 3 * EPISODES, "figures are of all episodes"
+    online.batch = upsample_batch_to_divisible_size(online.batch, 3 * 2 * EPISODES, 0)
+    assert len(online.batch.keys) == 3 * 2 * EPISODES, "one update, whatever was left out"
     tokens = sum(sum(mask) for mask in online.column("loss_mask").values())
     assert tokens == sum(sum(row["response_mask"]) for row in offline)
 
@@ -406,14 +411,14 @@ def test_a_step_without_any_signal_has_rows_whose_advantages_are_zero_and_is_cou
 
 def test_a_step_of_which_nothing_can_be_compared_stops_the_run(cleared):
     records = recorded(1)
-    broken = tuple(f"g0-{play}" for play in range(1, PLAYS))
-    with pytest.raises(RuntimeError, match="no group of step 1 has two plays left"):
-        play(cleared, RecordedClient(records, broken=broken), records, max_failures=PLAYS)
+    broken = tuple(f"g0-{episode}" for episode in range(1, EPISODES))
+    with pytest.raises(RuntimeError, match="no group of step 1 has two episodes left"):
+        play(cleared, RecordedClient(records, broken=broken), records, max_failures=EPISODES)
 
 
 def test_too_many_lost_games_stop_the_run(cleared):
     records = recorded(2)
-    with pytest.raises(RuntimeError, match="2 of 16 plays of step 1 were lost"):
+    with pytest.raises(RuntimeError, match="2 of 16 episodes of step 1 were lost"):
         play(cleared, RecordedClient(records, broken=("g0-0", "g1-3")), records, max_failures=1)
 
 
@@ -428,7 +433,7 @@ def test_a_player_who_never_spoke_has_no_output(cleared):
 def test_one_perspective_a_row_gives_that_players_side_alone(cleared):
     records = [record for record in recorded(2) if record.trajectories[1].response_ids]
     client = RecordedClient(recorded(2))
-    online = play(cleared, client, records, per_player=1)
+    online = play(cleared, client, records, per_seat=1)
     assert set(len(key.split("_")) for key in online.batch.keys) == {3}
     assert {extra["player_index"] for extra in online.column("extra_fields").values()} == {1}
     prompts = {tuple(record.trajectories[1].prompt_ids) for record in records}
@@ -488,7 +493,7 @@ def without(field: str) -> Any:
     return change
 
 
-def test_without_extra_information_on_the_last_output_verl_loses_the_play(cleared, monkeypatch, caplog):
+def test_without_extra_information_on_the_last_output_verl_loses_the_episode(cleared, monkeypatch, caplog):
     spoilt(monkeypatch, without("reward_extra_info"))
     records = recorded(1)
     with pytest.raises(RuntimeError):
@@ -503,7 +508,7 @@ def test_without_own_rewards_the_last_outputs_reward_is_everybodys(cleared, monk
 
     spoilt(monkeypatch, only_the_first)
     records = [record for record in recorded(1) if record.outcome.status == "agreed"]
-    online = play(cleared, RecordedClient(recorded(1)), records, max_failures=PLAYS)
+    online = play(cleared, RecordedClient(recorded(1)), records, max_failures=EPISODES)
     assert {sum(row) for row in online.column("rm_scores").values()} == {0.25}
 
 
@@ -527,7 +532,7 @@ def test_without_versions_verls_staleness_metrics_have_nothing_to_subtract(clear
         np.array([tag["min_global_steps"] for tag in online.batch.tags], dtype=int)
 
 
-def test_an_output_without_tokens_loses_the_play(cleared, monkeypatch):
+def test_an_output_without_tokens_loses_the_episode(cleared, monkeypatch):
     def add_a_silent_player(outputs: list[Any]) -> list[Any]:
         silent = outputs[0].model_copy(update={"response_ids": [], "response_mask": [], "response_logprobs": []})
         return [*outputs, silent]
@@ -548,30 +553,30 @@ def test_sampling_whose_log_probs_are_not_reported_is_refused():
 
 
 def test_validation_sees_only_the_last_output_so_each_has_the_same_figures(cleared):
-    records = recorded(2, plays=1)
+    records = recorded(2, episodes=1)
     online = play(cleared, RecordedClient(records), records, validate=True)
-    by_play = defaultdict(list)
+    by_episode = defaultdict(list)
     for key, extra in online.column("extra_fields").items():
-        by_play[key.rsplit("_", 1)[0]].append(extra["reward_extra_info"])
-    assert len(by_play) == 2
-    assert all(figures == several[0] for several in by_play.values() for figures in several)
+        by_episode[key.rsplit("_", 1)[0]].append(extra["reward_extra_info"])
+    assert len(by_episode) == 2
+    assert all(figures == several[0] for several in by_episode.values() for figures in several)
 
 
-def test_figures_of_a_validation_count_every_play_and_the_lost_ones(cleared, tmp_path):
-    """verl names its means after how many plays of a state are left, and drops what the sampling says."""
+def test_figures_of_a_validation_count_every_episode_and_the_lost_ones(cleared, tmp_path):
+    """verl names its means after how many episodes of a state are left, and drops what the sampling says."""
     records = recorded(4)
     path = tmp_path / "held_out.jsonl"
     options = (
         f"trainer.v1.sampler.sampler_kwargs.held_out_path={path}",
-        f"actor_rollout_ref.rollout.val_kwargs.n={PLAYS}",
+        f"actor_rollout_ref.rollout.val_kwargs.n={EPISODES}",
     )
     client = RecordedClient(records, broken=("g1-2",))
     play(cleared, client, records, validate=True, max_failures=1, verl=options)
     (line,) = map(json.loads, path.read_text().splitlines())
-    left = [r.outcome.normalized_reward for r in records if (r.group_index, r.play) != (1, 2)]
+    left = [r.outcome.normalized_reward for r in records if (r.group_index, r.episode) != (1, 2)]
     figures = line["figures"]
     assert line["step"] == 1
-    assert (figures["plays"], figures["plays_lost"], figures["groups_lost"]) == (len(left), 1, 0)
+    assert (figures["episodes"], figures["episodes_lost"], figures["groups_lost"]) == (len(left), 1, 0)
     assert figures["reward"] == pytest.approx(sum(left) / len(left))
 
 
@@ -580,26 +585,26 @@ def test_a_player_who_never_spoke_is_not_counted_as_lost(cleared):
     spoke = [record for record in records if record.trajectories[1].response_ids]
     silent = len(records) - len(spoke)
     assert silent > 0 and {record.group_index for record in spoke} == {0, 1, 2}
-    online = play(cleared, RecordedClient(records), records, per_player=1)
-    assert online.metrics["selfplay/plays"] == len(records) - silent
-    assert online.metrics["selfplay/plays_lost"] == 0
+    online = play(cleared, RecordedClient(records), records, per_seat=1)
+    assert online.metrics["selfplay/episodes"] == len(records) - silent
+    assert online.metrics["selfplay/episodes_lost"] == 0
 
 
 def test_the_loop_takes_temperature_zero_for_greedy_validation(cleared):
-    records = recorded(1, plays=1, policy=POLICY.model_copy(update={"temperature": 0.0}))
+    records = recorded(1, episodes=1, policy=POLICY.model_copy(update={"temperature": 0.0}))
     client = RecordedClient(records)
     play(cleared, client, records, validate=True, verl=("actor_rollout_ref.rollout.val_kwargs.temperature=0",))
     assert {sampling["temperature"] for sampling in client.sampling} == {0.0}
 
 
-def test_rows_that_verl_adds_for_lost_plays_are_in_no_figure(cleared):
+def test_rows_that_verl_adds_for_lost_episodes_are_in_no_figure(cleared):
     from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 
     records = recorded(2)
     online = play(cleared, RecordedClient(records, broken=("g1-3",)), records, max_failures=1)
-    rewards = [record.outcome.normalized_reward for record in records if (record.group_index, record.play) != (1, 3)]
+    rewards = [record.outcome.normalized_reward for record in records if (record.group_index, record.episode) != (1, 3)]
     assert online.metrics["selfplay/reward"] == pytest.approx(np.mean(rewards))
-    filled = upsample_batch_to_divisible_size(online.batch, 4 * PLAYS, 0)
+    filled = upsample_batch_to_divisible_size(online.batch, 4 * EPISODES, 0)
     assert sum(tag.get("is_padding", False) for tag in filled.tags) == len(filled.keys) - len(online.column("uid")) == 2
     online.batch = filled
     added = [key for key in filled.keys if key.startswith("pad")]
@@ -607,15 +612,16 @@ def test_rows_that_verl_adds_for_lost_plays_are_in_no_figure(cleared):
 
 
 class TestSizes:
-    """A play has two rows, which verl's mini-batch does not know of."""
+    """An episode has two rows, which verl's mini-batch does not know of."""
 
     @pytest.mark.parametrize("device", ["cpu", "cuda"])
-    @pytest.mark.parametrize("rows_per_play", [1, 2])
-    def test_all_rows_of_a_step_are_one_update(self, device, rows_per_play, tmp_path):
-        config = online_verl_config(tmp_path, device, rows_per_play)
+    @pytest.mark.parametrize("rows_per_episode", [1, 2])
+    def test_all_rows_of_a_step_are_one_update(self, device, rows_per_episode, tmp_path):
+        config = online_verl_config(tmp_path, device, rows_per_episode)
         n = config.actor_rollout_ref.rollout.n
         assert (
-            config.data.train_batch_size * n * rows_per_play == config.actor_rollout_ref.actor.ppo_mini_batch_size * n
+            config.data.train_batch_size * n * rows_per_episode
+            == config.actor_rollout_ref.actor.ppo_mini_batch_size * n
         )
 
     @pytest.mark.parametrize(("device", "name"), [("cpu", "sglang_cpu"), ("cuda", "sglang")])

@@ -21,11 +21,11 @@ from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.base import MONITOR
 from selfplay_pipeline.games.matching.game import MatchingGame
 
-STEPS, STATES, PLAYS, HELD_OUT = 4, 2, 4, 20
+STEPS, STATES, EPISODES, HELD_OUT = 4, 2, 4, 20
 CONFIG = f"""\
 model: {TINY}
 game: {{size: 3, max_score: 9, scale_min: 1, scale_max: 1, max_length: 20, max_errors: 1, prompts: compact}}
-generate: {{plays_per_state: {PLAYS}, temperature: 0.8, max_new_tokens: 64}}
+generate: {{episodes_per_state: {EPISODES}, temperature: 0.8, max_new_tokens: 64}}
 train: {{learning_rate: 3.0e-4, kl_coef: 0.05, save_every: 1}}
 online: {{steps: {STEPS}, states_per_step: {STATES}, held_out_states: {HELD_OUT}, tokens_per_pass: 4096}}
 """
@@ -117,10 +117,10 @@ def test_no_temporary_file_is_left_by_online_training(run):
 def test_a_line_a_step_without_gap_or_repetition(run):
     assert [line["step"] for line in run.lines] == list(range(STEPS + 1))
     for line in run.lines[1:]:
-        assert line["selfplay/plays"] == STATES * PLAYS
-        assert line["selfplay/plays_lost"] == 0
+        assert line["selfplay/episodes"] == STATES * EPISODES
+        assert line["selfplay/episodes_lost"] == 0
         with_signal = STATES - line["selfplay/groups_without_signal"]
-        assert line["selfplay/rows"] <= 2 * PLAYS * (with_signal or STATES)
+        assert line["selfplay/rows"] <= 2 * EPISODES * (with_signal or STATES)
         assert 0 <= line["selfplay/reward"] <= 1
         assert {"actor/pg_loss", "actor/grad_norm", "actor/kl_loss", "timing_s/step"} <= line.keys()
 
@@ -164,17 +164,17 @@ def test_a_step_is_one_update_and_the_checkpoint_a_trained_model(run):
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_validation_gives_the_figures_of_selfplay_evaluate(run, when, sglang_server: Server, tmp_path):
     config = load_config(
-        str(run.folder.parent / "config.yaml"), {"engine.server_url": [sglang_server.url], "evaluate.plays": 1}
+        str(run.folder.parent / "config.yaml"), {"engine.server_url": [sglang_server.url], "evaluate.episodes": 1}
     )
     states = held_out_states(MatchingGame(config.game), HELD_OUT, space=MONITOR)
     player = str(TINY.resolve() if when == "before" else run.folder / "checkpoint")
-    job = EvaluationJob(player=player, states=states, output=tmp_path, plays=1)
+    job = EvaluationJob(player=player, states=states, output=tmp_path, episodes=1)
     evaluation = asyncio.run(run_evaluate(config, job))
     line = run.lines[0 if when == "before" else -1]
     figures = evaluation.modes["greedy"].figures
-    counts = {"plays", "plays_lost", "groups", "groups_lost", "groups_without_signal"}
+    counts = {"episodes", "episodes_lost", "groups", "groups_lost", "groups_without_signal"}
     assert {name.removeprefix("held_out/") for name in line if name.startswith("held_out/")} == figures.keys() | counts
-    assert (line["held_out/plays"], line["held_out/plays_lost"]) == (HELD_OUT, 0)
+    assert (line["held_out/episodes"], line["held_out/episodes_lost"]) == (HELD_OUT, 0)
     for name, interval in figures.items():
         expected = pytest.approx(interval.value, abs=1e-6) if interval.value is not None else None
         assert line[f"held_out/{name}"] == expected, name

@@ -13,8 +13,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from selfplay_pipeline.generate.records import read_games
-from selfplay_pipeline.report.reading import read_play, read_state
+from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.report.reading import read_episode, read_state
 from selfplay_pipeline.report.run import scan_all, write_page
 from selfplay_pipeline.report.sources import discover
 
@@ -31,17 +31,17 @@ WIDTHS = {"desktop": 1400, "phone": 390}
 
 @pytest.fixture(scope="module")
 def games(run, tmp_path_factory) -> Path:
-    """The run, with one more play of a state, in which a player tries to break the page."""
+    """The run, with one more episode of a state, in which a player tries to break the page."""
     copy = tmp_path_factory.mktemp("reported") / "run"
     shutil.copytree(run.path, copy, ignore=shutil.ignore_patterns("trainer_state"))
     path = copy / "iter_2" / "selfplay_games.jsonl"
-    play = json.loads(path.read_text().splitlines()[0])
-    hostile = {"game_id": HOSTILE_ID, "play": 99, "players": ["policy", "<script>window.hacked=3</script>"]}
-    hostile["trajectories"] = play["trajectories"][:1]
-    said = [play["turns"][0] | {"text": HOSTILE}, *play["turns"][1:]]
-    further = [play | {"game_id": f"more-{n}", "group_index": 10_000 + n} for n in range(MORE)]
+    episode = json.loads(path.read_text().splitlines()[0])
+    hostile = {"episode_id": HOSTILE_ID, "episode": 99, "players": ["policy", "<script>window.hacked=3</script>"]}
+    hostile["trajectories"] = episode["trajectories"][:1]
+    said = [episode["turns"][0] | {"text": HOSTILE}, *episode["turns"][1:]]
+    further = [episode | {"episode_id": f"more-{n}", "group_index": 10_000 + n} for n in range(MORE)]
     with path.open("a") as file:
-        for line in (play | hostile | {"turns": said}, *further):
+        for line in (episode | hostile | {"turns": said}, *further):
             file.write(json.dumps(line) + "\n")
         file.write('{"torn": ')
     return copy
@@ -83,9 +83,9 @@ class Open:
     def count(self) -> str:
         return self.page.locator("#count").inner_text()
 
-    def show(self, number: int, game_id: str) -> None:
-        self.page.evaluate(f"location.hash = '#play-{number}'")
-        expect(self.page.locator("#game h3")).to_have_text(game_id)
+    def show(self, number: int, episode_id: str) -> None:
+        self.page.evaluate(f"location.hash = '#episode-{number}'")
+        expect(self.page.locator("#game h3")).to_have_text(episode_id)
 
     def filter(self, **values: str) -> None:
         for name, value in values.items():
@@ -127,12 +127,12 @@ def opened(open_page) -> Open:
     return open_page()
 
 
-def plays_of(games: Path):
-    """All plays in the page's order."""
+def episodes_of(games: Path):
+    """All episodes in the page's order."""
     return [
         record
         for file in discover(games).files
-        for record in sorted(_whole(file.path), key=lambda record: (record.group_index, record.play))
+        for record in sorted(_whole(file.path), key=lambda record: (record.group_index, record.episode))
     ]
 
 
@@ -140,7 +140,7 @@ def _whole(path: Path):
     text = path.read_text()
     whole = path.with_suffix(".whole")
     whole.write_text(text[: text.rindex("\n") + 1])
-    return list(read_games(whole))
+    return list(read_episodes(whole))
 
 
 def test_every_chart_is_there_in_both_themes(open_page, theme):
@@ -177,51 +177,53 @@ def test_the_page_asks_for_nothing_and_complains_of_nothing(opened, report):
 
 
 def test_filters_find_what_they_say(opened, games):
-    plays = plays_of(games)
-    assert opened.count == f"{len(plays)} of {len(plays)} games"
+    episodes = episodes_of(games)
+    assert opened.count == f"{len(episodes)} of {len(episodes)} games"
     expected = {
-        ("status", "agreed"): [play for play in plays if play.outcome.status == "agreed"],
-        ("low", "0.9"): [play for play in plays if play.outcome.normalized_reward >= 0.8995],
-        ("high", "0.5"): [play for play in plays if play.outcome.normalized_reward <= 0.5005],
+        ("status", "agreed"): [episode for episode in episodes if episode.outcome.status == "agreed"],
+        ("low", "0.9"): [episode for episode in episodes if episode.outcome.normalized_reward >= 0.8995],
+        ("high", "0.5"): [episode for episode in episodes if episode.outcome.normalized_reward <= 0.5005],
         ("text", "ACCEPT daniel"): [
-            play for play in plays if all(word in _words(play) for word in ("accept", "daniel"))
+            episode for episode in episodes if all(word in _words(episode) for word in ("accept", "daniel"))
         ],
     }
     for (name, value), found in expected.items():
         opened.filter(**{name: value})
-        expect(opened.page.locator("#count")).to_have_text(f"{len(found)} of {len(plays)} games")
+        expect(opened.page.locator("#count")).to_have_text(f"{len(found)} of {len(episodes)} games")
         opened.page.get_by_role("button", name="Clear").click()
-        expect(opened.page.locator("#count")).to_have_text(f"{len(plays)} of {len(plays)} games")
+        expect(opened.page.locator("#count")).to_have_text(f"{len(episodes)} of {len(episodes)} games")
     opened.filter(iteration="1", kind="training games")
-    expect(opened.page.locator("#count")).to_have_text(f"24 of {len(plays)} games")
+    expect(opened.page.locator("#count")).to_have_text(f"24 of {len(episodes)} games")
     opened.page.get_by_label("with illegal actions").check()
-    illegal = [play for play in _whole(games / "iter_1" / "selfplay_games.jsonl") if play.outcome.num_illegal]
-    expect(opened.page.locator("#count")).to_have_text(f"{len(illegal)} of {len(plays)} games")
+    illegal = [episode for episode in _whole(games / "iter_1" / "selfplay_games.jsonl") if episode.outcome.num_illegal]
+    expect(opened.page.locator("#count")).to_have_text(f"{len(illegal)} of {len(episodes)} games")
 
 
-def _words(play) -> str:
-    return "\n".join([play.game_id, play.outcome.status, *play.players, *(turn.text for turn in play.turns)]).lower()
+def _words(episode) -> str:
+    return "\n".join(
+        [episode.episode_id, episode.outcome.status, *episode.players, *(turn.text for turn in episode.turns)]
+    ).lower()
 
 
 def test_games_open_by_click_and_the_way_back_works(opened, games):
-    plays = plays_of(games)
-    assert opened.title == plays[0].game_id
+    episodes = episodes_of(games)
+    assert opened.title == episodes[0].episode_id
     opened.page.locator("#list a").nth(3).click()
-    expect(opened.page.locator("#game h3")).to_have_text(plays[3].game_id)
-    assert opened.page.url.endswith("#play-3")
+    expect(opened.page.locator("#game h3")).to_have_text(episodes[3].episode_id)
+    assert opened.page.url.endswith("#episode-3")
     opened.page.locator("#list a").nth(5).click()
     opened.page.go_back()
-    expect(opened.page.locator("#game h3")).to_have_text(plays[3].game_id)
+    expect(opened.page.locator("#game h3")).to_have_text(episodes[3].episode_id)
 
 
 def test_games_open_by_keyboard_within_the_filter(opened, games):
-    training = [play for play in plays_of(games) if play.policy.iteration == 1]
-    rewards = sorted(play.outcome.normalized_reward for play in training)
+    training = [episode for episode in episodes_of(games) if episode.policy.iteration == 1]
+    rewards = sorted(episode.outcome.normalized_reward for episode in training)
     opened.filter(iteration="1", kind="training games")
     opened.page.locator("#games-title").click()
     for keys, expected in (("j", 0), ("j", 1), ("j", 2), ("k", 1), ("ArrowRight", 2), ("ArrowLeft", 1)):
         opened.page.keyboard.press(keys)
-        expect(opened.page.locator("#game h3")).to_have_text(training[expected].game_id)
+        expect(opened.page.locator("#game h3")).to_have_text(training[expected].episode_id)
     for key, reward in (("b", rewards[-1]), ("w", rewards[0]), ("m", rewards[len(rewards) // 2])):
         opened.page.keyboard.press(key)
         expect(opened.page.locator("#game .chips").first).to_contain_text(f"reward {reward:.3f}")
@@ -239,11 +241,11 @@ def test_every_control_is_reached_with_tab_and_a_game_opens_with_enter(opened, g
         opened.page.keyboard.press("Tab")
     controls = ["status", "iteration", "kind", "low", "high", "illegal", "text", "order", "Clear", "Skip the list"]
     assert names[:10] == controls
-    assert plays_of(games)[0].game_id in names[10]
+    assert episodes_of(games)[0].episode_id in names[10]
     opened.page.locator("#list a").first.focus()
     for key in ("ArrowDown", "ArrowDown", "Enter"):
         opened.page.keyboard.press(key)
-    expect(opened.page.locator("#game h3")).to_have_text(plays_of(games)[2].game_id)
+    expect(opened.page.locator("#game h3")).to_have_text(episodes_of(games)[2].episode_id)
 
 
 def test_keys_can_be_switched_off(opened):
@@ -255,20 +257,20 @@ def test_keys_can_be_switched_off(opened):
 
 
 def test_the_list_follows_to_games_that_it_did_not_show_at_first(opened, games):
-    plays = plays_of(games)
-    number = next(n for n, play in enumerate(plays) if play.game_id == f"more-{MORE - 1}")
+    episodes = episodes_of(games)
+    number = next(n for n, episode in enumerate(episodes) if episode.episode_id == f"more-{MORE - 1}")
     assert opened.page.locator("#list a").count() == 200 <= number
-    opened.show(number, plays[number].game_id)
+    opened.show(number, episodes[number].episode_id)
     expect(opened.page.locator("#list a[aria-current=true]")).to_contain_text(f"more-{MORE - 1}")
     expect(opened.page.locator("#list a[aria-current=true]")).to_be_in_viewport()
 
 
 def test_a_game_shows_what_its_record_holds(opened, games):
-    plays = plays_of(games)
-    number = next(n for n, play in enumerate(plays) if play.outcome.proposal and play.policy.iteration == 2)
-    record = plays[number]
-    state, play = read_state(record), read_play(record)
-    opened.show(number, record.game_id)
+    episodes = episodes_of(games)
+    number = next(n for n, episode in enumerate(episodes) if episode.outcome.proposal and episode.policy.iteration == 2)
+    record = episodes[number]
+    state, episode = read_state(record), read_episode(record)
+    opened.show(number, record.episode_id)
     turns = opened.page.locator(".dialogue li")
     assert [turn.locator(".text").text_content() for turn in turns.all()] == [turn.text for turn in record.turns]
     first, second, together, gained = opened.page.locator(".drawn table").all()
@@ -286,30 +288,36 @@ def test_a_game_shows_what_its_record_holds(opened, games):
     for table in (first, second, together):
         assert table.locator("td.first-mark").count() == table.locator("td.second-mark").count() == len(view.columns)
     differences = [cell.inner_text() for cell in gained.locator("tbody tr td:last-child").all()]
-    assert differences == [row[-1] for row in play.drawing.results[0].cells]
+    assert differences == [row[-1] for row in episode.drawing.results[0].cells]
     assert differences[-1].replace("=", "0") == f"{record.outcome.score - record.outcome.best:+.0f}".replace("+0", "0")
 
 
 def test_all_plays_of_a_state_can_be_compared(opened, games):
-    plays = plays_of(games)
-    number = next(n for n, play in enumerate(plays) if play.policy.iteration == 1)
-    opened.show(number, plays[number].game_id)
-    mates = [play for play in plays if play.policy.iteration == 1 and play.group_index == plays[number].group_index]
-    table = opened.page.get_by_role("region", name="Plays of this state")
-    assert [row.locator("td").first.inner_text() for row in table.locator("tbody tr").all()] == [
-        f"{play.outcome.normalized_reward:.3f}" for play in mates
+    episodes = episodes_of(games)
+    number = next(n for n, episode in enumerate(episodes) if episode.policy.iteration == 1)
+    opened.show(number, episodes[number].episode_id)
+    mates = [
+        episode
+        for episode in episodes
+        if episode.policy.iteration == 1 and episode.group_index == episodes[number].group_index
     ]
-    table.get_by_role("link", name="play 2").click()
-    expect(opened.page.locator("#game h3")).to_have_text(mates[2].game_id)
+    table = opened.page.get_by_role("region", name="Episodes of this state")
+    assert [row.locator("td").first.inner_text() for row in table.locator("tbody tr").all()] == [
+        f"{episode.outcome.normalized_reward:.3f}" for episode in mates
+    ]
+    table.get_by_role("link", name="episode 2").click()
+    expect(opened.page.locator("#game h3")).to_have_text(mates[2].episode_id)
     opened.page.keyboard.press("n")
-    expect(opened.page.locator("#game h3")).to_have_text(mates[3].game_id)
+    expect(opened.page.locator("#game h3")).to_have_text(mates[3].episode_id)
 
 
 def test_trained_tokens_are_highlighted_and_tell_their_log_probs(opened, games):
-    plays = plays_of(games)
-    number = next(n for n, play in enumerate(plays) if play.policy.iteration == 1)
-    opened.show(number, plays[number].game_id)
-    for details, trajectory in zip(opened.page.locator("#game details").all(), plays[number].trajectories, strict=True):
+    episodes = episodes_of(games)
+    number = next(n for n, episode in enumerate(episodes) if episode.policy.iteration == 1)
+    opened.show(number, episodes[number].episode_id)
+    for details, trajectory in zip(
+        opened.page.locator("#game details").all(), episodes[number].trajectories, strict=True
+    ):
         details.locator("summary").click()
         own = details.locator(".own")
         stored = [p for p, mine in zip(trajectory.response_logprobs, trajectory.response_mask, strict=True) if mine]
@@ -357,7 +365,7 @@ def bargains(tmp_path_factory) -> Path:
     """Games of scripted players whose seats have rewards of their own, and where no table hides anything."""
     folder = tmp_path_factory.mktemp("bargains")
     (folder / "own.yaml").write_text("base: tiny_bargaining\ngame: {name: bargaining, reward: selfish}")
-    options = ["--config", folder / "own.yaml", "--num-games", 16, "--plays-per-state", 4]
+    options = ["--config", folder / "own.yaml", "--num-episodes", 16, "--episodes-per-state", 4]
     seats = ["--player", "random", "--player", "sharing", "--output", folder / "games.jsonl"]
     # A process of its own, since Playwright's event loop runs in this one.
     subprocess.run([sys.executable, "-m", "selfplay_pipeline", "generate", *map(str, options + seats)], check=True)
@@ -369,13 +377,13 @@ def test_a_page_of_another_game_shows_its_tables_figures_and_dialogue(open_page,
     source = discover(bargains)
     path = write_page(source, scan_all(source, lambda *_: None), bargains.parent / f"{width}.html")
     opened = open_page(width, path=path)
-    records = plays_of(bargains)
-    number = next(n for n, play in enumerate(records) if play.outcome.rewards and len(play.turns) > 2)
-    record, play = records[number], read_play(records[number])
-    opened.show(number, record.game_id)
+    records = episodes_of(bargains)
+    number = next(n for n, episode in enumerate(records) if episode.outcome.rewards and len(episode.turns) > 2)
+    record, episode = records[number], read_episode(records[number])
+    opened.show(number, record.episode_id)
     said = opened.page.locator(".dialogue .text").all()
     assert [text.text_content() for text in said] == [turn.text for turn in record.turns]
-    tables = [*read_state(record).drawing.views, *read_state(record).drawing.whole, *play.drawing.results]
+    tables = [*read_state(record).drawing.views, *read_state(record).drawing.whole, *episode.drawing.results]
     shown = opened.page.locator(".drawn table").all()
     assert len(shown) == len(tables) == 4
     for table, drawn in zip(shown, tables, strict=True):

@@ -12,7 +12,7 @@ from selfplay_pipeline.evaluate.crossplay import run_crossplay
 from selfplay_pipeline.evaluate.run import Evaluation, EvaluationJob, run_evaluate
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.records import read_games
+from selfplay_pipeline.generate.records import read_episodes
 
 TINY = "data/tiny_model"
 
@@ -33,7 +33,7 @@ def copy_of_the_model(folder: Path) -> Path:
 
 
 def test_a_checkpoint_plays_itself_sampled_and_greedily(sglang_server, tmp_path):
-    evaluation = evaluate(sglang_server, tmp_path, "--num-states", "300", "--plays", "1")
+    evaluation = evaluate(sglang_server, tmp_path, "--num-states", "300", "--episodes", "1")
     sampled, greedy = evaluation.modes["sampled"].figures, evaluation.modes["greedy"].figures
     assert sampled["agreed"].value > 0.95
     assert 0.75 < sampled["reward"].value < greedy["reward"].value < 0.95
@@ -45,17 +45,17 @@ def test_a_checkpoint_plays_itself_sampled_and_greedily(sglang_server, tmp_path)
 def test_greedy_play_repeats_exactly(sglang_server, tmp_path):
     texts = []
     for name in ("first", "second"):
-        evaluate(sglang_server, tmp_path / name, "--num-states", "30", "--plays", "1", "--max-concurrency", "1")
-        games = sorted(read_games(tmp_path / name / "greedy.jsonl"), key=lambda game: game.group_index)
+        evaluate(sglang_server, tmp_path / name, "--num-states", "30", "--episodes", "1", "--max-concurrency", "1")
+        games = sorted(read_episodes(tmp_path / name / "greedy.jsonl"), key=lambda game: game.group_index)
         texts.append([[turn.text for turn in game.turns] for game in games])
     assert texts[0] == texts[1]
 
 
 def test_a_scripted_partner_sits_on_both_sides_and_mute_costs_reward(sglang_server, tmp_path):
-    options = ("--opponent", "sharing", "--num-states", "60", "--plays", "1")
+    options = ("--partner", "sharing", "--num-states", "60", "--episodes", "1")
     loud = evaluate(sglang_server, tmp_path / "loud", *options)
     for mode in ("sampled", "greedy"):
-        games = list(read_games(tmp_path / "loud" / f"{mode}.jsonl"))
+        games = list(read_episodes(tmp_path / "loud" / f"{mode}.jsonl"))
         assert {tuple(game.players) for game in games} == {("policy", "sharing"), ("sharing", "policy")}
         assert all(len(game.trajectories) == 1 for game in games)
     assert loud.modes["greedy"].figures["reward"].value > 0.85
@@ -72,7 +72,7 @@ def test_two_checkpoints_play_each_other_on_two_servers(tmp_path):
         [cell["value"] for cell in row] for row in json.loads((output / "crossplay.json").read_text())["rewards"]
     ]
     assert max(map(max, rewards)) - min(map(min, rewards)) < 0.02, "one policy in four pairings"
-    assert {tuple(game.players) for game in read_games(output / "0-1.jsonl")} == {("policy", str(copy))}
+    assert {tuple(game.players) for game in read_episodes(output / "0-1.jsonl")} == {("policy", str(copy))}
 
 
 def test_one_server_is_enough_where_one_checkpoint_plays_in_either_seat(sglang_server, tmp_path):
@@ -82,9 +82,11 @@ def test_one_server_is_enough_where_one_checkpoint_plays_in_either_seat(sglang_s
     result = asyncio.run(run_crossplay(config, [TINY, "sharing"], states, 1, tmp_path / "crossplay"))
     assert result.rewards[1][1].value == 1
     assert all(result.rewards[row][column].value > 0.75 for row, column in ((0, 0), (0, 1), (1, 0)))
-    job = EvaluationJob("sharing", states, tmp_path / "sharing", opponent=TINY, plays=1)
+    job = EvaluationJob("sharing", states, tmp_path / "sharing", partner=TINY, episodes=1)
     evaluation = asyncio.run(run_evaluate(config, job))
-    assert {game.policy.temperature for game in read_games(job.file("scripted"))} == {evaluation.temperature} == {0.8}
+    assert (
+        {game.policy.temperature for game in read_episodes(job.file("scripted"))} == {evaluation.temperature} == {0.8}
+    )
 
 
 def test_games_with_a_partner_become_one_row_each(sglang_server, tmp_path):
@@ -93,7 +95,7 @@ def test_games_with_a_partner_become_one_row_each(sglang_server, tmp_path):
         "generate",
         "--player1",
         "sharing",
-        "--num-games",
+        "--num-episodes",
         "32",
         "--server-url",
         sglang_server.url,
@@ -101,7 +103,7 @@ def test_games_with_a_partner_become_one_row_each(sglang_server, tmp_path):
         str(games),
     )
     assert done.returncode == 0, done.stderr
-    assert all(len(game.trajectories) == 1 for game in read_games(games))
+    assert all(len(game.trajectories) == 1 for game in read_episodes(games))
     done = selfplay("convert", str(games), "--val-fraction", "0")
     assert "train                       32 rows of 4 groups" in done.stdout
     done = selfplay("convert", "--check", str(tmp_path / "train.parquet"))
@@ -129,5 +131,5 @@ def test_mistakes_are_one_clear_line(sglang_server, tmp_path):
     states.write_text(json.dumps(state | {"mask2": [[1]]}) + "\n")
     line = refused("evaluate", TINY, "--states", str(states), *served)
     assert "states.jsonl:1: game state: field 'mask2' has shape (1, 1), the table has (8, 8)" in line
-    assert "no scripted player or checkpoint 'nobody'" in refused("evaluate", TINY, "--opponent", "nobody", *served)
-    assert "needs a server of its own" in refused("evaluate", TINY, "--opponent", str(other), *served)
+    assert "no scripted player or checkpoint 'nobody'" in refused("evaluate", TINY, "--partner", "nobody", *served)
+    assert "needs a server of its own" in refused("evaluate", TINY, "--partner", str(other), *served)

@@ -1,6 +1,6 @@
 """One iteration of a game in which each seat has a reward of its own: played, converted and trained with the real verl.
 
-A model in this process plays it, since the tests' server has the vocabulary of another game.
+A model in this process episodes it, since the tests' server has the vocabulary of another game.
 """
 
 import json
@@ -13,7 +13,7 @@ import pytest
 from safetensors.torch import load_file
 
 from selfplay_pipeline.config import load_config
-from selfplay_pipeline.generate.records import read_games
+from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.iterate.run import run_iterate
 
 TINY = Path("data/tiny_bargaining_model")
@@ -27,8 +27,8 @@ def run(tmp_path_factory) -> Path:
         str(folder / "config.yaml"),
         {
             "engine.kind": "transformers",
-            "generate.num_games": 16,
-            "generate.plays_per_state": 4,
+            "generate.num_episodes": 16,
+            "generate.episodes_per_state": 4,
             "generate.temperature": 1.0,
             "iterate.num_iterations": 1,
             "iterate.evaluate_every": 0,
@@ -41,27 +41,27 @@ def run(tmp_path_factory) -> Path:
     return folder / "run"
 
 
-def test_the_seats_of_a_play_have_rewards_of_their_own_that_the_rows_carry(run):
-    games = {game.game_id: game for game in read_games(run / "iter_1" / "selfplay_games.jsonl")}
+def test_the_seats_of_an_episode_have_rewards_of_their_own_that_the_rows_carry(run):
+    games = {game.episode_id: game for game in read_episodes(run / "iter_1" / "selfplay_games.jsonl")}
     assert len(games) == 16
     assert any(game.outcome.rewards for game in games.values())
     for row in pq.read_table(run / "iter_1" / "train.parquet").to_pylist():
         info = row["extra_info"]
-        reward = games[info["game_id"]].outcome.reward_of(info["player_index"])
+        reward = games[info["episode_id"]].outcome.reward_of(info["seat"])
         assert row["reward_model"]["normalized_reward"] == reward
 
 
-def test_verl_compares_a_seat_with_the_same_seat_of_the_other_plays(run):
+def test_verl_compares_a_seat_with_the_same_seat_of_the_other_episodes(run):
     rewards = defaultdict(dict)
     for row in pq.read_table(run / "iter_1" / "train.parquet").to_pylist():
         info = row["extra_info"]
-        rewards[info["index"], info["player_index"]][info["play"]] = row["reward_model"]["normalized_reward"]
+        rewards[info["index"], info["seat"]][info["episode"]] = row["reward_model"]["normalized_reward"]
     dumped = [json.loads(line) for line in next(run.rglob("trained_rows.jsonl")).read_text().splitlines()]
     assert dumped
     for row in dumped:
-        plays = rewards[row["group"], row["player"]]
-        values = np.array([*plays.values()])
-        expected = (plays[row["play"]] - values.mean()) / (values.std(ddof=1) + 1e-6)
+        episodes = rewards[row["group"], row["seat"]]
+        values = np.array([*episodes.values()])
+        expected = (episodes[row["episode"]] - values.mean()) / (values.std(ddof=1) + 1e-6)
         assert row["advantages"] == pytest.approx([expected] * len(row["advantages"]), abs=1e-5)
 
 

@@ -11,15 +11,16 @@ import pytest
 from recording_proxy import RecordingProxy
 from test_kill import Driver
 
-from selfplay_pipeline.generate.records import read_games
+from selfplay_pipeline.generate.records import read_episodes
 
-GAMES, PLAYS = 480, 8
+GAMES, EPISODES = 480, 8
 CONFIG = """\
 game: {{size: 3, max_score: 9, scale_min: 1, scale_max: 1, max_length: 20, prompts: compact}}
-generate: {{num_games: {games}, plays_per_state: {plays}, temperature: 1.0, max_new_tokens: 48, max_concurrency: 4}}
+generate: {{num_episodes: {games}, episodes_per_state: {episodes}, temperature: 1.0, max_new_tokens: 48,
+max_concurrency: 4}}
 engine: {engine}
 """
-IDS = sorted(f"s0-g{group:06d}-p{play}" for group in range(GAMES // PLAYS) for play in range(PLAYS))
+IDS = sorted(f"s0-g{group:06d}-p{episode}" for group in range(GAMES // EPISODES) for episode in range(EPISODES))
 
 
 class Run:
@@ -27,14 +28,14 @@ class Run:
 
     def __init__(self, folder: Path, engine: str) -> None:
         self.folder, self.games = folder, folder / "games.jsonl"
-        (folder / "config.yaml").write_text(CONFIG.format(games=GAMES, plays=PLAYS, engine=engine))
+        (folder / "config.yaml").write_text(CONFIG.format(games=GAMES, episodes=EPISODES, engine=engine))
 
     def begin(self, *options: str) -> Driver:
         command = ("generate", "--config", str(self.folder / "config.yaml"), "--output", str(self.games), *options)
         return Driver(self.folder, *command)
 
     def ids(self) -> list[str]:
-        return sorted(record.game_id for record in read_games(self.games))
+        return sorted(record.episode_id for record in read_episodes(self.games))
 
     def said(self) -> str:
         return (self.folder / "driver.log").read_text()
@@ -87,7 +88,7 @@ def test_what_an_attached_server_lost_is_played_by_the_same_command_when_it_is_b
     kept = run.games.read_bytes()
     missing = GAMES - run.played()
     assert 0 < missing < GAMES
-    assert f"{missing} of {GAMES} plays are missing" in run.said()
+    assert f"{missing} of {GAMES} episodes are missing" in run.said()
     with RecordingProxy(sglang_server.url, proxy.port):
         assert run.begin("--server-url", proxy.url).process.wait(200) == 0, run.said()[-3000:]
     assert run.games.read_bytes().startswith(kept)

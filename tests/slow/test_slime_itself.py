@@ -94,7 +94,7 @@ def source(args, tmp_path) -> Iterator[Source]:
     from transformers import AutoTokenizer
 
     path = tmp_path / "games.jsonl"
-    write_data(path, DataJob(BOARD, num_games=12, seed=0))
+    write_data(path, DataJob(BOARD, num_states=12, seed=0))
     tokenizer = AutoTokenizer.from_pretrained(args.hf_checkpoint)
     dataset = Dataset(str(path), tokenizer, None, None, prompt_key="prompt", apply_chat_template=True)
     init_http_client(args)

@@ -90,13 +90,13 @@ def replayed(sample: Any) -> Any:
     game, state = game_of(sample.metadata)
     session = game.start(state)
     for turn in sample.metadata["dialogue"]["turns"]:
-        assert session.player == turn["player"]
+        assert session.seat == turn["player"]
         assert session.step(turn["text"]).action == turn["action"]
     return session
 
 
 @pytest.mark.parametrize("partner", ["shy", "sharing"])
-def test_a_finished_game_is_exact_in_every_token(router, kind, partner):
+def test_a_finished_episode_is_exact_in_every_token(router, kind, partner):
     args = with_router(router, selfplay={"partner": partner, "max_new_tokens": 64})
     samples = [sample_of(kind, BOARD, number) for number in range(8)]
     prompts = [chat().first_prompt([ChatMessage(**message) for message in sample.prompt]) for sample in samples]

@@ -26,7 +26,7 @@ from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import Progress, TrainResult, run_train
 
 TEMPERATURE = 0.7
-PLAYS = 2
+EPISODES = 2
 GROUPS = 13
 VOCABULARY = 64
 
@@ -90,9 +90,9 @@ def write_games(
     rng = np.random.default_rng(seed)
     rows = []
     for group in range(groups):
-        for play in range(PLAYS):
-            reward = 0.5 if group in alike else round(0.1 + 0.8 * play + 0.01 * group % 0.1, 3)
-            for player in seats:
+        for episode in range(EPISODES):
+            reward = 0.5 if group in alike else round(0.1 + 0.8 * episode + 0.01 * group % 0.1, 3)
+            for seat in seats:
                 prompt = rng.integers(2, VOCABULARY, rng.integers(5, 30)).tolist()
                 mask = [1] * 4 + [0] * int(rng.integers(1, 9)) + [1] * int(rng.integers(1, 12))
                 response = rng.integers(2, VOCABULARY, len(mask)).tolist()
@@ -107,8 +107,9 @@ def write_games(
                             "style": "rule", "ground_truth": "", "normalized_reward": reward, "game_state": "{}",
                         },
                         "extra_info": {
-                            "index": group, "game_id": f"t-g{group:06d}-p{play}", "player_index": player, "play": play,
-                            "status": "agreed", "plays_per_state": PLAYS, "num_turns": 4,
+                            "index": group, "episode_id": f"t-g{group:06d}-p{episode}", "seat": seat,
+                            "episode": episode,
+                            "status": "agreed", "episodes_per_state": EPISODES, "num_turns": 4,
                         },
                         "prompt_ids": prompt,
                         "response_ids": response,
@@ -118,7 +119,7 @@ def write_games(
                     }
                 )  # fmt: skip
     table = pa.Table.from_pylist(rows, SCHEMA)
-    metadata = {"schema_version": 1, "temperature": TEMPERATURE, "plays_per_state": PLAYS}
+    metadata = {"schema_version": 1, "temperature": TEMPERATURE, "episodes_per_state": EPISODES}
     pq.write_table(table.replace_schema_metadata({b"selfplay": json.dumps(metadata).encode()}), path)
 
 
@@ -209,7 +210,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory, model: Path, data: Path) -> 
 def test_every_group_with_a_signal_is_trained_on_once_an_epoch(plain: Run) -> None:
     run = plain
     assert (run.result.steps, run.result.planned_steps) == (4, 4)
-    assert (run.result.groups, run.result.groups_without_signal, run.result.rows) == (13, 1, 13 * 2 * PLAYS)
+    assert (run.result.groups, run.result.groups_without_signal, run.result.rows) == (13, 1, 13 * 2 * EPISODES)
     assert [len(line["groups"]) for line in run.lines()] == [7, 6, 7, 6]
     seen = Counter(index for line in run.lines() for _, index in line["groups"])
     assert seen == {group: 2 for group in range(GROUPS + 1) if group != 5}
@@ -224,14 +225,14 @@ def test_progress_is_reported_step_by_step(plain: Run) -> None:
 def test_verl_recomputes_the_log_probs_that_were_stored(plain: Run) -> None:
     run = plain
     stored = {
-        (row["extra_info"]["index"], row["extra_info"]["play"], row["extra_info"]["player_index"]): row
+        (row["extra_info"]["index"], row["extra_info"]["episode"], row["extra_info"]["seat"]): row
         for row in pq.read_table(run.config.data).to_pylist()
     }
     first = [row for row in run.dumped() if row["step"] == 1]
-    assert len(first) == 7 * 2 * PLAYS
+    assert len(first) == 7 * 2 * EPISODES
     gaps = []
     for row in first:
-        source = stored[row["group"], row["play"], row["player"]]
+        source = stored[row["group"], row["episode"], row["seat"]]
         own = np.array(source["response_mask"], dtype=bool)
         gaps.append(np.array(row["old_log_probs"]) - np.array(source["response_logprobs"])[own])
     assert np.abs(np.concatenate(gaps)).max() < 1e-4
@@ -240,16 +241,18 @@ def test_verl_recomputes_the_log_probs_that_were_stored(plain: Run) -> None:
     assert line["rollout_corr/rollout_is_mean"] == pytest.approx(1, abs=1e-4)
 
 
-def test_advantages_have_zero_mean_in_a_group_and_are_the_same_for_both_seats_of_a_play(plain: Run) -> None:
+def test_advantages_have_zero_mean_in_a_group_and_are_the_same_for_both_seats_of_an_episode(plain: Run) -> None:
     groups: dict[tuple[int, int], dict[int, set[float]]] = {}
     for row in plain.dumped():
-        of_play = groups.setdefault((row["step"], row["group"]), {}).setdefault(row["play"], set())
-        of_play.update(round(value, 5) for value in row["advantages"])
+        of_episode = groups.setdefault((row["step"], row["group"]), {}).setdefault(row["episode"], set())
+        of_episode.update(round(value, 5) for value in row["advantages"])
     assert len(groups) == 2 * GROUPS
-    for plays in groups.values():
-        assert sorted(plays) == list(range(PLAYS))
-        assert all(len(values) == 1 for values in plays.values()), "one advantage for both seats and all their tokens"
-        values = [next(iter(play)) for play in plays.values()]
+    for episodes in groups.values():
+        assert sorted(episodes) == list(range(EPISODES))
+        assert all(len(values) == 1 for values in episodes.values()), (
+            "one advantage for both seats and all their tokens"
+        )
+        values = [next(iter(episode)) for episode in episodes.values()]
         assert sum(values) == pytest.approx(0, abs=1e-4)
         assert max(values) > 0.5
 
@@ -280,10 +283,10 @@ def grpo_loss(
 
     loss, tokens = torch.zeros(()), 0
     for rows in groups:
-        rewards = {row["extra_info"]["play"]: row["reward_model"]["normalized_reward"] for row in rows}
+        rewards = {row["extra_info"]["episode"]: row["reward_model"]["normalized_reward"] for row in rows}
         spread = torch.tensor(list(rewards.values()))
         for row in rows:
-            advantage = sign * (rewards[row["extra_info"]["play"]] - spread.mean()) / (spread.std() + 1e-6)
+            advantage = sign * (rewards[row["extra_info"]["episode"]] - spread.mean()) / (spread.std() + 1e-6)
             ids = torch.tensor([row["prompt_ids"] + row["response_ids"]])
             own = torch.tensor(row["response_mask"], dtype=torch.bool).roll(shift)
             logits = network(ids).logits[0, len(row["prompt_ids"]) - 1 : -1] / TEMPERATURE
@@ -348,14 +351,15 @@ def test_verl_does_what_a_hand_written_loop_does(plain: Run) -> None:
 def test_games_in_which_a_partner_held_a_seat_are_trained_on_row_by_row(tmp_path: Path, model: Path) -> None:
     write_games(tmp_path / "train.parquet", model, seats=(1,))
     config = TrainConfig(
-        model=str(model), data=tmp_path / "train.parquet", output=tmp_path / "out", train_batch_size=GROUPS * 2 * PLAYS,
+        model=str(model), data=tmp_path / "train.parquet", output=tmp_path / "out",
+        train_batch_size=GROUPS * 2 * EPISODES,
         learning_rate=1e-3, dump_rows=True, device="cpu",
     )  # fmt: skip
     run = Run(config, run_train(config), [], set())
     network, optimizer = trainable(config.model, 1e-3)
     loss = grpo_loss(network, [*rows_by_group(config.data).values()])
     (line,) = run.lines()
-    assert len(run.dumped()) == run.result.rows == GROUPS * PLAYS
+    assert len(run.dumped()) == run.result.rows == GROUPS * EPISODES
     assert float(loss.detach()) == pytest.approx(line["actor/pg_loss"], abs=1e-4)
     assert optimise(network, optimizer, loss) == pytest.approx(line["actor/grad_norm"], rel=1e-2)
 
@@ -367,7 +371,7 @@ def one_step(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Run:
     write_games(folder / "train.parquet", model, stale=0.4)
     build_model(folder / "reference", spread=0.41)
     config = TrainConfig(
-        model=str(model), data=folder / "train.parquet", output=folder / "out", train_batch_size=GROUPS * 2 * PLAYS,
+        model=str(model), data=folder / "train.parquet", output=folder / "out", train_batch_size=GROUPS * 2 * EPISODES,
         learning_rate=1e-3, kl_coef=0.05, reference_model=str(folder / "reference"), device="cpu",
     )  # fmt: skip
     return Run(config, run_train(config), [], set())
@@ -408,7 +412,8 @@ def test_with_the_games_log_probs_a_token_beyond_the_clip_range_has_no_gradient(
 ) -> None:
     write_games(tmp_path / "train.parquet", model, stale=0.4)
     config = TrainConfig(
-        model=str(model), data=tmp_path / "train.parquet", output=tmp_path / "out", train_batch_size=GROUPS * 2 * PLAYS,
+        model=str(model), data=tmp_path / "train.parquet", output=tmp_path / "out",
+        train_batch_size=GROUPS * 2 * EPISODES,
         learning_rate=1e-3, old_log_probs="games", clip_low=0.1, clip_high=0.3, device="cpu",
     )  # fmt: skip
     run = Run(config, run_train(config), [], set())
@@ -517,8 +522,8 @@ run_train(TrainConfig.model_validate_json({config.model_dump_json()!r}))
     run = Run(config, result, resumed, running)
     seen = Counter(index for line in run.lines() for _, index in line["groups"])
     assert seen == {group: 6 for group in range(GROUPS + 1) if group != 5}
-    rows = Counter((row["step"], row["group"], row["play"], row["player"]) for row in run.dumped())
-    assert set(rows.values()) == {1} and len(rows) == 6 * GROUPS * 2 * PLAYS
+    rows = Counter((row["step"], row["group"], row["episode"], row["seat"]) for row in run.dumped())
+    assert set(rows.values()) == {1} and len(rows) == 6 * GROUPS * 2 * EPISODES
 
     assert max(line["actor/pg_clipfrac"] for line in run.lines()) > 0, "with two updates a batch the clip acts"
     first = run.lines()[0]

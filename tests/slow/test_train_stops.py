@@ -19,7 +19,7 @@ from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import TrainError, run_train
 
 SPOILT_ROW = 6 * 4 + 3
-"""Of group 6, play 1, player 1: two plays of two seats come before it in its group."""
+"""Of group 6, episode 1, seat 1: two episodes of two seats come before it in its group."""
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_an_update_that_breaks_the_weights_stops_before_the_next_one_is_logged(g
     config = training(games, tmp_path / "out", overrides=["actor_rollout_ref.actor.optim.lr=1e30"])
     text = reason(config)
     assert re.search(
-        r"step 2: the trainer's log-probs of \S+train\.parquet, row \d+ \(t-g\d+-p\d, player \d\): nan is not finite "
+        r"step 2: the trainer's log-probs of \S+train\.parquet, row \d+ \(t-g\d+-p\d, seat \d\): nan is not finite "
         r"\(32 of 32 rows of the step are like this\); the save of step 1 is kept",
         text,
     )
@@ -80,7 +80,7 @@ def test_a_log_prob_that_is_not_a_number_is_named_with_its_row(
     replay = "++actor_rollout_ref.rollout.agent.agent_loop_manager_class=spoilt_replay.SpoiltReplay"
     config = training(games, tmp_path / "out", overrides=[replay])
     assert (
-        f"step 1: the engine's log-probs of {config.data}, row {SPOILT_ROW} (t-g000006-p1, player 1): nan is not "
+        f"step 1: the engine's log-probs of {config.data}, row {SPOILT_ROW} (t-g000006-p1, seat 1): nan is not "
         "finite (1 of 32 rows of the step are like this); nothing was saved"
     ) in reason(config)
     assert logged(config) == [] and whole_saves(config) == []

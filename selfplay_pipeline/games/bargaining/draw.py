@@ -7,7 +7,7 @@ from typing import Any
 
 from selfplay_pipeline.games.bargaining.rules import ITEMS, BargainingState, Split, check_split, rest, shares
 from selfplay_pipeline.games.bargaining.text import format_items
-from selfplay_pipeline.games.drawing import BAD, PlayDrawing, StateDrawing, Table
+from selfplay_pipeline.games.drawing import BAD, EpisodeDrawing, StateDrawing, Table
 
 SEATS = ("player 0", "player 1")
 
@@ -20,15 +20,15 @@ def draw_state(state: BargainingState) -> StateDrawing:
     )
 
 
-def draw_play(state: BargainingState, turns: Sequence[Any], decision: Any) -> PlayDrawing:
+def draw_episode(state: BargainingState, turns: Sequence[Any], decision: Any) -> EpisodeDrawing:
     """The split that was agreed or proposed last, beside the best: of several one that is nearest to it."""
     proposals = [turn.proposal for turn in turns if turn.proposal]
     final = decision or (proposals[-1] if proposals else None)
     if not final:
-        return PlayDrawing(about_whole="Both players' values (nothing was proposed)")
+        return EpisodeDrawing(about_whole="Both players' values (nothing was proposed)")
     split = check_split(final, state.counts)
     worth = state.worth(split)
-    return PlayDrawing(
+    return EpisodeDrawing(
         decision="; ".join(f"{SEATS[seat]}: {format_items(split[seat])} (worth {worth[seat]})" for seat in (0, 1)),
         about_whole="Both players' values, and what each gets",
         results=[_result(state, split, nearest_best(state, split), agreed=decision is not None)],

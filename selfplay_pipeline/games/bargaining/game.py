@@ -14,8 +14,8 @@ from selfplay_pipeline.games.bargaining.scripted import SCRIPTED, PlayerView, pl
 from selfplay_pipeline.games.bargaining.session import BargainingSession
 from selfplay_pipeline.games.bargaining.teacher import LESSONS
 from selfplay_pipeline.games.bargaining.text import ErrorKind
-from selfplay_pipeline.games.base import SAME_SCORE, Asking, HumanPlay, Turn
-from selfplay_pipeline.games.drawing import PlayDrawing, StateDrawing
+from selfplay_pipeline.games.base import SAME_SCORE, Asking, HumanEpisode, Turn
+from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
 from selfplay_pipeline.games.figures import Figure, Measures
 from selfplay_pipeline.games.prompts import load_prompts
 from selfplay_pipeline.games.tagged_session import AGREED
@@ -31,7 +31,7 @@ class BargainingGame:
     name = "bargaining"
     config_type = BargainingConfig
     data_source = "bargaining_selfplay"
-    num_players = 2
+    num_seats = 2
     about_humans = ""
     goals = frozenset({AGREED})
     actions = frozenset(kind.value for kind in ActionKind)
@@ -70,8 +70,8 @@ class BargainingGame:
     def start(self, state: BargainingState) -> BargainingSession:
         return BargainingSession(state, self.config, self.prompts)
 
-    def view(self, session: BargainingSession, player: int) -> PlayerView:
-        return player_view(session, player)
+    def view(self, session: BargainingSession, seat: int) -> PlayerView:
+        return player_view(session, seat)
 
     def check_outcome(self, state: BargainingState, outcome: Any) -> None:
         try:
@@ -82,7 +82,7 @@ class BargainingGame:
         if abs(outcome.score - score) > SAME_SCORE:
             raise ValueError(f"field 'outcome.score': {outcome.score:g}, but the proposal scores {score}")
         try:
-            rules.check_rewards(state, split, outcome.rewards or [outcome.normalized_reward] * self.num_players)
+            rules.check_rewards(state, split, outcome.rewards or [outcome.normalized_reward] * self.num_seats)
         except ValueError as error:
             raise ValueError(f"field 'outcome.rewards': {error}") from None
 
@@ -105,7 +105,7 @@ class BargainingGame:
     def known_lines(self) -> dict[str, float]:
         return {}
 
-    def human_plays(self) -> Iterator[HumanPlay]:
+    def human_episodes(self) -> Iterator[HumanEpisode]:
         """None is read."""
         return iter(())
 
@@ -116,5 +116,5 @@ class BargainingGame:
     def draw_state(self, state: BargainingState) -> StateDrawing:
         return draw.draw_state(state)
 
-    def draw_play(self, state: BargainingState, turns: Sequence[Any], decision: Any) -> PlayDrawing:
-        return draw.draw_play(state, turns, decision)
+    def draw_episode(self, state: BargainingState, turns: Sequence[Any], decision: Any) -> EpisodeDrawing:
+        return draw.draw_episode(state, turns, decision)

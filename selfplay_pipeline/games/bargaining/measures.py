@@ -1,4 +1,4 @@
-"""What is measured of a play of this game, and the lines that its rewards are compared with. Pure."""
+"""What is measured of an episode of this game, and the lines that its rewards are compared with. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ FIGURES = (
     Figure("own", "own value"),
     Figure("pareto", "agreed splits that cannot be better for both", "higher", True, mean=False),
     Figure("proposals", "proposals a game"),
-    Figure("questions", "questions a game", chart="Questions", axis="questions a game", note="Messages that ask."),
+    Figure(
+        "questions", "questions an episode", chart="Questions", axis="questions an episode", note="Messages that ask."
+    ),
     Figure("specific", "questions for a value", share=True, mean=False),
     Figure("repeated", "of these, asked again", share=True, mean=False),
     Figure("learned", "values learned a question", "higher", mean=False),
@@ -49,7 +51,7 @@ FIGURES = (
 
 
 def measure(state: BargainingState, turns: Sequence[Turn], seats: Sequence[int]) -> Measures:
-    """The game's own figures of one play; values are 0 where nothing was agreed.
+    """The game's own figures of one episode; values are 0 where nothing was agreed.
 
     `pareto` is the share of agreed splits beside which no other is better for one player and as good for the other;
     `told` is the share of the values of these seats that a message told truly.
@@ -58,7 +60,7 @@ def measure(state: BargainingState, turns: Sequence[Turn], seats: Sequence[int])
     told = 0
     for seat in seats:
         asked.update(asdict(asking(state, turns, seat)))
-        said = [told_values(turn.text) for turn in turns if turn.player == seat and turn.action == MESSAGE]
+        said = [told_values(turn.text) for turn in turns if turn.seat == seat and turn.action == MESSAGE]
         told += len({item for values in said for item in _true(values, state, seat)})
     split = agreed_split(state, turns)
     worth = state.worth(split) if split else (0, 0)
@@ -66,7 +68,7 @@ def measure(state: BargainingState, turns: Sequence[Turn], seats: Sequence[int])
         "sum": (sum(worth), 1),
         "own": (sum(worth[seat] for seat in seats) / len(seats), 1),
         "pareto": (split is not None and is_pareto(state, split), split is not None),
-        "proposals": (sum(turn.action == ActionKind.PROPOSE for turn in turns if turn.player in seats), 1),
+        "proposals": (sum(turn.action == ActionKind.PROPOSE for turn in turns if turn.seat in seats), 1),
         "questions": (asked["questions"], 1),
         "specific": (asked["specific"], asked["questions"]),
         "repeated": (asked["repeated"], asked["specific"]),
@@ -90,10 +92,10 @@ def _true(told: dict[int, int], state: BargainingState, teller: int) -> set[int]
 
 
 def agreed_split(state: BargainingState, turns: Sequence[Turn]) -> Split | None:
-    """The last proposal if the play ended with its acceptance."""
+    """The last proposal if the episode ended with its acceptance."""
     if not turns or turns[-1].action != ActionKind.ACCEPT:
         return None
-    proposer, text = [(turn.player, turn.text) for turn in turns if turn.action == ActionKind.PROPOSE][-1]
+    proposer, text = [(turn.seat, turn.text) for turn in turns if turn.action == ActionKind.PROPOSE][-1]
     own = parse_share(tagged(text)[1], state.counts)
     partners = rest(state.counts, own)
     return (own, partners) if proposer == 0 else (partners, own)
@@ -115,7 +117,7 @@ def references(states: Sequence[BargainingState], config: BargainingConfig) -> d
     lines: dict[str, list[float]] = {"random": [], "silence": [], "best": []}
     for state in states:
         gains, counts = mean_gains(config, state.counts, state.values), np.array(state.counts)
-        to_one = [_silent_plan(config, state.counts, values, player) for player, values in enumerate(state.values)]
+        to_one = [_silent_plan(config, state.counts, values, seat) for seat, values in enumerate(state.values)]
         lines["random"].append(float(gains.mean(axis=0) @ counts))
         lines["silence"].append(float(np.mean([np.where(plan, *gains) @ counts for plan in to_one])))
         lines["best"].append(float(gains.max(axis=0) @ counts))
@@ -123,11 +125,11 @@ def references(states: Sequence[BargainingState], config: BargainingConfig) -> d
 
 
 @cache
-def _silent_plan(config: BargainingConfig, counts: Triple, own: Triple, player: int) -> NDArray[np.bool_]:
+def _silent_plan(config: BargainingConfig, counts: Triple, own: Triple, seat: int) -> NDArray[np.bool_]:
     """Which item types player 0 gets in the best proposal of a player that knows its own values, shape (types,).
 
     Rewards are linear in the items, so it gives all items of a type to whom they are expected to add more.
     """
-    pairs = [(own, other) if player == 0 else (other, own) for other in possible_values(counts, own)]
+    pairs = [(own, other) if seat == 0 else (other, own) for other in possible_values(counts, own)]
     to_one, to_other = np.mean([mean_gains(config, counts, pair) for pair in pairs], axis=0)
     return np.asarray(to_one >= to_other)

@@ -24,29 +24,29 @@ class PlayerView:
 
     Attributes:
         values: what one item of each type is worth to it.
-        history: legal turns so far as (player, text), the oldest first.
+        history: legal turns so far as (seat, text), the oldest first.
         pending: what the player would get by the partner's proposal that waits for an answer.
     """
 
-    player: int
+    seat: int
     counts: Triple
     values: Triple
     history: tuple[tuple[int, str], ...] = ()
     pending: Triple | None = None
 
-    def said(self, player: int) -> list[str]:
+    def said(self, seat: int) -> list[str]:
         """The turns of one player."""
-        return [text for speaker, text in self.history if speaker == player]
+        return [text for speaker, text in self.history if speaker == seat]
 
 
-def player_view(session: BargainingSession, player: int) -> PlayerView:
-    """What `player` knows in a running play."""
+def player_view(session: BargainingSession, seat: int) -> PlayerView:
+    """What `player` knows in a running episode."""
     return PlayerView(
-        player=player,
+        seat=seat,
         counts=session.state.counts,
-        values=session.state.values[player],
+        values=session.state.values[seat],
         history=tuple(session.history),
-        pending=None if session.pending is None else session.pending[player],
+        pending=None if session.pending is None else session.pending[seat],
     )
 
 
@@ -58,7 +58,7 @@ def tell(view: PlayerView) -> str:
 def heard_values(view: PlayerView) -> dict[int, int]:
     """The values that the partner has told so far, by item type."""
     heard: dict[int, int] = {}
-    for text in view.said(1 - view.player):
+    for text in view.said(1 - view.seat):
         if text.startswith("[message]"):
             heard.update(told_values(text))
     return heard
@@ -128,7 +128,7 @@ class Fair:
         if view.pending is None:
             return format_proposal(best_share(view, equal_first))
         half = 2 * dot(view.pending, view.values) >= dot(view.counts, view.values)
-        return "[accept]" if half or "[reject]" in view.said(view.player) else "[reject]"
+        return "[accept]" if half or "[reject]" in view.said(view.seat) else "[reject]"
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Sharing:
     """
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
-        mine = view.said(view.player)
+        mine = view.said(view.seat)
         told = any(text.startswith("[message]") for text in mine)
         if view.pending is not None:
             sensible = self._is_best(view, view.pending) if heard_values(view) else told

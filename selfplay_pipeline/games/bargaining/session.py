@@ -1,4 +1,4 @@
-"""One play of Deal or No Deal: what each player reads, and what a split is worth."""
+"""One episode of Deal or No Deal: what each player reads, and what a split is worth."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from selfplay_pipeline.games.tagged_session import Action, TaggedSession, parse_
 
 @dataclass
 class BargainingSession(TaggedSession[Split]):
-    """One play. In what a player writes and reads, the numbers of a proposal are always its own share."""
+    """One episode. In what a player writes and reads, the numbers of a proposal are always its own share."""
 
     state: BargainingState
     config: BargainingConfig
 
-    def shown(self, player: int) -> dict[str, Any]:
+    def shown(self, seat: int) -> dict[str, Any]:
         return {
-            "player": player,
+            "player": seat,
             "items": [
                 {"name": name, "count": count, "value": value}
-                for name, count, value in zip(ITEMS, self.state.counts, self.state.values[player], strict=True)
+                for name, count, value in zip(ITEMS, self.state.counts, self.state.values[seat], strict=True)
             ],
             "total": self.state.total,
             "reward": self.config.reward,
@@ -37,15 +37,15 @@ class BargainingSession(TaggedSession[Split]):
     def _split(self, body: str) -> Split:
         own = parse_share(body, self.state.counts)
         partners = rest(self.state.counts, own)
-        return (own, partners) if self.player == 0 else (partners, own)
+        return (own, partners) if self.seat == 0 else (partners, own)
 
     def written(self, proposal: Split) -> str:
-        return format_proposal(proposal[1 - self.player])
+        return format_proposal(proposal[1 - self.seat])
 
     def about(self, proposal: Split | None) -> dict[str, Any]:
         if proposal is None:
             return {"yours": "", "theirs": ""}
-        return {"yours": format_items(proposal[1 - self.player]), "theirs": format_items(proposal[self.player])}
+        return {"yours": format_items(proposal[1 - self.seat]), "theirs": format_items(proposal[self.seat])}
 
     def example(self) -> dict[str, Any]:
         return {"example": format_items(self._half())}

@@ -22,7 +22,7 @@ class Teacher:
     """How often it rejects a first proposal, whatever it is worth."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
-        mine = view.said(view.player)
+        mine = view.said(view.seat)
         if view.pending is not None:
             return "[reject]" if "[reject]" not in mine and rng.random() < self.reject else "[accept]"
         return tell(view) if not mine and rng.random() < self.tell else Random().act(view, rng)

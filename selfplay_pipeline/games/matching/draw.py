@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from selfplay_pipeline.games.drawing import BAD, GOOD, HIDDEN, UNKNOWN, Place, PlayDrawing, StateDrawing, Table
+from selfplay_pipeline.games.drawing import BAD, GOOD, HIDDEN, UNKNOWN, EpisodeDrawing, Place, StateDrawing, Table
 from selfplay_pipeline.games.matching.proposals import Matching
 from selfplay_pipeline.games.matching.rules import MatchingState, best_matching
 
@@ -21,17 +21,17 @@ def draw_state(state: MatchingState) -> StateDrawing:
     )
 
 
-def draw_play(state: MatchingState, turns: Sequence[Any], decision: Any) -> PlayDrawing:
+def draw_episode(state: MatchingState, turns: Sequence[Any], decision: Any) -> EpisodeDrawing:
     """The last proposal beside an optimum: of several optima one that has most in common with it."""
     proposals = [turn.proposal for turn in turns if turn.proposal]
     final = decision or (proposals[-1] if proposals else None)
     best = {paper: reviewer for reviewer, paper in nearest_optimum(state, final or ())}
     marks: dict[str, list[Place]] = {OPTIMUM: [(best[paper], paper) for paper in sorted(best)]}
     if not final:
-        return PlayDrawing(marks=marks, about_whole="The whole table (nothing was proposed)")
+        return EpisodeDrawing(marks=marks, about_whole="The whole table (nothing was proposed)")
     chosen = {paper: reviewer for reviewer, paper in final}
     papers = short_titles(state.papers)
-    return PlayDrawing(
+    return EpisodeDrawing(
         decision=", ".join(f"{papers[paper]} → {state.reviewers[chosen[paper]]}" for paper in sorted(chosen)),
         marks={PROPOSED: [(chosen[paper], paper) for paper in sorted(chosen)], **marks},
         about_whole="The proposal beside an optimum",

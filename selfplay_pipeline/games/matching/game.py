@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.games.base import SAME_SCORE, Asking, HumanPlay, ScriptedPlayer, Turn
-from selfplay_pipeline.games.drawing import PlayDrawing, StateDrawing
+from selfplay_pipeline.games.base import SAME_SCORE, Asking, HumanEpisode, ScriptedPlayer, Turn
+from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
 from selfplay_pipeline.games.figures import Figure, Measures
 from selfplay_pipeline.games.matching import draw, humans, measures, states
 from selfplay_pipeline.games.matching.actions import ErrorKind
@@ -48,7 +48,7 @@ class MatchingGame:
     name = "matching"
     config_type = MatchingConfig
     data_source = "dialop_matching_selfplay"
-    num_players = 2
+    num_seats = 2
     shared_reward = True
     goals = frozenset({AGREED})
     actions = frozenset(kind.value for kind in ActionKind)
@@ -83,8 +83,8 @@ class MatchingGame:
     def start(self, state: MatchingState) -> MatchingSession:
         return MatchingSession(state, self.config, self.prompts)
 
-    def view(self, session: MatchingSession, player: int) -> PlayerView:
-        return player_view(session, player)
+    def view(self, session: MatchingSession, seat: int) -> PlayerView:
+        return player_view(session, seat)
 
     def check_outcome(self, state: MatchingState, outcome: Any) -> None:
         if outcome.rewards is not None:
@@ -127,8 +127,8 @@ class MatchingGame:
     def known_lines(self) -> dict[str, float]:
         return {"human pairs (8×8)": measures.HUMAN_PAIRS} if self.config.is_dialops_board else {}
 
-    def human_plays(self) -> Iterator[HumanPlay]:
-        return humans.human_plays() if self.config.is_dialops_board else iter(())
+    def human_episodes(self) -> Iterator[HumanEpisode]:
+        return humans.human_episodes() if self.config.is_dialops_board else iter(())
 
     def solution(self, state: MatchingState) -> Any:
         """The paper of each reviewer in a best matching."""
@@ -137,5 +137,5 @@ class MatchingGame:
     def draw_state(self, state: MatchingState) -> StateDrawing:
         return draw.draw_state(state)
 
-    def draw_play(self, state: MatchingState, turns: Sequence[Any], decision: Any) -> PlayDrawing:
-        return draw.draw_play(state, turns, decision)
+    def draw_episode(self, state: MatchingState, turns: Sequence[Any], decision: Any) -> EpisodeDrawing:
+        return draw.draw_episode(state, turns, decision)

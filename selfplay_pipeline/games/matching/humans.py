@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from selfplay_pipeline.games.base import HumanPlay, Said
+from selfplay_pipeline.games.base import HumanEpisode, Said
 from selfplay_pipeline.games.matching.states import load_state
 from selfplay_pipeline.shipped import FOLDER
 
@@ -17,13 +17,13 @@ ABOUT = (
 )
 
 
-def human_plays(path: Path = GAMES) -> Iterator[HumanPlay]:
+def human_episodes(path: Path = GAMES) -> Iterator[HumanEpisode]:
     """Read DialOp's games; none where the file is not at hand."""
     for line in path.read_text().splitlines() if path.exists() else ():
         game = json.loads(line)
         state = load_state(game)
         said = [entry for entry in game["action_log"] if entry["type"] == "message"]
-        yield HumanPlay(
+        yield HumanEpisode(
             state=state,
             turns=[Said(entry["player"], entry["message"]["data"]) for entry in said],
             reward=game["proposal_reward"] / state.best,

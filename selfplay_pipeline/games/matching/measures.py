@@ -1,4 +1,4 @@
-"""What is measured of a play of this game, and the lines that its rewards are compared with. Pure."""
+"""What is measured of an episode of this game, and the lines that its rewards are compared with. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ a player sees and with the filter: 250 states of 3×3, 32 of 8×8."""
 FIGURES = (
     Figure("optimal", "optimal matchings", "higher", True, "Best matchings", "share of games with the best"),
     Figure("proposals", "proposals a game"),
-    Figure("questions", "questions a game", chart="Questions", axis="questions a game", note="Messages that ask."),
+    Figure(
+        "questions", "questions an episode", chart="Questions", axis="questions an episode", note="Messages that ask."
+    ),
     Figure("specific", "questions for a score", share=True, mean=False),
     Figure("repeated", "of these, asked again", share=True, mean=False),
     Figure("learned", "cells learned a question", "higher", mean=False),
@@ -40,7 +42,7 @@ FIGURES = (
 
 
 def measure(state: MatchingState, turns: Sequence[Turn], reward: float, seats: Sequence[int]) -> Measures:
-    """The game's own figures of one play.
+    """The game's own figures of one episode.
 
     `told` is the share of the cells visible in these seats that a message named with the number shown there.
     Questions, and what came of them, are counted by `questions.py`.
@@ -50,13 +52,13 @@ def measure(state: MatchingState, turns: Sequence[Turn], reward: float, seats: S
     for seat in seats:
         asked.update(asdict(asking(turns, state, seat)))
         view = state.view(seat)
-        said = [untagged(turn.text) for turn in turns if turn.player == seat and turn.action == MESSAGE]
+        said = [untagged(turn.text) for turn in turns if turn.seat == seat and turn.action == MESSAGE]
         named = {pair for text in said for pair in told_cells(text, state.papers, state.reviewers).items()}
         visible += int(state.masks[seat].sum())
         told += sum(view[reviewer][paper] == score for (reviewer, paper), score in named)
     return {
         "optimal": (reward >= OPTIMAL, 1),
-        "proposals": (sum(turn.action == ActionKind.PROPOSE for turn in turns if turn.player in seats), 1),
+        "proposals": (sum(turn.action == ActionKind.PROPOSE for turn in turns if turn.seat in seats), 1),
         "questions": (asked["questions"], 1),
         "specific": (asked["specific"], asked["questions"]),
         "repeated": (asked["repeated"], asked["specific"]),
@@ -76,10 +78,10 @@ def references(states: Sequence[MatchingState], config: MatchingConfig) -> dict[
     mean = (config.max_score + 1) // 2
     return {
         "random": [float(state.table.mean()) * state.size / state.best for state in states],
-        "own_view": [float(np.mean([_alone(state, player, mean) for player in (0, 1)])) for state in states],
+        "own_view": [float(np.mean([_alone(state, seat, mean) for seat in (0, 1)])) for state in states],
         "optimum": [1.0] * len(states),
     }
 
 
-def _alone(state: MatchingState, player: int, mean: float) -> float:
-    return state.score(own_view_matching(state, player, mean)) / state.best
+def _alone(state: MatchingState, seat: int, mean: float) -> float:
+    return state.score(own_view_matching(state, seat, mean)) / state.best

@@ -34,9 +34,9 @@ def asked_pairs(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> s
     }
 
 
-def asking(turns: Sequence[Turn], state: MatchingState, player: int) -> Asking:
-    """Count one player's questions in a play, and what they brought."""
-    view = _displayed(state, 1 - player)
+def asking(turns: Sequence[Turn], state: MatchingState, seat: int) -> Asking:
+    """Count one player's questions in an episode, and what they brought."""
+    view = _displayed(state, 1 - seat)
     own_numbers: set[str] = set()
 
     def asked_in(text: str) -> set[Cell]:
@@ -46,7 +46,7 @@ def asking(turns: Sequence[Turn], state: MatchingState, player: int) -> Asking:
     def told_in(text: str, asked: set[Cell]) -> set[Cell]:
         return _told(text, view, state, asked, own_numbers)
 
-    return count_asking(turns, player, asked_in, told_in, lambda cell: not state.masks[player][cell])
+    return count_asking(turns, seat, asked_in, told_in, lambda cell: not state.masks[seat][cell])
 
 
 def _told(text: str, view: dict[Cell, str], state: MatchingState, asked: set[Cell], known: set[str]) -> set[Cell]:
@@ -65,11 +65,11 @@ def _told(text: str, view: dict[Cell, str], state: MatchingState, asked: set[Cel
     return told
 
 
-def _displayed(state: MatchingState, player: int) -> dict[Cell, str]:
+def _displayed(state: MatchingState, seat: int) -> dict[Cell, str]:
     """What a player sees, as it would say it."""
     return {
         (row, column): str(score)
-        for row, scores in enumerate(state.view(player))
+        for row, scores in enumerate(state.view(seat))
         for column, score in enumerate(scores)
         if score is not None
     }

@@ -96,9 +96,9 @@ class MatchingState:
     def size(self) -> int:
         return int(self.table.shape[0])
 
-    def view(self, player: int) -> list[list[int | None]]:
+    def view(self, seat: int) -> list[list[int | None]]:
         """What `player` sees: `int(value × scale)` per visible cell, None elsewhere."""
-        scale, mask = self.scales[player], self.masks[player]
+        scale, mask = self.scales[seat], self.masks[seat]
         return [
             [int(value * scale) if seen else None for value, seen in zip(row, shown, strict=True)]
             for row, shown in zip(self.table.tolist(), mask.tolist(), strict=True)
@@ -129,9 +129,9 @@ def best_matching(table: NDArray[np.int64] | NDArray[np.float64]) -> tuple[Match
     return pairs, float(table[rows, columns].sum())
 
 
-def own_view_matching(state: MatchingState, player: int, mean: float) -> Matching:
+def own_view_matching(state: MatchingState, seat: int, mean: float) -> Matching:
     """The best that `player` can plan alone: cells it does not see count as the mean."""
-    return best_matching(np.where(state.masks[player], state.table, mean))[0]
+    return best_matching(np.where(state.masks[seat], state.table, mean))[0]
 
 
 def check_matching(pairs: Any, size: int) -> None:

@@ -22,15 +22,15 @@ class PlayerView:
     """All that one player knows when it is its turn.
 
     Attributes:
-        player: 0 or 1.
+        seat: 0 or 1.
         table: own displayed scores, reviewers × papers, None where unseen.
-        history: legal turns so far as (player, text), the oldest first.
+        history: legal turns so far as (seat, text), the oldest first.
         pending: the partner's proposal that waits for an answer.
         max_score: rule of the board: true scores lie in 0..max_score.
         scales: rule of the board: the range from which each player's secret scale was drawn.
     """
 
-    player: int
+    seat: int
     table: tuple[tuple[int | None, ...], ...]
     papers: tuple[str, ...]
     reviewers: tuple[str, ...]
@@ -39,17 +39,17 @@ class PlayerView:
     max_score: int = 99
     scales: tuple[float, float] = (1.0, 10.0)
 
-    def said(self, player: int) -> list[str]:
+    def said(self, seat: int) -> list[str]:
         """The turns of one player."""
-        return [text for speaker, text in self.history if speaker == player]
+        return [text for speaker, text in self.history if speaker == seat]
 
 
-def player_view(session: MatchingSession, player: int) -> PlayerView:
-    """What `player` knows in a running play."""
+def player_view(session: MatchingSession, seat: int) -> PlayerView:
+    """What `player` knows in a running episode."""
     state, config = session.state, session.config
     return PlayerView(
-        player=player,
-        table=tuple(map(tuple, state.view(player))),
+        seat=seat,
+        table=tuple(map(tuple, state.view(seat))),
         papers=state.papers,
         reviewers=state.reviewers,
         history=tuple(session.history),
@@ -71,7 +71,7 @@ def own_cells(view: PlayerView) -> Cells:
 
 def heard_cells(view: PlayerView) -> Cells:
     """The cells that the partner has told so far."""
-    texts = [text for text in view.said(1 - view.player) if text.lstrip().lower().startswith("[message]")]
+    texts = [text for text in view.said(1 - view.seat) if text.lstrip().lower().startswith("[message]")]
     return told_cells("\n".join(texts), view.papers, view.reviewers)
 
 
@@ -144,7 +144,7 @@ class OwnView:
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
             return "[accept]"
-        if not view.said(view.player):
+        if not view.said(view.seat):
             return tell(view, own_cells(view))
         return propose(view, best_matching(estimate(view, {}))[0])
 
@@ -157,7 +157,7 @@ class Silent:
         if view.pending is not None:
             return "[accept]"
         heard = heard_cells(view)
-        if not heard and not view.said(view.player):
+        if not heard and not view.said(view.seat):
             return tell(view, {})
         return propose(view, best_matching(estimate(view, heard))[0])
 
@@ -175,7 +175,7 @@ class Sharing:
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         heard = heard_cells(view)
-        mine = view.said(view.player)
+        mine = view.said(view.seat)
         told = any(text.startswith("[message]") for text in mine)
         table = estimate(view, heard)
         plan, value = best_matching(table)

@@ -1,4 +1,4 @@
-"""One play of the matching game: what each player reads, and what a matching is worth."""
+"""One episode of the matching game: what each player reads, and what a matching is worth."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from selfplay_pipeline.games.tagged_session import Action, TaggedSession
 
 @dataclass
 class MatchingSession(TaggedSession[Matching]):
-    """One play."""
+    """One episode."""
 
     state: MatchingState
     config: MatchingConfig
 
-    def shown(self, player: int) -> dict[str, Any]:
+    def shown(self, seat: int) -> dict[str, Any]:
         return {
-            "player": player,
+            "player": seat,
             "papers": self.state.papers,
             "short_papers": [short(paper) for paper in self.state.papers],
             "reviewers": self.state.reviewers,
-            "view": self.state.view(player),
+            "view": self.state.view(seat),
             "size": self.state.size,
             "max_length": self.config.max_length,
         }

@@ -41,7 +41,7 @@ class Shy:
         if not view.history:
             return self.HELLO
         speaker, text = view.history[-1]
-        if speaker == view.player:
+        if speaker == view.seat:
             return self.REJECTED
         pairs = sorted(asked_pairs(text, view.papers, view.reviewers))
         if pairs:
@@ -76,7 +76,7 @@ class Asker:
 
 def unasked_cells(view: PlayerView) -> list[Cell]:
     """The cells that a player neither sees nor has asked for, row by row."""
-    asked = set[Cell]().union(*(asked_pairs(text, view.papers, view.reviewers) for text in view.said(view.player)))
+    asked = set[Cell]().union(*(asked_pairs(text, view.papers, view.reviewers) for text in view.said(view.seat)))
     known = own_cells(view).keys() | asked
     return [
         (reviewer, paper)
@@ -89,7 +89,7 @@ def unasked_cells(view: PlayerView) -> list[Cell]:
 def propose_another(view: PlayerView, heard: Mapping[Cell, int]) -> str:
     """The proposal of the best plan, in which pairs that were rejected together count less with every time."""
     table = estimate(view, heard)
-    for text in view.said(view.player):
+    for text in view.said(view.seat):
         if text.startswith("[propose]"):
             for pair in parse_action(text, view.papers, view.reviewers).proposal or ():
                 table[pair] *= 0.9

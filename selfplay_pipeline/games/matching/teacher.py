@@ -47,7 +47,7 @@ class Teacher:
         if view.pending is not None:
             rejects = rng.random() < self.reject and not any("[reject]" in text for _, text in view.history)
             return "[reject]" if rejects else "[accept]"
-        spoke = bool(view.said(view.player))
+        spoke = bool(view.said(view.seat))
         if not spoke and (not view.history or rng.random() < self.answer):
             keep = 0.5 if rng.random() < self.partial else 1.0
             return tell(view, {cell: score for cell, score in own_cells(view).items() if rng.random() < keep})

@@ -1,4 +1,4 @@
-"""verl's synchronous trainer on games that the policy plays meanwhile."""
+"""verl's synchronous trainer on episodes that the policy plays meanwhile."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ class OnlineTrainer(Guarded, PPOTrainerSync):  # type: ignore[misc]
         return batch
 
     def row_name(self, key: str) -> str:
-        uid, play, player = key.rsplit("_", 2)
-        return f"state {self._state_of.get(uid)}, play {play}, output {player}"
+        uid, episode, seat = key.rsplit("_", 2)
+        return f"state {self._state_of.get(uid)}, episode {episode}, output {seat}"

@@ -1,14 +1,14 @@
 "use strict";
-// Text of plays is hostile: it reaches the page through textContent alone.
+// Text of episodes is hostile: it reaches the page through textContent alone.
 const data = JSON.parse(document.getElementById("data").textContent);
-const plays = data.plays.map((play, number) => ({
-  ...play, number, state: data.states[data.state_of[number]], stateNumber: data.state_of[number], from: data.files[play.file],
-  words: [play.id, play.status, ...play.players, ...play.turns.map(turn => turn.text)].join("\n").toLowerCase(),
+const episodes = data.episodes.map((episode, number) => ({
+  ...episode, number, state: data.states[data.state_of[number]], stateNumber: data.state_of[number], from: data.files[episode.file],
+  words: [episode.id, episode.status, ...episode.players, ...episode.turns.map(turn => turn.text)].join("\n").toLowerCase(),
 }));
 const shortcuts = document.getElementById("shortcuts");
 const form = document.getElementById("filters"), list = document.getElementById("list"), article = document.getElementById("game");
 const PAGE = 200;
-let found = plays, shown = PAGE, current = null;
+let found = episodes, shown = PAGE, current = null;
 
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -24,14 +24,14 @@ function make(tag, attributes = {}, ...children) {
 }
 
 const number = value => value.toFixed(3);
-const link = (play, text, more = {}) => make("a", {href: `#play-${play.number}`, text, ...more});
+const link = (episode, text, more = {}) => make("a", {href: `#episode-${episode.number}`, text, ...more});
 // Within a run what kind of games; elsewhere which file.
 function kindOf(file) { return file.iteration !== null && file.kind ? file.kind : file.label; }
-const statusClass = play => play.finished ? "agreed" : "failed";
+const statusClass = episode => episode.finished ? "agreed" : "failed";
 
 // --- filters and list
 
-for (const status of [...new Set(plays.map(play => play.status))].sort()) form.status.append(make("option", {value: status, text: status}));
+for (const status of [...new Set(episodes.map(episode => episode.status))].sort()) form.status.append(make("option", {value: status, text: status}));
 for (const kind of new Set(data.files.map(kindOf))) form.kind.append(make("option", {value: kind, text: kind}));
 const iterations = [...new Set(data.files.map(file => file.iteration))].filter(iteration => iteration !== null);
 for (const iteration of iterations) form.iteration.append(make("option", {value: iteration, text: iteration}));
@@ -44,28 +44,28 @@ const ORDERS = {
 function filter() {
   const low = form.low.value === "" ? -1 : Number(form.low.value), high = form.high.value === "" ? 2 : Number(form.high.value);
   const words = form.text.value.toLowerCase().split(/\s+/).filter(Boolean);
-  found = plays.filter(play =>
-    (!form.status.value || play.status === form.status.value) && (!form.kind.value || kindOf(play.from) === form.kind.value) &&
-    (form.iteration.value === "" || play.from.iteration === Number(form.iteration.value)) &&
-    play.reward >= low - 5e-4 && play.reward <= high + 5e-4 && (!form.illegal.checked || play.illegal > 0) &&
-    words.every(word => play.words.includes(word)));
+  found = episodes.filter(episode =>
+    (!form.status.value || episode.status === form.status.value) && (!form.kind.value || kindOf(episode.from) === form.kind.value) &&
+    (form.iteration.value === "" || episode.from.iteration === Number(form.iteration.value)) &&
+    episode.reward >= low - 5e-4 && episode.reward <= high + 5e-4 && (!form.illegal.checked || episode.illegal > 0) &&
+    words.every(word => episode.words.includes(word)));
   if (ORDERS[form.order.value]) found.sort(ORDERS[form.order.value]);
   shown = PAGE;
   showList();
 }
 
 function showList() {
-  list.replaceChildren(...found.slice(0, shown).map(play => make("li", {}, link(play, "", {
-    "aria-current": play === current ? "true" : null, tabindex: -1,
-    "aria-label": `${play.id}, ${play.from.label}, reward ${number(play.reward)}, ${play.status}`,
+  list.replaceChildren(...found.slice(0, shown).map(episode => make("li", {}, link(episode, "", {
+    "aria-current": episode === current ? "true" : null, tabindex: -1,
+    "aria-label": `${episode.id}, ${episode.from.label}, reward ${number(episode.reward)}, ${episode.status}`,
   }))));
   list.querySelectorAll("a").forEach((anchor, position) => {
-    const play = found[position];
-    anchor.append(make("b", {class: statusClass(play), text: play.reward.toFixed(2)}),
-      make("span", {text: play.turns.length ? play.turns[0].text.slice(0, 120) : "no turns"}),
-      make("span", {class: "faint", text: `${play.id} · ${play.from.label}`}));
+    const episode = found[position];
+    anchor.append(make("b", {class: statusClass(episode), text: episode.reward.toFixed(2)}),
+      make("span", {text: episode.turns.length ? episode.turns[0].text.slice(0, 120) : "no turns"}),
+      make("span", {class: "faint", text: `${episode.id} · ${episode.from.label}`}));
   });
-  document.getElementById("count").textContent = `${found.length} of ${plays.length} games`;
+  document.getElementById("count").textContent = `${found.length} of ${episodes.length} games`;
   document.getElementById("more").hidden = shown >= found.length;
   markCurrent();
 }
@@ -88,13 +88,13 @@ list.addEventListener("keydown", event => {
 
 // --- one game
 
-// The marks of a play, in the order of its styles: a first kind, a second, and both.
+// The marks of an episode, in the order of its styles: a first kind, a second, and both.
 const MARKS = ["first-mark", "second-mark"];
 const SEAT_COLOURS = 4;
 const isAt = (places, row, column) => (places || []).some(([r, c]) => r === row && c === column);
 
-function table(play, drawn) {
-  const are = drawn.cells_that_are, marks = drawn.marked ? Object.entries(play.drawing.marks) : [];
+function table(episode, drawn) {
+  const are = drawn.cells_that_are, marks = drawn.marked ? Object.entries(episode.drawing.marks) : [];
   const head = make("tr", {}, make("td", {class: "corner"}), ...drawn.columns.map(column => make("th", {scope: "col", title: drawn.full[column], text: column})));
   const rows = drawn.rows.map((name, row) => make("tr", {}, make("th", {scope: "row", title: drawn.full[name], text: name}), ...drawn.cells[row].map((text, column) => {
     const hidden = isAt(are.hidden, row, column), found = marks.map(([, places]) => isAt(places, row, column));
@@ -102,37 +102,37 @@ function table(play, drawn) {
     const classes = [hidden && "hidden", isAt(are.good, row, column) && "gain", isAt(are.bad, row, column) && "loss", ...MARKS.filter((_, kind) => found[kind])];
     return make("td", {class: classes.filter(Boolean).join(" ") || null, title: words || null, text}, make("span", {class: "sr", text: words}));
   })));
-  const caption = drawn.seat === null ? drawn.title : `Player ${drawn.seat} (${play.players[drawn.seat]}) ${drawn.title}`;
+  const caption = drawn.seat === null ? drawn.title : `Seat ${drawn.seat} (${episode.players[drawn.seat]}) ${drawn.title}`;
   return make("div", {class: "drawn", tabindex: 0, role: "region", "aria-label": caption},
     make("table", {}, make("caption", {text: caption}), make("thead", {}, head), make("tbody", {}, ...rows)));
 }
 
-function legend(play) {
-  const names = Object.keys(play.drawing.marks), chips = names.map((name, kind) => make("span", {class: `mark ${MARKS[kind]}`, text: name}));
+function legend(episode) {
+  const names = Object.keys(episode.drawing.marks), chips = names.map((name, kind) => make("span", {class: `mark ${MARKS[kind]}`, text: name}));
   if (names.length === MARKS.length) chips.push(make("span", {class: "mark both", text: "both"}));
-  const hides = play.state.drawing.views.some(view => (view.cells_that_are.hidden || []).length);
+  const hides = episode.state.drawing.views.some(view => (view.cells_that_are.hidden || []).length);
   return chips.length || hides ? make("p", {class: "faint"}, ...chips.flatMap(chip => [chip, " "]), hides ? "In italics: hidden from that player." : "") : null;
 }
 
-function dialogue(play) {
-  const turns = play.turns.map(turn => make("li", {class: `p${turn.player % SEAT_COLOURS}`},
-    make("div", {class: "who", text: `Player ${turn.player} · ${turn.action}${turn.cut ? " · cut at the token limit" : ""}`}),
+function dialogue(episode) {
+  const turns = episode.turns.map(turn => make("li", {class: `p${turn.seat % SEAT_COLOURS}`},
+    make("div", {class: "who", text: `Seat ${turn.seat} · ${turn.action}${turn.cut ? " · cut at the token limit" : ""}`}),
     make("div", {class: "text", dir: "auto", text: turn.text}), turn.error ? make("div", {class: "error", text: `illegal: ${turn.error}`}) : null));
   return make("div", {class: "talk"}, make("ol", {class: "dialogue", "aria-label": "Dialogue"}, ...turns.length ? turns : [make("li", {text: "Nobody said anything."})]));
 }
 
-function mates(play) {
-  const all = plays.filter(other => other.stateNumber === play.stateNumber);
-  const rows = all.map(other => make("tr", {}, make("th", {scope: "row"}, link(other, `play ${other.play}`, {"aria-current": other === play ? "true" : null})),
+function mates(episode) {
+  const all = episodes.filter(other => other.stateNumber === episode.stateNumber);
+  const rows = all.map(other => make("tr", {}, make("th", {scope: "row"}, link(other, `episode ${other.episode}`, {"aria-current": other === episode ? "true" : null})),
     make("td", {text: number(other.reward)}), make("td", {class: statusClass(other), text: other.status}), make("td", {text: other.turns.length}), make("td", {text: other.illegal}),
     make("td", {class: "prose", text: other.drawing.decision || "–"})));
-  const head = ["play", "reward", "status", "turns", "illegal", "decision"].map(text => make("th", {scope: "col", class: text === "decision" ? "prose" : null, text}));
-  return make("div", {class: "scroll", tabindex: 0, role: "region", "aria-label": "Plays of this state"}, make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
+  const head = ["episode", "reward", "status", "turns", "illegal", "decision"].map(text => make("th", {scope: "col", class: text === "decision" ? "prose" : null, text}));
+  return make("div", {class: "scroll", tabindex: 0, role: "region", "aria-label": "Episodes of this state"}, make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
 }
 
 function tokens(stream) {
   const line = make("p", {class: "faint", role: "status", text: "Point at a sampled token for its log-prob, or go through them with the arrow keys."});
-  const box = make("div", {class: "tokens", tabindex: 0, role: "region", "aria-label": `Tokens of player ${stream.player}`});
+  const box = make("div", {class: "tokens", tabindex: 0, role: "region", "aria-label": `Tokens of seat ${stream.seat}`});
   let pointed = null;
   const point = span => {
     if (!span || !span.dataset.own) return;
@@ -166,28 +166,28 @@ function tokens(stream) {
 function trajectory(stream, use) {
   const own = stream.runs.filter(run => run.log_probs.length).reduce((sum, run) => sum + run.tokens, 0);
   const all = stream.runs.reduce((sum, run) => sum + run.tokens, 0);
-  const details = make("details", {}, make("summary", {text: `Trajectory of player ${stream.player}: ${all} tokens, ${own} of them ${use} (underlined; the stronger the colour, the less likely)`}));
+  const details = make("details", {}, make("summary", {text: `Trajectory of seat ${stream.seat}: ${all} tokens, ${own} of them ${use} (underlined; the stronger the colour, the less likely)`}));
   details.addEventListener("toggle", () => { if (details.open && details.children.length === 1) details.append(...tokens(stream)); });
   return details;
 }
 
-function show(play) {
-  current = play;
-  document.getElementById("said").textContent = `${play.id}: ${play.status}, reward ${number(play.reward)}`;
+function show(episode) {
+  current = episode;
+  document.getElementById("said").textContent = `${episode.id}: ${episode.status}, reward ${number(episode.reward)}`;
   const jumps = [["← previous", step(-1)], ["next →", step(1)], ["best", extreme(ORDERS.best)], ["worst", extreme(ORDERS.worst)], ["median", median()], ["illegal", illegal()]];
-  const facts = [`reward ${number(play.reward)}`, ...play.rewards.map((reward, seat) => `player ${seat}: reward ${number(reward)}`), `score ${play.score} of ${play.state.best}`, play.from.label, `state ${play.state.group}, play ${play.play}`, `${play.illegal} illegal actions`];
-  const views = play.state.drawing.views, [first, ...others] = views, wide = others.length > 1 || first.columns.length > 4;
+  const facts = [`reward ${number(episode.reward)}`, ...episode.rewards.map((reward, seat) => `player ${seat}: reward ${number(reward)}`), `score ${episode.score} of ${episode.state.best}`, episode.from.label, `state ${episode.state.group}, episode ${episode.episode}`, `${episode.illegal} illegal actions`];
+  const views = episode.state.drawing.views, [first, ...others] = views, wide = others.length > 1 || first.columns.length > 4;
   article.replaceChildren(...[
-    make("h3", {text: play.id}),
-    make("ul", {class: "chips"}, make("li", {class: statusClass(play), text: play.status}), ...facts.map(text => make("li", {text}))),
+    make("h3", {text: episode.id}),
+    make("ul", {class: "chips"}, make("li", {class: statusClass(episode), text: episode.status}), ...facts.map(text => make("li", {text}))),
     make("div", {class: "chips", role: "group", "aria-label": "Go to"}, ...jumps.filter(([, other]) => other).map(([text, other]) => link(other, text))),
     make("h4", {text: "What each player sees, and what they say"}),
-    legend(play),
-    make("div", {class: wide ? "play wide" : "play"}, ...wide ? [...views.map(view => table(play, view)), dialogue(play)] : [table(play, first), dialogue(play), ...others.map(other => table(play, other))]),
-    play.drawing.about_whole ? make("h4", {text: play.drawing.about_whole}) : null,
-    make("div", {class: "table-wide"}, ...play.state.drawing.whole.map(whole => table(play, whole)), ...play.drawing.results.map(result => table(play, result))),
-    make("h4", {text: "All plays of this state"}), mates(play),
-    make("h4", {text: "Tokens"}), ...play.streams.length ? play.streams.map(stream => trajectory(stream, play.from.kind === "training games" ? "trained on" : "sampled")) : [make("p", {class: "faint", text: data.no_tokens})]].filter(Boolean));
+    legend(episode),
+    make("div", {class: wide ? "episode wide" : "episode"}, ...wide ? [...views.map(view => table(episode, view)), dialogue(episode)] : [table(episode, first), dialogue(episode), ...others.map(other => table(episode, other))]),
+    episode.drawing.about_whole ? make("h4", {text: episode.drawing.about_whole}) : null,
+    make("div", {class: "table-wide"}, ...episode.state.drawing.whole.map(whole => table(episode, whole)), ...episode.drawing.results.map(result => table(episode, result))),
+    make("h4", {text: "All episodes of this state"}), mates(episode),
+    make("h4", {text: "Tokens"}), ...episode.streams.length ? episode.streams.map(stream => trajectory(stream, episode.from.kind === "training games" ? "trained on" : "sampled")) : [make("p", {class: "faint", text: data.no_tokens})]].filter(Boolean));
   if (at() >= shown) { shown = at() + 1; showList(); } else markCurrent();
 }
 
@@ -199,14 +199,14 @@ function reveal(anchor) {
 
 // --- ways from game to game, all within the filter
 
-// A play that the engine lost is neither good nor bad.
+// An episode that the engine lost is neither good nor bad.
 const at = () => found.indexOf(current);
 const step = by => at() < 0 ? found[0] : found[at() + by];
-const sorted = order => found.filter(play => play.status !== "engine_failure").sort(order);
+const sorted = order => found.filter(episode => episode.status !== "engine_failure").sort(order);
 const extreme = order => sorted(order)[0];
 const median = () => { const all = sorted(ORDERS.worst); return all[Math.floor(all.length / 2)]; };
-const illegal = () => [...found.slice(at() + 1), ...found.slice(0, at() + 1)].find(play => play.illegal > 0);
-const mate = () => { const all = plays.filter(play => current && play.stateNumber === current.stateNumber); return all[(all.indexOf(current) + 1) % all.length]; };
+const illegal = () => [...found.slice(at() + 1), ...found.slice(0, at() + 1)].find(episode => episode.illegal > 0);
+const mate = () => { const all = episodes.filter(episode => current && episode.stateNumber === current.stateNumber); return all[(all.indexOf(current) + 1) % all.length]; };
 const KEYS = {j: () => step(1), ArrowRight: () => step(1), k: () => step(-1), ArrowLeft: () => step(-1), n: mate, b: () => extreme(ORDERS.best), w: () => extreme(ORDERS.worst), m: median, i: illegal};
 
 document.addEventListener("keydown", event => {
@@ -215,26 +215,26 @@ document.addEventListener("keydown", event => {
   if (event.key.startsWith("Arrow") && !event.target.closest(".reader")) return;
   if (event.key === "/") { event.preventDefault(); form.text.focus(); return; }
   const scrolls = event.key.startsWith("Arrow") && event.target.matches("[tabindex='0']") && event.target.scrollWidth > event.target.clientWidth;
-  const play = KEYS[event.key] && !scrolls && KEYS[event.key]();
-  if (play) { event.preventDefault(); go(play); article.focus({preventScroll: true}); }
+  const episode = KEYS[event.key] && !scrolls && KEYS[event.key]();
+  if (episode) { event.preventDefault(); go(episode); article.focus({preventScroll: true}); }
 });
 
-function go(play) {
-  show(play);  // at once: the event that follows comes later than a second key
-  location.hash = `#play-${play.number}`;
+function go(episode) {
+  show(episode);  // at once: the event that follows comes later than a second key
+  location.hash = `#episode-${episode.number}`;
 }
 
 function follow() {
-  const match = /^#play-(\d+)$/.exec(location.hash);
-  const play = match && plays[Number(match[1])];
-  if (play && play !== current) show(play);
+  const match = /^#episode-(\d+)$/.exec(location.hash);
+  const episode = match && episodes[Number(match[1])];
+  if (episode && episode !== current) show(episode);
 }
 
-window.addEventListener("hashchange", () => { follow(); if (/^#play-/.test(location.hash)) article.scrollIntoView({block: "nearest"}); });
+window.addEventListener("hashchange", () => { follow(); if (/^#episode-/.test(location.hash)) article.scrollIntoView({block: "nearest"}); });
 form.addEventListener("input", filter);
 form.addEventListener("reset", () => setTimeout(filter));
 form.addEventListener("submit", event => event.preventDefault());
 document.getElementById("more").addEventListener("click", () => { shown += PAGE; showList(); });
 filter();
 follow();
-if (!current && plays.length) show(plays[0]);
+if (!current && episodes.length) show(episodes[0]);

@@ -39,15 +39,15 @@ class GroupDataset(Dataset):  # type: ignore[misc]
         found: list[dict[str, Any]] = self._table.take(list(self.groups[position].rows)).to_pylist()
         return found
 
-    def row_name(self, position: int, play: int, player: int) -> str:
+    def row_name(self, position: int, episode: int, seat: int) -> str:
         """Where a row is from, for a message."""
         group = self.groups[position]
         for number, row in zip(group.rows, self.rows(position), strict=True):
             info = row["extra_info"]
-            if (info["play"], info["player_index"]) == (play, player):
+            if (info["episode"], info["seat"]) == (episode, seat):
                 before = sum(pq.read_metadata(file).num_rows for file in self.files[: group.file])
-                return f"{self.files[group.file]}, row {number - before} ({info['game_id']}, player {player})"
-        raise KeyError((position, play, player))
+                return f"{self.files[group.file]}, row {number - before} ({info['episode_id']}, seat {seat})"
+        raise KeyError((position, episode, seat))
 
 
 @lru_cache(maxsize=1)

@@ -18,8 +18,8 @@ PARTITION = "train"
 class ReplayManager:
     """verl's agent-loop manager for a policy that has already played.
 
-    A trajectory's key is {uid}_{session}_{index}: the uid is the group's, the session is the play, the index the
-    player. verl compares sessions within a uid and gives all trajectories of a session one advantage, so a play
+    A trajectory's key is {uid}_{session}_{index}: the uid is the group's, the session is the episode, the index the
+    player. verl compares sessions within a uid and gives all trajectories of a session one advantage, so an episode
     counts once however many seats spoke.
     """
 
@@ -39,7 +39,7 @@ class ReplayManager:
             keys, fields, tags = [], [], []
             for row in self._dataset.rows(int(position)):
                 info = row["extra_info"]
-                keys.append(f"{uid}_{info['play']}_{info['player_index']}")
+                keys.append(f"{uid}_{info['episode']}_{info['seat']}")
                 fields.append(trajectory_fields(row) | {"uid": uid, "global_steps": int(prompts["global_steps"])})
                 lengths = len(row["prompt_ids"]), len(row["response_ids"])
                 tags.append(

@@ -138,18 +138,18 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
         with Path(self.config.selfplay.dump_rows).open("a") as file:
             for key, row in zip(keys, rows, strict=True):
-                uid, play, player = key.rsplit("_", 2)
+                uid, episode, seat = key.rsplit("_", 2)
                 place = {
                     "step": self.global_steps,
                     "group": self.train_dataset.groups[self._position_of[uid]].index,
-                    "play": int(play),
-                    "player": int(player),
+                    "episode": int(episode),
+                    "seat": int(seat),
                 }
                 file.write(json.dumps(place | {name: values.tolist() for name, values in row.items()}) + "\n")
 
     def row_name(self, key: str) -> str:
-        uid, play, player = key.rsplit("_", 2)
-        return str(self.train_dataset.row_name(self._position_of[uid], int(play), int(player)))
+        uid, episode, seat = key.rsplit("_", 2)
+        return str(self.train_dataset.row_name(self._position_of[uid], int(episode), int(seat)))
 
     def on_train_begin(self) -> None:
         self.logger.logger["metrics.jsonl"] = MetricsFile(Path(self.config.selfplay.metrics_path), self)

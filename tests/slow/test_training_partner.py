@@ -1,4 +1,4 @@
-"""The loop opposite a partner that is not trained: only player 0's seat is played, trained and evaluated."""
+"""The loop opposite a partner that is not trained: only seat 0 is played, trained and evaluated."""
 
 import json
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.matching.questions import asking
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.records import read_games
+from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.iterate.run import run_iterate
 
 TINY = Path("data/tiny_model")
@@ -35,8 +35,8 @@ def run(_session_server, tmp_path_factory) -> Run:
             "model": str(TINY),
             "iterate.num_iterations": 1,
             "iterate.evaluate_states": 8,
-            "generate.num_games": 32,
-            "generate.plays_per_state": 4,
+            "generate.num_episodes": 32,
+            "generate.episodes_per_state": 4,
             "convert.val_fraction": 0.0,
             "train.train_batch_size": 64,
             "train.learning_rate": 3e-4,
@@ -47,22 +47,22 @@ def run(_session_server, tmp_path_factory) -> Run:
     return Run(path, Path(run_iterate(config, path).checkpoint(1)))
 
 
-def test_the_policy_holds_player_0s_seat_in_all_games_and_the_partner_keeps_its_rules(run):
-    played = list(read_games(run.path / "iter_1" / "selfplay_games.jsonl"))
+def test_the_policy_holds_seat_0s_seat_in_all_games_and_the_partner_keeps_its_rules(run):
+    played = list(read_episodes(run.path / "iter_1" / "selfplay_games.jsonl"))
     assert len(played) == 32
     game = make_game(load_config("tiny_shy", {}).game)
-    for play in played:
-        assert play.players == ["policy", "shy"]
-        assert [trajectory.player_index for trajectory in play.trajectories] == [0]
-        counts = asking(play.turns, game.load_state(play.state), 0)
+    for episode in played:
+        assert episode.players == ["policy", "shy"]
+        assert [trajectory.seat for trajectory in episode.trajectories] == [0]
+        counts = asking(episode.turns, game.load_state(episode.state), 0)
         assert counts.leaks == 0
-        assert all(turn.finish_reason == "scripted" for turn in play.turns if turn.player == 1)
+        assert all(turn.finish_reason == "scripted" for turn in episode.turns if turn.seat == 1)
 
 
 def test_one_row_a_game_is_trained_on_and_the_weights_move(run):
     rows = pq.read_table(run.path / "iter_1" / "train.parquet").to_pylist()
     assert len(rows) == 32
-    assert {row["extra_info"]["player_index"] for row in rows} == {0}
+    assert {row["extra_info"]["seat"] for row in rows} == {0}
     before, after = (load_file(folder / "model.safetensors") for folder in (TINY, run.checkpoint))
     assert any(not after[name].equal(before[name]) for name in before)
 
@@ -70,22 +70,22 @@ def test_one_row_a_game_is_trained_on_and_the_weights_move(run):
 def test_evaluations_are_opposite_the_same_partner_from_the_same_seat(run):
     for iteration in (0, 1):
         for mode in ("sampled", "greedy"):
-            played = list(read_games(run.path / f"iter_{iteration}" / "evaluation" / f"{mode}.jsonl"))
+            played = list(read_episodes(run.path / f"iter_{iteration}" / "evaluation" / f"{mode}.jsonl"))
             assert len(played) == 8
-            assert {tuple(play.players) for play in played} == {("policy", "shy")}
-            assert all(play.outcome.status != Status.ENGINE_FAILURE for play in played)
+            assert {tuple(episode.players) for episode in played} == {("policy", "shy")}
+            assert all(episode.outcome.status != Status.ENGINE_FAILURE for episode in played)
 
 
 def test_questions_stand_in_the_metrics_of_every_iteration(run):
     lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
     assert lines[0]["held_out_questions"]["value"] == 0, "the shipped model never asks"
     assert "held_out_questions" in lines[1]
-    assert {"questions_per_game", "specific_questions", "learned_per_question"} <= lines[1].keys()
+    assert {"questions_per_episode", "specific_questions", "learned_per_question"} <= lines[1].keys()
     assert lines[1]["leaks_per_message"] == 0
 
 
-def test_an_unknown_opponent_is_refused_before_anything_is_written(tmp_path):
-    config = load_config("tiny_shy", {"iterate.opponent": "nobody"})
+def test_an_unknown_partner_is_refused_before_anything_is_written(tmp_path):
+    config = load_config("tiny_shy", {"iterate.partner": "nobody"})
     with pytest.raises(UserError, match=r"no scripted player or checkpoint 'nobody'"):
         run_iterate(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()

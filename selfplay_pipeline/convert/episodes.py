@@ -1,15 +1,15 @@
-"""Whether a play's tokens can be those of the model that played it; its rules were checked when it was read."""
+"""Whether an episode's tokens can be those of the model that played it; its rules were checked when it was read."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
 from selfplay_pipeline.checkpoints import vocabulary_of
-from selfplay_pipeline.generate.records import PlayRecord
+from selfplay_pipeline.generate.records import EpisodeRecord
 
 
-def check_tokens(record: PlayRecord) -> None:
-    """Whether the tokens are in the vocabulary of the play's checkpoint, where that is at hand.
+def check_tokens(record: EpisodeRecord) -> None:
+    """Whether the tokens are in the vocabulary of the episode's checkpoint, where that is at hand.
 
     Raises:
         ValueError: one is not; the message names the field.

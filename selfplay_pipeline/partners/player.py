@@ -10,9 +10,9 @@ from typing import Any
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.registry import partner_prompts
-from selfplay_pipeline.generate.chat import ChatSeat, Message
-from selfplay_pipeline.generate.play import Reply
-from selfplay_pipeline.generate.players import Place
+from selfplay_pipeline.generate.chat import Message, SeatedChat
+from selfplay_pipeline.generate.episode import Reply
+from selfplay_pipeline.generate.players import Seat
 from selfplay_pipeline.generate.records import CHAT, PartnerUsage
 from selfplay_pipeline.identity import deciding
 from selfplay_pipeline.partners.client import ChatClient
@@ -24,7 +24,7 @@ from selfplay_pipeline.templates import PromptTemplate
 class ChatPartner:
     """A chat model as a player. It sees what any player sees, under its own system prompt.
 
-    A reply that does not come costs the play (status `engine_failure`), never the run.
+    A reply that does not come costs the episode (status `engine_failure`), never the run.
     """
 
     client: ChatClient
@@ -40,18 +40,18 @@ class ChatPartner:
         """
         return cls(client, _template(client.config.prompt))
 
-    def sit(self, place: Place) -> ChatSeat:
-        system = self.prompt.render(rules=place.opening.system)
-        seat = ChatSeat(replace(place.opening, system=system))
+    def sit(self, seat: Seat) -> SeatedChat:
+        system = self.prompt.render(rules=seat.opening.system)
+        seated = SeatedChat(replace(seat.opening, system=system))
 
         def count(used: PartnerUsage) -> None:
-            seat.usage = (seat.usage or PartnerUsage()) + used
+            seated.usage = (seated.usage or PartnerUsage()) + used
 
         async def ask(messages: list[Message]) -> Reply:
-            return await self.client.reply(messages, place.seed, count)
+            return await self.client.reply(messages, seat.seed, count)
 
-        seat.ask = ask
-        return seat
+        seated.ask = ask
+        return seated
 
 
 def partner_arguments(config: PartnerConfig, players: Iterable[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One play: two seats take turns until the game ends."""
+"""One episode: two seats take turns until the game ends."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class ContextFull(Exception):
     """The seat's next turn might not fit into the model's context."""
 
 
-class Seat(Protocol):
-    """Whoever holds one side of the table in one play: a policy, a scripted partner, a remote model."""
+class SeatedPlayer(Protocol):
+    """Whoever holds one side of the table in one episode: a policy, a scripted partner, a remote model."""
 
     prompt_tokens: int
     """Tokens of all prompts that this seat sent to an engine."""
@@ -50,14 +50,14 @@ class Seat(Protocol):
 
 
 @dataclass
-class Play:
-    """A play in progress."""
+class Episode:
+    """An episode in progress."""
 
     session: Session
-    seats: list[Seat]
+    seats: list[SeatedPlayer]
     turns: list[TurnRecord] = field(default_factory=list)
     lost_to: EngineError | None = None
-    """Why the engine gave no answer, after a play that ended with `ENGINE_FAILURE`."""
+    """Why the engine gave no answer, after an episode that ended with `ENGINE_FAILURE`."""
 
     async def run(self, until: int | None = None) -> None:
         """Play to the end; engine failures and full contexts end it with their own status.
@@ -65,10 +65,10 @@ class Play:
         Args:
             until: stop earlier, when it is this seat's turn, whose words come from elsewhere.
         """
-        while self.session.status is None and self.session.player != until:
-            player = self.session.player
+        while self.session.status is None and self.session.seat != until:
+            seat = self.session.seat
             try:
-                reply = await self.seats[player].act()
+                reply = await self.seats[seat].act()
             except ContextFull:
                 self.session.abort(Status.CONTEXT_LENGTH)
                 return
@@ -76,11 +76,11 @@ class Play:
                 self.session.abort(Status.ENGINE_FAILURE)
                 self.lost_to = error
                 return
-            self.take_turn(player, reply)
+            self.take_turn(seat, reply)
 
-    def take_turn(self, player: int, reply: Reply) -> None:
+    def take_turn(self, seat: int, reply: Reply) -> None:
         """Give one reply to the rules and its observations to the seats."""
         step = self.session.step(reply.text, cut=reply.cut)
-        for seat, observation in zip(self.seats, step.observations, strict=True):
-            seat.observe(observation)
-        self.turns.append(TurnRecord.of(player, reply.text, step, reply.finish_reason))
+        for holder, observation in zip(self.seats, step.observations, strict=True):
+            holder.observe(observation)
+        self.turns.append(TurnRecord.of(seat, reply.text, step, reply.finish_reason))
