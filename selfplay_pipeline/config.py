@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator
 
 from selfplay_pipeline.addresses import checked_address
+from selfplay_pipeline.earlier import renamed
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.registry import FIRST_GAME, GameConfig, first_game_config
 from selfplay_pipeline.keys import SERVER_KEY
@@ -251,7 +252,12 @@ def _read(source: str) -> YamlFile:
         if not path.exists():
             raise UserError(f"--config: no built-in configuration or file {source!r}; built-in: {', '.join(BUILT_IN)}")
     check_regular(path, "give a YAML file to --config")
-    return read_yaml(path)
+    file = read_yaml(path)
+    try:
+        file.data = renamed(file.data)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    return file
 
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

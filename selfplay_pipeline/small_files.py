@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from selfplay_pipeline.earlier import renamed
 from selfplay_pipeline.errors import UserError
 
 MOST_BYTES = 50_000_000
@@ -84,7 +85,7 @@ def read_json(path: Path, hint: str = "") -> Any:
 
 
 def read_object(path: Path, writer: str, *keys: str) -> dict[str, Any]:
-    """Read a JSON object that has these keys.
+    """Read a JSON object that has these keys; one of an earlier version gets today's.
 
     Raises:
         UserError: it is none; names `writer`, the command that writes the file.
@@ -93,10 +94,11 @@ def read_object(path: Path, writer: str, *keys: str) -> dict[str, Any]:
     data = read_json(path, hint)
     if not isinstance(data, dict):
         raise UserError(f"{path}: expected a JSON object; {hint}")
+    data = renamed(data)
     missing = [key for key in keys if key not in data]
     if missing:
         raise UserError(f"{path}: field '{missing[0]}' is missing; {hint}")
-    return data
+    return dict(data)
 
 
 def parse_json(text: str | bytes) -> Any:

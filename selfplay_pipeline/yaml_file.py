@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from selfplay_pipeline.earlier import today_of
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.small_files import read_small_text
 
@@ -137,7 +138,7 @@ def _line(node: yaml.Node | None, path: list[str]) -> int:
         if not isinstance(node, yaml.MappingNode):
             break
         for key, value in node.value:
-            if key.value == part:
+            if today_of(key.value) == part:
                 line, node = _number(key.start_mark), value
                 break
     return line

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import appending, explain, write_text
@@ -29,7 +29,8 @@ class DialogueRecord(BaseModel):
 
     step: Count
     """Of training: how often the policy had been updated, or the iteration that played."""
-    episode_id: str
+    episode_id: str = Field(validation_alias=AliasChoices("episode_id", "game_id"))
+    """Called `game_id` in logs of earlier versions."""
     group: int = Field(ge=0, lt=2**63)
     """The game state's number: dialogues on one state are one group."""
     reward: float = Field(ge=0, le=1, allow_inf_nan=False)

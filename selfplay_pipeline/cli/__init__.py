@@ -26,7 +26,15 @@ app = typer.Typer(
     "and [questions] are there to look at runs and episodes. Every command that plays or trains takes --config;\n"
     "`selfplay config` prints all keys with defaults.",
     no_args_is_help=True,
-    context_settings=earlier_names(out="output"),
+    context_settings=earlier_names(
+        out="output",
+        num_games="num-episodes",
+        plays_per_state="episodes-per-state",
+        plays="episodes",
+        opponent="partner",
+        per_player="per-seat",
+        game="episode",
+    ),
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

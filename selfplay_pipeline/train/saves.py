@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from selfplay_pipeline.earlier import renamed
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.files import write_json, write_text
 from selfplay_pipeline.small_files import check_regular
@@ -73,7 +74,7 @@ def prune(state: Path, step: int) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Whole JSON lines, each of a step; a torn last one is not there yet.
+    """Whole JSON lines, each of a step, with today's names; a torn last one is not there yet.
 
     Raises:
         UserError: a line is damaged.
@@ -86,7 +87,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         if not text.endswith(b"\n"):
             continue
         try:
-            line = json.loads(text)
+            line = renamed(json.loads(text))
         except (ValueError, RecursionError):
             line = None
         if not isinstance(line, dict) or not isinstance(line.get("step"), int):
