@@ -38,7 +38,7 @@ READERS = {
 Row = dict[str, Any]
 
 TEMPLATE: Row = {
-    "schema_version": 1, "episode_id": "s0", "group_index": 0, "episode": 0, "seed": 0, "game": "matching",
+    "schema_version": 2, "episode_id": "s0", "group_index": 0, "episode": 0, "seed": 0, "game": "matching",
     "state": {"table": [[1]], "mask1": [[1]], "mask2": [[1]], "scale1": 1.0, "scale2": 1.0,
               "best_assignment_reward": 1, "papers": ["p"], "reviewers": ["r"]},
     "players": ["policy"],
@@ -97,7 +97,7 @@ def _ranges() -> Iterator[Input]:
     """Numbers of the right type that cannot be."""
     nan, inf = float("nan"), float("inf")
     impossible: list[tuple[tuple[Any, ...], str, Any]] = [
-        (("schema_version",), "of the future", 2),
+        (("schema_version",), "of the future", 3),
         (("game",), "unknown", "chess"),
         (("group_index",), "negative", -1),
         (("group_index",), "beyond 64 bits", 2**70),

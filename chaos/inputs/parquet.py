@@ -132,11 +132,11 @@ def _metadata() -> Iterator[Input]:
             lambda table: table.replace_schema_metadata(None if value is None else {b"selfplay": value})
         )
 
-    facts = {"schema_version": 1, "temperature": 0.8, "episodes_per_state": 2}
+    facts = {"schema_version": 2, "temperature": 0.8, "episodes_per_state": 2}
     values: dict[str, bytes | None] = {
         "missing": None,
         "empty": b"",
-        "no JSON": b"{schema_version: 1",
+        "no JSON": b"{schema_version: 2",
         "binary": b"\xff\xfe\x00",
         "a list": b"[1, 2]",
         "a number": b"7",

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from selfplay_pipeline.checkpoints import vocabulary_of
 from selfplay_pipeline.convert.parquet import read_rows
-from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA
+from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, upgrade_rows
 from selfplay_pipeline.errors import UserError, first_line
 from selfplay_pipeline.files import write_text
 from selfplay_pipeline.games.base import read_state
@@ -72,7 +72,7 @@ def _read(path: Path, vocabulary: int | None) -> list[dict[str, Any]]:
     for _ in read_rows(path, vocabulary):
         pass
     try:
-        table = pq.read_table(path)
+        table = upgrade_rows(pq.read_table(path))
     except (OSError, pa.ArrowException, ValueError) as error:
         raise UserError(f"{path}: cannot be read as parquet: {first_line(error)}") from None
     if not table.schema.equals(SCHEMA, check_metadata=False) or METADATA_KEY not in (table.schema.metadata or {}):

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA
+from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, upgrade_rows
 from selfplay_pipeline.errors import UserError, first_line
 from selfplay_pipeline.games.registry import MOST_SEATS
 from selfplay_pipeline.generate.records import SAME_REWARD, SCHEMA_VERSION
@@ -63,7 +63,7 @@ def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
         UserError: the file is missing, damaged or not ours, or a row is impossible; names file, row and field.
     """
     reader = _open(path)
-    _check_columns(path, reader.schema_arrow)
+    _check_columns(path, upgrade_rows(reader.schema_arrow.empty_table()).schema)
     shared = _check_facts(path, reader.schema_arrow.metadata or {})
     temperature = None
     episodes: list[tuple[NDArray[Any], ...]] = []
@@ -128,7 +128,7 @@ def _batches(path: Path, reader: pq.ParquetFile, columns: Sequence[str]) -> Iter
         if batch is None:
             return
         if batch.num_rows:
-            yield batch
+            yield upgrade_rows(pa.Table.from_batches([batch])).to_batches()[0]
 
 
 def _check_facts(path: Path, metadata: dict[bytes, bytes]) -> bool:
@@ -140,10 +140,10 @@ def _check_facts(path: Path, metadata: dict[bytes, bytes]) -> bool:
     if not isinstance(facts, dict):
         raise UserError(f"{path}: its metadata 'selfplay' is no JSON object; convert the episodes again")
     version = facts.get("schema_version", SCHEMA_VERSION)
-    if version != SCHEMA_VERSION:
+    if version not in (1, SCHEMA_VERSION):
         raise UserError(
-            f"{path}: written in version {version} of the format, but this program reads {SCHEMA_VERSION}; "
-            "convert the episodes again"
+            f"{path}: written in version {version} of the format, but this program reads versions up to "
+            f"{SCHEMA_VERSION}; convert the episodes again"
         )
     for key, neutral in NEUTRAL.items():
         if facts.get(key, neutral) != neutral:

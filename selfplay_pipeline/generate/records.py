@@ -20,9 +20,10 @@ from selfplay_pipeline.files import explain
 from selfplay_pipeline.games.base import CUT, INVALID, SAME_SCORE, Game, Outcome, State, Status, Step
 from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.streams import LEAST_LOGPROB, MAX_COUNT, Fault, Lists, Streams, first_fault
-from selfplay_pipeline.small_files import check_regular
+from selfplay_pipeline.generate.upgrade import OLD, upgrade
+from selfplay_pipeline.small_files import check_regular, parse_json
 
-SCHEMA_VERSION: Literal[1] = 1
+SCHEMA_VERSION: Literal[2] = 2
 POLICY = "policy"
 """Name of the player whose trajectories are recorded."""
 SAME_REWARD = SAME_SCORE
@@ -223,7 +224,7 @@ class PartnerUsage(_Record):
 class EpisodeRecord(_Record):
     """One episode of one game state."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     episode_id: str
     group_index: Count
     """The game state's number: all episodes of one state are one group."""
@@ -270,13 +271,25 @@ def parse_episode(line: bytes) -> EpisodeRecord:
         ValueError: it is none; the message names the field.
     """
     try:
-        record = EpisodeRecord.model_validate_json(line)
+        record = record_of(line)
     except ValidationError as error:
         raise ValueError(explain(error)) from None
     if not _has_no_key_twice(line, record):
         json.loads(line, object_pairs_hook=_different)
     check_rules(record)
     return record
+
+
+def record_of(line: bytes) -> EpisodeRecord:
+    """One line of this schema version or an earlier one, not yet compared with the rules of its game.
+
+    Raises:
+        ValueError: it is none; a `ValidationError` where it has other fields than an episode.
+    """
+    if OLD.search(line):
+        found = parse_json(line)
+        return EpisodeRecord.model_validate(upgrade(found) if isinstance(found, dict) else found)
+    return EpisodeRecord.model_validate_json(line)
 
 
 def check_rules(record: EpisodeRecord) -> None:

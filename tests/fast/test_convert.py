@@ -48,7 +48,7 @@ def test_each_episode_becomes_two_rows_of_its_group_and_groups_are_never_split(g
     )
     facts = json.loads(pq.read_schema(tmp_path / "train.parquet").metadata[METADATA_KEY])
     assert facts == {
-        "schema_version": 1,
+        "schema_version": 2,
         "game": "matching",
         "temperature": 1.0,
         "episodes_per_state": EPISODES,

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import Result
+from factories import make_episodes, write_episodes
 from typer.testing import CliRunner
 
 from selfplay_pipeline.asking.records import read_dialogues
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import load_config
+from selfplay_pipeline.convert.rows import EARLIER as EARLIER_FIELDS
+from selfplay_pipeline.convert.rows import METADATA_KEY, upgrade_rows
+from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.earlier import NAMES, renamed
 from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.evaluate.run import Evaluation
 from selfplay_pipeline.files import read_model
+from selfplay_pipeline.generate.records import parse_episode
 from selfplay_pipeline.generate.store import EpisodeStore
+from selfplay_pipeline.generate.upgrade import upgrade
 from selfplay_pipeline.iterate.manifest import RunDirectory, describe
 from selfplay_pipeline.small_files import read_object
+from selfplay_pipeline.train.groups import read_data
 
+STORED = Path(__file__).parent / "stored" / "games_1.jsonl"
 EARLIER = {today: earlier for earlier, today in NAMES.items()}
 
 
@@ -119,3 +130,67 @@ def test_a_log_of_questions_of_an_earlier_version_is_read(tmp_path):
     line = {"step": 1, "game_id": "g1", "group": 0, "reward": 0.5, "status": "agreed"} | dict.fromkeys(counts, 0)
     (tmp_path / "dialogues.jsonl").write_text(json.dumps(line) + "\n")
     assert [record.episode_id for record in read_dialogues(tmp_path / "dialogues.jsonl")] == ["g1"]
+
+
+def stored_lines() -> list[bytes]:
+    """Two episodes of one state as version 1 of the schema has them."""
+    return STORED.read_bytes().splitlines(keepends=True)
+
+
+def test_a_stored_line_of_version_1_is_read_as_one_of_today():
+    for line in stored_lines():
+        before, record = json.loads(line), parse_episode(line)
+        assert record.schema_version == 2
+        assert (record.episode_id, record.episode) == (before["game_id"], before["play"])
+        assert [turn.seat for turn in record.turns] == [turn["player"] for turn in before["turns"]]
+        assert [one.seat for one in record.trajectories] == [one["player_index"] for one in before["trajectories"]]
+        assert parse_episode(record.model_dump_json().encode()) == record
+
+
+def test_upgrading_changes_names_alone_and_only_those_of_version_1():
+    line = json.loads(stored_lines()[0])
+    new = upgrade(line)
+    assert len(new) == len(line) and upgrade(new) is new
+    assert new["state"] is line["state"] and line["schema_version"] == 1, "the line itself is as it was"
+    assert upgrade({"schema_version": 1, "turns": 3, "trajectories": [None]}) == {
+        "schema_version": 2, "turns": 3, "trajectories": [None],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (b'"play":0', b'"play":-1', "field 'episode'"),
+        (b'"player":0', b'"player":7', "field 'players'"),
+        (b'"play":0', b'"play":0,"play":0', "field 'play': is there 2 times"),
+        (b'"schema_version":1', b'"schema_version":3', "field 'schema_version'"),
+        (b'"score":', b'"score":NaN,"other":', "NaN is no number"),
+    ],
+)
+def test_what_is_wrong_with_a_line_of_version_1_is_named(old, new, words):
+    with pytest.raises(ValueError, match=words):
+        parse_episode(stored_lines()[0].replace(old, new, 1))
+
+
+def test_rows_are_the_same_whichever_version_the_games_have(tmp_path):
+    records = [parse_episode(line) for line in stored_lines()]
+    run_convert(STORED, tmp_path / "stored")
+    run_convert(write_episodes(tmp_path / "games.jsonl", records), tmp_path / "new")
+    first, second = (pq.read_table(tmp_path / name / "train.parquet") for name in ("stored", "new"))
+    assert first.equals(second, check_metadata=True) and first.num_rows > 1
+
+
+def test_rows_of_version_1_are_trained_on_as_those_of_today(tmp_path):
+    run_convert(write_episodes(tmp_path / "games.jsonl", make_episodes(3, 2)), tmp_path)
+    new = pq.read_table(tmp_path / "train.parquet")
+    names = {today: earlier for earlier, today in EARLIER_FIELDS.items()}
+    rows = [
+        row | {"extra_info": {names.get(key, key): value for key, value in row["extra_info"].items()}}
+        for row in new.to_pylist()
+    ]
+    facts = json.dumps({"schema_version": 1, "game": "matching"}).encode()
+    old = pa.Table.from_pylist(rows).replace_schema_metadata({METADATA_KEY: facts})
+    pq.write_table(old, tmp_path / "old.parquet")
+    assert "play" in old.to_pylist()[0]["extra_info"]
+    assert upgrade_rows(old).to_pylist() == new.to_pylist() and upgrade_rows(new) is new
+    assert read_data([tmp_path / "old.parquet"]) == read_data([tmp_path / "train.parquet"])

@@ -275,7 +275,7 @@ def test_training_refuses_impossible_rows_before_it_writes_anything(tmp_path):
         (b"\xff", "'selfplay' is not JSON"),
         (b"[1]", "'selfplay' is no JSON object"),
         (b'{"top_p": "much"}', "top_p=much"),
-        (b'{"schema_version": 99}', "written in version 99 of the format, but this program reads 1"),
+        (b'{"schema_version": 99}', "written in version 99 of the format, but this program reads versions up to 2"),
     ],
 )
 def test_damaged_metadata_is_one_line(tmp_path, facts, words):

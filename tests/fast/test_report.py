@@ -158,7 +158,7 @@ def test_a_line_that_is_being_written_is_not_there_yet(tmp_path):
 
 def test_a_bad_line_is_named(tmp_path):
     path = write_episodes(tmp_path / "games.jsonl", make_episodes(1, 2))
-    path.write_text(path.read_text() + '{"schema_version": 1}\n')
+    path.write_text(path.read_text() + '{"schema_version": 2}\n')
     with pytest.raises(UserError, match=r"games\.jsonl:3: field 'episode_id'"):
         scan(EpisodesFile(path, "training", "games"))
 

@@ -119,7 +119,7 @@ def write_games(
                     }
                 )  # fmt: skip
     table = pa.Table.from_pylist(rows, SCHEMA)
-    metadata = {"schema_version": 1, "temperature": TEMPERATURE, "episodes_per_state": EPISODES}
+    metadata = {"schema_version": 2, "temperature": TEMPERATURE, "episodes_per_state": EPISODES}
     pq.write_table(table.replace_schema_metadata({b"selfplay": json.dumps(metadata).encode()}), path)
 
 

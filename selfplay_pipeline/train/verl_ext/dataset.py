@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from torch.utils.data import Dataset
 
+from selfplay_pipeline.convert.rows import upgrade_rows
 from selfplay_pipeline.train.groups import Group, read_data
 
 COLUMNS = ["prompt_ids", "response_ids", "response_mask", "response_logprobs", "reward_model", "extra_info"]
@@ -54,4 +55,4 @@ class GroupDataset(Dataset):  # type: ignore[misc]
 def _load(files: Sequence[str], keep_zero_signal: bool) -> tuple[list[Group], pa.Table]:
     paths = [Path(file) for file in files]
     groups = read_data(paths).to_train(keep_zero_signal)
-    return groups, pa.concat_tables([pq.read_table(path, columns=COLUMNS) for path in paths])
+    return groups, pa.concat_tables([upgrade_rows(pq.read_table(path, columns=COLUMNS)) for path in paths])
