@@ -41,14 +41,36 @@ ROWS = "a row of train.parquet and its columns"
 FACTS = "the metadata of train.parquet"
 STEPS = "a line of metrics.jsonl"
 TRAINED = "a line of trained_rows.jsonl"
+VERSION = "version 2 has other names"
 FIELDS = {
-    GAMES: Fields(added={"policy.thinking": "47d9014: whether the model was told to think before it acts"}),
-    ROWS: Fields(),
+    GAMES: Fields(
+        renamed={
+            "game_id": ["episode_id"],
+            "play": ["episode"],
+            "turns.*.player": ["turns.*.seat"],
+            "trajectories.*.player_index": ["trajectories.*.seat"],
+        },
+        added={"policy.thinking": "47d9014: whether the model was told to think before it acts"},
+        apart={"schema_version": VERSION},
+    ),
+    ROWS: Fields(
+        renamed={
+            f"extra_info.{old}": [f"extra_info.{new}"]
+            for old, new in (
+                ("game_id", "episode_id"),
+                ("player_index", "seat"),
+                ("play", "episode"),
+                ("plays_per_state", "episodes_per_state"),
+            )
+        }
+    ),
     FACTS: Fields(
+        renamed={"plays_per_state": ["episodes_per_state"]},
+        apart={"schema_version": VERSION},
         added={
             "game": "there are several games",
             "shared_reward": "seats may have rewards of their own",
-        }
+        },
     ),
     STEPS: Fields(
         apart={
@@ -58,7 +80,7 @@ FIELDS = {
             "actor/perf/*": "memory in use on the machine",
         }
     ),
-    TRAINED: Fields(),
+    TRAINED: Fields(renamed={"play": ["episode"], "player": ["seat"]}),
 }
 """What may differ, and why; an entry names the commit that made it so. All of it is printed."""
 TENSORS_NOW = {

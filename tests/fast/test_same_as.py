@@ -125,11 +125,11 @@ def test_tables_differ_in_types_metadata_and_rows():
     assert different_table(table, _table([1, 2], pa.int32())) is None
     assert different_table(table, _table([1, 2], pa.int64())) == "column info.index is 'int64', and was 'int32'"
     assert different_table(table, _table([1, 3], pa.int32())) == "row 2: info.index is 3, and was 2"
-    assert different_table(table, _table([1, 2], pa.int32(), 2)) == "metadata: schema_version is 2, and was 1"
+    assert different_table(table, _table([1, 2], pa.int32(), 2)) == "metadata: temperature is 2, and was 1"
 
 
-def _table(indices, kind, version=1):
+def _table(indices, kind, temperature=1):
     schema = pa.schema(
-        {"info": pa.struct({"index": kind})}, metadata={b"selfplay": b'{"schema_version": %d}' % version}
+        {"info": pa.struct({"index": kind})}, metadata={b"selfplay": b'{"temperature": %d}' % temperature}
     )
     return pa.Table.from_pylist([{"info": {"index": index}} for index in indices], schema=schema)
