@@ -109,7 +109,7 @@ def test_games_made_with_arguments_of_an_earlier_version_are_continued(tmp_path)
     arguments = {"seed": 0, "num_groups": 2, "plays_per_state": 4}
     (tmp_path / "games.args.json").write_text(json.dumps(arguments))
     EpisodeStore(tmp_path / "games.jsonl", renamed(arguments)).check()
-    with pytest.raises(UserError, match=r"other arguments: episodes_per_state \(4 then, 2 now\)"):
+    with pytest.raises(UserError, match=r"begun with generate\.episodes_per_state = 4, now it is 2"):
         EpisodeStore(tmp_path / "games.jsonl", {"seed": 0, "num_groups": 2, "episodes_per_state": 2}).check()
 
 
