@@ -18,16 +18,16 @@ import typer
 from bench import command
 from bench.learn import STATE_SEED
 from selfplay_pipeline.config import Config, load_config
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import write_json
+from selfplay_pipeline.core.small_files import read_json
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate, totals_of
 from selfplay_pipeline.evaluate.states import StateSet, held_out_states
-from selfplay_pipeline.files import write_json
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.iterate.manifest import RunDirectory
 from selfplay_pipeline.iterate.run import Loop, run_iterate
 from selfplay_pipeline.metrics.bootstrap import Totals, contrast
 from selfplay_pipeline.servers import Servers
-from selfplay_pipeline.small_files import read_json
 
 SEED = 1
 

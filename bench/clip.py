@@ -19,8 +19,8 @@ from bench import command
 from bench.ablate import evaluate_all, in_brackets
 from bench.learn import STATE_SEED
 from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.evaluate.states import held_out_states
-from selfplay_pipeline.files import write_json
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.iterate.run import run_iterate
 from selfplay_pipeline.metrics.bootstrap import Totals, contrast

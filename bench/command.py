@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import typer
 
-from selfplay_pipeline import stopping
-from selfplay_pipeline.command_line import earlier_names
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core import stopping
+from selfplay_pipeline.core.command_line import earlier_names
+from selfplay_pipeline.core.errors import UserError
 
 
 def run(main: Callable[..., None]) -> None:

@@ -22,6 +22,8 @@ import typer
 
 from bench import command
 from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.core.files import write_json
+from selfplay_pipeline.core.small_files import read_json
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
 from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, run_evaluate, totals_of
 from selfplay_pipeline.evaluate.states import (
@@ -31,13 +33,11 @@ from selfplay_pipeline.evaluate.states import (
     references,
     states_in,
 )
-from selfplay_pipeline.files import write_json
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.iterate.run import run_iterate
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 from selfplay_pipeline.servers import Servers
-from selfplay_pipeline.small_files import read_json
 
 CROSSPLAY_STATES = 250
 STATE_SEED = 1

@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from bench import command
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import ParseError
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.text import parse_action

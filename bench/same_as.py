@@ -31,7 +31,7 @@ from safetensors.numpy import load_file
 
 from bench import command
 from bench.differences import Fields, first_difference, first_different_line
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 
 T = TypeVar("T")
 Array = np.ndarray[Any, np.dtype[Any]]

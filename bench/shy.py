@@ -22,9 +22,9 @@ from selfplay_pipeline.asking.analysis import analyse
 from selfplay_pipeline.asking.output import write
 from selfplay_pipeline.asking.sources import read
 from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate, totals_of
 from selfplay_pipeline.evaluate.states import StateSet, held_out_states, references
-from selfplay_pipeline.files import write_json
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.iterate.run import run_iterate
 from selfplay_pipeline.metrics.bootstrap import contrast

@@ -71,8 +71,8 @@ def _works(what: str, do: Callable[[], object]) -> bool:
 
 def _compiler() -> str:
     """Whether SGLang's kernels can be compiled on this machine; this is no property of the lock."""
+    from selfplay_pipeline.core.errors import UserError
     from selfplay_pipeline.engines.compiler import check_compiler
-    from selfplay_pipeline.errors import UserError
 
     os.environ.setdefault("TVM_FFI_CUDA_ARCH_LIST", "9.0")  # else it is asked of the GPU
     try:

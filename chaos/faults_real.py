@@ -49,7 +49,7 @@ LAUNCHED = Command(
 
 
 def _supervisor(scene: Scene) -> list[psutil.Process]:
-    return scene.room.find("selfplay_pipeline.processes", "sglang_launch")
+    return scene.room.find("selfplay_pipeline.core.processes", "sglang_launch")
 
 
 def _server(scene: Scene) -> list[psutil.Process]:
@@ -161,7 +161,7 @@ def _trainings() -> list[Case]:
     faults: list[tuple[str, Callable[[Scene], Ended], set[int]]] = [
         ("train-driver-killed", partial(the_driver, SIGKILL), KILLED),
         ("train-sigterm", partial(the_driver, SIGTERM), asked_to_stop(SIGTERM)),
-        ("train-supervisor-killed", partial(at_a_step, find("selfplay_pipeline.processes"), SIGKILL), failed),
+        ("train-supervisor-killed", partial(at_a_step, find("selfplay_pipeline.core.processes"), SIGKILL), failed),
         ("train-verl-killed", partial(at_a_step, _verl, SIGKILL), failed),
         ("train-worker-killed", partial(at_a_step, find("ray::Worker"), SIGKILL), failed),
         ("train-disk-full", on_a_small_disk, failed),
@@ -174,7 +174,7 @@ def _trainings() -> list[Case]:
 
 
 def _verl(scene: Scene) -> list[psutil.Process]:
-    supervisors = {process.pid for process in scene.room.find("selfplay_pipeline.processes")}
+    supervisors = {process.pid for process in scene.room.find("selfplay_pipeline.core.processes")}
     return [process for process in scene.room.find("verl_main") if process.pid not in supervisors]
 
 

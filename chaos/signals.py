@@ -31,8 +31,8 @@ from typing import Any
 
 from chaos.outside import MODEL, Ended, Room, Running, room
 from chaos.runs import problems_of_run
+from selfplay_pipeline.core.processes import spawn
 from selfplay_pipeline.engines.sglang_server import ServerSpec
-from selfplay_pipeline.processes import spawn
 
 EPOCHS, GAMES, EPISODES = 2, 64, 4
 CONFIG = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from selfplay_pipeline import stopping
+from selfplay_pipeline.core import stopping
 
 
 def main() -> None:

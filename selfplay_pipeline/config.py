@@ -12,19 +12,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
-from selfplay_pipeline.addresses import checked_address
-from selfplay_pipeline.earlier import renamed
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.addresses import checked_address
+from selfplay_pipeline.core.earlier import renamed
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.keys import SERVER_KEY
+from selfplay_pipeline.core.sections import FREE, Identity, Option, Section
+from selfplay_pipeline.core.shipped import shipped
+from selfplay_pipeline.core.small_files import check_regular
+from selfplay_pipeline.core.yaml_file import YamlFile, read_yaml
 from selfplay_pipeline.games.registry import FIRST_GAME, GameConfig, first_game_config
-from selfplay_pipeline.keys import SERVER_KEY
 from selfplay_pipeline.mistakes import explain
 from selfplay_pipeline.online.config import OnlineOptions
 from selfplay_pipeline.partners.config import PartnerConfig
-from selfplay_pipeline.sections import FREE, Identity, Option, Section
-from selfplay_pipeline.shipped import shipped
-from selfplay_pipeline.small_files import check_regular
 from selfplay_pipeline.train.config import TrainOptions
-from selfplay_pipeline.yaml_file import YamlFile, read_yaml
 
 TINY_MODEL = "data/tiny_model"
 GPU_MODEL = "Qwen/Qwen2.5-7B-Instruct"

@@ -14,11 +14,11 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from selfplay_pipeline.command_line import options
 from selfplay_pipeline.config import Config
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.fields import keys
-from selfplay_pipeline.sections import Identity, Section
+from selfplay_pipeline.core.command_line import options
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.fields import keys
+from selfplay_pipeline.core.sections import Identity, Section
 
 KNOWN = frozenset(key.name for key in keys(Config))
 """All keys of the configuration."""

@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from selfplay_pipeline.fields import keys, listed
+from selfplay_pipeline.core.fields import keys, listed
+from selfplay_pipeline.core.sections import Section
 from selfplay_pipeline.games.registry import all_games
-from selfplay_pipeline.sections import Section
 
 GAMES = {game.name for game in all_games()}
 SHOWN = 40

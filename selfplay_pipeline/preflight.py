@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from selfplay_pipeline.config import Config, EngineConfig
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.compiler import check_compiler
 from selfplay_pipeline.engines.open import model_context_length, resolve_device
-from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.base import Game, State, state_rng
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from selfplay_pipeline.config import EngineConfig
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.terminal import say
+from selfplay_pipeline.core.terminal.progress import waiting
 from selfplay_pipeline.engines.open import open_engine
 from selfplay_pipeline.engines.types import Engine
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.terminal import say
-from selfplay_pipeline.terminal.progress import waiting
 
 if TYPE_CHECKING:
     from selfplay_pipeline.partners.client import ChatClient

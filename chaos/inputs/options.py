@@ -14,7 +14,7 @@ import typer.main
 from chaos.inputs.base import Input, Prepare
 from chaos.inputs.good import Good, copy, copy_folder
 from selfplay_pipeline.config import Config
-from selfplay_pipeline.fields import keys
+from selfplay_pipeline.core.fields import keys
 
 KIND = "options"
 LONG = "x" * 300

@@ -9,7 +9,7 @@ from typing import get_args
 from selfplay_pipeline.asking.analysis import METHOD, Analysis, count
 from selfplay_pipeline.asking.charts import CHARTS, charts_of
 from selfplay_pipeline.asking.statistics import FIGURES, LABELS
-from selfplay_pipeline.files import write_bytes
+from selfplay_pipeline.core.files import write_bytes
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.report.draw import Format, draw
 

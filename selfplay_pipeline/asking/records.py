@@ -10,8 +10,8 @@ from pathlib import Path
 from filelock import FileLock
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import appending, explain, write_text
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import appending, explain, write_text
 from selfplay_pipeline.generate.records import Count, read_lines
 from selfplay_pipeline.generate.store import repair
 

@@ -9,8 +9,8 @@ from rich.table import Table
 
 from selfplay_pipeline.asking.analysis import Analysis, count
 from selfplay_pipeline.asking.statistics import LABELS
-from selfplay_pipeline.terminal import Terminal
-from selfplay_pipeline.terminal.harmless import one_line
+from selfplay_pipeline.core.terminal import Terminal
+from selfplay_pipeline.core.terminal.harmless import one_line
 
 SHOWN = ("questions", "asking", "specific", "repeated", "learned", "reward", "leaks")
 MOST_ROWS = 16

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from selfplay_pipeline.asking.records import FILE_NAME, DialogueRecord, read_dialogues
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.registry import FIRST_GAME, game_named, make_game
 from selfplay_pipeline.generate.records import POLICY, EpisodeRecord

@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from selfplay_pipeline import stopping, terminal
 from selfplay_pipeline.cli import figures, look, loops, models, slime, stages
 from selfplay_pipeline.cli.failures import Commands
-from selfplay_pipeline.command_line import earlier_names, program
+from selfplay_pipeline.core import stopping, terminal
+from selfplay_pipeline.core.command_line import earlier_names, program
 
 app = typer.Typer(
     name="selfplay",
@@ -64,7 +64,7 @@ def _options(
 
 def main() -> None:
     """The command `selfplay`."""
-    from selfplay_pipeline.processes import own_temporary_files
+    from selfplay_pipeline.core.processes import own_temporary_files
 
     stopping.interrupt()
     terminal.guard()

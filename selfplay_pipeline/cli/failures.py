@@ -13,10 +13,10 @@ from typing import Any, NoReturn
 import typer
 import typer.core
 
-from selfplay_pipeline import terminal
-from selfplay_pipeline.command_line import announced, options, program
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.terminal.harmless import one_line
+from selfplay_pipeline.core import terminal
+from selfplay_pipeline.core.command_line import announced, options, program
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.terminal.harmless import one_line
 
 UsageError: Any = typer.BadParameter.__base__
 """A mistyped option, which typer does not export."""
@@ -88,8 +88,8 @@ def _in_one_line() -> Iterator[None]:
 
 
 def _expected(error: BaseException) -> bool:
+    from selfplay_pipeline.core.files import FileChangedError
     from selfplay_pipeline.engines.types import EngineError
-    from selfplay_pipeline.files import FileChangedError
     from selfplay_pipeline.generate.run import NoTurnsError
     from selfplay_pipeline.iterate.metrics import CollapseError
     from selfplay_pipeline.train.run import TrainError
@@ -110,7 +110,7 @@ def _fail_group(group: BaseExceptionGroup[BaseException]) -> NoReturn:
 
 def _fail_system(error: OSError) -> NoReturn:
     """What the system refused, in one line; where it names no file, there is none to give another of."""
-    from selfplay_pipeline.files import TOO_MANY_OPEN
+    from selfplay_pipeline.core.files import TOO_MANY_OPEN
 
     reason = os.strerror(error.errno) if error.errno else str(error) or type(error).__name__
     if error.errno in TOO_MANY_OPEN:

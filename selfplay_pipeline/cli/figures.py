@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from selfplay_pipeline import terminal
 from selfplay_pipeline.cli.failures import fail_if_lost
 from selfplay_pipeline.cli.options import load, taking
 from selfplay_pipeline.cli.shared import OTHERS, DryRun, run
-from selfplay_pipeline.command_line import LARGEST
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.shipped import shipped
-from selfplay_pipeline.terminal.harmless import one_line
+from selfplay_pipeline.core import terminal
+from selfplay_pipeline.core.command_line import LARGEST
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.shipped import shipped
+from selfplay_pipeline.core.terminal.harmless import one_line
 
 if TYPE_CHECKING:
     from selfplay_pipeline.config import Config
@@ -56,6 +56,7 @@ def evaluate(
     """
     settings = load(context)
     checkpoint, partner = shipped(checkpoint), shipped(partner)
+    from selfplay_pipeline.core.terminal.progress import say_announced
     from selfplay_pipeline.evaluate.run import (
         EvaluationJob,
         check_comparable,
@@ -66,7 +67,6 @@ def evaluate(
     )
     from selfplay_pipeline.evaluate.show import show_differences, show_evaluation
     from selfplay_pipeline.games.registry import make_game
-    from selfplay_pipeline.terminal.progress import say_announced
 
     game = make_game(settings.game)
     if first_only and partner == "self":

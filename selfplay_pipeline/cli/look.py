@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from selfplay_pipeline import terminal
 from selfplay_pipeline.cli.options import load, taking
 from selfplay_pipeline.cli.shared import DATA, RUNS
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.terminal.harmless import one_line
+from selfplay_pipeline.core import terminal
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.terminal.harmless import one_line
 
 if TYPE_CHECKING:
     from selfplay_pipeline.generate.records import EpisodeRecord
@@ -36,10 +36,10 @@ def report(
 
     The file needs no network; a run may still be going. `--format png,svg` writes the curves as files instead.
     """
-    from selfplay_pipeline.folders import check_file
+    from selfplay_pipeline.core.folders import check_file
+    from selfplay_pipeline.core.terminal.progress import progress
     from selfplay_pipeline.report.draw import formats_in
     from selfplay_pipeline.report.sources import discover
-    from selfplay_pipeline.terminal.progress import progress
 
     as_page = form.strip().lower() == "html"
     formats = [] if as_page else formats_in(form, also="html, or ")
@@ -132,7 +132,7 @@ def questions(
     from selfplay_pipeline.asking.output import write
     from selfplay_pipeline.asking.show import show_analysis
     from selfplay_pipeline.asking.sources import read
-    from selfplay_pipeline.terminal.progress import waiting
+    from selfplay_pipeline.core.terminal.progress import waiting
 
     found = read(path)
     with waiting(f"analysing {len(found.records):,} dialogues"):
@@ -144,8 +144,8 @@ def questions(
 def show_config(context: typer.Context) -> None:
     """Print the whole configuration as YAML: every key, what it means, and the value that a command would use."""
     settings = load(context)
-    from selfplay_pipeline.fields import as_yaml
-    from selfplay_pipeline.terminal.progress import say_announced
+    from selfplay_pipeline.core.fields import as_yaml
+    from selfplay_pipeline.core.terminal.progress import say_announced
 
     say_announced()
     terminal.result(as_yaml(settings))

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from selfplay_pipeline import terminal
 from selfplay_pipeline.cli.options import load, taking
 from selfplay_pipeline.cli.shared import PLAYING, RUNS, TRAINING, DryRun, warn
 from selfplay_pipeline.cli.verl_keys import path_and_overrides
-from selfplay_pipeline.command_line import LARGEST
-from selfplay_pipeline.terminal.harmless import one_line
+from selfplay_pipeline.core import terminal
+from selfplay_pipeline.core.command_line import LARGEST
+from selfplay_pipeline.core.terminal.harmless import one_line
 
 app = typer.Typer()
 ONLINE = Path("data/matching_game_online")
@@ -36,8 +36,8 @@ def games(
     episodes give that player's rows alone, so that half of what is played is not trained on.
     """
     settings = load(context)
+    from selfplay_pipeline.core.terminal.progress import say_announced
     from selfplay_pipeline.online.job import online_games
-    from selfplay_pipeline.terminal.progress import say_announced
 
     online_games(settings, output, num_train, num_test, per_seat=per_seat)
     say_announced()
@@ -97,8 +97,8 @@ def iterate(
     settings = load(context)
     warn(settings.train.clip_without_effect())
     if dry_run:
+        from selfplay_pipeline.core.terminal.progress import say_announced
         from selfplay_pipeline.iterate.run import plan_iterate
-        from selfplay_pipeline.terminal.progress import say_announced
 
         plan = plan_iterate(settings, output)
         say_announced()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from selfplay_pipeline.command_line import LARGEST, announced
+from selfplay_pipeline.core.command_line import LARGEST, announced
 
 app = typer.Typer(help="Build models for machines without a hub.", no_args_is_help=True)
 

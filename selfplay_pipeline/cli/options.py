@@ -21,12 +21,12 @@ import typer
 import typer.core
 import typer.main
 
-from selfplay_pipeline.command_line import announced
-from selfplay_pipeline.command_line import options as taken
+from selfplay_pipeline.core.command_line import announced
+from selfplay_pipeline.core.command_line import options as taken
 
 if TYPE_CHECKING:
     from selfplay_pipeline.config import Config
-    from selfplay_pipeline.fields import Key
+    from selfplay_pipeline.core.fields import Key
 
 CONFIG = (
     "YAML file, or built-in: tiny (used without a GPU), default (DialOp's sizes; used with one), tiny4x4, tiny_shy, "
@@ -76,7 +76,7 @@ class Configured(typer.core.TyperCommand):
     def keys(self) -> dict[str, list[Key]]:
         """The keys that each option gives, by the option's name in Python."""
         from selfplay_pipeline.config import Config
-        from selfplay_pipeline.fields import keys
+        from selfplay_pipeline.core.fields import keys
 
         found: dict[str, list[Key]] = {}
         for key in keys(Config):
@@ -110,7 +110,7 @@ class Configured(typer.core.TyperCommand):
     def _in_sections(self, ctx: Any) -> dict[str, list[Any]]:
         """The options with their help, under a title for each section."""
         from selfplay_pipeline.config import load_config
-        from selfplay_pipeline.fields import value_of
+        from selfplay_pipeline.core.fields import value_of
 
         usual = load_config(None, {})
         found: dict[str, list[Any]] = {}

@@ -16,8 +16,8 @@ import typer.main
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.cli.options import Configured
 from selfplay_pipeline.config import Config, load_config
-from selfplay_pipeline.fields import Key, keys, sections, value_of
-from selfplay_pipeline.sections import Section
+from selfplay_pipeline.core.fields import Key, keys, sections, value_of
+from selfplay_pipeline.core.sections import Section
 
 HEAD = """# Options and keys
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from selfplay_pipeline import stopping, terminal
-from selfplay_pipeline.command_line import program
+from selfplay_pipeline.core import stopping, terminal
+from selfplay_pipeline.core.command_line import program
 
 T = TypeVar("T")
 

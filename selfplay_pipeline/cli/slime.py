@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from selfplay_pipeline.cli.look import questions
-from selfplay_pipeline.command_line import LARGEST, announced, earlier_names
-from selfplay_pipeline.terminal.harmless import one_line
+from selfplay_pipeline.core.command_line import LARGEST, announced, earlier_names
+from selfplay_pipeline.core.terminal.harmless import one_line
 
 app = typer.Typer(
     help="The shy partner's experiment on slime: its prompt data, and a check of what is missing.",
@@ -48,9 +48,9 @@ def data(
     --output data/games_eval.jsonl
     """
     from selfplay_pipeline.config import load_config
+    from selfplay_pipeline.core.terminal import result
+    from selfplay_pipeline.core.terminal.progress import progress, say_announced
     from selfplay_pipeline.slime.data import DataJob, write_data
-    from selfplay_pipeline.terminal import result
-    from selfplay_pipeline.terminal.progress import progress, say_announced
 
     overrides = {"evaluate.state_seed" if held_out else "seed": seed, "game.max_length": max_length}
     if max_length is None and not (Path(config).suffix or Path(config).exists()):
@@ -88,8 +88,8 @@ def check(
     """
     from rich.table import Table
 
+    from selfplay_pipeline.core.terminal import Terminal
     from selfplay_pipeline.slime.check import check_all
-    from selfplay_pipeline.terminal import Terminal
 
     found = check_all(slime, custom_config, data or [])
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)

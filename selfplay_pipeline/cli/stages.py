@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from selfplay_pipeline import terminal
 from selfplay_pipeline.cli.failures import fail_if_lost
 from selfplay_pipeline.cli.options import load, taking
 from selfplay_pipeline.cli.shared import DATA, OTHERS, PLAYING, TRAINING, DryRun, run, suggest, warn
 from selfplay_pipeline.cli.verl_keys import path_and_overrides
-from selfplay_pipeline.command_line import LARGEST
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.shipped import shipped
+from selfplay_pipeline.core import terminal
+from selfplay_pipeline.core.command_line import LARGEST
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.shipped import shipped
 
 app = typer.Typer()
 
@@ -38,10 +38,10 @@ def generate(
     Stopped at any moment, the same command continues where it was.
     """
     settings = load(context)
+    from selfplay_pipeline.core.terminal.progress import say_announced
     from selfplay_pipeline.generate.job import check_generate, generate_episodes, plan_generate
     from selfplay_pipeline.generate.seats import self_play
     from selfplay_pipeline.generate.show import show_summary
-    from selfplay_pipeline.terminal.progress import say_announced
 
     all_seats = self_play(settings)
     former = dict(enumerate((player0, player1)))

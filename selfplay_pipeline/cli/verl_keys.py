@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 
 
 def path_and_overrides(

@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from selfplay_pipeline.checkpoints import vocabulary_of
 from selfplay_pipeline.convert.parquet import read_rows
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, upgrade_rows
-from selfplay_pipeline.errors import UserError, first_line
-from selfplay_pipeline.files import write_text
+from selfplay_pipeline.core.checkpoints import vocabulary_of
+from selfplay_pipeline.core.errors import UserError, first_line
+from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.games.base import read_state
 from selfplay_pipeline.games.registry import FIRST_GAME, game_named
 from selfplay_pipeline.generate.records import ChatMessage

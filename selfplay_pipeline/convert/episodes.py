@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from selfplay_pipeline.checkpoints import vocabulary_of
+from selfplay_pipeline.core.checkpoints import vocabulary_of
 from selfplay_pipeline.generate.records import EpisodeRecord
 
 

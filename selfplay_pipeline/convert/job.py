@@ -6,8 +6,8 @@ from pathlib import Path
 
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.convert.run import ConvertReport, run_convert
-from selfplay_pipeline.folders import check_folder
-from selfplay_pipeline.terminal.progress import progress
+from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.terminal.progress import progress
 
 
 def convert_episodes(config: Config, games: Path, out_dir: Path, *, skip_bad: bool = False) -> ConvertReport:

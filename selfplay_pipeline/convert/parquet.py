@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, upgrade_rows
-from selfplay_pipeline.errors import UserError, first_line
+from selfplay_pipeline.core.errors import UserError, first_line
+from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.games.registry import MOST_SEATS
 from selfplay_pipeline.generate.records import SAME_REWARD, SCHEMA_VERSION
 from selfplay_pipeline.generate.streams import MAX_COUNT, Lists, Streams, first_fault
-from selfplay_pipeline.small_files import check_regular
 
 ROWS_AT_A_TIME = 1024
 NEUTRAL = {"top_p": 1, "top_k": -1, "repetition_penalty": 1}

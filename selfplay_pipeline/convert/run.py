@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from selfplay_pipeline.convert.episodes import check_tokens
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, episode_to_rows
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import beside, locked, replacing, write_text
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import beside, locked, replacing, write_text
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import SCHEMA_VERSION, EpisodeRecord, parse_episode, read_lines
 from selfplay_pipeline.metrics.signal import has_signal

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
+from selfplay_pipeline.core.terminal.harmless import harmless
 from selfplay_pipeline.engines.types import (
     ROUNDING,
     Completion,
@@ -15,7 +16,6 @@ from selfplay_pipeline.engines.types import (
     SamplingParams,
     finish_reason,
 )
-from selfplay_pipeline.terminal.harmless import harmless
 
 
 class _Read(BaseModel):

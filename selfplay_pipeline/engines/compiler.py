@@ -11,8 +11,8 @@ import subprocess
 import sys
 import tempfile
 
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.processes import environment
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.processes import environment
 
 PROGRAM = """
 #include <string>

@@ -7,11 +7,11 @@ from typing import Any
 
 import aiohttp
 
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.keys import SERVER_KEY, redacted
+from selfplay_pipeline.core.terminal.harmless import harmless
 from selfplay_pipeline.engines.answers import read_object
 from selfplay_pipeline.engines.types import EngineError
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.keys import SERVER_KEY, redacted
-from selfplay_pipeline.terminal.harmless import harmless
 
 LONGEST_ANSWER = 16 << 20
 """Bytes. A token of an answer takes about 50."""

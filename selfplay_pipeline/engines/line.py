@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.answers import ModelInfo, Updated, completion_of, read
 from selfplay_pipeline.engines.http import LONGEST_ANSWER, Http, RefusedError, RetriableError, ServerGoneError
 from selfplay_pipeline.engines.requests import PROBE, PROBE_IDS, request_of
 from selfplay_pipeline.engines.types import EngineError
-from selfplay_pipeline.errors import UserError
 
 HANG_TIMEOUT = 60.0
 """Seconds without a sign of life after which a server hangs, where nobody says otherwise."""

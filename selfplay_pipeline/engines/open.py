@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.config import EngineConfig, gpu_visible
+from selfplay_pipeline.core.errors import UserError, first_line
+from selfplay_pipeline.core.hub import look_for
+from selfplay_pipeline.core.keys import SERVER_KEY, key_from_environment
 from selfplay_pipeline.engines.attached import AttachedServer
 from selfplay_pipeline.engines.line import Server, same_model
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.engines.types import Engine, EngineError
-from selfplay_pipeline.errors import UserError, first_line
-from selfplay_pipeline.hub import look_for
-from selfplay_pipeline.keys import SERVER_KEY, key_from_environment
 
 
 def resolve_device(device: str) -> str:

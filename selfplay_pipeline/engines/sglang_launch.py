@@ -14,9 +14,9 @@ import sys
 import types
 from typing import Any
 
-from selfplay_pipeline.keys import SERVER_KEY
+from selfplay_pipeline.core.keys import SERVER_KEY
+from selfplay_pipeline.core.processes import name_semaphores
 from selfplay_pipeline.loopback import keep_torch_local
-from selfplay_pipeline.processes import name_semaphores
 
 STAND_INS = {
     "torchvision": ("io", "transforms", "transforms.functional", "transforms.v2", "transforms.v2.functional", "ops"),

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import aiohttp
 
+from selfplay_pipeline.core.keys import SERVER_KEY
+from selfplay_pipeline.core.processes import Child, spawn
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.engines.vitals import Vitals
-from selfplay_pipeline.keys import SERVER_KEY
 from selfplay_pipeline.loopback import ADDRESS, loopback_environment
-from selfplay_pipeline.processes import Child, spawn
 
 CPU_ARGUMENTS = [
     "--device=cpu",

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.stopping import stop
 from selfplay_pipeline.engines.types import Completion, EngineError, SamplingParams, finish_reason
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.stopping import stop
 
 
 class TransformersEngine:

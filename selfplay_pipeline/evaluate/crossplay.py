@@ -8,12 +8,12 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from selfplay_pipeline.config import Config
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import write_text
+from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.evaluate.pairing import Pairing, check_names, play_pairing
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.evaluate.tally import Seating, Tally
-from selfplay_pipeline.files import write_text
-from selfplay_pipeline.folders import check_folder
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.generate.seats import is_checkpoint

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.config import Config
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.registry import make_game
@@ -19,7 +20,6 @@ from selfplay_pipeline.generate.run import GenerateJob
 from selfplay_pipeline.generate.seats import check_players, is_checkpoint, seat_players, self_play
 from selfplay_pipeline.identity import differences
 from selfplay_pipeline.servers import Servers
-from selfplay_pipeline.small_files import read_object
 
 
 @dataclass(frozen=True)

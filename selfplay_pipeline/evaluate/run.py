@@ -10,12 +10,13 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from selfplay_pipeline.config import Config
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import write_text
+from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.evaluate.pairing import Pairing, check_names, comparable, play_pairing
 from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.evaluate.tally import Seating, Tally
-from selfplay_pipeline.files import write_text
-from selfplay_pipeline.folders import check_folder
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_episodes
@@ -23,7 +24,6 @@ from selfplay_pipeline.generate.seats import is_checkpoint
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 from selfplay_pipeline.preflight import check_play
 from selfplay_pipeline.servers import Servers
-from selfplay_pipeline.small_files import read_object
 
 Mode = Literal["sampled", "greedy", "scripted"]
 SELF = "self"

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from rich.table import Table
 
+from selfplay_pipeline.core.terminal import Terminal
+from selfplay_pipeline.core.terminal.harmless import one_line
 from selfplay_pipeline.evaluate.crossplay import CrossPlay
 from selfplay_pipeline.evaluate.run import Evaluation, Mode
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import rows_of
-from selfplay_pipeline.terminal import Terminal
-from selfplay_pipeline.terminal.harmless import one_line
 
 
 def show_evaluation(evaluation: Evaluation, folder: Path, game: Game) -> None:

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.small_files import parse_json
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
 from selfplay_pipeline.games.figures import Figure, Measures
-from selfplay_pipeline.small_files import parse_json
 
 
 class Status(StrEnum):

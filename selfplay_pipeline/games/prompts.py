@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.templates import PromptTemplate
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.templates import PromptTemplate
 
 
 @dataclass(frozen=True)

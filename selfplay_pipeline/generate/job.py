@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.config import Config
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.folders import check_folder
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.terminal import say
+from selfplay_pipeline.core.terminal.progress import progress
 from selfplay_pipeline.games.base import TRAIN, Game, State, state_rng
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.players import Player
@@ -20,8 +22,6 @@ from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.identity import PLAYED, deciding
 from selfplay_pipeline.partners.player import partner_arguments
 from selfplay_pipeline.servers import Servers
-from selfplay_pipeline.terminal import say
-from selfplay_pipeline.terminal.progress import progress
 
 
 def make_job(

@@ -14,14 +14,14 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import explain
+from selfplay_pipeline.core.small_files import check_regular, parse_json
 from selfplay_pipeline.engines.types import ROUNDING
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import explain
 from selfplay_pipeline.games.base import CUT, INVALID, SAME_SCORE, Game, Outcome, State, Status, Step
 from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.streams import LEAST_LOGPROB, MAX_COUNT, Fault, Lists, Streams, first_fault
 from selfplay_pipeline.generate.upgrade import OLD, upgrade
-from selfplay_pipeline.small_files import check_regular, parse_json
 
 SCHEMA_VERSION: Literal[2] = 2
 POLICY = "policy"

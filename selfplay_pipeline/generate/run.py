@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.engines.types import EngineError
-from selfplay_pipeline.files import write_json
 from selfplay_pipeline.games.base import Game, State, Status
 from selfplay_pipeline.generate.chat import SeatedChat
 from selfplay_pipeline.generate.episode import Episode

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from selfplay_pipeline.checkpoints import check_checkpoint
 from selfplay_pipeline.config import Config
+from selfplay_pipeline.core.checkpoints import check_checkpoint
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.open import model_context_length
-from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.registry import SCRIPTED, make_game
 from selfplay_pipeline.generate.players import Player, PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from rich.table import Table
 
+from selfplay_pipeline.core.terminal import Terminal
+from selfplay_pipeline.core.terminal.harmless import one_line
 from selfplay_pipeline.generate.summary import Summary
-from selfplay_pipeline.terminal import Terminal
-from selfplay_pipeline.terminal.harmless import one_line
 
 
 def figures_of(summary: Summary) -> str:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import appending, locked, replacing, write_json
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import appending, locked, replacing, write_json
+from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import EpisodeRecord, parse_episode, read_lines
 from selfplay_pipeline.identity import check_same
-from selfplay_pipeline.small_files import read_object
 
 
 @dataclass

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from selfplay_pipeline.core.errors import UserError, first_line
+from selfplay_pipeline.core.hub import look_for
 from selfplay_pipeline.engines.types import Completion, EngineError
-from selfplay_pipeline.errors import UserError, first_line
 from selfplay_pipeline.generate.control import CONTROL, THOUGHT, THOUGHT_END, after_thought, without_control
 from selfplay_pipeline.generate.records import ChatMessage, Trajectory
 from selfplay_pipeline.generate.template_trial import unbounded
-from selfplay_pipeline.hub import look_for
 
 REPLY, HEARD = "\x02reply\x03", "\x02heard\x03"
 """Stand for an assistant's reply and the next observation while the template around them is looked at."""

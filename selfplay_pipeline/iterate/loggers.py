@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.config import Config
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.identity import flatten
 from selfplay_pipeline.iterate.metrics import Line
 from selfplay_pipeline.train.run import check_loggers

@@ -15,11 +15,13 @@ from pydantic import BaseModel
 
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.convert.job import convert_episodes
+from selfplay_pipeline.core.files import locked, write_json, write_lines
+from selfplay_pipeline.core.stopping import stoppable
+from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.engines.open import resolve_device
 from selfplay_pipeline.evaluate.pairing import check_names
 from selfplay_pipeline.evaluate.run import SELF, EvaluationJob, run_evaluate
 from selfplay_pipeline.evaluate.states import StateSet, count_shared, sample_held_out, states_in
-from selfplay_pipeline.files import locked, write_json, write_lines
 from selfplay_pipeline.games.base import MONITOR
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.job import check_trainable, generate_episodes, num_groups, plan_generate
@@ -32,8 +34,6 @@ from selfplay_pipeline.iterate.metrics import CollapseError, best_iteration, col
 from selfplay_pipeline.iterate.results import Converted, Evaluated, Trained, known
 from selfplay_pipeline.iterate.show import short, watching
 from selfplay_pipeline.servers import Servers
-from selfplay_pipeline.stopping import stoppable
-from selfplay_pipeline.terminal import say
 from selfplay_pipeline.train.groups import NoSignalError
 from selfplay_pipeline.train.job import train_policy
 from selfplay_pipeline.train.run import check_training

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from rich.table import Table
 
-from selfplay_pipeline.command_line import program
+from selfplay_pipeline.core.command_line import program
+from selfplay_pipeline.core.small_files import read_object
+from selfplay_pipeline.core.terminal import Terminal
+from selfplay_pipeline.core.terminal.harmless import one_line
+from selfplay_pipeline.core.terminal.progress import in_place
 from selfplay_pipeline.iterate.manifest import RunDirectory, Stage
-from selfplay_pipeline.small_files import read_object
-from selfplay_pipeline.terminal import Terminal
-from selfplay_pipeline.terminal.harmless import one_line
-from selfplay_pipeline.terminal.progress import in_place
 
 LIVE_ROWS = 12
 """Iterations of a run that are shown while it goes on."""

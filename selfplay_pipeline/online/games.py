@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from selfplay_pipeline.convert.rows import AGENT_NAME
-from selfplay_pipeline.files import locked, replacing
+from selfplay_pipeline.core.files import locked, replacing
 from selfplay_pipeline.games.base import MONITOR, TRAIN, Game, State, state_rng
 from selfplay_pipeline.games.registry import GameConfig, make_game
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from selfplay_pipeline.checkpoints import check_checkpoint
 from selfplay_pipeline.config import Config
+from selfplay_pipeline.core.checkpoints import check_checkpoint
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import check_is_folder
+from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.terminal.progress import progress
 from selfplay_pipeline.engines.compiler import check_compiler
 from selfplay_pipeline.engines.open import model_context_length, resolve_device
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import check_is_folder
-from selfplay_pipeline.folders import check_folder
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.job import check_trainable
 from selfplay_pipeline.online.config import OnlineConfig
 from selfplay_pipeline.online.games import write_games
 from selfplay_pipeline.online.run import OnlineResult, check_sizes, run_online
 from selfplay_pipeline.preflight import check_context, check_not_shared
-from selfplay_pipeline.terminal.progress import progress
 from selfplay_pipeline.train.run import Progress, check_training
 
 

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from selfplay_pipeline.convert.parquet import ROWS_AT_A_TIME
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import appending, locked, write_json
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import appending, locked, write_json
+from selfplay_pipeline.core.small_files import check_regular, parse_json
 from selfplay_pipeline.games.base import Game, read_state
 from selfplay_pipeline.games.registry import GameConfig, make_game
 from selfplay_pipeline.identity import deciding, differences, flatten, in_words
@@ -24,7 +25,6 @@ from selfplay_pipeline.online.config import OnlineConfig
 from selfplay_pipeline.online.figures import to_line
 from selfplay_pipeline.online.games import MONITOR_SPLIT, SCHEMA, Perspectives
 from selfplay_pipeline.online.overrides import EXTENSION, StatesFile, config_arguments, held_out_path, online_overrides
-from selfplay_pipeline.small_files import check_regular, parse_json
 from selfplay_pipeline.train.overrides import environment, metrics_path, resolve_device, state_dir
 from selfplay_pipeline.train.run import (
     Progress,

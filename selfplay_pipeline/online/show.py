@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rich.table import Table
 
+from selfplay_pipeline.core.terminal import Terminal
 from selfplay_pipeline.metrics.figures import figures_of
 from selfplay_pipeline.online.run import OnlineResult
-from selfplay_pipeline.terminal import Terminal
 from selfplay_pipeline.train.show import where
 
 

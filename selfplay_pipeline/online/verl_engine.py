@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import NEUTRAL, Completion, EngineError, SamplingParams, finish_reason
-from selfplay_pipeline.errors import UserError
 
 
 class VerlEngine:

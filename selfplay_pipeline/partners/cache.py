@@ -10,9 +10,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.generate.episode import Reply
-from selfplay_pipeline.small_files import check_regular
 
 FILE_NAME = "chat_answers.sqlite3"
 TABLE = "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, text TEXT NOT NULL, reason TEXT NOT NULL)"

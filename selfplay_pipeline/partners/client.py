@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, Field, ValidationError, field_validator
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import explain
+from selfplay_pipeline.core.keys import redacted
+from selfplay_pipeline.core.terminal.harmless import harmless
 from selfplay_pipeline.engines.types import EngineError
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import explain
 from selfplay_pipeline.generate.chat import Message
 from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.generate.records import PartnerUsage
-from selfplay_pipeline.keys import redacted
 from selfplay_pipeline.partners.cache import AnswerCache, cache_key
 from selfplay_pipeline.partners.config import PartnerConfig
-from selfplay_pipeline.terminal.harmless import harmless
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

@@ -8,10 +8,10 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from selfplay_pipeline.addresses import checked_address
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.keys import key_from_environment
-from selfplay_pipeline.sections import FREE, Section
+from selfplay_pipeline.core.addresses import checked_address
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.keys import key_from_environment
+from selfplay_pipeline.core.sections import FREE, Section
 
 OPENAI_URL = "https://api.openai.com/v1"
 

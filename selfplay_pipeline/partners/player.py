@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.templates import PromptTemplate
 from selfplay_pipeline.games.registry import partner_prompts
 from selfplay_pipeline.generate.chat import Message, SeatedChat
 from selfplay_pipeline.generate.episode import Reply
@@ -17,7 +18,6 @@ from selfplay_pipeline.generate.records import CHAT, PartnerUsage
 from selfplay_pipeline.identity import deciding
 from selfplay_pipeline.partners.client import ChatClient
 from selfplay_pipeline.partners.config import PartnerConfig
-from selfplay_pipeline.templates import PromptTemplate
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.terminal.harmless import harmless
 from selfplay_pipeline.report.charts import Chart, Series
-from selfplay_pipeline.terminal.harmless import harmless
 
 Format = Literal["svg", "png", "pdf"]
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")

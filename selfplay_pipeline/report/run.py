@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from selfplay_pipeline.files import write_bytes
+from selfplay_pipeline.core.files import write_bytes
 from selfplay_pipeline.report.charts import charts_of
 from selfplay_pipeline.report.draw import Format, draw
 from selfplay_pipeline.report.page import render

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.games.base import State, Status
 from selfplay_pipeline.games.registry import game_named, make_game

@@ -11,14 +11,14 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import read_model
+from selfplay_pipeline.core.small_files import read_json
 from selfplay_pipeline.evaluate.run import Evaluation
-from selfplay_pipeline.files import read_model
 from selfplay_pipeline.games.registry import SCRIPTED, GameConfig, parse_game_config
 from selfplay_pipeline.generate.records import POLICY, read_lines
 from selfplay_pipeline.iterate.manifest import Manifest, RunDirectory, RunState
 from selfplay_pipeline.metrics.bootstrap import Interval
-from selfplay_pipeline.small_files import read_json
 
 Mode = Literal["training", "sampled", "greedy", "scripted", "other"]
 EVALUATED: tuple[Mode, ...] = ("sampled", "greedy", "scripted")

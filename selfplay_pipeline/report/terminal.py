@@ -14,14 +14,14 @@ from rich.panel import Panel
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.small_files import check_regular
+from selfplay_pipeline.core.terminal.harmless import harmless
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.drawing import BAD, GOOD, HIDDEN, UNKNOWN, Place, Table
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.report.reading import Decoder, Drawn, Reading, Stream, read_episode, read_state
 from selfplay_pipeline.report.scan import episodes, parse
-from selfplay_pipeline.small_files import check_regular
-from selfplay_pipeline.terminal.harmless import harmless
 
 SEAT_STYLES = ("cyan", "yellow", "magenta", "green")
 Pick = Literal["last", "best", "worst", "random"]

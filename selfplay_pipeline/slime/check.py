@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from selfplay_pipeline.config import gpu_visible
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import CHAT
 from selfplay_pipeline.slime.config import DEFAULT, RolloutConfig

@@ -7,15 +7,15 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import explain
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import explain
+from selfplay_pipeline.core.sections import Section
+from selfplay_pipeline.core.small_files import check_regular
+from selfplay_pipeline.core.yaml_file import read_yaml
 from selfplay_pipeline.games.registry import SCRIPTED
 from selfplay_pipeline.generate.players import Player, Scripted
 from selfplay_pipeline.generate.records import CHAT
 from selfplay_pipeline.partners.config import PartnerConfig
-from selfplay_pipeline.sections import Section
-from selfplay_pipeline.small_files import check_regular
-from selfplay_pipeline.yaml_file import read_yaml
 
 DEFAULT = Path(__file__).with_name("matching_config.yaml")
 TRACKING = ("slime.utils", "slime.observability")

@@ -10,13 +10,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import explain, write_lines
-from selfplay_pipeline.folders import check_file
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import explain, write_lines
+from selfplay_pipeline.core.folders import check_file
+from selfplay_pipeline.core.small_files import parse_json
 from selfplay_pipeline.games.base import HELD_OUT, TRAIN, Game, State, state_rng
 from selfplay_pipeline.games.registry import GameConfig, make_game, parse_game_config
 from selfplay_pipeline.generate.records import read_lines
-from selfplay_pipeline.small_files import parse_json
 
 UNUSABLE = (TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 """What reading a row raises whose values are of another kind than those written here."""

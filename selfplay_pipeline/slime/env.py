@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, TypeVar
 
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import EngineError, FinishReason
-from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.chat import ChatPlayer, SeatedChat
 from selfplay_pipeline.generate.episode import Episode, Reply, SeatedPlayer

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfplay_pipeline.asking.records import DialogueRecord, log_step
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import Said, Status
 from selfplay_pipeline.slime.config import TRACKING, RolloutConfig
 from selfplay_pipeline.slime.data import game_of

@@ -14,12 +14,12 @@ from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.answers import completion_of
 from selfplay_pipeline.engines.open import model_context_length
 from selfplay_pipeline.engines.requests import UNGUIDED
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.types import Completion, FinishReason, SamplingParams
-from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import ChatMessage
 from selfplay_pipeline.generate.trajectory import ChatTokenizer

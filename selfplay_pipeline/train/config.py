@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from selfplay_pipeline.sections import FREE, Identity, Option, Section
+from selfplay_pipeline.core.sections import FREE, Identity, Option, Section
 
 
 class TrainOptions(Section):

@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from selfplay_pipeline.files import replacing_folder
+from selfplay_pipeline.core.files import replacing_folder
 from selfplay_pipeline.train.stopped import TrainingStopped, no_space
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.gguf")

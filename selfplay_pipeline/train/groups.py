@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from selfplay_pipeline.convert.parquet import read_rows
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.metrics.signal import has_signal
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from selfplay_pipeline.config import Config
-from selfplay_pipeline.folders import check_folder
-from selfplay_pipeline.terminal.progress import progress
+from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.terminal.progress import progress
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import Progress, TrainResult, run_train
 

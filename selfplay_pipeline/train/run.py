@@ -10,13 +10,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.checkpoints import check_checkpoint, vocabulary_of
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import locked, write_json
+from selfplay_pipeline.core.checkpoints import check_checkpoint, vocabulary_of
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import locked, write_json
+from selfplay_pipeline.core.processes import Child, spawn
+from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.identity import check_same, deciding
 from selfplay_pipeline.preflight import check_gpus
-from selfplay_pipeline.processes import Child, spawn
-from selfplay_pipeline.small_files import read_object
 from selfplay_pipeline.train.config import PolicyTraining, TrainConfig, TrainOptions
 from selfplay_pipeline.train.groups import Group, TrainData, read_data
 from selfplay_pipeline.train.overrides import (

@@ -8,10 +8,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.earlier import renamed
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import write_json, write_text
-from selfplay_pipeline.small_files import check_regular
+from selfplay_pipeline.core.earlier import renamed
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import write_json, write_text
+from selfplay_pipeline.core.small_files import check_regular
 
 LATEST = "latest_checkpointed_iteration.txt"
 """verl's record of the last whole save."""

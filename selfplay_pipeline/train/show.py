@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from selfplay_pipeline.terminal import Terminal
-from selfplay_pipeline.terminal.harmless import one_line
+from selfplay_pipeline.core.terminal import Terminal
+from selfplay_pipeline.core.terminal.harmless import one_line
 from selfplay_pipeline.train.run import TrainResult
 
 

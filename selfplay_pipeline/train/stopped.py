@@ -17,7 +17,7 @@ class TrainingStopped(Exception):
 
 def prepare_reason(path: Path) -> None:
     """Make room for a reason."""
-    from selfplay_pipeline.files import write_text
+    from selfplay_pipeline.core.files import write_text
 
     write_text(path, " " * ROOM)
 
@@ -47,7 +47,7 @@ def cause_of(error: BaseException) -> BaseException:
 
 def one_line(error: BaseException) -> str:
     """An error as one line."""
-    from selfplay_pipeline.errors import UserError
+    from selfplay_pipeline.core.errors import UserError
 
     error = cause_of(error)
     if isinstance(error, TrainingStopped | UserError):

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.processes import SCRATCH_VARIABLE
+from selfplay_pipeline.core.processes import SCRATCH_VARIABLE
 from selfplay_pipeline.train.stopped import leave_reason
 
 

@@ -17,8 +17,8 @@ from selfplay_pipeline.asking.human import human_reference
 from selfplay_pipeline.asking.output import in_markdown
 from selfplay_pipeline.asking.records import FILE_NAME, append_dialogues
 from selfplay_pipeline.asking.sources import Dialogues, dialogues_of, read
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import write_json
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.humans import human_episodes
 from selfplay_pipeline.games.matching.questions import asking

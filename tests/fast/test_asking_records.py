@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfplay_pipeline.asking.records import FILE_NAME, DialogueRecord, append_dialogues, log_step, read_dialogues
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 
 
 def dialogue(step: int = 0, group: int = 0, **fields) -> DialogueRecord:

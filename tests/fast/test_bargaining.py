@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.bargaining.game import BargainingGame
 from selfplay_pipeline.games.bargaining.rules import (
     BargainingConfig,

@@ -18,7 +18,7 @@ from aiohttp import web
 from chat_endpoint import ChatEndpoint, body, echoes_its_key, fails, page, says
 
 from selfplay_pipeline.config import load_config
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from selfplay_pipeline.checkpoints import check_checkpoint
+from selfplay_pipeline.core.checkpoints import check_checkpoint
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.transformers_engine import TransformersEngine
-from selfplay_pipeline.errors import UserError
 
 TINY = Path("data/tiny_model")
 

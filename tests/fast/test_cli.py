@@ -14,14 +14,14 @@ import requests
 from factories import FINISHED, make_episodes, write_episodes
 from typer.testing import CliRunner
 
-from selfplay_pipeline import terminal
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import load_config
+from selfplay_pipeline.core import terminal
+from selfplay_pipeline.core.terminal import progress
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer, cpu_cache_tokens
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
 from selfplay_pipeline.iterate.show import show_run
-from selfplay_pipeline.terminal import progress
 
 
 @dataclass

@@ -7,6 +7,7 @@ import pytest
 from factories import FINISHED, Habits, make_episode
 
 from selfplay_pipeline.config import load_config
+from selfplay_pipeline.core.terminal import console
 from selfplay_pipeline.games.tags import ActionKind
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.iterate.loggers import PipelineLog
@@ -20,7 +21,6 @@ from selfplay_pipeline.iterate.metrics import (
 )
 from selfplay_pipeline.iterate.run import Loop
 from selfplay_pipeline.servers import Servers
-from selfplay_pipeline.terminal import console
 
 HEALTHY = {
     "mean_reward": 0.8, "token_entropy": 0.1, "groups_without_signal": 0.1, "repeated_messages": 0.0,

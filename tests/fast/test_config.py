@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from selfplay_pipeline import config as configuration
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import load_config
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.identity import flatten
 
 

@@ -14,8 +14,8 @@ from factories import BOARD
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason
-from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.chat import ChatPlayer

@@ -12,7 +12,7 @@ from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.convert.rows import METADATA_KEY, episode_to_rows
 from selfplay_pipeline.convert.run import run_convert
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.iterate.manifest import RunDirectory, describe
 

@@ -13,10 +13,10 @@ from factories import FINISHED, make_episodes, write_episodes
 from test_cli import selfplay
 
 from selfplay_pipeline.config import Config, load_config
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.evaluate.run import EvaluationJob, check_comparable
 from selfplay_pipeline.evaluate.states import held_out_states, read_states
-from selfplay_pipeline.files import write_json
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord

@@ -10,7 +10,7 @@ import typer.main
 
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import Config, load_config
-from selfplay_pipeline.fields import keys
+from selfplay_pipeline.core.fields import keys
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

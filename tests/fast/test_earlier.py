@@ -18,15 +18,15 @@ from selfplay_pipeline.config import load_config
 from selfplay_pipeline.convert.rows import EARLIER as EARLIER_FIELDS
 from selfplay_pipeline.convert.rows import METADATA_KEY, upgrade_rows
 from selfplay_pipeline.convert.run import run_convert
-from selfplay_pipeline.earlier import NAMES, renamed
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.earlier import NAMES, renamed
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import read_model
+from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.evaluate.run import Evaluation
-from selfplay_pipeline.files import read_model
 from selfplay_pipeline.generate.records import parse_episode
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.upgrade import upgrade
 from selfplay_pipeline.iterate.manifest import RunDirectory, describe
-from selfplay_pipeline.small_files import read_object
 from selfplay_pipeline.train.groups import read_data
 
 STORED = Path(__file__).parent / "stored" / "games_1.jsonl"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selfplay_pipeline.config import Config, load_config
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
 from selfplay_pipeline.evaluate.run import EvaluationJob, compare_with, default_folder, run_evaluate
 from selfplay_pipeline.evaluate.states import (

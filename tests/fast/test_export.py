@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from selfplay_pipeline.checkpoints import check_checkpoint
+from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.train.export import export
 from selfplay_pipeline.train.stopped import TrainingStopped
 

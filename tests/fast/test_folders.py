@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import load_config
-from selfplay_pipeline.files import write_json
+from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.identity import differences, in_words
 from selfplay_pipeline.iterate.manifest import RunDirectory
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import FileChangedError
 from selfplay_pipeline.engines.transformers_engine import TransformersEngine
 from selfplay_pipeline.engines.types import EngineError
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import FileChangedError
 from selfplay_pipeline.games.base import Status, state_rng
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.job import make_job

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from test_cli import selfplay
 
 from selfplay_pipeline.config import Config, load_config
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.games.matching.states import MAX_TRIES, sample_state

@@ -9,10 +9,12 @@ import pytest
 from pydantic import create_model
 from typer.testing import CliRunner
 
-from selfplay_pipeline import command_line, identity
+from selfplay_pipeline import identity
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import Config, load_config
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core import command_line
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.sections import FREE, Identity, Section
 from selfplay_pipeline.evaluate.pairing import Pairing
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.registry import make_game
@@ -20,7 +22,6 @@ from selfplay_pipeline.generate.job import make_job
 from selfplay_pipeline.identity import KNOWN, check_same, deciding
 from selfplay_pipeline.iterate.manifest import RunDirectory
 from selfplay_pipeline.online.config import OnlineConfig
-from selfplay_pipeline.sections import FREE, Identity, Section
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import claim
 

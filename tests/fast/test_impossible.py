@@ -16,7 +16,7 @@ from selfplay_pipeline.convert import episodes as checks
 from selfplay_pipeline.convert.check import check_parquet
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, episode_to_rows
 from selfplay_pipeline.convert.run import run_convert
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.generate import records
 from selfplay_pipeline.train.groups import read_data
 

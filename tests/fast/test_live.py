@@ -5,13 +5,13 @@ import io
 import pytest
 from rich.console import Console
 
-from selfplay_pipeline import terminal
 from selfplay_pipeline.config import load_config
+from selfplay_pipeline.core import terminal
+from selfplay_pipeline.core.terminal.progress import progress
 from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
 from selfplay_pipeline.iterate.metrics import in_words
 from selfplay_pipeline.iterate.run import Loop, run_iterate
 from selfplay_pipeline.iterate.show import run_table
-from selfplay_pipeline.terminal.progress import progress
 
 PLAY = {"mean_reward": 0.8, "reward_standard_error": 0.01, "agreement_rate": 1.0, "illegal_per_episode": 0.0}
 PLAY |= {"messages_per_episode": 1.5, "groups_without_signal": 2, "groups": 8}

@@ -12,7 +12,7 @@ from factories import BOARD, POLICY, ByteTokenizer
 from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.base import MONITOR, state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame

@@ -14,9 +14,9 @@ from test_cli import selfplay
 from selfplay_pipeline import config as configuration
 from selfplay_pipeline.cli.reference import commands, page
 from selfplay_pipeline.config import Config, GenerateConfig, load_config
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.fields import keys
-from selfplay_pipeline.sections import Option
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.fields import keys
+from selfplay_pipeline.core.sections import Option
 
 ROOT = Path(__file__).parents[2]
 KEYS = {key.name: key for key in keys(Config)}

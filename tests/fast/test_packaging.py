@@ -17,7 +17,7 @@ from test_asking_records import dialogue
 
 from selfplay_pipeline.asking.records import append_dialogues
 from selfplay_pipeline.config import load_config
-from selfplay_pipeline.shipped import FOLDER, shipped
+from selfplay_pipeline.core.shipped import FOLDER, shipped
 
 PACKAGE = Path("selfplay_pipeline")
 PROJECT = tomllib.loads(Path("pyproject.toml").read_text())["project"]

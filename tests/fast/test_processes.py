@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from selfplay_pipeline.processes import own_temporary_files, remove_abandoned, scratch_folder, spawn
+from selfplay_pipeline.core.processes import own_temporary_files, remove_abandoned, scratch_folder, spawn
 
 DAEMON = "import subprocess,sys,time; subprocess.Popen(['sleep', '300'], start_new_session=True); time.sleep({seconds})"
 
@@ -62,7 +62,7 @@ def test_a_child_is_stopped_also_when_its_supervisor_is_stopped(tmp_path):
 def test_kill_9_of_the_driver_ends_its_children(tmp_path):
     mark = f"mark-{os.urandom(8).hex()}"
     driver = (
-        "import sys, time; from pathlib import Path; from selfplay_pipeline.processes import spawn; "
+        "import sys, time; from pathlib import Path; from selfplay_pipeline.core.processes import spawn; "
         f"spawn([sys.executable, '-c', {DAEMON.format(seconds=300)!r}], Path({str(tmp_path / 'log')!r})); "
         "time.sleep(300)"
     )
@@ -88,7 +88,7 @@ def test_a_child_finds_the_programs_of_its_python_environment_that_is_not_activa
 
 
 WRITER = (
-    "import os, sys, tempfile, time, multiprocessing; from selfplay_pipeline.processes import name_semaphores; "
+    "import os, sys, tempfile, time, multiprocessing; from selfplay_pipeline.core.processes import name_semaphores; "
     "name_semaphores(); lock = multiprocessing.get_context('spawn').Lock(); handle, path = tempfile.mkstemp(); "
     "print(os.environ['SELFPLAY_SCRATCH'], path, flush=True); time.sleep({seconds})"
 )
@@ -132,7 +132,7 @@ def test_what_a_killed_supervisor_could_not_remove_is_removed_when_its_driver_st
 def test_a_folder_is_abandoned_once_its_process_is_gone_and_not_before(tmp_path):
     keep = "; ".join(
         [
-            "import sys, time; from pathlib import Path; from selfplay_pipeline.processes import scratch_folder",
+            "import sys, time; from pathlib import Path; from selfplay_pipeline.core.processes import scratch_folder",
             f"context = scratch_folder(Path({str(tmp_path)!r}))",
             "print(context.__enter__(), flush=True); time.sleep(300)",
         ]

@@ -18,12 +18,12 @@ from hypothesis import given, settings
 from test_cli import selfplay
 
 from selfplay_pipeline.config import load_config
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.evaluate.tally import Seating, Tally
-from selfplay_pipeline.files import write_json
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig

@@ -7,7 +7,7 @@ import pytest
 from factories import FINISHED
 
 from selfplay_pipeline.config import load_config
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.manifest import RunDirectory
 from selfplay_pipeline.iterate.run import Loop, run_iterate

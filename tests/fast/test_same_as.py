@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bench.differences import Fields, first_difference, first_different_line
 from bench.same_as import different_array, different_table, unpack
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),

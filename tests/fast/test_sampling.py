@@ -17,9 +17,9 @@ from scripted_server import answering
 from slime_contract import SAMPLES, arguments, sample_of
 
 from selfplay_pipeline.config import load_config
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.types import FinishReason, SamplingParams
-from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.players import PolicyPlayer

@@ -13,10 +13,10 @@ from rich.console import Console
 from test_cli import selfplay
 from test_report import ByteDecoder, spoken
 
+from selfplay_pipeline.core.terminal.harmless import harmless
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.report import terminal
 from selfplay_pipeline.report.reading import read_episode, read_state
-from selfplay_pipeline.terminal.harmless import harmless
 
 ESCAPES = "\x1b[2J\x1b]0;title\x07\x9b31m\u202edrow\u2066\r"
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from slime_contract import arguments
 from test_cli import selfplay
 
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.slime.check import CONTRACT, check_all, check_version
 from selfplay_pipeline.slime.config import DEFAULT, RolloutConfig
 from selfplay_pipeline.slime.data import DataJob, write_data

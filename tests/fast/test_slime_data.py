@@ -11,7 +11,7 @@ from slime_contract import RealSample, sample_of
 from test_cli import selfplay
 
 from selfplay_pipeline.config import load_config
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.evaluate.states import held_out_states, key_of
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slime_contract import NewSample, arguments, sample_of
 
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.matching.game import SCRIPTED
 from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching

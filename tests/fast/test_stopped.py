@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.train.stopped import (
     TrainingStopped,
     leave_reason,

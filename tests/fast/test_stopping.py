@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from selfplay_pipeline import stopping
+from selfplay_pipeline.core import stopping
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.templates import LONGEST_FILE, PromptTemplate
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.partners.config import PartnerConfig
 from selfplay_pipeline.partners.player import partner_arguments
-from selfplay_pipeline.templates import LONGEST_FILE, PromptTemplate
 
 VALUES = {"text": "ab" * 500, "words": ["a", "b"], "n": 3}
 

@@ -17,9 +17,9 @@ from rich.text import Text
 from test_cli import selfplay
 
 import selfplay_pipeline
-from selfplay_pipeline import terminal
-from selfplay_pipeline.terminal import Cleaned, Terminal
-from selfplay_pipeline.terminal.harmless import LONGEST_LINE, one_line
+from selfplay_pipeline.core import terminal
+from selfplay_pipeline.core.terminal import Cleaned, Terminal
+from selfplay_pipeline.core.terminal.harmless import LONGEST_LINE, one_line
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\u202edrow\u2066\u200f\x9b31m\nselfplay: all is well :smile: [red]x[/red]"
 PACKAGE = Path(selfplay_pipeline.__file__).parent
@@ -41,7 +41,7 @@ def test_nothing_prints_but_the_one_module():
     found = []
     for path in PACKAGE.rglob("*.py"):
         if path in (
-            PACKAGE / "terminal" / "__init__.py",
+            PACKAGE / "core" / "terminal" / "__init__.py",
             PACKAGE / "generate" / "template_trial.py",
         ):  # a child, read by its parent
             continue
@@ -216,7 +216,7 @@ def child(code: str, **environment: str) -> subprocess.Popen[bytes]:
     command = [
         sys.executable,
         "-c",
-        f"from selfplay_pipeline import terminal\nterminal.guard()\n{code}\nterminal.finish()",
+        f"from selfplay_pipeline.core import terminal\nterminal.guard()\n{code}\nterminal.finish()",
     ]
     env = {**os.environ, "PYTHONPATH": str(PACKAGE.parent), **environment}
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -12,8 +12,8 @@ from factories import BOARD
 from scripted_server import answering
 
 from selfplay_pipeline.config import load_config
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import Completion, FinishReason
-from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.chat import ChatPlayer

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.convert.rows import SCHEMA
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.train.config import TrainConfig, TrainOptions
 from selfplay_pipeline.train.groups import NoSignalError, TrainData, plan_steps, read_data, split_rows, to_groups
 from selfplay_pipeline.train.overrides import environment, verl_overrides

@@ -8,8 +8,8 @@ from chat_templates import qwen_tokenizer, shaped_tokenizer
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import Completion, FinishReason
-from selfplay_pipeline.errors import UserError
 from selfplay_pipeline.generate.records import ChatMessage
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 

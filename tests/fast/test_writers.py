@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import load_config
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import filling, locked, replacing, replacing_folder, write_text
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import filling, locked, replacing, replacing_folder, write_text
 from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
@@ -26,7 +26,7 @@ CONVERT_AGAIN_AND_AGAIN = f"""\
 import sys
 from pathlib import Path
 from selfplay_pipeline.convert.run import run_convert
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 print("ready", flush=True)
 sys.stdin.readline()
 for _ in range({TIMES}):
@@ -90,7 +90,7 @@ def test_two_writers_of_one_file_each_have_a_temporary_file_of_their_own(tmp_pat
 @pytest.mark.parametrize("write", [replacing, replacing_folder, filling])
 def test_what_a_killed_process_left_is_removed_by_the_next_writer_and_what_a_living_one_writes_is_not(tmp_path, write):
     path = tmp_path / "target"
-    killed = "import os, sys; from pathlib import Path; from selfplay_pipeline.files import *\n"
+    killed = "import os, sys; from pathlib import Path; from selfplay_pipeline.core.files import *\n"
     killed += f"with {write.__name__}(Path(sys.argv[1])): os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", killed, str(path)])
     assert len(temporaries(tmp_path)) == 1

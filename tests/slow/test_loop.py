@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from selfplay_pipeline.convert.check import check_parquet
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import locked
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import locked
 from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.iterate.run import run_iterate
 

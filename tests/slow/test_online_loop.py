@@ -544,7 +544,7 @@ def test_an_output_without_tokens_loses_the_episode(cleared, monkeypatch):
 
 
 def test_sampling_whose_log_probs_are_not_reported_is_refused():
-    from selfplay_pipeline.errors import UserError
+    from selfplay_pipeline.core.errors import UserError
     from selfplay_pipeline.online.verl_engine import check_sampling
 
     check_sampling({"top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0})

@@ -13,7 +13,7 @@ from slime_contract import SAMPLES, arguments, sample_of
 from test_engines import chat, next_logprobs
 
 from selfplay_pipeline.config import load_config
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.generate.records import ChatMessage
 from selfplay_pipeline.slime.data import game_of
 from selfplay_pipeline.slime.rollout import generate, router_of

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from selfplay_pipeline.convert.rows import SCHEMA
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import Progress, TrainResult, run_train
 
@@ -494,7 +494,7 @@ def optimizer_updates(state: Path) -> int:
 def test_killed_and_resumed_training_ends_where_an_undisturbed_one_does(plain: Run, tmp_path: Path) -> None:
     config = continued(plain, tmp_path / "killed")
     code = f"""
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import run_train
 run_train(TrainConfig.model_validate_json({config.model_dump_json()!r}))

@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load_file
 
 from selfplay_pipeline.config import load_config
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.matching.questions import asking
 from selfplay_pipeline.games.registry import make_game

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.sections import LARGEST, Section
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.sections import LARGEST, Section
 
 ITEMS = ("book", "hat", "ball")
 MOST_OF_A_TYPE = 4

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import SAME_SCORE, Asking, HumanEpisode, ScriptedPlayer, Turn
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
 from selfplay_pipeline.games.figures import Figure, Measures

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from selfplay_pipeline.core.shipped import FOLDER
 from selfplay_pipeline.games.base import HumanEpisode, Said
 from selfplay_pipeline.games.matching.states import load_state
-from selfplay_pipeline.shipped import FOLDER
 
 GAMES = FOLDER / "dialop" / "optimization_human.jsonl"
 ABOUT = (

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, model_validator
 from scipy.optimize import linear_sum_assignment
 
+from selfplay_pipeline.core.sections import Section
 from selfplay_pipeline.games.matching.names import PAPERS
 from selfplay_pipeline.games.matching.proposals import Matching as Matching
-from selfplay_pipeline.sections import Section
 
 DIALOPS_BOARD = ("size", "max_score", "p_visible", "scale_min", "scale_max", "hard_factor")
 """Fields that must be DialOp's where rewards are compared with those of its human pairs."""

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.sections import LARGEST
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS, normalise
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
-from selfplay_pipeline.sections import LARGEST
 
 MAX_TRIES = 100_000
 """A board that admits no state is refused within two seconds; of 8×8 ones about one in 2,700 is hard enough."""

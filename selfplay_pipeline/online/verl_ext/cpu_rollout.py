@@ -18,14 +18,14 @@ from safetensors.torch import save_file
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY, BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry, TokenOutput
 
+from selfplay_pipeline.core.files import replacing
+from selfplay_pipeline.core.processes import SCRATCH_VARIABLE
 from selfplay_pipeline.engines.line import HANG_TIMEOUT
 from selfplay_pipeline.engines.requests import PROBE, PROBE_IDS
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.engines.types import SamplingParams
-from selfplay_pipeline.files import replacing
 from selfplay_pipeline.online.verl_engine import check_sampling
-from selfplay_pipeline.processes import SCRATCH_VARIABLE
 
 NAME = "sglang_cpu"
 """Value of `rollout.name`; options stand in `rollout.engine_kwargs.sglang_cpu`: `folder` for logs, `context_length`."""

@@ -14,8 +14,8 @@ import torch
 import transfer_queue as tq
 from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 
-from selfplay_pipeline.checkpoints import number_of_weights
-from selfplay_pipeline.files import write_json
+from selfplay_pipeline.core.checkpoints import number_of_weights
+from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.train.saves import PICKLED_POSITION, WHOLE, is_whole, saves
 from selfplay_pipeline.train.stopped import TrainingStopped, cause_of, no_space, one_line
 from selfplay_pipeline.train.verl_ext import safe_load as safe_load

@@ -19,7 +19,7 @@ from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 from verl.utils.dataset.rl_dataset import collate_fn
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
-from selfplay_pipeline.files import appending
+from selfplay_pipeline.core.files import appending
 from selfplay_pipeline.train.groups import plan_steps, split_rows
 from selfplay_pipeline.train.verl_ext.guard import Guarded, loading
 from selfplay_pipeline.train.verl_ext.reference import ReferenceWorker

@@ -18,9 +18,9 @@ from typing import IO, Any, TypeVar
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ValidationError
 
-from selfplay_pipeline.earlier import renamed
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.small_files import read_json
+from selfplay_pipeline.core.earlier import renamed
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.small_files import read_json
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -10,8 +10,8 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.earlier import renamed
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.earlier import renamed
+from selfplay_pipeline.core.errors import UserError
 
 MOST_BYTES = 50_000_000
 """Of a JSON file: a run of thousands of iterations has a `state.json` of a few million."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 
 SERVER_KEY = "SGLANG_API_KEY"
 """Names the key of the servers of `--server-url`; also hands a launched server the one made for it."""

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 import yaml
 from pydantic.fields import FieldInfo
 
-from selfplay_pipeline.sections import Option, Section, kinds
+from selfplay_pipeline.core.sections import Option, Section, kinds
 
 COMMENT_WIDTH = 100
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from selfplay_pipeline.errors import UserError
+from selfplay_pipeline.core.errors import UserError
 
 NAMES = {
     "num_games": "num_episodes",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from selfplay_pipeline.errors import UserError, first_line
-from selfplay_pipeline.terminal import say
+from selfplay_pipeline.core.errors import UserError, first_line
+from selfplay_pipeline.core.terminal import say
 
 PATIENCE_SECONDS = 10.0
 """For the answer whether there is such a model, not for its download."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from selfplay_pipeline.earlier import today_of
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.small_files import read_small_text
+from selfplay_pipeline.core.earlier import today_of
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.small_files import read_small_text
 
 MOST_BYTES, MOST_EVENTS, DEEPEST = 100_000, 10_000, 20
 

@@ -22,10 +22,10 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from selfplay_pipeline import terminal
-from selfplay_pipeline.command_line import announced
-from selfplay_pipeline.terminal import say
-from selfplay_pipeline.terminal.harmless import one_line
+from selfplay_pipeline.core import terminal
+from selfplay_pipeline.core.command_line import announced
+from selfplay_pipeline.core.terminal import say
+from selfplay_pipeline.core.terminal.harmless import one_line
 
 LOG_EVERY_SECONDS, DRAW_EVERY_SECONDS = 15.0, 0.2
 _in_place = ContextVar("in_place", default=False)

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from selfplay_pipeline.errors import UserError, first_line
-from selfplay_pipeline.small_files import read_json
+from selfplay_pipeline.core.errors import UserError, first_line
+from selfplay_pipeline.core.small_files import read_json
 
 INDEX = "model.safetensors.index.json"
 LARGEST_JSON = 2**27

@@ -1,6 +1,6 @@
 """Child processes that never outlive the driver, with all their descendants, however the driver ends.
 
-A child runs under a small supervisor: `python -m selfplay_pipeline.processes COMMAND…`. The supervisor holds the
+A child runs under a small supervisor: `python -m selfplay_pipeline.core.processes COMMAND…`. The supervisor holds the
 read end of a pipe whose write end only the driver has, so it notices the driver's end even after `kill -9`. As a
 "subreaper" (Linux, prctl(2)) it inherits every orphaned descendant, daemons of Ray included, and can end them all.
 """

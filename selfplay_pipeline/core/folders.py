@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from selfplay_pipeline.errors import UserError
-from selfplay_pipeline.files import check_is_folder
-from selfplay_pipeline.small_files import read_json
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import check_is_folder
+from selfplay_pipeline.core.small_files import read_json
 
 HOLDS = {
     "generate": "games of `selfplay generate`",

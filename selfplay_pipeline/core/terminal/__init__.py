@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.segment import Segment
 from rich.text import Text
 
-from selfplay_pipeline.terminal.harmless import harmless, one_line
+from selfplay_pipeline.core.terminal.harmless import harmless, one_line
 
 MOST_LINES = 40
 """Lines of a failure, such as the end of a log."""

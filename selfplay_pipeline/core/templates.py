@@ -18,7 +18,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-from selfplay_pipeline.errors import UserError, first_line
+from selfplay_pipeline.core.errors import UserError, first_line
 
 LONGEST_FILE = 2**16
 """Bytes of a template."""
