@@ -34,6 +34,8 @@ SCRATCH_HOME = Path("/tmp")
 SCRATCH_PREFIX = "selfplay-run-"
 DATASETS_CACHE = "HF_DATASETS_CACHE"
 """Names the folder into which `datasets` copies each file that verl reads; by default it is in the home directory."""
+READABLE = {"SPT_NOENV": "1"}
+"""Lets processes that give themselves a title (setproctitle, by which Ray does) keep their environment readable."""
 SHARED_MEMORY = Path("/dev/shm")
 """Where Linux keeps named semaphores, each as a file `sem.NAME`."""
 
@@ -218,12 +220,24 @@ def _locked_folder(home: Path) -> tuple[Path, int] | None:
 
 
 def remove_abandoned(home: Path) -> None:
-    """Remove this user's folders whose supervisor was killed."""
+    """Remove this user's folders whose supervisor was killed, and end what it could not end."""
     for folder in home.glob(f"{SCRATCH_PREFIX}*"):
         lock = _lock_if_abandoned(folder)
         if lock is not None:
+            _end_orphans(folder)
             _remove(folder)
             os.close(lock)
+
+
+def _end_orphans(folder: Path) -> None:
+    """Kill the processes whose environment names a scratch folder or one within; agents of Ray live on for a while."""
+    import psutil
+
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            scratch = process.environ().get(SCRATCH_VARIABLE)
+            if scratch and Path(scratch).is_relative_to(folder) and process.pid != os.getpid():
+                process.kill()
 
 
 def _lock_if_abandoned(folder: Path) -> int | None:
@@ -264,7 +278,7 @@ def supervise(command: Sequence[str]) -> int:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            env=os.environ | dict.fromkeys((SCRATCH_VARIABLE, "TMPDIR", DATASETS_CACHE), str(scratch)),
+            env=os.environ | READABLE | dict.fromkeys((SCRATCH_VARIABLE, "TMPDIR", DATASETS_CACHE), str(scratch)),
             preexec_fn=lambda: _prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
         )
         while process.poll() is None and not over.wait(0.1):

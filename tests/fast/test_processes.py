@@ -9,6 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from selfplay_pipeline.core.processes import own_temporary_files, remove_abandoned, scratch_folder, spawn
@@ -127,6 +128,23 @@ def test_what_a_killed_supervisor_could_not_remove_is_removed_when_its_driver_st
     child.stop()
     assert not folder.exists()
     assert not semaphores(folder)
+
+
+@pytest.mark.parametrize("titled", [False, True])
+def test_so_are_daemons_that_a_killed_supervisor_could_not_end(tmp_path, titled):
+    """Also one that gives itself a title, as Ray's do, which else overwrites its environment."""
+    title = "import setproctitle; setproctitle.setproctitle('ray::Agent'); " if titled else ""
+    daemon = f"{title}import time; print('up', flush=True); time.sleep(300)"
+    starts = f"import subprocess,sys; subprocess.run([sys.executable, '-c', {daemon!r}], start_new_session=True)"
+    child = spawn([sys.executable, "-c", starts], tmp_path / "log")
+    while "up" not in (tmp_path / "log").read_text():
+        time.sleep(0.01)
+    daemons = [process for process in psutil.Process(child.pid).children(recursive=True) if process.ppid() != child.pid]
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait(20)
+    assert len(daemons) == 1 and daemons[0].is_running()
+    child.stop()
+    assert not psutil.wait_procs(daemons, timeout=15)[1]
 
 
 def test_a_folder_is_abandoned_once_its_process_is_gone_and_not_before(tmp_path):
