@@ -38,13 +38,13 @@ endif
 iterate: $(READY) ## the main job: play, convert, train, NUM_ITERATIONS times
 	$(BIN)/selfplay iterate $(ITERATE_OPTIONS) $(ARGS)
 
-online: $(READY) ## play and train in one process, STEPS times: each update on fresh games
+online: $(READY) ## play and train in one process, STEPS times: each update on fresh episodes
 	$(BIN)/selfplay train-online $(ONLINE_OPTIONS) $(ARGS)
 
 generate: $(READY) ## play episodes (options in ARGS)
 	$(BIN)/selfplay generate $(ARGS)
 
-convert: $(READY) ## games to parquet (options in ARGS)
+convert: $(READY) ## episodes to parquet (options in ARGS)
 	$(BIN)/selfplay convert $(ARGS)
 
 train: $(READY) ## train on parquet (options in ARGS)
@@ -59,7 +59,7 @@ crossplay: $(READY) ## every player with every other (players and options in ARG
 report: $(READY) ## one HTML file to look at a run (folder and options in ARGS)
 	$(BIN)/selfplay report $(ARGS)
 
-show: $(READY) ## read a episode in the terminal (file and options in ARGS)
+show: $(READY) ## read an episode in the terminal (file and options in ARGS)
 	$(BIN)/selfplay show $(ARGS)
 
 browser: ## Chromium for the tests of the report, if there is none

@@ -18,6 +18,7 @@ import typer
 from bench import command
 from bench.learn import STATE_SEED
 from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.core.earlier import renamed
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.core.small_files import read_json
@@ -100,7 +101,7 @@ def main(
 
 def _same_set_up(config: Config, run: Path) -> dict[str, Any]:
     """What `make learn` did with this seed, if it used this set-up."""
-    settings, made_with = config.model_dump(mode="json"), read_json(run / "manifest.json")["config"]
+    settings, made_with = config.model_dump(mode="json"), renamed(read_json(run / "manifest.json"))["config"]
     for section in ("seed", "model", "game", "generate", "convert", "train"):
         if made_with[section] != settings[section]:
             raise UserError(f"{run} was made with another {section}; run `make learn` anew")

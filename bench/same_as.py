@@ -335,7 +335,7 @@ def same_games(comparison: Comparison, case: Case, seed: int) -> tuple[str | Non
 
     old, new = comparison.both(play)
     turns = sum(len(line["turns"]) for line in old)
-    return first_different_line(old, new, FIELDS[GAMES]), f"{len(old)} plays, {turns:,} turns"
+    return first_different_line(old, new, FIELDS[GAMES]), f"{len(old)} episodes, {turns:,} turns"
 
 
 def same_rows(comparison: Comparison, number: int) -> tuple[str | None, str]:

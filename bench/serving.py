@@ -100,7 +100,7 @@ async def _selfplay(config: Config, engine: SGLangEngine, output: Path) -> tuple
 
 
 async def _flush(engine: SGLangEngine) -> None:
-    await engine._post(engine.urls[0], "/flush_cache?timeout=60", {})
+    await engine.lines[0].call("/flush_cache?timeout=60", {})
 
 
 async def _replay(config: Config, url: str, episodes: list[list[tuple[str, Call]]]) -> float:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train Qwen2.5-7B-Instruct with slime's GRPO as player 0 against a fixed shy partner. Run it in slime's image, with this
+# Train Qwen2.5-7B-Instruct with slime's GRPO in seat 0 against a fixed shy partner. Run it in slime's image, with this
 # project installed there (pip install --no-deps -e .).
 #   SLIME, MEGATRON  folders of slime and Megatron-LM (/root/slime, /root/Megatron-LM)
 #   HF_CHECKPOINT    Hugging Face folder of the policy (/root/Qwen2.5-7B-Instruct)

@@ -19,6 +19,7 @@ from selfplay_pipeline.core.command_line import options
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.fields import keys
 from selfplay_pipeline.core.sections import Identity, Section
+from selfplay_pipeline.core.shipped import as_listed
 
 KNOWN = frozenset(key.name for key in keys(Config))
 """All keys of the configuration."""
@@ -81,6 +82,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
     `now` are left out.
     """
     then, today = _by_keys(before), _by_keys(now)
+    then, today = _anywhere(then), _anywhere(today)
     then = _defaults(then) | then
     compared = {key for key in then if key not in KNOWN} | today.keys()
     values = {key: (then.get(key), today.get(key)) for key in sorted(compared)}
@@ -116,6 +118,11 @@ def _by_keys(record: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(groups, int) and isinstance(episodes, int):
         record = {**record, "num_groups": groups * episodes}
     return {KEYS.get(name, name): value for name, value in record.items()}
+
+
+def _anywhere(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What comes with the package by the same name wherever the package and the working directory are."""
+    return {key: as_listed(value) if isinstance(value, str) else value for key, value in record.items()}
 
 
 def _defaults(found: Mapping[str, Any]) -> dict[str, Any]:

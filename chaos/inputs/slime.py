@@ -101,7 +101,7 @@ def _dialogues(rng: Random) -> Iterator[Input]:
         return prepare
 
     fields = (
-        "step", "game_id", "group", "reward", "status", "turns", "messages", "questions", "specific", "pairs",
+        "step", "episode_id", "group", "reward", "status", "turns", "messages", "questions", "specific", "pairs",
         "repeated", "learned", "partner_messages", "leaks",
     )  # fmt: skip
 
@@ -109,7 +109,7 @@ def _dialogues(rng: Random) -> Iterator[Input]:
         return Input(KIND, f"dialogues, {what}", ANALYZE, rf"dialogues\.jsonl:{LINE}", logged(change))
 
     for field in rng.sample(fields, 8):
-        wrong = wrong_type("text" if field in ("game_id", "status") else 1, rng)
+        wrong = wrong_type("text" if field in ("episode_id", "status") else 1, rng)
         yield case(f"{field} of another type", partial(changed, path=(field,), value=wrong))
     for field in rng.sample(fields, 4):
         yield case(f"{field} missing", partial(without, path=(field,)))

@@ -1,1 +1,1 @@
-"""Does the policy ask more as training goes on? Reads dialogues, tests for a trend, draws it."""
+"""Does the policy ask more as training goes on? Reads episodes, tests for a trend, draws it."""

@@ -15,17 +15,17 @@ from selfplay_pipeline.asking.statistics import MIN_STATES, Bin, Step, Trend
 from selfplay_pipeline.metrics.bootstrap import Interval
 
 TRENDS = {
-    "questions": "questions per dialogue",
+    "questions": "questions per episode",
     "pairs": "the number of pairs asked for",
     "asking": "the share of messages that ask",
     "reward": "the normalised reward",
 }
 """What is tested for a trend over the steps, as it stands in a sentence."""
 METHOD = (
-    "Brackets are 95 % intervals that take game states, never single dialogues, as independent. A trend is the slope "
-    "of the least-squares line of the dialogues' figures over the steps, tested by the wild cluster bootstrap "
+    "Brackets are 95 % intervals that take game states, never single episodes, as independent. A trend is the slope "
+    "of the least-squares line of the episodes' figures over the steps, tested by the wild cluster bootstrap "
     "(Cameron, Gelbach and Miller 2008), two-sided at 5 % for each figure: it speaks about this run, not about another "
-    "seed, and sees no rise that is followed by a fall. Correlations are Pearson's, of single dialogues, after the "
+    "seed, and sees no rise that is followed by a fall. Correlations are Pearson's, of single episodes, after the "
     "mean of the step, or of the game state within its step, is removed from both figures."
 )
 NO_EVIDENCE = (
@@ -34,15 +34,15 @@ NO_EVIDENCE = (
     "and 40 of 40 simulated runs. Compare with a control run whose rewards are permuted, and with a scripted player "
     "that asks equally often."
 )
-"""Simulated: ten iterations of 64 states with 8 dialogues each, whose questions are geometric."""
+"""Simulated: ten iterations of 64 states with 8 episodes each, whose questions are geometric."""
 
 
 class Analysis(BaseModel):
     """`analysis.json`.
 
     Attributes:
-        lost: dialogues left out because a machine failed.
-        human: figures of human pairs, for dialogues on states like theirs.
+        lost: episodes left out because a machine failed.
+        human: figures of human pairs, for episodes on states like theirs.
         overall: figures of all steps together.
         correlations: of questions with reward, within steps and within game states.
     """
@@ -88,7 +88,7 @@ def analyse(found: Dialogues) -> Analysis:
 def _trend_in_words(name: str, found: Trend, steps: Sequence[Step], unit: str) -> str:
     what = TRENDS[name]
     if not found.dialogues:
-        return f"Whether {what} rose or fell cannot be told: no dialogue has any to count."
+        return f"Whether {what} rose or fell cannot be told: no episode has any to count."
     if found.verdict == "cannot be told":
         return (
             f"Whether {what} rose or fell cannot be told: it is known at {count(found.steps, unit)} and on "
@@ -98,7 +98,7 @@ def _trend_in_words(name: str, found: Trend, steps: Sequence[Step], unit: str) -
     chance = "p < 0.001" if found.p is not None and found.p < 0.001 else f"p = {found.p:.3f}"
     figures = (
         f"{ends[0]}, {ends[1]}; slope {_signed(found.slope)} per {unit}, {chance} (wild cluster bootstrap test, "
-        f"two-sided, 5 %; {count(found.dialogues, 'dialogue')}, {count(found.states, 'game state')})."
+        f"two-sided, 5 %; {count(found.dialogues, 'episode')}, {count(found.states, 'game state')})."
     )
     if found.verdict == "no evidence":
         return f"No evidence that {what} rose or fell: {figures}"
@@ -111,9 +111,9 @@ def _correlation_in_words(found: dict[str, Interval]) -> str:
     if within.value is None:
         return "Whether questions go with reward cannot be told: one of them never varied within a step."
     if within.low is None or within.high is None or within.low <= 0 <= within.high:
-        return f"No evidence that within a step dialogues with more questions end better or worse: {figures}."
+        return f"No evidence that within a step episodes with more questions end better or worse: {figures}."
     better = "better" if within.value > 0 else "worse"
-    return f"Within a step, dialogues with more questions end {better}: {figures}."
+    return f"Within a step, episodes with more questions end {better}: {figures}."
 
 
 def _leaks_in_words(leaks: Interval) -> str:

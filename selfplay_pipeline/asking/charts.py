@@ -27,7 +27,7 @@ def charts_of(analysis: Analysis) -> list[Chart]:
         _over_steps(analysis, "kinds", "Kinds of questions", ["specific", "repeated"], share=True),
         _over_steps(analysis, "learned", "What questions bring", ["learned"]),
         _over_steps(analysis, "leaks", "Leak meter", ["leaks"], share=True),
-        _over_steps(analysis, "turns", "Length of dialogues", ["turns"]),
+        _over_steps(analysis, "turns", "Length of episodes", ["turns"]),
     ]
     if len(analysis.reward_by_questions) > 1:
         charts.append(_reward_by_questions(analysis.reward_by_questions))
@@ -74,6 +74,6 @@ def _reward_by_questions(bins: Sequence[Bin]) -> Chart:
     names = [str(found.low) if found.low == found.high else f"{found.low}–{found.high}" for found in bins]
     return Chart(
         "reward_by_questions", f"Reward by questions: {WITH_INTERVALS}", "",
-        "questions in a dialogue", "reward above its step's mean",
-        [_with_ends("dialogues", range(len(bins)), [found.reward for found in bins])], {"mean": 0.0}, "points", names,
+        "questions in a episode", "reward above its step's mean",
+        [_with_ends("episodes", range(len(bins)), [found.reward for found in bins])], {"mean": 0.0}, "points", names,
     )  # fmt: skip

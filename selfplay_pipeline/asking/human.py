@@ -1,4 +1,4 @@
-"""How people ask: their games, counted as the policy's dialogues are."""
+"""How people ask: their games, counted as the policy's episodes are."""
 
 from __future__ import annotations
 

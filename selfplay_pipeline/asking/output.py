@@ -16,7 +16,7 @@ from selfplay_pipeline.report.draw import Format, draw
 
 def table_of(analysis: Analysis) -> tuple[list[str], list[list[str]]]:
     """Head and rows: each step, all steps, humans."""
-    head = [analysis.unit, "dialogues", *LABELS.values()]
+    head = [analysis.unit, "episodes", *LABELS.values()]
     rows = [[str(step.step), str(step.dialogues), *_cells(step.figures)] for step in analysis.steps]
     rows.append(["all", str(analysis.dialogues), *_cells(analysis.overall)])
     if analysis.human:
@@ -37,7 +37,7 @@ def in_markdown(analysis: Analysis) -> str:
     lines += ["| " + " | ".join(row) + " |" for row in (head, ["---:"] * len(head), *rows)]
     lines += ["", METHOD, ""]
     if analysis.lost:
-        lines += [f"Left out: {count(analysis.lost, 'dialogue')} in which a machine failed.", ""]
+        lines += [f"Left out: {count(analysis.lost, 'episode')} in which a machine failed.", ""]
     if analysis.human:
         lines += [
             f"Humans: {analysis.human.games} {analysis.human.counted}. Of their {analysis.human.messages:,} messages "

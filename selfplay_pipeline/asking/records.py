@@ -1,4 +1,4 @@
-"""One dialogue of the policy with a partner as one JSON line: what was asked, told and scored, without the texts."""
+"""One episode of the policy with a partner as one JSON line: what was asked, told and scored, without the texts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILE_NAME = "dialogues.jsonl"
 
 
 class DialogueRecord(BaseModel):
-    """Counts of one dialogue, from the policy's seat.
+    """Counts of one episode, from the policy's seat.
 
     The fields from `messages` on are those of `games.base.Asking`.
     """
@@ -32,7 +32,7 @@ class DialogueRecord(BaseModel):
     episode_id: str = Field(validation_alias=AliasChoices("episode_id", "game_id"))
     """Called `game_id` in logs of earlier versions."""
     group: int = Field(ge=0, lt=2**63)
-    """The game state's number: dialogues on one state are one group."""
+    """The game state's number: episodes on one state are one group."""
     reward: float = Field(ge=0, le=1, allow_inf_nan=False)
     """Normalised; 0 unless agreed."""
     status: str
@@ -71,13 +71,13 @@ class DialogueRecord(BaseModel):
 
 
 def append_dialogues(log_dir: Path, records: Iterable[DialogueRecord]) -> None:
-    """Add dialogues to the log directory's file, all in one write; a line torn by an earlier kill is cut off first."""
+    """Add episodes to the log directory's file, all in one write; a line torn by an earlier kill is cut off first."""
     with _locked(log_dir) as path:
         _append(path, _lines(records))
 
 
 def log_step(log_dir: Path, step: int, records: Iterable[DialogueRecord]) -> None:
-    """Add a step's dialogues, in place of lines of this step or a later one, which an earlier process left.
+    """Add a step's episodes, in place of lines of this step or a later one, which an earlier process left.
 
     Raises:
         UserError: a line that must be read for it is bad.
@@ -121,7 +121,7 @@ def _last_step(path: Path) -> int:
 
 
 def read_dialogues(path: Path) -> Iterator[DialogueRecord]:
-    """Read a file of dialogues; a torn last line, which is still being written or was left by a kill, is left out.
+    """Read a file of episodes; a torn last line, which is still being written or was left by a kill, is left out.
 
     Raises:
         UserError: the file is missing, or a line is bad; names file, line and field.

@@ -21,8 +21,8 @@ def show_analysis(analysis: Analysis, files: Sequence[Path]) -> None:
     """Figures by step, the verdicts, and where the plots are."""
     console = Terminal()
     table = Table(
-        title=f"{analysis.dialogues:,} dialogues in {one_line(str(analysis.source))}",
-        caption=f"step: {analysis.unit}; n: dialogues; " + "; ".join(f"{name}: {LABELS[name]}" for name in SHOWN),
+        title=f"{analysis.dialogues:,} episodes in {one_line(str(analysis.source))}",
+        caption=f"step: {analysis.unit}; n: episodes; " + "; ".join(f"{name}: {LABELS[name]}" for name in SHOWN),
         box=None,
         padding=(0, 1, 0, 0),
     )
@@ -42,7 +42,7 @@ def show_analysis(analysis: Analysis, files: Sequence[Path]) -> None:
         )
     console.print(table)
     if analysis.lost:
-        console.print(f"left out: {count(analysis.lost, 'dialogue')} in which a machine failed")
+        console.print(f"left out: {count(analysis.lost, 'episode')} in which a machine failed")
     for sentence in analysis.verdicts:
         console.print(sentence, soft_wrap=True)
     names = ", ".join(file.name for file in files)

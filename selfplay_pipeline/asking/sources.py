@@ -1,4 +1,4 @@
-"""Which dialogues there are: logged by slime's hook, or played by a run of our own."""
+"""Which episodes there are: logged by slime's hook, or played by a run of our own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Dialogues:
 
     Attributes:
         unit: what a step is, for people.
-        lost: dialogues left out because a machine failed.
+        lost: episodes left out because a machine failed.
         comparable: the game, where people have played states of the same configuration.
     """
 
@@ -37,7 +37,7 @@ def read(path: Path) -> Dialogues:
     """Read a log directory of slime's hook, or a run directory of `selfplay iterate`.
 
     Raises:
-        UserError: there is no dialogue to analyse, or a line is bad.
+        UserError: there is no episode to analyse, or a line is bad.
     """
     if not path.is_dir():
         raise UserError(f"{path}: no such folder; give the log directory, or a run directory of `selfplay iterate`")
@@ -50,8 +50,8 @@ def read(path: Path) -> Dialogues:
     kept = [record for record in records if record.status != Status.ENGINE_FAILURE]
     if not kept:
         raise UserError(
-            f"{path}: no dialogue in it (yet); expected {FILE_NAME} of slime's log hook, or "
-            "iter_1/selfplay_games.jsonl of `selfplay iterate`, with dialogues that did not all fail"
+            f"{path}: no episode in it (yet); expected {FILE_NAME} of slime's log hook, or "
+            "iter_1/selfplay_games.jsonl of `selfplay iterate`, with episodes that did not all fail"
         )
     return Dialogues(path, unit, kept, len(records) - len(kept), comparable)
 
@@ -87,7 +87,7 @@ def dialogues_of(record: EpisodeRecord, step: int) -> Iterator[DialogueRecord]:
                 step=step,
                 episode_id=record.episode_id,
                 group=record.group_index,
-                reward=record.outcome.normalized_reward,
+                reward=record.outcome.reward_of(seat),
                 status=record.outcome.status,
                 turns=record.outcome.num_turns,
                 **asdict(game.asking(state, record.turns, seat)),

@@ -1,6 +1,6 @@
-"""Figures of dialogues by step, whether one rose or fell over the steps, and whether asking goes with reward. Pure.
+"""Figures of episodes by step, whether one rose or fell over the steps, and whether asking goes with reward. Pure.
 
-Dialogues on one game state are not independent: every interval and test takes the states as clusters.
+Episodes on one game state are not independent: every interval and test takes the states as clusters.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ FIGURES: dict[str, tuple[str, str | None]] = {
     "turns": ("turns", None),
     "leaks": ("leaks", "partner_messages"),
 }
-"""Numerator and denominator of each figure, both summed over dialogues; None is the number of dialogues."""
+"""Numerator and denominator of each figure, both summed over episodes; None is the number of episodes."""
 
 LABELS = {
     "reward": "normalised reward",
-    "questions": "questions per dialogue",
-    "pairs": "pairs asked for per dialogue",
+    "questions": "questions per episode",
+    "pairs": "pairs asked for per episode",
     "asking": "share of messages that ask",
     "specific": "share of questions for a specific pair",
     "repeated": "share of these that only ask again",
     "learned": "cells learned per question",
-    "messages": "messages per dialogue",
-    "turns": "turns per dialogue",
+    "messages": "messages per episode",
+    "turns": "turns per episode",
     "leaks": "share of the partner's messages that leak",
 }
 
@@ -56,7 +56,7 @@ Numbers = NDArray[np.int64]
 
 
 class Step(BaseModel):
-    """One step's dialogues."""
+    """One step's episodes."""
 
     step: int
     dialogues: int
@@ -65,7 +65,7 @@ class Step(BaseModel):
 
 
 class Trend(BaseModel):
-    """The least-squares line of a figure of single dialogues over the steps, and the test of its slope."""
+    """The least-squares line of a figure of single episodes over the steps, and the test of its slope."""
 
     verdict: Literal["rose", "fell", "no evidence", "cannot be told"]
     slope: Interval
@@ -78,7 +78,7 @@ class Trend(BaseModel):
 
 
 class Bin(BaseModel):
-    """Dialogues with `low` to `high` questions, and their reward above the mean of their step."""
+    """Episodes with `low` to `high` questions, and their reward above the mean of their step."""
 
     low: int
     high: int
@@ -87,14 +87,14 @@ class Bin(BaseModel):
 
 
 def parts_of(records: Sequence[DialogueRecord], name: str) -> tuple[Values, Values]:
-    """A figure's numerator and denominator in each dialogue, shapes (dialogues,)."""
+    """A figure's numerator and denominator in each episode, shapes (episodes,)."""
     above, below = FIGURES[name]
     whole = [1.0 if below is None else getattr(record, below) for record in records]
     return np.array([getattr(record, above) for record in records], np.float64), np.array(whole, np.float64)
 
 
 def values_of(records: Sequence[DialogueRecord], name: str) -> Values:
-    """A figure of each dialogue, NaN where its denominator is 0."""
+    """A figure of each episode, NaN where its denominator is 0."""
     above, below = parts_of(records, name)
     return np.divide(above, below, out=np.full_like(above, np.nan), where=below > 0)
 
@@ -111,13 +111,13 @@ def by_step(records: Sequence[DialogueRecord]) -> list[Step]:
 
 
 def figures_of(records: Sequence[DialogueRecord]) -> dict[str, Interval]:
-    """Ratios of sums over dialogues, with intervals where two states or more have something to say."""
+    """Ratios of sums over episodes, with intervals where two states or more have something to say."""
     columns = {name: parts_of(records, name) for name in FIGURES}
     return clustered(columns, np.array([record.group for record in records]))
 
 
 def clustered(columns: dict[str, tuple[Values, Values]], states: Numbers) -> dict[str, Interval]:
-    """Intervals of ratios of sums over dialogues; `states` is the game state of each, shape (dialogues,)."""
+    """Intervals of ratios of sums over episodes; `states` is the game state of each, shape (episodes,)."""
     _, index = np.unique(states, return_inverse=True)
     sums = {name: (_sum(index, above), _sum(index, below)) for name, (above, below) in columns.items()}
     found = Totals.of(sums).intervals()
@@ -148,7 +148,7 @@ def reward_by_questions(records: Sequence[DialogueRecord]) -> list[Bin]:
 
 
 def trend(steps: Numbers, values: Values, states: Numbers, resamples: int = RESAMPLES) -> Trend:
-    """Whether a figure of single dialogues rose or fell; all arguments have shape (dialogues,), NaN is left out."""
+    """Whether a figure of single episodes rose or fell; all arguments have shape (episodes,), NaN is left out."""
     known = ~np.isnan(values)
     steps, values, states = steps[known], values[known], states[known]
     counts = {"dialogues": len(values), "steps": len(np.unique(steps)), "states": len(np.unique(states))}
@@ -166,7 +166,7 @@ def trend(steps: Numbers, values: Values, states: Numbers, resamples: int = RESA
 def correlation(
     first: Values, second: Values, within: Numbers, states: Numbers, resamples: int = RESAMPLES
 ) -> Interval:
-    """Pearson's correlation of two figures of single dialogues after the means of the strata `within` are removed.
+    """Pearson's correlation of two figures of single episodes after the means of the strata `within` are removed.
 
     With steps as strata a common trend over the steps cannot make it; with the states of a step as strata, neither can
     states that are hard and also invite questions. The interval is that of the slope between the standardised figures.
@@ -234,5 +234,5 @@ def _signs(states: int, resamples: int) -> Iterator[Values]:
 
 
 def _sum(index: Numbers, values: Values) -> Values:
-    """Sums over the dialogues of each index."""
+    """Sums over the episodes of each index."""
     return np.bincount(index, values).astype(np.float64)

@@ -34,11 +34,13 @@ StatesFile = Annotated[
 @app.command(cls=taking(*MEASURING, "evaluate.episodes", "game.mute", "engine.server_url"))
 def evaluate(
     context: typer.Context,
-    checkpoint: Annotated[str, typer.Argument(help="A folder, a hub name, a scripted partner, or chat.")],
+    checkpoint: Annotated[
+        str, typer.Argument(help="The evaluated player: a folder, a hub name, a scripted player, or chat.")
+    ],
     partner: Annotated[str, typer.Option(help=f"Who sits opposite: self, {OTHERS}.")] = "self",
     first_only: Annotated[
         bool,
-        typer.Option("--first-only", help="Opposite another player always hold seat 0."),
+        typer.Option("--first-only", help="Opposite another player, hold seat 0 alone."),
     ] = False,
     states: StatesFile = None,
     compare: Annotated[
@@ -70,7 +72,7 @@ def evaluate(
 
     game = make_game(settings.game)
     if first_only and partner == "self":
-        raise UserError("--first-only: opposite itself a player holds both seats; name an --partner")
+        raise UserError("--first-only: opposite itself a player holds both seats; name a --partner")
     job = EvaluationJob(
         player=checkpoint,
         partner=partner,
@@ -96,7 +98,7 @@ def evaluate(
 @app.command(cls=taking(*MEASURING))
 def crossplay(
     context: typer.Context,
-    players: Annotated[list[str], typer.Argument(help="Checkpoints and scripted partners, two or more.")],
+    players: Annotated[list[str], typer.Argument(help="Checkpoints and scripted players, two or more.")],
     states: StatesFile = None,
     episodes: Annotated[int, typer.Option(min=1, max=LARGEST, help="Episodes of each state and pair.")] = 1,
     output: Annotated[Path, typer.Option(help="Folder for episodes and crossplay.json.")] = Path("data/crossplay"),

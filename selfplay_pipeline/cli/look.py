@@ -135,7 +135,7 @@ def questions(
     from selfplay_pipeline.core.terminal.progress import waiting
 
     found = read(path)
-    with waiting(f"analysing {len(found.records):,} dialogues"):
+    with waiting(f"analysing {len(found.records):,} episodes"):
         analysis = analyse(found)
     show_analysis(analysis, write(analysis, formats, output))
 

@@ -27,7 +27,7 @@ def games(
         int, typer.Option(min=1, max=LARGEST, help="Game states to validate on, apart from those of `evaluate`.")
     ] = 100,
     per_seat: Annotated[
-        bool, typer.Option("--per-seat", help="A row for each player; throws half of each episode away.")
+        bool, typer.Option("--per-seat", help="A row for each seat; half of what is played is thrown away.")
     ] = False,
 ) -> None:
     """Write game states for online training: nothing is played yet.

@@ -22,11 +22,11 @@ def tiny(
     ] = "tiny",
     lesson: Annotated[
         str,
-        typer.Option(help="self-play, or of matching shy: to hold seat 0 opposite the shy partner."),
+        typer.Option(help="self-play, or for matching also shy: to hold seat 0 opposite the shy partner."),
     ] = "self-play",
     seed: Annotated[int, typer.Option(min=0, max=LARGEST, help="Seeds weights, games and batches.")] = 0,
 ) -> None:
-    """Build the tiny model: tokenizer, a Qwen2 checkpoint of about 1M parameters, warm start on scripted games.
+    """Build the tiny model: tokenizer, a Qwen2 checkpoint of about 1M parameters, warm start on scripted episodes.
 
     Takes 10 to 20 minutes on a core; stopped, it begins anew.
     """

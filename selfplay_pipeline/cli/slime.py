@@ -84,7 +84,7 @@ def check(
 ) -> None:
     """Look whether slime can run the experiment here; exit 2 when something needed is missing.
 
-    Names slime's version; of another than was tested the project's contract test says whether it fits.
+    Names slime's version. Whether another version than the tested one fits, tests/fast/test_slime_contract.py says.
     """
     from rich.table import Table
 

@@ -68,7 +68,8 @@ def convert(
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out, count and name bad lines.")] = False,
     check: Annotated[Path | None, typer.Option(help="Only verify this parquet file with verl's own dataset.")] = None,
 ) -> None:
-    """Make train.parquet: two rows an episode, one per player, with one group index per game state.
+    """Make train.parquet: a row for each seat that the policy held in an episode, with one
+    group index per state.
 
     With --val-fraction some groups go to val.parquet instead; nothing else reads that file.
 

@@ -15,6 +15,7 @@ from typing import IO, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from selfplay_pipeline.convert.episodes import check_tokens
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, episode_to_rows
@@ -143,7 +144,7 @@ def _read(games: Path, index: _Index, report: ConvertReport, skip_bad: bool, on_
         except ValueError as error:
             where = f"{games}:{number}: {error}"
             if not skip_bad:
-                raise UserError(f"{where}; mend the line, or leave such lines out with --skip-bad") from None
+                raise UserError(f"{where}; fix the line, or leave such lines out with --skip-bad") from None
             report.bad_lines.append(where)
             continue
         report.episodes += 1
@@ -163,7 +164,10 @@ def _read(games: Path, index: _Index, report: ConvertReport, skip_bad: bool, on_
         index.groups.append(record.group_index)
         index.episodes.append(record.episode)
         index.shared = index.shared and record.outcome.rewards is None
-        index.rewards.extend(record.outcome.reward_of(seat) for seat in range(len(record.players)))
+        own = record.policy_seats()
+        index.rewards.extend(
+            record.outcome.reward_of(seat) if seat in own else np.nan for seat in range(len(record.players))
+        )
         index.statuses[record.outcome.status] += 1
         index.game = record.game
         index.spoken = index.spoken or any(seat.response_ids for seat in record.trajectories)
@@ -187,6 +191,11 @@ def _check_sampling(games: Path, number: int, record: EpisodeRecord, temperature
     return policy.temperature
 
 
+def _has_signal(rewards: NDArray[np.float64]) -> bool:
+    """Whether it has one for some seat; shape (episodes, seats), NaN where the policy did not hold the seat."""
+    return any(has_signal(column) for column in ([r for r in seat if r == r] for seat in rewards.T.tolist()) if column)
+
+
 def _plan(
     games: Path, index: _Index, report: ConvertReport, val_fraction: float, seed: int
 ) -> tuple[list[int], set[int]]:
@@ -198,8 +207,7 @@ def _plan(
         statuses = ", ".join(f"{name} {count}" for name, count in sorted(index.statuses.items()))
         raise UserError(
             f"{games}: there is nothing to train on, because the policy took no turn in any of the {len(groups)} "
-            "episodes "
-            f"({statuses}); generate episodes with `policy` in a seat, and with a context that holds its turns"
+            f"episodes ({statuses}); generate episodes with `policy` in a seat, and with a context that holds its turns"
         )
     order = np.lexsort((episodes, groups))
     groups, episodes, rewards = groups[order], episodes[order], rewards[order]
@@ -210,11 +218,12 @@ def _plan(
     names, starts, counts = np.unique(groups, return_index=True, return_counts=True)
     if counts.max() == 1:
         raise UserError(
-            f"{games}: one episode per state. Both players of an episode get the same reward, so a group of one "
-            "episode has no "
-            "spread and GRPO's advantages are all zero; generate with --episodes-per-state 2 or more"
+            f"{games}: one episode per state. Nothing is there to compare its reward with: a group of one "
+            "episode has no spread and GRPO's advantages are all zero; generate with --episodes-per-state 2 or more"
         )
-    flat = [not any(map(has_signal, of_group.T.tolist())) for of_group in np.split(rewards, starts[1:])]
+    if index.shared:  # whichever seats the policy held, their episodes are compared with each other
+        rewards = np.nanmax(rewards, axis=1, keepdims=True)
+    flat = [not _has_signal(of_group) for of_group in np.split(rewards, starts[1:])]
     kept = names[counts > 1]
     report.single_episode_groups_dropped = int((counts == 1).sum())
     report.groups_without_signal = int((np.array(flat) & (counts > 1)).sum())

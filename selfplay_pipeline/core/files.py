@@ -126,7 +126,11 @@ def beside(path: Path) -> Iterator[IO[bytes]]:
         UserError: it cannot be written.
     """
     folder = next(folder for folder in path.parents if folder.is_dir())
-    with _explained(path), tempfile.TemporaryFile(dir=folder) as file:
+    try:
+        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+    except OSError as error:
+        raise unwritable(path, error) from None
+    with _explained(path), file:
         yield file
 
 

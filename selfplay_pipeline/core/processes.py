@@ -71,7 +71,7 @@ class Child:
             self._process.kill()
             self._process.wait()
         if self._process.returncode < 0:  # killed, so that it has not cleaned up
-            remove_abandoned(SCRATCH_HOME)
+            remove_abandoned(_scratch_home())
 
     def last_lines(self, count: int = 15) -> str:
         """The end of the log, to show when the command failed."""
@@ -153,6 +153,11 @@ def _alive(pid: int) -> bool:
         return False
 
 
+def _scratch_home() -> Path:
+    """The folder of the supervisor around this process, if any, which may kill this one before it has cleaned up."""
+    return Path(os.environ.get(SCRATCH_VARIABLE, SCRATCH_HOME))
+
+
 @contextmanager
 def scratch_folder(home: Path) -> Iterator[Path]:
     """A new folder for this user alone, removed at the end; so are those that killed supervisors have left there.
@@ -231,13 +236,23 @@ def remove_abandoned(home: Path) -> None:
 
 def _end_orphans(folder: Path) -> None:
     """Kill the processes whose environment names a scratch folder or one within; agents of Ray live on for a while."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    while (left := _living_in(folder)) and time.monotonic() < deadline:
+        _signal(left, signal.SIGKILL)
+        time.sleep(0.05)
+        _reap()
+
+
+def _living_in(folder: Path) -> list[int]:
     import psutil
 
+    found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             scratch = process.environ().get(SCRATCH_VARIABLE)
             if scratch and Path(scratch).is_relative_to(folder) and process.pid != os.getpid():
-                process.kill()
+                found.append(process.pid)
+    return found
 
 
 def _lock_if_abandoned(folder: Path) -> int | None:
@@ -273,8 +288,7 @@ def supervise(command: Sequence[str]) -> int:
         over.set()
 
     threading.Thread(target=watch_driver, daemon=True).start()
-    # Inside the folder of the supervisor around this one, if any, which may kill this one before it has cleaned up.
-    with scratch_folder(Path(os.environ.get(SCRATCH_VARIABLE, SCRATCH_HOME))) as scratch:
+    with scratch_folder(_scratch_home()) as scratch:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

@@ -80,5 +80,7 @@ async def _cell(
     lost = await play_pairing(
         config, Pairing(first, second, states, file, episodes, config.generate.temperature), servers
     )
-    tally = Tally(make_game(config.game), len(states), Seating.BOTH).add(read_episodes(file))
+    game = make_game(config.game)
+    seating = Seating.BOTH if game.shared_reward or first == second else Seating.FIRST
+    tally = Tally(game, len(states), seating).add(read_episodes(file))
     return tally.totals().intervals()["reward"], lost

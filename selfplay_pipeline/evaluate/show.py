@@ -47,7 +47,7 @@ def show_differences(differences: Mapping[Mode, Mapping[str, Interval]], earlier
 def show_crossplay(result: CrossPlay, folder: Path) -> None:
     """The matrix of means, and how wide their intervals are."""
     console = Terminal()
-    table = Table(title=one_line(f"mean rewards on {result.states}; rows speak first"), box=None, padding=(0, 2, 0, 0))
+    table = Table(title=one_line(f"mean rewards on {result.states}; rows hold seat 0"), box=None, padding=(0, 2, 0, 0))
     table.add_column("")
     for column in range(len(result.players)):
         table.add_column(str(column), justify="right", no_wrap=True)

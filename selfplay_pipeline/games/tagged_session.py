@@ -59,7 +59,7 @@ def parse_tagged(text: str, parse_proposal: Callable[[str], Proposal]) -> Action
 
 @dataclass
 class TaggedSession(ABC, Generic[Proposal]):
-    """One episode. Player 0 speaks first.
+    """One episode. Seat 0 speaks first.
 
     Attributes:
         config: the game's, with `max_length`, `max_errors` and `mute`.

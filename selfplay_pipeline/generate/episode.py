@@ -1,4 +1,4 @@
-"""One episode: two seats take turns until the game ends."""
+"""One episode: its seats take turns until the game ends."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def policy_record(config: Config, checkpoint: str, temperature: float, iteration
 
 
 def num_groups(config: Config) -> int:
-    """Game states that `num_episodes` dialogues are spread over, rounded up."""
+    """Game states that `num_episodes` episodes are spread over, rounded up."""
     return -(-config.generate.num_episodes // config.generate.episodes_per_state)
 
 
@@ -106,9 +106,8 @@ def check_trainable(config: Config) -> None:
     """
     if config.generate.episodes_per_state < 2:
         raise UserError(
-            "generate.episodes_per_state (--episodes-per-state): all players of an episode share its reward, so a "
-            "group of one "
-            "episode has no spread and GRPO learns nothing; play each state at least twice"
+            "generate.episodes_per_state (--episodes-per-state): an episode alone has nothing to be compared with, so "
+            "that GRPO learns nothing from a group of one episode; play each state at least twice"
         )
     if config.generate.temperature == 0:
         raise UserError(

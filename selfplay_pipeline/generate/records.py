@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
@@ -183,6 +183,10 @@ class OutcomeRecord(_Record):
             num_illegal=outcome.num_illegal,
         )
 
+    def mean_reward_of(self, seats: Sequence[int]) -> float:
+        """Mean over some seats."""
+        return self.normalized_reward if self.rewards is None else fmean(self.rewards[seat] for seat in seats)
+
     def reward_of(self, seat: int) -> float:
         """The reward of one seat."""
         return self.normalized_reward if self.rewards is None else self.rewards[seat]
@@ -246,6 +250,10 @@ class EpisodeRecord(_Record):
     """Of those, how many the engine did not have to compute."""
     partner: PartnerUsage | None = None
     """Of a chat model in one of the seats."""
+
+    def policy_seats(self) -> list[int]:
+        """The seats that the policy held; all where it held none."""
+        return [seat for seat, name in enumerate(self.players) if name == POLICY] or [*range(len(self.players))]
 
     @model_validator(mode="after")
     def _seats_exist(self) -> EpisodeRecord:

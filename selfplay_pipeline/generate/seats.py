@@ -65,6 +65,10 @@ def check_seats(config: Config, checkpoint: str, seats: Iterable[str]) -> None:
     """
     check_players(config, seats)
     models = [checkpoint if name == POLICY else name for name in seats if name == POLICY or is_checkpoint(name)]
+    if len(set(models)) > 2:
+        raise UserError(
+            f"{', '.join(dict.fromkeys(models))}: at most two different checkpoints can play with each other"
+        )
     for model in models:
         check_checkpoint(model)
     check_play(config, models)

@@ -18,7 +18,7 @@ from selfplay_pipeline.identity import check_same
 
 @dataclass
 class EpisodeStore:
-    """Plays on disk.
+    """Episodes on disk.
 
     Attributes:
         arguments: all that decides what is played; a file made with others is refused.

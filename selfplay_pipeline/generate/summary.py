@@ -60,7 +60,7 @@ class Summary:
 
     rewards: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Normalised rewards by group index."""
-    seat_rewards: dict[int, list[list[float]]] = field(default_factory=lambda: defaultdict(list))
+    seat_rewards: dict[int, dict[int, dict[int, float]]] = field(default_factory=lambda: defaultdict(dict))
     """Rewards of the seats by group index, of episodes in which these differ."""
     statuses: Counter[str] = field(default_factory=Counter)
     agreed: int = 0
@@ -105,7 +105,12 @@ class Summary:
         self.sampled_tokens += sum(sum(t.response_mask) for t in record.trajectories)
         if record.outcome.status == Status.ENGINE_FAILURE:
             return
-        self.rewards[record.group_index].append(record.outcome.normalized_reward)
+        own = record.policy_seats()
+        rewards = self.rewards[record.group_index]
+        if record.outcome.rewards is not None:
+            of_seats = {seat: record.outcome.rewards[seat] for seat in own}
+            self.seat_rewards[record.group_index][len(rewards)] = of_seats
+        rewards.append(record.outcome.mean_reward_of(own))
         self.illegal += record.outcome.num_illegal
         self.messages += record.outcome.num_messages
         self.turns += record.outcome.num_turns
@@ -118,10 +123,8 @@ class Summary:
         self.proposed_untold += opened != MESSAGE
         game = game_named(record.game)
         self.agreed += record.outcome.status in game.goals
-        if record.outcome.rewards is not None:
-            self.seat_rewards[record.group_index].append(record.outcome.rewards)
         state = game.load_state(record.state)
-        for seat in [seat for seat, name in enumerate(record.players) if name == POLICY] or [0]:
+        for seat in own if POLICY in record.players else [0]:
             self.asked.update(asdict(game.asking(state, record.turns, seat)))
 
     @property
@@ -134,7 +137,7 @@ class Summary:
 
     @property
     def mean_reward(self) -> float:
-        """Mean over episodes."""
+        """Mean over episodes, of the seats that the policy held; of all seats where it held none."""
         rewards = [reward for group in self.rewards.values() for reward in group]
         return sum(rewards) / len(rewards) if rewards else 0.0
 
@@ -157,10 +160,15 @@ class Summary:
         return sum(not self.has_signal(group) for group in self.rewards)
 
     def has_signal(self, group: int) -> bool:
-        """Whether the episodes of a group did not all score alike, for one seat at least."""
-        means, seats = self.rewards[group], self.seat_rewards.get(group, [])
-        # An episode whose seats differ from each other cannot be like one whose seats do not.
-        return 0 < len(seats) < len(means) or any(map(has_signal, [means, *zip(*seats, strict=True)]))
+        """Whether the episodes of a group did not all score alike, for one of the policy's seats at least."""
+        means, differing = self.rewards[group], self.seat_rewards.get(group)
+        if not differing:
+            return has_signal(means)
+        episodes = [differing.get(number, mean) for number, mean in enumerate(means)]
+        return any(
+            has_signal([found if isinstance(found, float) else found[seat] for found in episodes])
+            for seat in set.intersection(*(set(own) for own in differing.values()))
+        )
 
     def result(self) -> Played:
         """The figures of all episodes so far."""

@@ -38,7 +38,7 @@ def run_table(run: RunDirectory, newest: int | None = None) -> Table:
         box=None,
         padding=(0, 1, 0, 0),
     )
-    for name in ("#", "reward", "agreed", "illegal", "msgs", "flat", "steps", "held out", "greedy", "episode", "train"):
+    for name in ("#", "reward", "agreed", "illegal", "msgs", "flat", "steps", "held out", "greedy", "play", "train"):
         table.add_column(name, justify="right", no_wrap=True)
     for number, stages in sorted(run.state.iterations.items())[-newest if newest else None :]:
         cells = [""] * 6

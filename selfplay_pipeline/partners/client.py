@@ -174,7 +174,7 @@ class ChatClient:
         if status in (403, 404):
             model = self.config.model
             return UserError(
-                f"{where} refuses model {model!r} ({status}: {said}); mend partner.model or partner.base_url"
+                f"{where} refuses model {model!r} ({status}: {said}); fix partner.model or partner.base_url"
             )
         if error.code == "insufficient_quota":
             return UserError(f"{where}: {said}; everything played is kept, and the same command continues")

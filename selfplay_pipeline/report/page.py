@@ -79,7 +79,7 @@ def _with_games(source: Source, scans: Sequence[Scan], now: datetime) -> Callabl
 
 def facts(source: Source, scans: Sequence[Scan], now: datetime) -> list[str]:
     """Where the run is, in a few words."""
-    facts = [f"{sum(len(scan.places) for scan in scans):,} games"]
+    facts = [f"{sum(len(scan.places) for scan in scans):,} episodes"]
     if source.kind == "run" and source.manifest:
         done = sum("train" in stages for stages in source.state.iterations.values())
         planned = flatten(source.manifest.config).get("iterate.num_iterations", done)

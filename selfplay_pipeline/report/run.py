@@ -32,10 +32,10 @@ def scan_all(source: Source, report: Progress) -> list[Scan]:
         nonlocal done, episodes
         done, episodes = done + count, episodes + 1
         if done < total:  # files may grow meanwhile
-            report(done, total, lambda: f"bytes, {episodes} games")
+            report(done, total, lambda: f"bytes, {episodes} episodes")
 
     scans = [scan(file, on_bytes) for file in source.files]
-    report(total, total, lambda: f"bytes, {episodes} games")
+    report(total, total, lambda: f"bytes, {episodes} episodes")
     return scans
 
 

@@ -88,26 +88,27 @@ def scan(file: EpisodesFile, on_bytes: Callable[[int], None] = lambda count: Non
         on_bytes(size)
         outcome = record.outcome
         summary.add(record)
+        seats = [seat for seat, name in enumerate(record.players) if name == file.player]
+        seats = seats or [*range(len(record.players))]
+        reward = outcome.mean_reward_of(seats)
         result.checkpoint, result.game = record.policy.checkpoint, record.game
         result.places.append(
             Place(
                 offset,
                 record.group_index,
                 record.episode,
-                outcome.normalized_reward,
+                reward,
                 outcome.num_illegal,
                 outcome.status,
             )
         )
         if outcome.status == Status.ENGINE_FAILURE:
             continue
-        result.rewards.append(outcome.normalized_reward)
+        result.rewards.append(reward)
         game = game_named(record.game)
         state = game.load_state(record.state)
         if len(states) < REFERENCE_STATES:
             states.setdefault(record.group_index, state)
-        seats = [seat for seat, name in enumerate(record.players) if name == file.player]
-        seats = seats or list(range(game.num_seats))
         sums.add(record.group_index, episode_figures(game, record, state, seats))
     if sums:
         result.figures = sums.totals(sorted(summary.rewards)).intervals()

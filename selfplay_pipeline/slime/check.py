@@ -105,7 +105,7 @@ def _partner(config: RolloutConfig) -> str:
 
 
 def check_rows(path: Path, config: Path) -> list[Item]:
-    """Whether the rows can be played, and promise no more turns than a dialogue of this configuration gets."""
+    """Whether the rows can be played, and promise no more turns than a episode of this configuration gets."""
     try:
         rules = check_data(path)
     except UserError as error:
@@ -115,7 +115,7 @@ def check_rows(path: Path, config: Path) -> list[Item]:
     with suppress(UserError):  # said of the configuration already
         turns, promised = 2 * RolloutConfig.read(config).max_turns, max(rule.max_length for rule in rules)
         if promised > turns:
-            found = f"{path}: the rows promise {promised} turns, a dialogue gets {turns}"
+            found = f"{path}: the rows promise {promised} turns, a episode gets {turns}"
             remedy = f"write them with --max-length {turns}, or raise max_turns of {config.name}"
             items.append(Item(False, "turns", found, remedy))
     return items

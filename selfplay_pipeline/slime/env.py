@@ -137,7 +137,7 @@ class MatchingEnv:
         if self.episode.lost_to is not None:
             self.failure = str(self.episode.lost_to)
             self.sample.remove_sample = True
-            logger.warning("game %s is lost to the partner: %s", self.sample.metadata.get("game_id"), self.failure)
+            logger.warning("episode %s is lost to the partner: %s", self.sample.metadata.get("game_id"), self.failure)
         self.sample.non_generation_time += self.partner_seconds - waited
         self._report()
 

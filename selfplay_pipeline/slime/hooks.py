@@ -47,8 +47,8 @@ def post_process_rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float]
         last = next((reason for reason in reversed(reasons) if reason), "")
         why = f"the partner gave no answer; the last reason: {last}" if last else "the engine broke them off"
         raise UserError(
-            f"not one of the step's {len(samples)} games was played: {why}; mend it and start the same command again, "
-            "which continues from the last save"
+            f"not one of the step's {len(samples)} episodes was played: {why}; fix it and start the same command "
+            "again, which continues from the last save"
         )
     groups: dict[Any, list[int]] = defaultdict(list)
     for position, sample in enumerate(samples):

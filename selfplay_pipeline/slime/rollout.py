@@ -35,7 +35,7 @@ PRODUCED = (
 
 
 async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
-    """Play one game, and return the sample with its tokens, reward and status.
+    """Play one episode, and return the sample with its tokens, reward and status.
 
     Statuses, the last thing that is set:
 
@@ -51,7 +51,7 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
 
     Raises:
         EngineError: the router does not answer, after all retries; without it no sample can be played.
-        UserError: the configuration or the data is wrong, which no other sample would mend; among them a prompt that
+        UserError: the configuration or the data is wrong, which no other sample would fix; among them a prompt that
             leaves no room for a single token.
     """
     status = type(sample).Status
@@ -94,8 +94,8 @@ class Dialogue:
             if room <= 0 and not self.sample.response_length:
                 tokens = len(self.sample.tokens)
                 raise UserError(
-                    f"game {self.sample.metadata.get('game_id')}: its prompt of {tokens} tokens leaves room for none "
-                    f"in a context of {self.context}, a response of {self.sampling['max_new_tokens']}; "
+                    f"episode {self.sample.metadata.get('game_id')}: its prompt of {tokens} tokens leaves room for "
+                    f"none in a context of {self.context}, a response of {self.sampling['max_new_tokens']}; "
                     "raise --rollout-max-context-len or --rollout-max-response-len (--eval-max-… for evaluations)"
                 )
             if room <= 0:

@@ -66,7 +66,7 @@ class TrainData:
         if not kept:
             raise NoSignalError(
                 f"none of {len(self.groups)} groups carries a signal: within each, all episodes scored alike, so every "
-                "advantage is 0; play more games or at a higher temperature (keep_zero_signal trains regardless)"
+                "advantage is 0; play more episodes or at a higher temperature (keep_zero_signal trains regardless)"
             )
         return kept
 
@@ -107,9 +107,8 @@ def read_data(files: Sequence[Path], vocabulary: int | None = None) -> TrainData
         raise UserError(f"{names}: sampled greedily (temperature {temperature}); play with a temperature above 0")
     if episodes_per_state < 2 or all(len(episodes) < 2 for episodes in rewards.values()):
         raise UserError(
-            f"{names}: one episode per game state; both rows of an episode share its reward, so a group of one "
-            "episode has no "
-            "spread and GRPO learns nothing; play each state at least twice (--episodes-per-state)"
+            f"{names}: one episode per game state; nothing is there to compare its reward with: a group of one "
+            "episode has no spread and GRPO learns nothing; play each state at least twice (--episodes-per-state)"
         )
     groups = [
         Group(file, index, tuple(rows[file, index, seat]), tuple(rewards[file, index, seat].values()), seat)

@@ -90,10 +90,10 @@ def test_every_plot_is_written_in_every_format(log_dir, tmp_path):
 def test_the_terminal_shows_the_table_and_a_plain_verdict_that_names_its_test(done):
     printed = done[0].stdout
     for words in (
-        r"Questions per dialogue rose: \d\.\d+ \[.*\] at training step 0, \d\.\d+ \[.*\] at training step 3; "
+        r"Questions per episode rose: \d\.\d+ \[.*\] at training step 0, \d\.\d+ \[.*\] at training step 3; "
         r"slope \+\d\.\d+ \[.*\] per training step, p < 0\.001 \(wild cluster bootstrap test, two-sided, 5 %",
         r"The normalised reward rose",
-        r"Within a step, dialogues with more questions end better: r = 1\.000",
+        r"Within a step, episodes with more questions end better: r = 1\.000",
         r"Leak meter: 0\.000",
         r"humans +268",
     ):
@@ -184,7 +184,7 @@ def test_one_step_and_silent_dialogues_are_drawn_as_far_as_they_go(tmp_path):
     append_dialogues(tmp_path / "logs", [dialogue(5, group, **silent) for group in range(3)])
     done = selfplay("questions", str(tmp_path / "logs"), "--out", str(tmp_path / "out"))
     assert done.returncode == 0
-    assert "Whether questions per dialogue rose or fell cannot be told: it is known at 1 training step" in " ".join(
+    assert "Whether questions per episode rose or fell cannot be told: it is known at 1 training step" in " ".join(
         done.stdout.split()
     )
     assert {path.stem for path in (tmp_path / "out").glob("*.png")} == {
@@ -233,8 +233,8 @@ def test_no_evidence_is_said_where_there_is_none(tmp_path):
         for record, reward in zip(found.records, rng.random(128), strict=True)
     ]
     verdicts = analyse(Dialogues(tmp_path, found.unit, records, 0)).verdicts
-    assert verdicts[0].startswith("No evidence that questions per dialogue rose or fell: ")
-    assert verdicts[4].startswith("No evidence that within a step dialogues with more questions end better or worse: ")
+    assert verdicts[0].startswith("No evidence that questions per episode rose or fell: ")
+    assert verdicts[4].startswith("No evidence that within a step episodes with more questions end better or worse: ")
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_no_evidence_is_said_where_there_is_none(tmp_path):
     [
         (["/nowhere"], "/nowhere: no such folder"),
         (["LOGS", "--format", "gif"], "--format gif: give any of png, svg, pdf"),
-        (["EMPTY"], "no dialogue in it (yet); expected dialogues.jsonl"),
+        (["EMPTY"], "no episode in it (yet); expected dialogues.jsonl"),
         (["BAD"], f"{FILE_NAME}:1: field 'reward'"),
         (["LOST"], "did not all fail"),
         (["LOGS", "--out", "FILE"], "cannot be written"),

@@ -562,7 +562,7 @@ def test_drawings_show_each_seat_its_own_table_and_what_the_split_brings(decisio
     if decision is None:
         assert not drawn.results
         return
-    assert drawn.decision.startswith("player 0: book 1, hat 0, ball 2 (worth 8); player 1: ")
+    assert drawn.decision.startswith("seat 0: book 1, hat 0, ball 2 (worth 8); seat 1: ")
     assert drawn.results[0].cells == [
         ["1", "0", "1", "0"],
         ["0", "2", "0", "2"],

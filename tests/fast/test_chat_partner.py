@@ -162,7 +162,7 @@ class TestRetries:
         [
             (fails(400, "context too long"), PartnerError, "answered 400: context too long"),
             (fails(401), UserError, "refuses the key in OPENAI_API_KEY"),
-            (fails(404, "no such model"), UserError, "mend partner.model"),
+            (fails(404, "no such model"), UserError, "fix partner.model"),
             (fails(429, "no money left", "insufficient_quota"), UserError, "no money left"),
         ],
     )

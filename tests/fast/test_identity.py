@@ -181,3 +181,19 @@ def test_so_do_trainings(tmp_path, monkeypatch):
         UserError, match=r"train\.learning_rate = 1e-06, now it is 1\.0 \(option --learning-rate\); give"
     ):
         claim(offline, deciding(offline, "train") | {"learning_rate": 1.0}, tmp_path / "checkpoint")
+
+
+def test_what_comes_with_the_package_has_one_name_wherever_a_command_is_given(tmp_path, monkeypatch):
+    run = RunDirectory(tmp_path / "run")
+    run.open(load_config("tiny", {}))
+    monkeypatch.chdir(tmp_path)
+    elsewhere = load_config("tiny", {})
+    assert Path(str(elsewhere.model)).is_absolute()
+    run.open(elsewhere)
+
+
+def test_a_loop_is_not_continued_with_another_context(tmp_path):
+    run = RunDirectory(tmp_path)
+    run.open(load_config("tiny", {}))
+    with pytest.raises(UserError, match=r"engine\.context_length"):
+        run.open(load_config("tiny", {"engine.context_length": 300}))

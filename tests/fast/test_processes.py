@@ -104,6 +104,14 @@ def wrote(log: Path) -> tuple[Path, Path]:
     return Path(folder), Path(file)
 
 
+def runs(process: psutil.Process, script: str) -> bool:
+    """Whether it runs a script given on its command line; what has ended runs nothing."""
+    try:
+        return process.cmdline()[-1:] == [script]
+    except psutil.Error:
+        return False
+
+
 def semaphores(folder: Path) -> list[Path]:
     return list(Path("/dev/shm").glob(f"*{folder.name}*"))
 
@@ -145,6 +153,25 @@ def test_so_are_daemons_that_a_killed_supervisor_could_not_end(tmp_path, titled)
     assert len(daemons) == 1 and daemons[0].is_running()
     child.stop()
     assert not psutil.wait_procs(daemons, timeout=15)[1]
+
+
+def test_so_are_those_of_a_supervisor_below_another(tmp_path):
+    """As of a server that a worker of a training has started."""
+    daemon = "import time; print('up', flush=True); time.sleep(300)"
+    starts = f"import subprocess,sys; subprocess.run([sys.executable, '-c', {daemon!r}], start_new_session=True)"
+    inner = (
+        "import os, signal, sys, time; from pathlib import Path; from selfplay_pipeline.core.processes import spawn\n"
+        f"log = Path({str(tmp_path / 'inner')!r})\nchild = spawn([sys.executable, '-c', {starts!r}], log)\n"
+        "while 'up' not in log.read_text(): time.sleep(0.01)\n"
+        "os.kill(child.pid, signal.SIGKILL); child.wait(20); child.stop(); print('stopped', flush=True)\n"
+        "time.sleep(300)"
+    )
+    child = spawn([sys.executable, "-c", inner], tmp_path / "log")
+    while "stopped" not in (tmp_path / "log").read_text():
+        time.sleep(0.01)
+    left = [process for process in psutil.Process(child.pid).children(recursive=True) if runs(process, daemon)]
+    child.stop()
+    assert not left
 
 
 def test_a_folder_is_abandoned_once_its_process_is_gone_and_not_before(tmp_path):

@@ -53,7 +53,7 @@ def test_a_step_without_a_single_game_stops_the_run_with_the_last_reason():
     samples = samples_of([[(0.0, True)] * 2] * 2)
     samples[1].metadata["dialogue"] = {"failure": "no answer within 60 s"}
     with pytest.raises(
-        UserError, match=r"step's 4 games was played: the partner gave no .* reason: no answer within 60 s;"
+        UserError, match=r"step's 4 episodes was played: the partner gave no .* reason: no answer within 60 s;"
     ):
         post_process_rewards(arguments(), samples)
 

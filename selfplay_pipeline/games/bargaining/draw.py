@@ -9,7 +9,7 @@ from selfplay_pipeline.games.bargaining.rules import ITEMS, BargainingState, Spl
 from selfplay_pipeline.games.bargaining.text import format_items
 from selfplay_pipeline.games.drawing import BAD, EpisodeDrawing, StateDrawing, Table
 
-SEATS = ("player 0", "player 1")
+SEATS = ("seat 0", "seat 1")
 
 
 def draw_state(state: BargainingState) -> StateDrawing:

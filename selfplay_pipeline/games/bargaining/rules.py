@@ -49,9 +49,9 @@ class BargainingConfig(Section):
     total_value: Annotated[int, Field(ge=1, le=20)] = 10
     """What all items together are worth to each player."""
     max_length: Annotated[int, Field(ge=1)] = 20
-    """Turns of both players together, illegal ones included, before the episode ends unagreed."""
+    """Turns of both players together, illegal ones included, after which an episode ends without agreement."""
     max_errors: Annotated[int, Field(ge=1)] = 5
-    """Illegal actions of one player in a row before the episode ends unagreed."""
+    """Illegal actions of one player in a row after which an episode ends without agreement."""
     mute: bool = False
     """Messages reach the partner empty, as a bare `[message]`: shows what this policy loses without them.
 

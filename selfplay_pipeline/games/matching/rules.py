@@ -97,7 +97,7 @@ class MatchingState:
         return int(self.table.shape[0])
 
     def view(self, seat: int) -> list[list[int | None]]:
-        """What `player` sees: `int(value × scale)` per visible cell, None elsewhere."""
+        """What `seat` sees: `int(value × scale)` per visible cell, None elsewhere."""
         scale, mask = self.scales[seat], self.masks[seat]
         return [
             [int(value * scale) if seen else None for value, seen in zip(row, shown, strict=True)]
@@ -130,7 +130,7 @@ def best_matching(table: NDArray[np.int64] | NDArray[np.float64]) -> tuple[Match
 
 
 def own_view_matching(state: MatchingState, seat: int, mean: float) -> Matching:
-    """The best that `player` can plan alone: cells it does not see count as the mean."""
+    """The best that `seat` can plan alone: cells it does not see count as the mean."""
     return best_matching(np.where(state.masks[seat], state.table, mean))[0]
 
 

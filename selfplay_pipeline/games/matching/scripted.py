@@ -45,7 +45,7 @@ class PlayerView:
 
 
 def player_view(session: MatchingSession, seat: int) -> PlayerView:
-    """What `player` knows in a running episode."""
+    """What `seat` knows in a running episode."""
     state, config = session.state, session.config
     return PlayerView(
         seat=seat,

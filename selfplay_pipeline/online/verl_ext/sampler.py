@@ -83,7 +83,7 @@ def rows_to_train(keys: list[str], scores: list[float]) -> list[int]:
 
 
 def silent_episodes(keys: list[str], episodes: int, failed: set[str]) -> int:
-    """Plays without a row in groups that lost none: the player whose side was wanted never spoke."""
+    """Episodes without a row in groups that lost none: the seat that was wanted never spoke."""
     sessions: dict[str, set[str]] = defaultdict(set)
     for key in keys:
         uid, session, _ = key.rsplit("_", 2)

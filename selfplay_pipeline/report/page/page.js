@@ -65,7 +65,7 @@ function showList() {
       make("span", {text: episode.turns.length ? episode.turns[0].text.slice(0, 120) : "no turns"}),
       make("span", {class: "faint", text: `${episode.id} · ${episode.from.label}`}));
   });
-  document.getElementById("count").textContent = `${found.length} of ${episodes.length} games`;
+  document.getElementById("count").textContent = `${found.length} of ${episodes.length} episodes`;
   document.getElementById("more").hidden = shown >= found.length;
   markCurrent();
 }
@@ -175,7 +175,7 @@ function show(episode) {
   current = episode;
   document.getElementById("said").textContent = `${episode.id}: ${episode.status}, reward ${number(episode.reward)}`;
   const jumps = [["← previous", step(-1)], ["next →", step(1)], ["best", extreme(ORDERS.best)], ["worst", extreme(ORDERS.worst)], ["median", median()], ["illegal", illegal()]];
-  const facts = [`reward ${number(episode.reward)}`, ...episode.rewards.map((reward, seat) => `player ${seat}: reward ${number(reward)}`), `score ${episode.score} of ${episode.state.best}`, episode.from.label, `state ${episode.state.group}, episode ${episode.episode}`, `${episode.illegal} illegal actions`];
+  const facts = [`reward ${number(episode.reward)}`, ...episode.rewards.map((reward, seat) => `seat ${seat}: reward ${number(reward)}`), `score ${episode.score} of ${episode.state.best}`, episode.from.label, `state ${episode.state.group}, episode ${episode.episode}`, `${episode.illegal} illegal actions`];
   const views = episode.state.drawing.views, [first, ...others] = views, wide = others.length > 1 || first.columns.length > 4;
   article.replaceChildren(...[
     make("h3", {text: episode.id}),
