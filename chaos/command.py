@@ -102,6 +102,8 @@ def _watched(main: object, arguments: Sequence[str], folder: Path, env: Mapping[
             target=_child, args=(main, list(arguments), str(folder), str(out), str(err), dict(env))
         )
         process.start()
+        # The next start, in another thread, would look after this process too, and one of the two gets no exit code.
+        multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
     pid = process.pid or 0
     _running.add(pid)
     stopped, began = "", ""

@@ -13,7 +13,7 @@ from chaos.inputs.damage import WHOLE_FILES, Damage
 from chaos.inputs.good import Good, copy_folder
 
 KIND = "prompts"
-SETS = Path(__file__).parents[2] / "selfplay_pipeline" / "games" / "prompts"
+SETS = Path(__file__).parents[2] / "selfplay_pipeline" / "games" / "matching" / "prompts"
 FOLDER = "bad_prompts"
 GAME = ("games", "--config", "own.yaml", "--num-train", "2", "--num-test", "2", "--output", "out")
 PLAY = (

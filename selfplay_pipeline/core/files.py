@@ -282,13 +282,17 @@ def explain(error: ValidationError) -> str:
 
 
 def check_is_folder(path: Path) -> None:
-    """Whether `path` is a folder or nothing yet.
+    """Whether `path` is a folder, or nothing yet that could become one.
 
     Raises:
-        UserError: something else lies there.
+        UserError: something else lies there, or above it.
     """
-    if path.exists() and not path.is_dir():
-        raise UserError(f"{path}: is a file; give a folder")
+    for place in (path, *path.absolute().parents):
+        if place.is_dir():
+            return
+        if place.exists():
+            what = "a file" if place.is_file() else "a device or pipe"
+            raise UserError(f"{place}: is {what}; give a folder")
 
 
 @contextmanager

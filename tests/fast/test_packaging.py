@@ -99,7 +99,7 @@ def test_scripted_players_and_looking_at_what_there_is_need_no_extra(tmp_path):
     modules = [name for name, given in providers.items() if extras & {canonicalize_name(one) for one in given}]
     append_dialogues(tmp_path / "log", [dialogue(step, group) for step in range(2) for group in range(6)])
     for command in (
-        "generate --config tiny --player random --player sharing --num-episodes 8 --output games.jsonl",
+        "generate --config tiny --player random --player sharing --num-episodes 8 --output episodes.jsonl",
         "evaluate sharing --config tiny --num-states 4 --output evaluation",
         "evaluate own-view --config default --states data/dialop/optimization_human.jsonl --episodes 1 --output people",
         "crossplay sharing random --config tiny --num-states 4",
