@@ -178,7 +178,7 @@ def test_the_page_asks_for_nothing_and_complains_of_nothing(opened, report):
 
 def test_filters_find_what_they_say(opened, games):
     episodes = episodes_of(games)
-    assert opened.count == f"{len(episodes)} of {len(episodes)} games"
+    assert opened.count == f"{len(episodes)} of {len(episodes)} episodes"
     expected = {
         ("status", "agreed"): [episode for episode in episodes if episode.outcome.status == "agreed"],
         ("low", "0.9"): [episode for episode in episodes if episode.outcome.normalized_reward >= 0.8995],
@@ -189,14 +189,14 @@ def test_filters_find_what_they_say(opened, games):
     }
     for (name, value), found in expected.items():
         opened.filter(**{name: value})
-        expect(opened.page.locator("#count")).to_have_text(f"{len(found)} of {len(episodes)} games")
+        expect(opened.page.locator("#count")).to_have_text(f"{len(found)} of {len(episodes)} episodes")
         opened.page.get_by_role("button", name="Clear").click()
-        expect(opened.page.locator("#count")).to_have_text(f"{len(episodes)} of {len(episodes)} games")
+        expect(opened.page.locator("#count")).to_have_text(f"{len(episodes)} of {len(episodes)} episodes")
     opened.filter(iteration="1", kind="training games")
-    expect(opened.page.locator("#count")).to_have_text(f"24 of {len(episodes)} games")
+    expect(opened.page.locator("#count")).to_have_text(f"24 of {len(episodes)} episodes")
     opened.page.get_by_label("with illegal actions").check()
     illegal = [episode for episode in _whole(games / "iter_1" / "selfplay_games.jsonl") if episode.outcome.num_illegal]
-    expect(opened.page.locator("#count")).to_have_text(f"{len(illegal)} of {len(episodes)} games")
+    expect(opened.page.locator("#count")).to_have_text(f"{len(illegal)} of {len(episodes)} episodes")
 
 
 def _words(episode) -> str:

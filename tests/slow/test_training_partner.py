@@ -47,7 +47,7 @@ def run(_session_server, tmp_path_factory) -> Run:
     return Run(path, Path(run_iterate(config, path).checkpoint(1)))
 
 
-def test_the_policy_holds_seat_0s_seat_in_all_games_and_the_partner_keeps_its_rules(run):
+def test_the_policy_holds_seat_0_in_all_episodes_and_the_partner_keeps_its_rules(run):
     played = list(read_episodes(run.path / "iter_1" / "selfplay_games.jsonl"))
     assert len(played) == 32
     game = make_game(load_config("tiny_shy", {}).game)
