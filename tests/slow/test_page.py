@@ -102,11 +102,13 @@ def theme(request) -> str:
 
 
 @pytest.fixture
-def open_page(browser, request) -> Iterator:
+def open_page(request) -> Iterator:
+    # First: Playwright's event loop, once there, runs in this thread, and the run of the loop needs one of its own.
+    usual = None if "bargains" in request.fixturenames else request.getfixturevalue("report")
+    browser = request.getfixturevalue("browser")
     contexts = []
 
     def opener(width: int = WIDTHS["desktop"], theme: str = "light", path: Path | None = None) -> Open:
-        path = path or request.getfixturevalue("report")
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
         contexts.append(context)
         opened = Open(context.new_page())
@@ -114,7 +116,7 @@ def open_page(browser, request) -> Iterator:
         opened.page.on("pageerror", lambda error: opened.complaints.append(str(error)))
         opened.page.on("dialog", lambda dialog: opened.complaints.append(dialog.message))
         opened.page.on("request", lambda request: opened.requests.append(request.url))
-        opened.page.goto(path.as_uri())
+        opened.page.goto((path or usual).as_uri())
         return opened
 
     yield opener
