@@ -22,7 +22,7 @@ from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, episode_to_rows
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import beside, locked, replacing, write_text
 from selfplay_pipeline.games.base import Status
-from selfplay_pipeline.generate.records import SCHEMA_VERSION, EpisodeRecord, parse_episode, read_lines
+from selfplay_pipeline.generate.records import POLICY, SCHEMA_VERSION, EpisodeRecord, parse_episode, read_lines
 from selfplay_pipeline.metrics.signal import has_signal
 
 EPISODES_PER_WRITE = 256
@@ -164,7 +164,7 @@ def _read(games: Path, index: _Index, report: ConvertReport, skip_bad: bool, on_
         index.groups.append(record.group_index)
         index.episodes.append(record.episode)
         index.shared = index.shared and record.outcome.rewards is None
-        own = record.policy_seats()
+        own = record.seats_of(POLICY)
         index.rewards.extend(
             record.outcome.reward_of(seat) if seat in own else np.nan for seat in range(len(record.players))
         )

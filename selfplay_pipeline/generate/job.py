@@ -170,7 +170,6 @@ async def play(
     if summary.failures:
         say(
             f"playing {job.output.name}: {summary.failures} of {job.num_episodes} episodes were lost twice to the "
-            "engine or "
-            f"the partner, at most {job.max_failures} may be (generate.max_failures)"
+            f"engine or the partner, at most {job.max_failures} may be (generate.max_failures)"
         )
     return summary

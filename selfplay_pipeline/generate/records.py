@@ -251,9 +251,9 @@ class EpisodeRecord(_Record):
     partner: PartnerUsage | None = None
     """Of a chat model in one of the seats."""
 
-    def policy_seats(self) -> list[int]:
-        """The seats that the policy held; all where it held none."""
-        return [seat for seat, name in enumerate(self.players) if name == POLICY] or [*range(len(self.players))]
+    def seats_of(self, player: str) -> list[int]:
+        """The seats that a player held; all seats where it held none."""
+        return [seat for seat, name in enumerate(self.players) if name == player] or [*range(len(self.players))]
 
     @model_validator(mode="after")
     def _seats_exist(self) -> EpisodeRecord:

@@ -71,8 +71,7 @@ class GenerateJob:
         if not (self.first_state <= record.group_index <= last and record.episode < self.episodes_per_state):
             raise ValueError(
                 f"episode {record.episode_id} is of state {record.group_index}, episode {record.episode}, but this "
-                "run plays "
-                f"states {self.first_state} to {last}, {self.episodes_per_state} times each; remove the line"
+                f"run plays states {self.first_state} to {last}, {self.episodes_per_state} times each; remove the line"
             )
 
 
@@ -181,8 +180,7 @@ def _check_played(job: GenerateJob, summary: Summary) -> None:
     statuses = ", ".join(f"{name} {count}" for name, count in sorted(summary.statuses.items()))
     raise NoTurnsError(
         f"{job.output}: no episode was played to its end ({statuses}; {summary.turns / played:.1f} turns an "
-        "episode), because "
-        f"one more turn of {job.policy.max_new_tokens} tokens might not fit into the context of "
+        f"episode), because one more turn of {job.policy.max_new_tokens} tokens might not fit into the context of "
         f"{job.policy.checkpoint}; use smaller states (section `game`), shorter prompts (game.prompts: compact), "
         "shorter turns (generate.max_new_tokens) or a model with a longer context, and another --output; these games "
         "are kept for reading"

@@ -105,7 +105,7 @@ class Summary:
         self.sampled_tokens += sum(sum(t.response_mask) for t in record.trajectories)
         if record.outcome.status == Status.ENGINE_FAILURE:
             return
-        own = record.policy_seats()
+        own = record.seats_of(POLICY)
         rewards = self.rewards[record.group_index]
         if record.outcome.rewards is not None:
             of_seats = {seat: record.outcome.rewards[seat] for seat in own}

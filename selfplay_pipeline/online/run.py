@@ -144,8 +144,7 @@ def check_sizes(config: OnlineConfig, rows_per_episode: int) -> None:
             f"train.num_gpus: {config.num_gpus} processes cannot share a step's "
             f"{states * episodes * rows_per_episode} rows "
             f"({states} states × {episodes} episodes × {rows_per_episode} rows) equally; make online.states_per_step "
-            "a multiple "
-            f"of {config.num_gpus}"
+            f"a multiple of {config.num_gpus}"
         )
 
 

@@ -88,8 +88,7 @@ def scan(file: EpisodesFile, on_bytes: Callable[[int], None] = lambda count: Non
         on_bytes(size)
         outcome = record.outcome
         summary.add(record)
-        seats = [seat for seat, name in enumerate(record.players) if name == file.player]
-        seats = seats or [*range(len(record.players))]
+        seats = record.seats_of(file.player)
         reward = outcome.mean_reward_of(seats)
         result.checkpoint, result.game = record.policy.checkpoint, record.game
         result.places.append(
