@@ -47,7 +47,7 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
 
         Returns:
             The outputs of the players that spoke, in their order; of `player_index` alone where the row asks for one
-            perspective. All carry the same reward and the same figures.
+            perspective, each with its seat's reward. All carry the same figures.
 
         Raises:
             UserError: sampling whose log-probs the servers do not report.
@@ -102,8 +102,8 @@ def outputs_of(
 def _output(
     record: EpisodeRecord, side: Trajectory, figures: dict[str, float], versions: list[int], seconds: float
 ) -> AgentLoopOutput:
-    # verl takes the reward and the extra information from the last output and gives them to all, so each has them;
-    # and it leaves out of a row whatever was not set here, such as `num_turns`.
+    # verl takes the extra information from the last output and gives it to all, so each has it; and it leaves out of a
+    # row whatever was not set here, such as `num_turns`.
     return AgentLoopOutput(
         prompt_ids=side.prompt_ids,
         response_ids=side.response_ids,
@@ -117,6 +117,7 @@ def _output(
             "min_global_steps": min(versions, default=0),
             "max_global_steps": max(versions, default=0),
             "player_index": side.seat,
+            "reward": record.outcome.normalized_reward,
         },
     )
 

@@ -18,7 +18,7 @@ class OnlineOptions(Section):
     steps: Annotated[int, Field(ge=1)] = 50
     """Training steps; each plays new episodes with the newest weights, and is one update."""
     states_per_step: Annotated[int, Field(ge=1)] = 8
-    """States of a step; each gives `generate.episodes_per_state` episodes, and each of these two rows."""
+    """States of a step; each gives `generate.episodes_per_state` episodes, and each of these a row for each player."""
     held_out_states: Annotated[int, Field(ge=1)] = 100
     """States of a validation.
 

@@ -67,8 +67,6 @@ def train_online(config: Config, output: Path, games: Path | None = None) -> Onl
     check_folder(output, "train-online")
     check_checkpoint(model)
     check_trainable(config)
-    if not make_game(config.game).shared_reward:
-        raise UserError("train-online: the seats of this game have rewards of their own; train with `selfplay iterate`")
     if config.engine.server_url:
         raise UserError("engine.server_url: verl starts the servers of online training itself; leave it out")
     check_online(config)

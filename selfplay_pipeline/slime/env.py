@@ -28,7 +28,7 @@ from selfplay_pipeline.slime.config import RolloutConfig
 from selfplay_pipeline.slime.data import game_of
 
 T = TypeVar("T")
-POLICY_SEAT, PARTNER_SEAT = 0, 1
+POLICY_SEAT = 0
 DIALOGUE = "dialogue"
 """Key of a sample's metadata under which its episode is kept: {status, turns, usage, failure}; slime's own dumps hold
 it too."""
@@ -70,7 +70,7 @@ class MatchingEnv:
 
     @property
     def reward(self) -> float:
-        """The normalised reward: the agreed matching's score over the best; 0 unless agreed."""
+        """The reward of the policy's seat; 0 before the end."""
         return self.episode.session.outcome().rewards[POLICY_SEAT] if self.status is not None else 0.0
 
     async def start(self) -> tuple[str, dict[str, Any]]:
@@ -80,7 +80,7 @@ class MatchingEnv:
         numbers = (getattr(self.args, "rollout_seed", 0), self.sample.group_index, self.sample.index)
         place = tuple(abs(int(number or 0)) for number in numbers)
         partner = _partner(self.config.model_dump_json(), asyncio.get_running_loop())
-        players: list[Player] = [ChatPlayer(), _Guarded(partner, self)]
+        players: list[Player] = [ChatPlayer(), *[_Guarded(partner, self)] * (self.game.num_seats - 1)]
         episode_id = str(self.sample.metadata.get("game_id"))
         self.episode = Sitting(self.game, self.state, players, episode_id, (place[0], place[1], place[2])).episode
         await self._partner_speaks()
@@ -153,8 +153,8 @@ class MatchingEnv:
     def _report(self) -> None:
         turns = [{"player": t.seat, "text": t.text, "action": str(t.action)} for t in self.episode.turns]
         status = None if self.status is None else str(self.status)
-        seated = self.episode.seats[PARTNER_SEAT]
-        usage = seated.usage.model_dump() if isinstance(seated, _SeatedGuarded) and seated.usage is not None else None
+        usages = [seat.usage for seat in self.episode.seats if isinstance(seat, _SeatedGuarded) and seat.usage]
+        usage = sum(usages, PartnerUsage()).model_dump() if usages else None
         self.sample.reward = self.reward
         dialogue = {"status": status, "turns": turns, "usage": usage, "failure": self.failure}
         self.sample.metadata = {**self.sample.metadata, DIALOGUE: dialogue}

@@ -9,8 +9,12 @@ from factories import BOARD, Habits, make_episode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slime_contract import NewSample, arguments, sample_of
+from test_seats import RoundTable
 
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.games.bargaining.game import BargainingGame
+from selfplay_pipeline.games.bargaining.rules import BargainingConfig
+from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED
 from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
@@ -19,8 +23,9 @@ from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.partners.client import RequestCapError
 from selfplay_pipeline.slime import env as env_module
 from selfplay_pipeline.slime.config import RolloutConfig
-from selfplay_pipeline.slime.data import game_of
+from selfplay_pipeline.slime.data import game_of, game_row
 from selfplay_pipeline.slime.env import MatchingEnv, build_env
+from selfplay_pipeline.slime.hooks import post_process_rewards
 
 LONG = BOARD.model_copy(update={"size": 4, "max_length": 30, "max_errors": 4, "prompts": "default"})
 
@@ -186,3 +191,45 @@ def test_steps_can_be_awaited_or_waited_for(blocked):
         return (env.step(proposal) if blocked else await env.answer(proposal))[2]["reward"]
 
     assert asyncio.run(play()) == 1.0
+
+
+def selfish(seed: int) -> MatchingEnv:
+    """An episode of one state, in which the policy proposes at random what the partner accepts."""
+    game = BargainingGame(BargainingConfig(reward="selfish"))
+    row = game_row(game, game.sample_state(state_rng(0, 0)), "train-s0-g000000")
+    sample = NewSample(prompt=row["prompt"], metadata=row["metadata"], group_index=0, index=seed)
+    env = build_env(sample, arguments(hf_checkpoint=None, selfplay={"partner": "random"}))
+    env.reset()
+    rng, over = np.random.default_rng(seed), env.status is not None
+    while not over:
+        _, over, _ = env.step(game.players["random"].act(game.view(env.episode.session, 0), rng))
+    return env
+
+
+def test_where_seats_have_rewards_of_their_own_the_policys_is_compared_with_the_policys_in_other_episodes():
+    envs = [selfish(seed) for seed in range(8)]
+    outcomes = [env.episode.session.outcome().rewards for env in envs]
+    assert any(mine != partners for mine, partners in outcomes)
+    mine = np.array([rewards[0] for rewards in outcomes])
+    raw, normalised = post_process_rewards(arguments(), [env.sample for env in envs])
+    assert raw == mine.tolist()
+    assert normalised == pytest.approx((mine - mine.mean()) / (mine.std(ddof=1) + 1e-6))
+
+
+def test_the_partner_holds_all_seats_but_the_policys(monkeypatch):
+    class Says:
+        name = "says"
+
+        def act(self, view, rng):
+            return "hello"
+
+    game = RoundTable()
+    game.players = {"random": Says()}
+    monkeypatch.setattr(env_module, "game_of", lambda metadata: (game, game))
+    env = env_of("random")
+    assert env.reset()[0] == "you are 0"
+    assert env.step("hello")[1:] == (
+        True,
+        {"status": "agreed", "reward": 1, "action": "message", "error": None, "failure": None},
+    )
+    assert [turn["player"] for turn in env.sample.metadata["dialogue"]["turns"]] == [0, 1, 2]

@@ -1,10 +1,11 @@
 """The advantages that verl's own GRPO gives to the rows of games whose seats have rewards of their own, or share one.
 
-Rows go the way of a training: read into groups, handed to verl under its own keys. Nothing is trained.
+Rows go the way of a training, offline or online, until they are handed to verl under its own keys. Nothing is trained.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import defaultdict
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from selfplay_pipeline.convert.rows import SCHEMA
+from selfplay_pipeline.games.bargaining.rules import BargainingConfig
 
 EPISODES = 4
 GROUPS = 6
@@ -81,6 +83,45 @@ def handed_to_verl(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[st
     return keys, fields, [(of[uid], int(episode), int(seat)) for uid, episode, seat in parts]
 
 
+def handed_to_verl_online(
+    path: Path, rules: BargainingConfig, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """The keys and fields that the agent loop's worker stores of the same episodes, of groups with a signal."""
+    from selfplay_pipeline.online.agent_loop import outputs_of
+    from selfplay_pipeline.online.verl_ext.sampler import rows_to_train
+    from selfplay_pipeline.online.verl_ext.worker import SeatWorker
+    from verl.trainer.ppo.v1 import agent_loop_tq
+
+    keys: list[str] = []
+    fields: list[dict[str, Any]] = []
+
+    async def put(**given: Any) -> None:
+        keys.extend(given["keys"])
+        fields.extend(given["fields"])
+
+    monkeypatch.setattr(agent_loop_tq.tq, "async_kv_batch_put", put)
+    monkeypatch.setattr(agent_loop_tq, "list_of_dict_to_tensordict", lambda given: given)
+    worker = object.__new__(SeatWorker)
+    worker.processor = worker.reward_loop_worker_handles = None
+    worker.distillation_enabled = False
+    episodes: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
+    for row in pq.read_table(path).to_pylist():
+        episodes[row["extra_info"]["index"], row["extra_info"]["episode"]].append(row)
+    for (group, episode), rows in episodes.items():
+        rewards = {row["extra_info"]["seat"]: row["reward_model"]["normalized_reward"] for row in rows}
+        outcome = SimpleNamespace(
+            reward_of=rewards.__getitem__, normalized_reward=np.mean([*rewards.values()]), num_turns=4
+        )
+        sides = [SimpleNamespace(**row, seat=row["extra_info"]["seat"]) for row in rows]
+        outputs = outputs_of(SimpleNamespace(trajectories=sides, outcome=outcome), {}, versions=[0], seconds=0.0)
+        about = {"uid": f"uid-{group}", "session_id": episode, "global_steps": 1}
+        about |= {"extra_info": {"rules": rules.model_dump_json()}}
+        asyncio.run(worker._agent_loop_postprocess(outputs, False, **about))
+    kept = rows_to_train(keys, [float(row["rm_scores"].sum()) for row in fields])
+    assert [row["uid"] for row in fields] == [key.rsplit("_", 2)[0] for key in keys]
+    return [keys[row] for row in kept], [fields[row] for row in kept]
+
+
 def verls_advantages(keys: Sequence[str], fields: Sequence[dict[str, Any]]) -> list[float]:
     """Of each row, the same on all of its own tokens and 0 elsewhere."""
     import torch
@@ -127,6 +168,34 @@ def test_rewards_of_their_own_are_compared_with_the_same_seat_of_the_other_episo
         same_seat = np.array(compared[group, seat])
         expected = (rewards[group, episode, seat] - same_seat.mean()) / (same_seat.std(ddof=1) + 1e-6)
         assert found == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("seats", [2, 3])
+@pytest.mark.parametrize("reward", ["selfish", "semi", "cooperative"])
+def test_online_gives_the_advantages_of_the_same_episodes_offline_to_the_bit(
+    reward: Any, seats: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("selfplay_pipeline.convert.parquet.MOST_SEATS", seats)  # no game of three is registered
+    shared, rng = reward == "cooperative", np.random.default_rng(3)
+    rewards: dict[Key, float] = {}
+    for group in range(GROUPS):
+        for episode in range(EPISODES):
+            values = rng.integers(0, 11, seats) / 10
+            # In one group the last seat always got the same, and in another it spoke once.
+            values[-1] = 0.5 if group == 3 else values[-1]
+            spoke = range(seats - (group == 4 and episode > 0))
+            rewards |= {(group, episode, seat): float(values[0 if shared else seat]) for seat in spoke}
+    path = write_rows(tmp_path / "train.parquet", rewards, shared=shared)
+    keys, fields, rows = handed_to_verl(path, monkeypatch)
+    offline = dict(zip(rows, verls_advantages(keys, fields), strict=True))
+    keys, fields = handed_to_verl_online(path, BargainingConfig(reward=reward), monkeypatch)
+    online = {}
+    for key, row, found in zip(keys, fields, verls_advantages(keys, fields), strict=True):
+        group, episode = key.split("_")[0].removeprefix("uid-"), key.rsplit("_", 2)[1]
+        online[int(group), int(episode), row["extra_fields"]["player_index"]] = found
+    assert online == offline
+    last = seats - 1
+    assert shared or not {(3, last), (4, last)} & {(group, seat) for group, _, seat in online}
 
 
 def test_a_shared_reward_gives_the_advantages_of_one_group_a_state_to_the_bit(

@@ -182,20 +182,20 @@ class Played:
 
 def play(queue: Any, client: Any, records: list[EpisodeRecord], *, max_failures: int = 0, **options: Any) -> Played:
     """Let one `AgentLoopWorkerTQ` play one row a group, and take the batch as the trainer would."""
-    from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
     from verl.utils import tensordict_utils as tu
 
     from selfplay_pipeline.online.verl_ext.sampler import CountingBuffer
+    from selfplay_pipeline.online.verl_ext.worker import SeatWorker
 
     validate = options.pop("validate", False)
     per_seat = options.pop("per_seat", None)
+    game = options.pop("game", MatchingGame(BOARD))
     sampler = f"trainer.v1.sampler.sampler_kwargs.max_failures={max_failures}"
     config = verl_config(sampler, *options.pop("verl", ()))
-    worker = AgentLoopWorkerTQ.__ray_metadata__.modified_class(config, client)
+    worker = SeatWorker(config, client)
     groups = {record.group_index: record for record in records}
     rows = []
     for group, record in groups.items():
-        game = MatchingGame(BOARD)
         state = game.load_state(record.state)
         rows.append(game_rows(game, state, group, 0, "train", per_seat is not None)[per_seat or 0])
     columns = {name: np.array([row[name] for row in rows] + [None], dtype=object)[:-1] for name in rows[0]}
@@ -261,7 +261,7 @@ def advantages(keys: list[str], fields: list[dict[str, Any]]) -> dict[str, list[
 
     data = DataProto.from_dict(
         tensors={"response_mask": padded("response_mask"), "token_level_rewards": padded("rm_scores")},
-        non_tensors={"uid": np.array([key.split("_")[0] for key in keys], dtype=object)},
+        non_tensors={"uid": np.array([key.rsplit("_", 2)[0] for key in keys], dtype=object)},
     )
     data = compute_advantage_for_multi_trajectories(data, keys, "grpo", num_repeat=EPISODES)
     return dict(zip(keys, [row.tolist() for row in data.batch["advantages"]], strict=True))

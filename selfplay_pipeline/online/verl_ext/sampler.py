@@ -45,7 +45,8 @@ class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
         lost = whole - int(figures["episodes"]) - silent_episodes(batch.keys, episodes, self.failure_keys[partition_id])
         if lost > options["max_failures"]:
             raise RuntimeError(f"{lost} of {whole} episodes of step {global_steps} were lost; errors stand above")
-        figures |= {"episodes_lost": float(lost), "groups_lost": float(batch_size - figures["groups"])}
+        states = {key.split("_")[0] for key in batch.keys}
+        figures |= {"episodes_lost": float(lost), "groups_lost": float(batch_size - len(states))}
         if partition_id == "train":
             rows = rows_to_train(batch.keys, scores)
             if not rows:
@@ -69,24 +70,39 @@ class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
 def rows_to_train(keys: list[str], scores: list[float]) -> list[int]:
     """Positions of the rows of groups whose episodes scored differently.
 
-    Where no group has such episodes, those of groups of two episodes or more: their advantages are 0, so that the
-        step's
+    Where no group has such episodes, those of groups of two episodes or more: their advantages are 0, so that the step's
     update is that of the KL and entropy terms alone.
     """
-    groups: dict[str, dict[str, float]] = defaultdict(dict)
-    for key, score in zip(keys, scores, strict=True):
-        uid, session, _ = key.rsplit("_", 2)
-        groups[uid][session] = score
+    groups = groups_of(keys, scores)
     several = {uid for uid, episodes in groups.items() if len(episodes) > 1}
     differ = {uid for uid in several if has_signal(list(groups[uid].values()))}
     return [row for row, key in enumerate(keys) if key.rsplit("_", 2)[0] in (differ or several)]
+
+
+def groups_of(keys: list[str], scores: list[float]) -> dict[str, dict[str, float]]:
+    """The rewards that verl compares: of a state's episodes, or of one seat in them where seats have their own.
+
+    Args:
+        keys: {uid}_{session}_{index} of each row, the state's uid alone or with a seat: {uid}_{seat}.
+        scores: rewards of the rows.
+    """
+    groups: dict[str, dict[str, float]] = defaultdict(dict)
+    for key, score in zip(keys, scores, strict=True):
+        group, session, _ = key.rsplit("_", 2)
+        groups[group][session] = score
+    return groups
+
+
+def episode_of(key: str) -> tuple[str, str]:
+    """The uid of a row's state, and which of its episodes the row is from."""
+    return key.split("_")[0], key.rsplit("_", 2)[1]
 
 
 def silent_episodes(keys: list[str], episodes: int, failed: set[str]) -> int:
     """Episodes without a row in groups that lost none: the seat that was wanted never spoke."""
     sessions: dict[str, set[str]] = defaultdict(set)
     for key in keys:
-        uid, session, _ = key.rsplit("_", 2)
+        uid, session = episode_of(key)
         sessions[uid].add(session)
     return sum(episodes - len(played) for uid, played in sessions.items() if uid not in failed)
 
@@ -95,17 +111,15 @@ def episode_figures_of(keys: list[str], scores: list[float], extra_fields: list[
     """Means over episodes of what the agent loop measured, one row of each episode.
 
     Args:
-        keys: {uid}_{session}_{index} of each row.
+        keys: as for `groups_of`.
         scores: rewards of the rows.
         extra_fields: the agent loop's, of the rows.
     """
-    episodes: dict[str, dict[str, float]] = {}
-    groups: dict[str, list[float]] = defaultdict(list)
-    for key, score, extra in zip(keys, scores, extra_fields, strict=True):
-        uid, session, _ = key.rsplit("_", 2)
-        if f"{uid}_{session}" not in episodes:
-            episodes[f"{uid}_{session}"] = {"reward": score, **extra["reward_extra_info"]}
-            groups[uid].append(score)
+    episodes = {
+        episode_of(key): {"reward": extra["reward"], **extra["reward_extra_info"]}
+        for key, extra in zip(keys, extra_fields, strict=True)
+    }
+    groups = [list(group.values()) for group in groups_of(keys, scores).values()]
     sums: dict[str, float] = defaultdict(float)
     for figures in episodes.values():
         for name, value in figures.items():
@@ -114,5 +128,5 @@ def episode_figures_of(keys: list[str], scores: list[float], extra_fields: list[
         **{name: total / len(episodes) for name, total in sums.items()},
         "episodes": float(len(episodes)),
         "groups": float(len(groups)),
-        "groups_without_signal": float(without_signal(groups.values())),
+        "groups_without_signal": float(without_signal(groups)),
     }

@@ -30,5 +30,8 @@ class OnlineTrainer(Guarded, PPOTrainerSync):  # type: ignore[misc]
         return batch
 
     def row_name(self, key: str) -> str:
-        uid, episode, seat = key.rsplit("_", 2)
-        return f"state {self._state_of.get(uid)}, episode {episode}, output {seat}"
+        group, episode, output = key.rsplit("_", 2)
+        uid, _, seat = group.partition("_")
+        return f"state {self._state_of.get(uid)}, episode {episode}, " + (
+            f"seat {seat}" if seat else f"output {output}"
+        )

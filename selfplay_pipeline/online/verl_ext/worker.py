@@ -1,0 +1,42 @@
+"""verl's agent-loop worker, which also stores the seats of an episode apart where they have rewards of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
+
+from selfplay_pipeline.online.agent_loop import game_of
+
+
+class SeatWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: ignore[misc]
+    """Differs from verl's in the uid of rows whose seats have rewards of their own: {uid}_{seat}.
+
+    verl gives all outputs of an episode the reward and the advantage of the last one, and compares all rows of a uid.
+    Stored one at a time and under a uid for each seat, a seat keeps its reward and is compared with the same seat of the
+    other episodes, as `train/groups.py` has it offline. verl's replay buffer takes what stands before the first
+    underscore for the state's uid, which stays as it is.
+    """
+
+    async def _agent_loop_postprocess(
+        self, output: list[AgentLoopOutput], validate: bool, *, uid: str, **row: Any
+    ) -> None:
+        if validate:  # verl averages the last output's reward, which is to be that of the episode
+            for one in output:
+                one.reward_score = one.extra_fields["reward"]
+        if validate or game_of(row["extra_info"]["rules"]).shared_reward:
+            await super()._agent_loop_postprocess(output, validate, uid=uid, **row)
+            return
+        for one in output:
+            seat = one.extra_fields["player_index"]
+            await super()._agent_loop_postprocess([one], validate, uid=f"{uid}_{seat}", **row)
+
+
+class SeatManager(AgentLoopManagerTQ):  # type: ignore[misc]
+    """verl's manager of these workers."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.agent_loop_workers_class = ray.remote(SeatWorker)
