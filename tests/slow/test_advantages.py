@@ -87,10 +87,11 @@ def handed_to_verl_online(
     path: Path, rules: BargainingConfig, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """The keys and fields that the agent loop's worker stores of the same episodes, of groups with a signal."""
+    from verl.trainer.ppo.v1 import agent_loop_tq
+
     from selfplay_pipeline.online.agent_loop import outputs_of
     from selfplay_pipeline.online.verl_ext.sampler import rows_to_train
     from selfplay_pipeline.online.verl_ext.worker import SeatWorker
-    from verl.trainer.ppo.v1 import agent_loop_tq
 
     keys: list[str] = []
     fields: list[dict[str, Any]] = []

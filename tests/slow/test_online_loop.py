@@ -25,12 +25,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from factories import BOARD, POLICY, Habits, make_episode
+from factories import BOARD, POLICY, Habits, make_episode, to_its_end
 
 from selfplay_pipeline.convert.rows import episode_to_rows
 from selfplay_pipeline.engines.types import Completion, FinishReason
+from selfplay_pipeline.games.bargaining.game import BargainingGame
+from selfplay_pipeline.games.bargaining.rules import BargainingConfig
+from selfplay_pipeline.games.base import Game, state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.records import EpisodeRecord
+from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.online.config import OnlineConfig
 from selfplay_pipeline.online.games import game_rows
@@ -38,6 +43,7 @@ from selfplay_pipeline.online.overrides import CONFIG_NAME, StatesFile, config_f
 
 EPISODES = 8
 LIMIT = 4096
+BARGAINER = "data/tiny_bargaining_model"
 
 
 @cache
@@ -50,6 +56,33 @@ def recorded(groups: int, episodes: int = EPISODES, **options: Any) -> list[Epis
     return [
         make_episode(group, episode, chat=chat(), **options) for group in range(groups) for episode in range(episodes)
     ]
+
+
+class Script:
+    """An engine that samples what a scripted player says."""
+
+    def __init__(self, game: Game, tokenizer: ChatTokenizer, seed: int) -> None:
+        self.game, self.chat, self.rng = game, tokenizer, np.random.default_rng(seed)
+
+    async def generate(self, *prompt: Any, session: str = "") -> Completion:
+        playing = self.episode.session
+        text = self.game.players["random"].act(self.game.view(playing, playing.seat), self.rng)
+        ids = [*self.chat.tokenizer.encode(text, add_special_tokens=False), self.chat.end_of_turn]
+        return Completion(ids, [-0.5] * len(ids), FinishReason.STOP, 0, 0)
+
+
+def with_rewards_of_their_own(groups: int) -> tuple[Game, list[EpisodeRecord]]:
+    """Episodes of a game in which each seat is rewarded for what it gets."""
+    game, records = BargainingGame(BargainingConfig(reward="selfish")), []
+    for group, episode in np.ndindex(groups, EPISODES):
+        engine = Script(game, ChatTokenizer.load(BARGAINER), seed=EPISODES * group + episode)
+        players = [PolicyPlayer(engine, engine.chat, POLICY, LIMIT)] * game.num_seats
+        state = game.sample_state(state_rng(0, group))
+        sitting = Sitting(game, state, players, f"g{group}-{episode}", (0, group, episode))
+        engine.episode = sitting.episode
+        to_its_end(sitting.episode)
+        records.append(sitting.record(POLICY))
+    return game, records
 
 
 def sampled_by(record: EpisodeRecord) -> dict[int, list[tuple[list[int], Completion]]]:
@@ -284,6 +317,40 @@ def test_the_same_games_online_and_offline_give_verl_the_same(cleared):
     theirs = advantages(keys, [offline[key] for key in keys])
     assert ours == theirs
     assert any(any(row) for row in ours.values()), "no group carried a signal"
+
+
+def test_where_rewards_differ_a_seat_is_compared_with_the_same_seat_of_the_other_episodes(cleared):
+    """verl would give both seats the last one's reward and advantage; offline does the same in `test_advantages.py`."""
+    game, records = with_rewards_of_their_own(3)
+    online = play(
+        cleared, RecordedClient(records), records, game=game, verl=(f"actor_rollout_ref.model.path={BARGAINER}",)
+    )
+    assert len(online.batch.keys) == 2 * len(records)
+    uids, rewards, masks, extra = map(online.column, ("uid", "rm_scores", "response_mask", "extra_fields"))
+    fields = [{"response_mask": np.array(masks[key]), "rm_scores": rewards[key]} for key in online.batch.keys]
+    found = advantages(online.batch.keys, fields)
+    rewarded = {(r.group_index, r.episode, seat): r.outcome.reward_of(seat) for r in records for seat in (0, 1)}
+    for key in online.batch.keys:
+        group, episode = int(key.split("_")[0].removeprefix("g")), int(key.rsplit("_", 2)[1])
+        seat = extra[key]["player_index"]
+        same_seat = np.array([rewarded[group, other, seat] for other in range(EPISODES)])
+        expected = (rewarded[group, episode, seat] - same_seat.mean()) / (same_seat.std(ddof=1) + 1e-6)
+        own = [value for value, sampled in zip(found[key], masks[key], strict=False) if sampled]
+        assert own == pytest.approx([expected] * len(own), abs=1e-5)
+        assert uids[key] == key.rsplit("_", 2)[0], "by which verl groups"
+    figures = {name: online.metrics[f"selfplay/{name}"] for name in ("episodes", "groups", "groups_lost")}
+    assert figures == {"episodes": len(records), "groups": 6, "groups_lost": 0}
+    mean = np.mean([record.outcome.normalized_reward for record in records])
+    assert online.metrics["selfplay/reward"] == pytest.approx(mean), "of both seats"
+
+
+def test_a_validation_has_the_mean_reward_of_seats_with_rewards_of_their_own(cleared):
+    game, records = with_rewards_of_their_own(1)
+    options = (f"actor_rollout_ref.model.path={BARGAINER}", f"actor_rollout_ref.rollout.val_kwargs.n={EPISODES}")
+    online = play(cleared, RecordedClient(records), records, game=game, validate=True, verl=options)
+    for key, values in online.column("rm_scores").items():
+        reward = records[int(key.rsplit("_", 2)[1])].outcome.normalized_reward
+        assert sum(values) == pytest.approx(reward)
 
 
 def test_both_players_have_the_reward_on_their_last_own_token_and_every_output_has_all_figures(cleared):

@@ -70,8 +70,8 @@ class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
 def rows_to_train(keys: list[str], scores: list[float]) -> list[int]:
     """Positions of the rows of groups whose episodes scored differently.
 
-    Where no group has such episodes, those of groups of two episodes or more: their advantages are 0, so that the step's
-    update is that of the KL and entropy terms alone.
+    Where no group has such episodes, those of groups of two episodes or more: their advantages are 0, so that the
+    step's update is that of the KL and entropy terms alone.
     """
     groups = groups_of(keys, scores)
     several = {uid for uid, episodes in groups.items() if len(episodes) > 1}

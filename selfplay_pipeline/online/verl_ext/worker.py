@@ -15,8 +15,8 @@ class SeatWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: ig
     """Differs from verl's in the uid of rows whose seats have rewards of their own: {uid}_{seat}.
 
     verl gives all outputs of an episode the reward and the advantage of the last one, and compares all rows of a uid.
-    Stored one at a time and under a uid for each seat, a seat keeps its reward and is compared with the same seat of the
-    other episodes, as `train/groups.py` has it offline. verl's replay buffer takes what stands before the first
+    Stored one at a time and under a uid for each seat, a seat keeps its reward and is compared with the same seat of
+    the other episodes, as `train/groups.py` has it offline. verl's replay buffer takes what stands before the first
     underscore for the state's uid, which stays as it is.
     """
 
