@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from selfplay_pipeline.config import Config
-from selfplay_pipeline.convert.run import ConvertReport, run_convert
+from selfplay_pipeline.convert.result import Converted
+from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.terminal.progress import progress
 
 
-def convert_episodes(config: Config, games: Path, out_dir: Path, *, skip_bad: bool = False) -> ConvertReport:
+def convert_episodes(config: Config, games: Path, out_dir: Path, *, skip_bad: bool = False) -> Converted:
     """Write train.parquet, and val.parquet if a share is set aside, for a games file."""
     check_folder(out_dir, "convert")
     with progress(f"converting {games.name}") as report:

@@ -8,7 +8,7 @@ import pickle
 from array import array
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from selfplay_pipeline.convert.episodes import check_tokens
+from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, episode_to_rows
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import beside, locked, replacing, write_text
@@ -28,51 +29,6 @@ from selfplay_pipeline.metrics.signal import has_signal
 EPISODES_PER_WRITE = 256
 STREAM_CODES = {"prompt_ids": "i", "response_ids": "i", "response_mask": "b", "response_logprobs": "f"}
 """Columns of tokens, and what kind of array holds the numbers of `SCHEMA`."""
-
-
-@dataclass
-class ConvertReport:
-    """What was converted; also written as text beside the data."""
-
-    episodes: int = 0
-    engine_failures: int = 0
-    bad_lines: list[str] = field(default_factory=list)
-    groups: int = 0
-    single_episode_groups_dropped: int = 0
-    groups_without_signal: int = 0
-    train_groups: int = 0
-    val_groups: int = 0
-    train_rows: int = 0
-    val_rows: int = 0
-    tokens: int = 0
-    trained_tokens: int = 0
-    episodes_per_state: int = 0
-    temperature: float = 0.0
-
-    @property
-    def masked_share(self) -> float:
-        """Share of all tokens, prompts included, that are not trained on."""
-        return 1 - self.trained_tokens / self.tokens if self.tokens else 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"masked_share": self.masked_share}
-
-    def to_text(self) -> str:
-        lines = [
-            f"episodes read               {self.episodes}",
-            f"  lost to engine failures   {self.engine_failures}",
-            f"bad lines left out          {len(self.bad_lines)}",
-            *(f"  {line}" for line in self.bad_lines),
-            f"groups                      {self.groups} of up to {self.episodes_per_state} episodes",
-            f"  without signal (kept)     {self.groups_without_signal}",
-            f"  of one episode (dropped)  {self.single_episode_groups_dropped}",
-            f"train                       {self.train_rows} rows of {self.train_groups} groups",
-            f"val                         {self.val_rows} rows of {self.val_groups} groups",
-            f"tokens                      {self.tokens}, {self.trained_tokens} of them trained on",
-            f"masked share                {self.masked_share:.4f}",
-            f"sampling temperature        {self.temperature}",
-        ]
-        return "\n".join(lines) + "\n"
 
 
 @dataclass
@@ -102,7 +58,7 @@ def run_convert(
     seed: int = 0,
     skip_bad: bool = False,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
-) -> ConvertReport:
+) -> Converted:
     """Write `train.parquet`, `val.parquet` if it has rows, and `convert_report.txt`.
 
     Memory does not grow with the number of episodes beyond about 50 bytes each. The rows of all episodes are put aside
@@ -118,7 +74,7 @@ def run_convert(
         UserError: a bad line or an impossible episode, one episode per state, repeated episodes, sampling that cannot
             be trained on, or no episode in which the policy took a turn.
     """
-    report = ConvertReport()
+    report = Converted()
     size = games.stat().st_size if games.exists() else 0
     with beside(out_dir / "train.parquet") as aside:
         index = _Index(aside)
@@ -131,7 +87,7 @@ def run_convert(
     return report
 
 
-def _read(games: Path, index: _Index, report: ConvertReport, skip_bad: bool, on_bytes: Callable[[int], None]) -> None:
+def _read(games: Path, index: _Index, report: Converted, skip_bad: bool, on_bytes: Callable[[int], None]) -> None:
     done, sampling = 0, None
     for number, line in read_lines(games):
         done += len(line)
@@ -196,9 +152,7 @@ def _has_signal(rewards: NDArray[np.float64]) -> bool:
     return any(has_signal(column) for column in ([r for r in seat if r == r] for seat in rewards.T.tolist()) if column)
 
 
-def _plan(
-    games: Path, index: _Index, report: ConvertReport, val_fraction: float, seed: int
-) -> tuple[list[int], set[int]]:
+def _plan(games: Path, index: _Index, report: Converted, val_fraction: float, seed: int) -> tuple[list[int], set[int]]:
     groups, episodes = np.array(index.groups, dtype=np.int64), np.array(index.episodes, dtype=np.int64)
     if not len(groups):
         raise UserError(f"{games}: holds no finished episode; `selfplay generate` writes them")
@@ -252,7 +206,7 @@ def _write(
     index: _Index,
     order: list[int],
     val_groups: set[int],
-    report: ConvertReport,
+    report: Converted,
     on_bytes: Callable[[int], None],
 ) -> None:
     facts = {

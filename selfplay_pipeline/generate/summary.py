@@ -48,6 +48,11 @@ class Played(BaseModel):
     sampled_tokens_per_second: float | None = None
     partner: PartnerUsage | None = None
 
+    @property
+    def share_without_signal(self) -> float:
+        """Share of the groups whose episodes all scored alike."""
+        return self.groups_without_signal / max(1, self.groups)
+
 
 @dataclass
 class Summary:

@@ -11,7 +11,7 @@ from typing import Any
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.identity import flatten
-from selfplay_pipeline.iterate.metrics import Line
+from selfplay_pipeline.iterate.metrics import Iteration
 from selfplay_pipeline.train.run import check_loggers
 
 Write = Callable[[int, dict[str, float]], None]
@@ -46,21 +46,20 @@ class PipelineLog:
             wanted = [maker for name, maker in makers.items() if name in self.config.train.loggers]
             self.writers = [self.stack.enter_context(maker(self.config, self.path)) for maker in wanted]
 
-    def write(self, history: Sequence[Line]) -> None:
+    def write(self, history: Sequence[Iteration]) -> None:
         """Write the iterations that this process has not written yet, if it is open."""
-        for line in history if self.writers else ():
-            number = line["iteration"]
-            if number not in self.written:
-                self.written.add(number)
+        for iteration in history if self.writers else ():
+            if iteration.number not in self.written:
+                self.written.add(iteration.number)
                 for writer in self.writers or ():
-                    writer(number, numbers_of(line))
+                    writer(iteration.number, numbers_of(iteration))
 
 
-def numbers_of(line: Line) -> dict[str, float]:
+def numbers_of(iteration: Iteration) -> dict[str, float]:
     """An iteration's figures by flat names: `selfplay/held_out_reward/value`, `selfplay/seconds/train`, …"""
     return {
         f"selfplay/{name.replace('.', '/')}": float(value)
-        for name, value in flatten(line).items()
+        for name, value in flatten(iteration.to_line()).items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
 

@@ -13,12 +13,13 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from selfplay_pipeline.config import Config
+from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import explain, read_model, write_json, write_text
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.identity import check_same, deciding, flatten
-from selfplay_pipeline.iterate.results import Converted, Evaluated, Trained
+from selfplay_pipeline.iterate.results import Evaluated, Trained
 from selfplay_pipeline.partners.player import partner_arguments
 
 R = TypeVar("R", bound=BaseModel)

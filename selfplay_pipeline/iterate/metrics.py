@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from selfplay_pipeline.iterate.manifest import RunState
+from selfplay_pipeline.generate.summary import Played
+from selfplay_pipeline.iterate.manifest import RunState, Stage
+from selfplay_pipeline.iterate.results import Best, Evaluated, Trained
 
 
 class CollapseError(RuntimeError):
     """The run collapsed and was told to stop then."""
 
-
-Line = dict[str, Any]
 
 EPISODE_FIGURES = ("mean_reward", "reward_standard_error", "agreement_rate", "illegal_per_episode",
 "messages_per_episode",
@@ -32,105 +33,129 @@ TALKATIVE = 0.5
 MAX_LOG_PROB_GAP = 0.1
 """Mean difference in nats between the engine's and the trainer's log-probs at the first step."""
 
-_HEALTHY = {
-    "token_entropy": 1.0,
-    "groups_without_signal": 0.0,
-    "repeated_messages": 0.0,
-    "proposed_without_message": 0.0,
-    "log_prob_gap": 0.0,
-}
-"""Stands for a figure that was not taken."""
 
+@dataclass
+class Iteration:
+    """What is known of one iteration; 0 is the checkpoint that the run began with.
 
-def history_of(state: RunState) -> list[Line]:
-    """A line for each iteration that was evaluated or trained; 0 is the checkpoint that the run began with.
-
-    Figures of episodes are of the episodes that the iteration trained on, hence of the checkpoint it began with;
-    `held_out_…` are of the checkpoint that it made.
+    Attributes:
+        played: figures of the episodes that it trained on, hence of the checkpoint that it began with.
+        trained: its training; there only together with `played`.
+        evaluated: held-out figures of the checkpoint that it made.
+        seconds: wall-clock time of each stage.
+        collapse: why the run had collapsed by then, None if it had not.
     """
-    lines = []
+
+    number: int
+    played: Played | None = None
+    trained: Trained | None = None
+    evaluated: Evaluated | None = None
+    seconds: dict[Stage, float] = field(default_factory=dict)
+    collapse: str | None = None
+
+    def to_line(self) -> dict[str, Any]:
+        """The iteration as a line of `metrics.jsonl`; a figure that was not taken is left out."""
+        line: dict[str, Any] = {"iteration": self.number}
+        if self.played and self.trained:
+            line |= self.played.model_dump(include=set(EPISODE_FIGURES), exclude_none=True)
+            line["groups_without_signal"] = self.played.share_without_signal
+            line |= self.trained.model_dump(include={"steps", "checkpoint", "log_prob_gap"})
+        if self.evaluated:
+            line |= {name: value for name, value in self.evaluated.model_dump().items() if value is not None}
+        return line | {"seconds": self.seconds, "collapse": self.collapse}
+
+
+@dataclass(frozen=True)
+class _Signs:
+    """The figures that show a collapse; the defaults are healthy and stand for figures that were not taken."""
+
+    token_entropy: float = 1.0
+    groups_without_signal: float = 0.0
+    repeated_messages: float = 0.0
+    proposed_without_message: float = 0.0
+    log_prob_gap: float = 0.0
+
+    @classmethod
+    def of(cls, iteration: Iteration) -> _Signs:
+        line = iteration.to_line()
+        found = {sign.name: line.get(sign.name) for sign in fields(cls)}
+        return cls(**{name: value for name, value in found.items() if value is not None})
+
+
+def history_of(state: RunState) -> list[Iteration]:
+    """Each iteration that was evaluated or trained, in order."""
+    history: list[Iteration] = []
     for number, stages in sorted(state.iterations.items()):
-        line: Line = {"iteration": number}
-        played, trained, evaluated = state.played(number), state.trained(number), state.evaluated(number)
-        if played and trained:
-            line |= played.model_dump(include=set(EPISODE_FIGURES), exclude_none=True)
-            line["groups_without_signal"] = played.groups_without_signal / max(1, played.groups)
-            line |= {"steps": trained.steps, "checkpoint": trained.checkpoint, "log_prob_gap": trained.log_prob_gap}
-        elif number:
+        played, trained = state.played(number), state.trained(number)
+        if number and not (played and trained):
             continue
-        if evaluated:
-            line |= evaluated.model_dump(exclude_unset=True)
-        line["seconds"] = {stage: round(record.seconds, 1) for stage, record in stages.items()}
-        lines.append(line)
-    return lines
+        seconds = {stage: round(record.seconds, 1) for stage, record in stages.items()}
+        history.append(Iteration(number, played, trained, state.evaluated(number), seconds))
+        history[-1].collapse = collapse_reason(history)
+    return history
 
 
-def in_words(line: Line) -> str:
+def in_words(iteration: Iteration) -> str:
     """An iteration's figures in one line."""
     parts = []
-    if "mean_reward" in line:
+    played, trained, evaluated = iteration.played, iteration.trained, iteration.evaluated
+    if played and trained:
         parts += [
-            f"reward {line['mean_reward']:.3f} ± {line['reward_standard_error']:.3f}",
-            f"agreed {line['agreement_rate']:.1%}",
-            f"illegal {line['illegal_per_episode']:.3f}",
-            f"{line['steps']} steps",
+            f"reward {played.mean_reward:.3f} ± {played.reward_standard_error:.3f}",
+            f"agreed {played.agreement_rate:.1%}",
+            f"illegal {played.illegal_per_episode:.3f}",
+            f"{trained.steps} steps",
         ]
-        if "questions_per_episode" in line:
-            parts.append(f"{line['questions_per_episode']:.2f} questions")
-    for name, label in (("held_out_reward", "held out"), ("held_out_greedy_reward", "greedy")):
-        if name in line:
-            parts.append(f"{label} {line[name]['value']:.3f} [{line[name]['low']:.3f}, {line[name]['high']:.3f}]")
+        if played.questions_per_episode is not None:
+            parts.append(f"{played.questions_per_episode:.2f} questions")
+    if evaluated:
+        parts += [f"held out {evaluated.held_out_reward}", f"greedy {evaluated.held_out_greedy_reward}"]
     return ", ".join(parts)
 
 
-def best_iteration(history: Sequence[Line]) -> Line | None:
+def best_iteration(history: Sequence[Iteration]) -> Best | None:
     """The evaluated iteration with the highest held-out reward, None if none was evaluated."""
-    evaluated = [line for line in history if "held_out_reward" in line]
+    evaluated = [(iteration.number, iteration.evaluated) for iteration in history if iteration.evaluated]
     if not evaluated:
         return None
-    best = max(evaluated, key=lambda line: line["held_out_reward"]["value"])
-    return {key: best[key] for key in ("iteration", "checkpoint", "held_out_reward", "held_out_greedy_reward")}
+    number, best = max(evaluated, key=lambda one: one[1].held_out_reward.value)
+    return Best(
+        iteration=number,
+        checkpoint=best.checkpoint,
+        held_out_reward=best.held_out_reward,
+        held_out_greedy_reward=best.held_out_greedy_reward,
+    )
 
 
-def collapse_reason(history: Sequence[Line]) -> str | None:
-    """Why the newest line shows a collapse, None if it does not."""
-    trained = [line for line in history if "mean_reward" in line]
+def collapse_reason(history: Sequence[Iteration]) -> str | None:
+    """Why the newest iteration shows a collapse, None if it does not."""
+    trained = [iteration for iteration in history if iteration.trained]
     if not trained:
         return None
-    first, last = (
-        {name: healthy if line.get(name) is None else line[name] for name, healthy in _HEALTHY.items()}
-        for line in (trained[0], trained[-1])
-    )
+    first, last = _Signs.of(trained[0]), _Signs.of(trained[-1])
     reasons = {
-        f"the policy is as good as deterministic: {last['token_entropy']:.1e} nats a token": (
-            last["token_entropy"] < MIN_ENTROPY
+        f"the policy is as good as deterministic: {last.token_entropy:.1e} nats a token": (
+            last.token_entropy < MIN_ENTROPY
         ),
-        f"{last['groups_without_signal']:.0%} of the groups carry no signal": (
-            last["groups_without_signal"] >= MAX_FLAT_GROUPS
+        f"{last.groups_without_signal:.0%} of the groups carry no signal": (
+            last.groups_without_signal >= MAX_FLAT_GROUPS
         ),
-        f"{last['repeated_messages']:.0%} of the messages repeat an earlier one": (
-            last["repeated_messages"] > MAX_REPEATED
+        f"{last.repeated_messages:.0%} of the messages repeat an earlier one": last.repeated_messages > MAX_REPEATED,
+        f"{last.proposed_without_message:.0%} of the episodes propose before any message": (
+            last.proposed_without_message > MAX_SILENT and first.proposed_without_message < TALKATIVE
         ),
-        f"{last['proposed_without_message']:.0%} of the episodes propose before any message": (
-            last["proposed_without_message"] > MAX_SILENT and first["proposed_without_message"] < TALKATIVE
-        ),
-        f"engine and trainer disagree by {last['log_prob_gap']:.2f} nats a token": (
-            last["log_prob_gap"] > MAX_LOG_PROB_GAP
-        ),
+        f"engine and trainer disagree by {last.log_prob_gap:.2f} nats a token": last.log_prob_gap > MAX_LOG_PROB_GAP,
     }
     found = [reason for reason, holds in reasons.items() if holds]
     return "; ".join(found + _fallen(history)) or None
 
 
-def _fallen(history: Sequence[Line]) -> list[str]:
+def _fallen(history: Sequence[Iteration]) -> list[str]:
     """A newest held-out reward whose interval lies below that of the best."""
-    evaluated, last = [line for line in history if "held_out_reward" in line], history[-1]
-    if last not in evaluated:
-        return []
-    best = max(evaluated, key=lambda line: line["held_out_reward"]["value"])
-    if last["held_out_reward"]["high"] >= best["held_out_reward"]["low"]:
+    best, newest = best_iteration(history), history[-1].evaluated
+    if best is None or newest is None or newest.held_out_reward.high >= best.held_out_reward.low:
         return []
     return [
-        f"held-out reward fell from {best['held_out_reward']['value']:.3f} after iteration {best['iteration']} "
-        f"to {last['held_out_reward']['value']:.3f}"
+        f"held-out reward fell from {best.held_out_reward.value:.3f} after iteration {best.iteration} "
+        f"to {newest.held_out_reward.value:.3f}"
     ]

@@ -1,4 +1,5 @@
-"""What the stages of an iteration say when they are done; `generate.summary` has the result of playing.
+"""What the stages of an iteration say when they are done; `generate.summary` has the result of playing,
+`convert.result` that of converting.
 
 A field that later versions add is kept; one that an earlier version did not write has its default.
 """
@@ -14,10 +15,6 @@ class StageResult(BaseModel):
     """Tables, charts and the next stage read it."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
-
-
-class Converted(StageResult):
-    """The counts of a `ConvertReport`."""
 
 
 class Trained(StageResult):
@@ -68,3 +65,12 @@ class Evaluated(StageResult):
     held_out_illegal: float | None = None
     states_shared_with_training: int = 0
     held_out_questions: Interval | None = None
+
+
+class Best(StageResult):
+    """`best.json`: the iteration whose checkpoint has the highest held-out reward."""
+
+    iteration: int
+    checkpoint: str
+    held_out_reward: KnownInterval
+    held_out_greedy_reward: KnownInterval

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.convert.job import convert_episodes
+from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.core.files import locked, write_json, write_lines
 from selfplay_pipeline.core.stopping import stoppable
 from selfplay_pipeline.core.terminal import say
@@ -30,8 +31,8 @@ from selfplay_pipeline.generate.seats import check_seats, is_checkpoint, opposit
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.loggers import PipelineLog
 from selfplay_pipeline.iterate.manifest import RunDirectory, Stage, StageRecord
-from selfplay_pipeline.iterate.metrics import CollapseError, best_iteration, collapse_reason, history_of, in_words
-from selfplay_pipeline.iterate.results import Converted, Evaluated, Trained, known
+from selfplay_pipeline.iterate.metrics import CollapseError, best_iteration, history_of, in_words
+from selfplay_pipeline.iterate.results import Evaluated, Trained, known
 from selfplay_pipeline.iterate.show import short, watching
 from selfplay_pipeline.servers import Servers
 from selfplay_pipeline.train.groups import NoSignalError
@@ -111,7 +112,7 @@ class Loop:
         work: dict[Stage, Callable[[int, str], BaseModel]] = {
             "generate": self._generate, "convert": self._convert, "train": self._train, "evaluate": self._evaluate
         }  # fmt: skip
-        result = work[stage](number, checkpoint).model_dump(mode="json", exclude_unset=True)
+        result = work[stage](number, checkpoint).model_dump(mode="json")
         self.run.finish(number, stage, StageRecord(seconds=time.monotonic() - started, figures=result))
 
     def _at(self, number: int) -> str:
@@ -130,8 +131,7 @@ class Loop:
         return self.runner.run(stoppable(task)).result()
 
     def _convert(self, number: int, checkpoint: str) -> Converted:
-        report = convert_episodes(self.config, self.run.games(number), self.run.iteration(number))
-        return Converted.model_validate(report.to_dict())
+        return convert_episodes(self.config, self.run.games(number), self.run.iteration(number))
 
     def _train(self, number: int, checkpoint: str) -> Trained:
         if not keep_server(self.config):
@@ -214,22 +214,20 @@ class Loop:
             CollapseError: there is one, and the run was told to stop then.
         """
         history = history_of(self.run.state)
-        for count, line in enumerate(history, start=1):
-            line["collapse"] = collapse_reason(history[:count])
-        write_lines(self.run.path / "metrics.jsonl", history)
+        write_lines(self.run.path / "metrics.jsonl", (iteration.to_line() for iteration in history))
         best = best_iteration(history)
         if best is not None:
-            write_json(self.run.path / "best.json", best)
+            write_json(self.run.path / "best.json", best.model_dump())
         self.log.write(history)
-        newest = next((line for line in history if line["iteration"] == number), {})
-        if newest:
-            self.tell(f"{self._at(number)}: {in_words(newest)}")
-        reason = newest.get("collapse")
-        if reason is None:
+        newest = next((iteration for iteration in history if iteration.number == number), None)
+        if newest is None:
+            return
+        self.tell(f"{self._at(number)}: {in_words(newest)}")
+        if newest.collapse is None:
             return
         if self.config.iterate.stop_on_collapse:
-            raise CollapseError(f"iteration {number}: {reason}; the run stops, its iterations are kept")
-        say(f"iteration {number}: collapse? {reason}")
+            raise CollapseError(f"iteration {number}: {newest.collapse}; the run stops, its iterations are kept")
+        say(f"iteration {number}: collapse? {newest.collapse}")
 
 
 def stages_of(config: Config, number: int) -> tuple[Stage, ...]:

@@ -10,11 +10,12 @@ from pathlib import Path
 from rich.table import Table
 
 from selfplay_pipeline.core.command_line import program
-from selfplay_pipeline.core.small_files import read_object
+from selfplay_pipeline.core.files import read_model
 from selfplay_pipeline.core.terminal import Terminal
 from selfplay_pipeline.core.terminal.harmless import one_line
 from selfplay_pipeline.core.terminal.progress import in_place
 from selfplay_pipeline.iterate.manifest import RunDirectory, Stage
+from selfplay_pipeline.iterate.results import Best
 
 LIVE_ROWS = 12
 """Iterations of a run that are shown while it goes on."""
@@ -68,9 +69,9 @@ def show_run(run: RunDirectory) -> None:
     trained = [number for number, stages in sorted(run.state.iterations.items()) if "train" in stages]
     show.print(one_line(f"newest checkpoint: {short(run.checkpoint(trained[-1]))}"), soft_wrap=True)
     if (run.path / "best.json").exists():
-        best = read_object(run.path / "best.json", "selfplay iterate", "iteration", "checkpoint")
-        where = short(str(best["checkpoint"]))
-        show.print(one_line(f"best on held-out states: iteration {best['iteration']}, {where}"), soft_wrap=True)
+        best = read_model(run.path / "best.json", Best, "selfplay iterate")
+        where = short(best.checkpoint)
+        show.print(one_line(f"best on held-out states: iteration {best.iteration}, {where}"), soft_wrap=True)
     command = f"{program()} report {shlex.quote(short(str(run.path)))}"
     show.print(one_line(f"to look at curves and games: {command}"), soft_wrap=True)
 

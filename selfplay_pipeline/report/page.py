@@ -15,7 +15,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from selfplay_pipeline.games.drawing import UNKNOWN
 from selfplay_pipeline.identity import flatten
 from selfplay_pipeline.iterate.manifest import Manifest
-from selfplay_pipeline.iterate.metrics import best_iteration, collapse_reason, history_of
+from selfplay_pipeline.iterate.metrics import Iteration, best_iteration, history_of
+from selfplay_pipeline.iterate.show import PLAY_AND_TRAIN
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import figures_of
 from selfplay_pipeline.report.charts import KINDS as KINDS_OF_GAMES
@@ -63,7 +64,7 @@ def _with_games(source: Source, scans: Sequence[Scan], now: datetime) -> Callabl
         tiles=_tiles(source, scans),
         charts=[_chart(chart) for chart in charts_of(source, scans)],
         row_heads=ROW_HEADS,
-        rows=[_row(line) for line in history],
+        rows=[_row(iteration) for iteration in history],
         warnings=_warnings(history),
         **_figures(source, scans),
         config=yaml.safe_dump(source.manifest.config, sort_keys=False) if source.manifest else None,
@@ -93,19 +94,18 @@ def facts(source: Source, scans: Sequence[Scan], now: datetime) -> list[str]:
 
 def _tiles(source: Source, scans: Sequence[Scan]) -> list[tuple[str, str, str]]:
     """The few figures to see first: label, value, note."""
-    history = [line for line in history_of(source.state) if "held_out_reward" in line]
-    if history:
-        first, last, best = history[0], history[-1], best_iteration(history) or history[-1]
-        tiles = [
-            (
-                f"held-out reward, {kind}, after iteration {last['iteration']}",
-                str(Interval(**last[key])),
-                f"after iteration {first['iteration']}: {Interval(**first[key])}",
+    history = history_of(source.state)
+    evaluated = [(iteration.number, iteration.evaluated) for iteration in history if iteration.evaluated]
+    best = best_iteration(history)
+    if best:
+        (first, before), (last, after) = evaluated[0], evaluated[-1]
+        return [
+            (f"held-out reward, {kind}, after iteration {last}", str(now), f"after iteration {first}: {then}")
+            for kind, now, then in (
+                ("sampled", after.held_out_reward, before.held_out_reward),
+                ("greedy", after.held_out_greedy_reward, before.held_out_greedy_reward),
             )
-            for key, kind in (("held_out_reward", "sampled"), ("held_out_greedy_reward", "greedy"))
-        ]
-        tiles.append(("best iteration", str(best["iteration"]), f"held out {best['held_out_reward']['value']:.3f}"))
-        return tiles
+        ] + [("best iteration", str(best.iteration), f"held out {best.held_out_reward.value:.3f}")]
     return [
         (
             scan.file.label,
@@ -149,25 +149,26 @@ def _cell(xs: Sequence[float], one: Any, x: float) -> str:
     return _breaks_once(str(Interval(value=one.y[at], low=one.low[at], high=one.high[at])))
 
 
-def _row(line: dict[str, Any]) -> list[str]:
-    """An iteration's line of the table."""
-    held_out = [
-        _breaks_once(str(Interval(**line[name]))) if name in line else ""
-        for name in ("held_out_reward", "held_out_greedy_reward")
-    ]
-    seconds = [f"{line['seconds'][stage]:.0f}" if stage in line["seconds"] else "" for stage in ("generate", "train")]
-    if "mean_reward" not in line:
-        return [str(line["iteration"]), *[""] * 6, *held_out, *seconds]
+def _row(iteration: Iteration) -> list[str]:
+    """An iteration's row of the table."""
+    played, trained, evaluated = iteration.played, iteration.trained, iteration.evaluated
+    cells = [""] * 6
+    if played and trained:
+        cells = [
+            _breaks_once(f"{played.mean_reward:.3f} ± {played.reward_standard_error:.3f}"),
+            f"{played.agreement_rate:.1%}",
+            f"{played.illegal_per_episode:.3f}",
+            f"{played.messages_per_episode:.2f}",
+            f"{played.share_without_signal:.0%}",
+            str(trained.steps),
+        ]
+    held_out = [evaluated.held_out_reward, evaluated.held_out_greedy_reward] if evaluated else []
+    seconds = [iteration.seconds.get(stage) for stage in PLAY_AND_TRAIN]
     return [
-        str(line["iteration"]),
-        _breaks_once(f"{line['mean_reward']:.3f} ± {line['reward_standard_error']:.3f}"),
-        f"{line['agreement_rate']:.1%}",
-        f"{line['illegal_per_episode']:.3f}",
-        f"{line['messages_per_episode']:.2f}",
-        f"{line['groups_without_signal']:.0%}",
-        str(line["steps"]),
-        *held_out,
-        *seconds,
+        str(iteration.number),
+        *cells,
+        *([_breaks_once(str(interval)) for interval in held_out] or ["", ""]),
+        *("" if taken is None else f"{taken:.0f}" for taken in seconds),
     ]
 
 
@@ -177,10 +178,9 @@ def _breaks_once(figure: str) -> str:
     return mean + space + interval.replace(" ", "\N{NO-BREAK SPACE}")
 
 
-def _warnings(history: Sequence[dict[str, Any]]) -> list[str]:
+def _warnings(history: Sequence[Iteration]) -> list[str]:
     """Collapses that were noticed."""
-    reasons = {line["iteration"]: collapse_reason(history[:count]) for count, line in enumerate(history, start=1)}
-    return [f"Iteration {number}: collapse? {reason}" for number, reason in reasons.items() if reason]
+    return [f"Iteration {one.number}: collapse? {one.collapse}" for one in history if one.collapse]
 
 
 def _figures(source: Source, scans: Sequence[Scan]) -> dict[str, Any]:

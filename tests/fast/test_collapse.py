@@ -9,22 +9,24 @@ from factories import FINISHED, Habits, make_episode
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.core.terminal import console
 from selfplay_pipeline.games.tags import ActionKind
-from selfplay_pipeline.generate.summary import Summary
+from selfplay_pipeline.generate.summary import Played, Summary
 from selfplay_pipeline.iterate.loggers import PipelineLog
 from selfplay_pipeline.iterate.manifest import RunDirectory, RunState, StageRecord
 from selfplay_pipeline.iterate.metrics import (
     EPISODE_FIGURES,
     CollapseError,
+    Iteration,
     best_iteration,
     collapse_reason,
     history_of,
 )
+from selfplay_pipeline.iterate.results import Evaluated, Trained
 from selfplay_pipeline.iterate.run import Loop
 from selfplay_pipeline.servers import Servers
 
-HEALTHY = {
-    "mean_reward": 0.8, "token_entropy": 0.1, "groups_without_signal": 0.1, "repeated_messages": 0.0,
-    "proposed_without_message": 0.1, "log_prob_gap": 1e-6,
+HEALTHY = FINISHED["generate"] | {
+    "token_entropy": 0.1, "groups_without_signal": 10, "groups": 100, "repeated_messages": 0.0,
+    "proposed_without_message": 0.1,
 }  # fmt: skip
 
 
@@ -33,8 +35,17 @@ def held_out(value: float, width: float = 0.01) -> dict:
     return {"checkpoint": f"c{value}", "held_out_reward": interval, "held_out_greedy_reward": interval}
 
 
+def iteration(number: int, held: dict | None = None, gap: float = 1e-6, **played: float) -> Iteration:
+    """A healthy iteration with one change; 0 was only evaluated."""
+    evaluated = Evaluated(**(held or held_out(0.8)))
+    if not number:
+        return Iteration(number, evaluated=evaluated)
+    trained = Trained(**FINISHED["train"], log_prob_gap=gap)
+    return Iteration(number, Played(**HEALTHY | played), trained, evaluated)
+
+
 def test_a_healthy_run_has_not_collapsed():
-    history = [{"iteration": 0, **held_out(0.8)}] + [{"iteration": n, **HEALTHY, **held_out(0.8)} for n in (1, 2)]
+    history = [iteration(number) for number in range(3)]
     assert collapse_reason(history) is None
     assert collapse_reason(history[:1]) is None
 
@@ -43,29 +54,35 @@ def test_a_healthy_run_has_not_collapsed():
     ("change", "words"),
     [
         ({"token_entropy": 1e-4}, "deterministic"),
-        ({"groups_without_signal": 0.97}, "97% of the groups carry no signal"),
+        ({"groups_without_signal": 97}, "97% of the groups carry no signal"),
         ({"repeated_messages": 0.6}, "repeat an earlier one"),
         ({"proposed_without_message": 0.95}, "before any message"),
-        ({"log_prob_gap": 0.3}, "disagree by 0.30 nats"),
-        (held_out(0.7), "held-out reward fell from 0.800 after iteration 1 to 0.700"),
+        ({"gap": 0.3}, "disagree by 0.30 nats"),
+        ({"held": held_out(0.7)}, "held-out reward fell from 0.800 after iteration 1 to 0.700"),
     ],
 )
 def test_each_sign_of_a_collapse_is_named(change, words):
-    history = [{"iteration": 1, **HEALTHY, **held_out(0.8)}, {"iteration": 2, **HEALTHY, **held_out(0.8)} | change]
-    assert words in (collapse_reason(history) or "")
+    assert words in (collapse_reason([iteration(1), iteration(2, **change)]) or "")
 
 
 def test_a_fall_within_the_intervals_and_a_policy_that_never_talked_are_no_collapse():
-    silent = HEALTHY | {"proposed_without_message": 1.0}
-    history = [{"iteration": 1, **silent, **held_out(0.8, 0.1)}, {"iteration": 2, **silent, **held_out(0.7, 0.1)}]
+    history = [
+        iteration(number, held_out(reward, 0.1), proposed_without_message=1.0)
+        for number, reward in enumerate((0.8, 0.7), start=1)
+    ]
     assert collapse_reason(history) is None
 
 
+def test_a_figure_that_an_earlier_version_did_not_take_shows_no_collapse():
+    trained = Trained(checkpoint="c", carried=False, steps=1)
+    assert collapse_reason([Iteration(1, Played(**FINISHED["generate"]), trained)]) is None
+
+
 def test_the_best_iteration_is_that_of_the_highest_held_out_reward_the_first_checkpoint_included():
-    lines = [{"iteration": n, **held_out(value)} for n, value in ((0, 0.8), (2, 0.9), (4, 0.85))]
-    assert best_iteration(lines)["iteration"] == 2
-    assert best_iteration(lines[:1])["checkpoint"] == "c0.8"
-    assert best_iteration([{"iteration": 1, **HEALTHY}]) is None
+    history = [iteration(number, held_out(value)) for number, value in ((0, 0.8), (2, 0.9), (4, 0.85))]
+    assert best_iteration(history).iteration == 2
+    assert best_iteration(history[:1]).checkpoint == "c0.8"
+    assert best_iteration([Iteration(1)]) is None
 
 
 def test_history_joins_the_stages_of_an_iteration_and_leaves_out_one_that_is_not_trained():
@@ -78,9 +95,10 @@ def test_history_joins_the_stages_of_an_iteration_and_leaves_out_one_that_is_not
             for number, stages in {0: {"evaluate": held_out(0.8)}, 1: trained, 2: {"generate": episode}}.items()
         }
     )
-    first, second = history_of(state)
+    first, second = (iteration.to_line() for iteration in history_of(state))
     assert first["held_out_reward"]["value"] == 0.8
     assert (second["groups_without_signal"], second["steps"], second["log_prob_gap"]) == (0.25, 3, 0.1)
+    assert "questions_per_episode" not in second, "was not taken"
 
 
 def test_signs_of_degeneration_are_counted_from_the_episodes():

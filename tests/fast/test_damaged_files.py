@@ -50,7 +50,7 @@ def make_run(folder: Path) -> None:
     run.open(config())
     for stage, figures in FINISHED.items():
         run.finish(1, stage, StageRecord(seconds=1, figures=figures))
-    write_json(folder / "best.json", {"iteration": 1, "checkpoint": "c"})
+    write_json(folder / "best.json", {"iteration": 1, **FINISHED["evaluate"]})
     write_episodes(run.games(1), make_episodes(2, 1))
     write_json(run.iteration(1) / "selfplay_games.args.json", {"seed": 0})
     steps = "".join(json.dumps({"step": step, "loss": 0.1}) + "\n" for step in (1, 2))

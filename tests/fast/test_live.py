@@ -8,8 +8,10 @@ from rich.console import Console
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.terminal.progress import progress
+from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
-from selfplay_pipeline.iterate.metrics import in_words
+from selfplay_pipeline.iterate.metrics import Iteration, in_words
+from selfplay_pipeline.iterate.results import Evaluated, Trained
 from selfplay_pipeline.iterate.run import Loop, run_iterate
 from selfplay_pipeline.iterate.show import run_table
 
@@ -95,9 +97,9 @@ def test_the_table_shows_what_is_done_and_only_the_newest_iterations(tmp_path):
 
 
 def test_an_iteration_in_words():
-    line = PLAY | HELD_OUT | {"iteration": 1, "steps": 7}
-    assert in_words(line) == (
+    trained = Trained(checkpoint="c", carried=False, steps=7)
+    assert in_words(Iteration(1, Played(**PLAY), trained, Evaluated(**HELD_OUT))) == (
         "reward 0.800 ± 0.010, agreed 100.0%, illegal 0.000, 7 steps, "
         "held out 0.900 [0.800, 1.000], greedy 0.900 [0.800, 1.000]"
     )
-    assert in_words({"iteration": 0}) == ""
+    assert in_words(Iteration(0)) == ""

@@ -10,10 +10,18 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from selfplay_pipeline.config import load_config
+from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.loggers import PipelineLog, numbers_of
+from selfplay_pipeline.iterate.metrics import Iteration
+from selfplay_pipeline.iterate.results import Evaluated, KnownInterval, Trained
 
-FIRST = {"iteration": 0, "held_out_reward": {"value": 0.5, "low": 0.4, "high": 0.6}, "collapse": None}
-SECOND = {"iteration": 1, "mean_reward": 0.7, "checkpoint": "c", "seconds": {"train": 9.0}}
+HELD_OUT = KnownInterval(value=0.5, low=0.4, high=0.6)
+FIRST = Iteration(0, evaluated=Evaluated(checkpoint="c", held_out_reward=HELD_OUT, held_out_greedy_reward=HELD_OUT))
+PLAYED = Played(
+    groups=8, mean_reward=0.7, reward_standard_error=0.1, agreement_rate=1.0, illegal_per_episode=0.0,
+    messages_per_episode=1.0, groups_without_signal=2,
+)  # fmt: skip
+SECOND = Iteration(1, PLAYED, Trained(checkpoint="c", carried=False, steps=7), seconds={"train": 9.0})
 
 
 def log(tmp_path, *loggers: str) -> PipelineLog:
@@ -21,9 +29,10 @@ def log(tmp_path, *loggers: str) -> PipelineLog:
 
 
 def test_an_iterations_numbers_have_flat_names():
-    assert numbers_of(SECOND) == {
-        "selfplay/iteration": 1, "selfplay/mean_reward": 0.7, "selfplay/seconds/train": 9,
-    }  # fmt: skip
+    numbers = numbers_of(SECOND)
+    assert (numbers["selfplay/iteration"], numbers["selfplay/mean_reward"]) == (1, 0.7)
+    assert (numbers["selfplay/groups_without_signal"], numbers["selfplay/seconds/train"]) == (0.25, 9)
+    assert "selfplay/checkpoint" not in numbers and "selfplay/log_prob_gap" not in numbers
 
 
 def test_a_continued_run_writes_each_iteration_once(tmp_path):

@@ -1,0 +1,52 @@
+"""What a conversion says when it is done."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Converted(BaseModel):
+    """What was converted; also written as text beside the data. Defaults stand for what an earlier version did not
+    count."""
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+
+    episodes: int = 0
+    """Read, those included that the engine failed."""
+    engine_failures: int = 0
+    bad_lines: list[str] = []
+    """Where and why, of lines that were left out."""
+    groups: int = 0
+    single_episode_groups_dropped: int = 0
+    groups_without_signal: int = 0
+    train_groups: int = 0
+    val_groups: int = 0
+    train_rows: int = 0
+    val_rows: int = 0
+    tokens: int = 0
+    """Of all rows, prompts included."""
+    trained_tokens: int = 0
+    episodes_per_state: int = 0
+    temperature: float = 0.0
+
+    @property
+    def masked_share(self) -> float:
+        """Share of all tokens, prompts included, that are not trained on."""
+        return 1 - self.trained_tokens / self.tokens if self.tokens else 0.0
+
+    def to_text(self) -> str:
+        lines = [
+            f"episodes read               {self.episodes}",
+            f"  lost to engine failures   {self.engine_failures}",
+            f"bad lines left out          {len(self.bad_lines)}",
+            *(f"  {line}" for line in self.bad_lines),
+            f"groups                      {self.groups} of up to {self.episodes_per_state} episodes",
+            f"  without signal (kept)     {self.groups_without_signal}",
+            f"  of one episode (dropped)  {self.single_episode_groups_dropped}",
+            f"train                       {self.train_rows} rows of {self.train_groups} groups",
+            f"val                         {self.val_rows} rows of {self.val_groups} groups",
+            f"tokens                      {self.tokens}, {self.trained_tokens} of them trained on",
+            f"masked share                {self.masked_share:.4f}",
+            f"sampling temperature        {self.temperature}",
+        ]
+        return "\n".join(lines) + "\n"
