@@ -18,6 +18,7 @@ import typer
 from bench import command
 from bench.learn import STATE_SEED
 from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.core.earlier import renamed
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_json
@@ -38,8 +39,8 @@ class OneEpisodeGroups(Loop):
     """Groups that hold the two rows of one episode: each row counts as an episode of its own, so that verl groups the
     two."""
 
-    def _convert(self, number: int, checkpoint: str) -> dict[str, Any]:
-        figures = super()._convert(number, checkpoint)
+    def _convert(self, number: int, checkpoint: str) -> Converted:
+        converted = super()._convert(number, checkpoint)
         path = self.run.iteration(number) / "train.parquet"
         table = pq.read_table(path)
         rows = table.column("extra_info").to_pylist()
@@ -49,7 +50,7 @@ class OneEpisodeGroups(Loop):
         field = table.schema.field("extra_info")
         column = table.schema.get_field_index("extra_info")
         pq.write_table(table.set_column(column, field, pa.array(rows, field.type)), path)
-        return figures
+        return converted
 
 
 ARMS: dict[str, tuple[str, dict[str, Any], type[Loop]]] = {
@@ -75,11 +76,8 @@ def main(
     """Run all arms and print a table."""
     config = load_config("tiny", {"seed": SEED, "iterate.num_iterations": iterations, "iterate.evaluate_every": 0})
     held_out = held_out_states(make_game(config.game), states, STATE_SEED)
-    full = _same_set_up(config, learned / f"seed_{SEED}")["iterations"]
-    checkpoints = {
-        "before": str(config.model),
-        "full": str(full[str(iterations)]["train"]["figures"]["checkpoint"]),
-    }
+    full = _same_set_up(config, learned / f"seed_{SEED}")
+    checkpoints = {"before": str(config.model), "full": full.checkpoint(iterations)}
     labels = {"before": "warm start", "full": "all choices as by default"}
     for name, (label, changes, loop) in ARMS.items():
         arm = load_config(
@@ -99,20 +97,21 @@ def main(
     print(json.dumps({"benchmark": "ablate", **{name: row["sampled"]["value"] for name, row in rows.items()}}))
 
 
-def _same_set_up(config: Config, run: Path) -> dict[str, Any]:
-    """What `make learn` did with this seed, if it used this set-up."""
+def _same_set_up(config: Config, run: Path) -> RunDirectory:
+    """The run of `make learn` with this seed, if it used this set-up."""
     settings, made_with = config.model_dump(mode="json"), renamed(read_json(run / "manifest.json"))["config"]
     for section in ("seed", "model", "game", "generate", "convert", "train"):
         if made_with[section] != settings[section]:
             raise UserError(f"{run} was made with another {section}; run `make learn` anew")
-    state: dict[str, Any] = read_json(run / "state.json")
-    return state
+    directory = RunDirectory(run)
+    directory.load()
+    return directory
 
 
 async def evaluate_all(
     config: Config, checkpoints: dict[str, str], states: StateSet, episodes: int, work: Path
 ) -> dict[str, dict[str, Totals]]:
-    totals = {}
+    totals: dict[str, dict[str, Totals]] = {}
     async with Servers(config.engine, work) as servers:
         for name, checkpoint in checkpoints.items():
             job = EvaluationJob(checkpoint, states, work / f"evaluation_{name}", episodes=episodes)

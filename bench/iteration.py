@@ -20,7 +20,9 @@ def run() -> dict[str, Any]:
         seconds = time.monotonic() - started
     result: dict[str, Any] = {"seconds": round(seconds, 1)}
     for number, stages in sorted(run.state.iterations.items()):
-        playing, stepping = run.state.played(number).seconds, run.state.trained(number).seconds_in_steps
+        played, trained = run.state.played(number), run.state.trained(number)
+        assert played and trained and played.seconds is not None
+        playing, stepping = played.seconds, trained.seconds_in_steps
         whole = sum(record.seconds for record in stages.values())
         result[f"iteration_{number}"] = {
             "seconds": round(whole, 1),

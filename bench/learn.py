@@ -263,7 +263,7 @@ def _curve(metrics: Path) -> list[dict[str, Any]]:
 
 def _crossplay(plan: Plan) -> dict[str, Any]:
     """The matrix, with iterations in place of folders."""
-    result = read_json(plan.work / "crossplay" / "crossplay.json")
+    result: dict[str, Any] = read_json(plan.work / "crossplay" / "crossplay.json")
     numbers = [name.split("iter_")[1].split("/")[0] if "iter_" in name else name for name in result["players"]]
     players = [f"iteration {number}" if number.isdigit() else number for number in numbers]
     return result | {"players": ["warm start", *players[1:]]}

@@ -12,7 +12,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -47,7 +47,7 @@ def outcome(text: str, board: Board) -> tuple[str, tuple[tuple[int, int], ...] |
     return action.kind.value, action.proposal
 
 
-def read_corpus(show: bool) -> dict[str, object]:
+def read_corpus(show: bool) -> dict[str, Any]:
     """A full proposal is read right, refused, read as another matching, or taken for another action."""
     found: Counter[str] = Counter()
     failed: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -65,10 +65,10 @@ def read_corpus(show: bool) -> dict[str, object]:
             print(f"  {style}: {dict(counts)}", file=sys.stderr)
     names = ("accepted", "refused", "misread", "another_action")
     share = found["accepted"] / found.total()
-    return {"turns": found.total(), "share_accepted": round(share, 3)} | {name: found[name] for name in names}
+    return {"turns": found.total(), "share_accepted": round(share, 3), **{name: found[name] for name in names}}
 
 
-def read_hostile(show: bool) -> dict[str, object]:
+def read_hostile(show: bool) -> dict[str, Any]:
     """A turn that is no action, or another than it seems, is refused or taken for what it is."""
     turns = [(name, BOARDS["3"], text, wanted) for name, (text, wanted) in HOSTILE.items()]
     turns += [(name, SHARED, text, None) for name, text in HOSTILE_SHARED.items()]
@@ -82,7 +82,7 @@ def read_hostile(show: bool) -> dict[str, object]:
     return {"turns": len(turns), "right": right, "wrong": len(turns) - right}
 
 
-def read_episodes(folder: Path, show: bool) -> dict[str, object]:
+def read_episodes(folder: Path, show: bool) -> dict[str, Any]:
     """Turns by action, and how many of those with every name in them as a proposal has are read as one."""
     board = Board(PAPERS[:8], REVIEWERS[:8])
     files = sorted(folder.glob("*.json"))

@@ -10,7 +10,7 @@ import numpy as np
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.proposals import format_proposal
-from selfplay_pipeline.games.matching.rules import MatchingConfig
+from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
 
 SECONDS = 3.0
 
@@ -18,7 +18,7 @@ SECONDS = 3.0
 def run() -> dict[str, Any]:
     """Game states sampled per second (hard filter included), and environment steps per second."""
     game = MatchingGame(MatchingConfig(size=8))
-    started, states = time.perf_counter(), []
+    started, states = time.perf_counter(), list[MatchingState]()
     while (elapsed := time.perf_counter() - started) < SECONDS:
         states.append(game.sample_state(state_rng(0, len(states))))
     sampled_per_second = len(states) / elapsed

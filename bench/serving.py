@@ -20,6 +20,7 @@ from typing import Any
 import aiohttp
 
 from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.engines.line import Server
 from selfplay_pipeline.engines.open import open_engine
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.types import Completion, SamplingParams
@@ -79,7 +80,7 @@ async def _measure(config: Config, folder: Path) -> dict[str, Any]:
             tokens = sum(len(call.completion.token_ids) for episode in calls for _, call in episode)
             selfplay[0], selfplay[1] = selfplay[0] + tokens, selfplay[1] + seconds
             await _flush(engine)
-            seconds = await _replay(config, engine.urls[0], calls)
+            seconds = await _replay(config, engine.lines[0].server, calls)
             replay[0], replay[1] = replay[0] + tokens, replay[1] + seconds
     own, thin = selfplay[0] / selfplay[1], replay[0] / replay[1]
     return {
@@ -103,7 +104,7 @@ async def _flush(engine: SGLangEngine) -> None:
     await engine.lines[0].call("/flush_cache?timeout=60", {})
 
 
-async def _replay(config: Config, url: str, episodes: list[list[tuple[str, Call]]]) -> float:
+async def _replay(config: Config, server: Server, episodes: list[list[tuple[str, Call]]]) -> float:
     waiting = iter(episodes)
 
     async def worker(http: aiohttp.ClientSession) -> None:
@@ -118,12 +119,17 @@ async def _replay(config: Config, url: str, episodes: list[list[tuple[str, Call]
                     "ignore_eos": True,
                 }
                 body = {"input_ids": prompt, "sampling_params": sampling, "return_logprob": True}
-                async with http.post(f"{url}/generate", json=body) as response:
+                async with http.post(f"{server.url}/generate", json=body) as response:
                     answer = await response.json()
                 streams[player] = (prompt + answer["output_ids"], call.end)
 
     started = time.monotonic()
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http, asyncio.TaskGroup() as tasks:
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        headers={"Authorization": f"Bearer {server.key}"},
+        raise_for_status=True,
+    )
+    async with session as http, asyncio.TaskGroup() as tasks:
         for _ in range(config.generate.max_concurrency):
             tasks.create_task(worker(http))
     return time.monotonic() - started

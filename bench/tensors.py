@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,7 +16,7 @@ import torch
 from selfplay_pipeline.train.verl_ext.replay import trajectory_fields
 
 try:
-    from selfplay_pipeline.convert.rows import row_tensors
+    from selfplay_pipeline.convert.rows import row_tensors  # type: ignore[attr-defined]
 except ImportError:  # only earlier code has it; `same_as.TENSORS_NOW` says what stands for its tensors now
     row_tensors = None
 
@@ -29,4 +30,5 @@ for row in pq.read_table(sys.argv[1]).to_pylist():
     for name, value in tensors.items():
         arrays[name].append(value.numpy())
         arrays[f"{name}/shape"].append(np.array(value.shape))
-np.savez(sys.argv[2], **{name: np.concatenate(values) for name, values in arrays.items()})
+joined: dict[str, Any] = {name: np.concatenate(values) for name, values in arrays.items()}
+np.savez(sys.argv[2], **joined)
