@@ -12,7 +12,7 @@ from chaos.cases import Verdict
 from chaos.command import Ended
 
 ANNOUNCED = re.compile(
-    r"configuration: |starting the |playing |converting |training |sampling |reading |analysing |iteration \d|"
+    r"configuration: |starting the |playing |training |sampling |reading |writing |analysing |iteration \d|"
     r"looking for |Usage: |Try '|selfplay: warning: |Loading weights|Generating \w+ split|Filtering prompts|\s*$"
 )
 """What may stand before the line of error: what begins, click's usage, and what libraries say of their progress."""

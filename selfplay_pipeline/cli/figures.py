@@ -59,6 +59,7 @@ def evaluate(
     settings = load(context)
     checkpoint, partner = shipped(checkpoint), shipped(partner)
     from selfplay_pipeline.core.terminal.progress import say_announced
+    from selfplay_pipeline.evaluate.pairing import check_names
     from selfplay_pipeline.evaluate.run import (
         EvaluationJob,
         check_comparable,
@@ -73,6 +74,7 @@ def evaluate(
     game = make_game(settings.game)
     if first_only and partner == "self":
         raise UserError("--first-only: opposite itself a player holds both seats; name a --partner")
+    check_names(settings, {checkpoint, partner} - {"self"})  # before states are sampled, which may take long
     job = EvaluationJob(
         player=checkpoint,
         partner=partner,
@@ -108,10 +110,12 @@ def crossplay(
     Checkpoints that do worse with each other than with themselves may have found a code that only they understand.
     """
     settings = load(context)
-    from selfplay_pipeline.evaluate.crossplay import run_crossplay
+    from selfplay_pipeline.evaluate.crossplay import check_crossplay, run_crossplay
     from selfplay_pipeline.evaluate.show import show_crossplay
 
-    result = run(run_crossplay(settings, [*map(shipped, players)], _states(settings, states), episodes, output))
+    names = [*map(shipped, players)]
+    check_crossplay(settings, names)  # before states are sampled, which may take long
+    result = run(run_crossplay(settings, names, _states(settings, states), episodes, output))
     show_crossplay(result, output)
     fail_if_lost(result.lost)
 

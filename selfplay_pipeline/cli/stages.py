@@ -43,6 +43,11 @@ def generate(
     from selfplay_pipeline.generate.seats import self_play
     from selfplay_pipeline.generate.show import show_summary
 
+    if player and (player0 or player1):
+        raise UserError(
+            "--player0 and --player1 are earlier names of --player, which is given too; give --player alone, once for "
+            "each seat"
+        )
     all_seats = self_play(settings)
     former = dict(enumerate((player0, player1)))
     seats = [*map(shipped, player or [former.get(seat) or name for seat, name in enumerate(all_seats)])]

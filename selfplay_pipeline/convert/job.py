@@ -14,12 +14,11 @@ from selfplay_pipeline.core.terminal.progress import progress
 def convert_episodes(config: Config, games: Path, out_dir: Path, *, skip_bad: bool = False) -> Converted:
     """Write train.parquet, and val.parquet if a share is set aside, for a games file."""
     check_folder(out_dir, "convert")
-    with progress(f"converting {games.name}") as report:
-        return run_convert(
-            games,
-            out_dir,
-            val_fraction=config.convert.val_fraction,
-            seed=config.seed,
-            skip_bad=skip_bad,
-            on_progress=lambda done, total: report(done, total, lambda: "bytes"),
-        )
+    return run_convert(
+        games,
+        out_dir,
+        val_fraction=config.convert.val_fraction,
+        seed=config.seed,
+        skip_bad=skip_bad,
+        bar=progress,
+    )

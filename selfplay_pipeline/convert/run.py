@@ -8,6 +8,7 @@ import pickle
 from array import array
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +23,7 @@ from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, episode_to_rows
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import beside, locked, replacing, write_text
+from selfplay_pipeline.core.terminal.progress import Reporter, without_progress
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import POLICY, SCHEMA_VERSION, EpisodeRecord, parse_episode, read_lines
 from selfplay_pipeline.metrics.signal import has_signal
@@ -57,7 +59,7 @@ def run_convert(
     val_fraction: float = 0.0,
     seed: int = 0,
     skip_bad: bool = False,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    bar: Callable[[str], AbstractContextManager[Reporter]] = without_progress,
 ) -> Converted:
     """Write `train.parquet`, `val.parquet` if it has rows, and `convert_report.txt`.
 
@@ -68,21 +70,22 @@ def run_convert(
         val_fraction: share of groups that val.parquet sets aside; at least one group stays for training.
         seed: of the split, which is by group.
         skip_bad: leave out and report bad lines instead of stopping at the first.
-        on_progress: called with bytes done and bytes to do, those put aside counted.
+        bar: given a title, shows how far a part of the work is: first the bytes read, then the episodes written.
 
     Raises:
         UserError: a bad line or an impossible episode, one episode per state, repeated episodes, sampling that cannot
             be trained on, or no episode in which the policy took a turn.
     """
     report = Converted()
-    size = games.stat().st_size if games.exists() else 0
     with beside(out_dir / "train.parquet") as aside:
         index = _Index(aside)
-        _read(games, index, report, skip_bad, lambda done: on_progress(done, 2 * size))
+        size = games.stat().st_size if games.exists() else 0
+        with bar(f"reading {games.name}") as shown:
+            _read(games, index, report, skip_bad, lambda done: shown(done, size, lambda: "bytes"))
         order, val_groups = _plan(games, index, report, val_fraction, seed)
         with locked(out_dir / ".convert.lock", f"folder {out_dir}"):
-            total = size + aside.tell()
-            _write(out_dir, index, order, val_groups, report, lambda done: on_progress(size + done, total))
+            with bar("writing train.parquet") as shown:
+                _write(out_dir, index, order, val_groups, report, shown)
             write_text(out_dir / "convert_report.txt", report.to_text())
     return report
 
@@ -207,7 +210,7 @@ def _write(
     order: list[int],
     val_groups: set[int],
     report: Converted,
-    on_bytes: Callable[[int], None],
+    shown: Reporter,
 ) -> None:
     facts = {
         "schema_version": SCHEMA_VERSION,
@@ -218,7 +221,6 @@ def _write(
     }
     schema = SCHEMA.with_metadata({METADATA_KEY: json.dumps(facts).encode()})
     buffers: dict[str, list[dict[str, Any]]] = {"train": [], "val": []}
-    done = 0
     with (
         replacing(out_dir / "val.parquet") as new_val,
         replacing(out_dir / "train.parquet") as new_train,
@@ -232,11 +234,10 @@ def _write(
                 writers[name].write_table(pa.Table.from_pylist(buffers[name], schema=schema))
                 buffers[name] = []
 
-        for position in order:
-            start = index.rows.seek(index.offsets[position])
+        for done, position in enumerate(order, start=1):
+            index.rows.seek(index.offsets[position])
             rows = [_unpacked(row) for row in pickle.load(index.rows)]
-            done += index.rows.tell() - start
-            on_bytes(done)
+            shown(done, len(order), lambda: "episodes")
             name = "val" if index.groups[position] in val_groups else "train"
             for row in rows:
                 row["extra_info"]["episodes_per_state"] = report.episodes_per_state

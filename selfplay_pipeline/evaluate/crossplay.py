@@ -44,9 +44,7 @@ async def run_crossplay(
     Raises:
         UserError: fewer than two players, one twice, or an unusable checkpoint.
     """
-    if len(names) < 2 or len(set(names)) < len(names):
-        raise UserError("crossplay: name two or more different players (checkpoints or scripted partners)")
-    check_names(config, names)
+    check_crossplay(config, names)
     check_folder(output, "crossplay")
     check_play(config, filter(is_checkpoint, names), states.states)
     two = sum(map(is_checkpoint, names)) > 1
@@ -65,6 +63,17 @@ async def run_crossplay(
     )
     write_text(output / "crossplay.json", result.model_dump_json(indent=2) + "\n")
     return result
+
+
+def check_crossplay(config: Config, names: Sequence[str]) -> None:
+    """Whether these players can play with each other.
+
+    Raises:
+        UserError: they are fewer than two, one is there twice, or one is no player.
+    """
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise UserError("crossplay: name two or more different players (checkpoints or scripted partners)")
+    check_names(config, names)
 
 
 def _pairs(names: Sequence[str]) -> list[list[tuple[int, int]]]:

@@ -104,6 +104,7 @@ def test_every_command_explains_its_options(command):
         (("generate", "--player1", "nobody"), "no scripted player or checkpoint 'nobody'"),
         (("generate", "--player", "random"), "--player: given 1 times, but the game has 2 seats"),
         (("generate", "--player", "random", "--player", "greedy"), "'greedy' plays another game"),
+        (("generate", "--player", "random", "--player", "random", "--player0", "policy"), "give --player alone"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_exit_code_2(tmp_path, arguments, words):
@@ -113,6 +114,12 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(tmp_path, arguments, words)
     assert done.returncode == 2, done.stderr
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("evaluate", "nobody"), ("crossplay", "random", "nobody")])
+def test_a_wrong_player_is_refused_before_states_are_sampled(monkeypatch, arguments):
+    monkeypatch.setattr("selfplay_pipeline.evaluate.states.held_out_states", lambda *_: pytest.fail("sampled states"))
+    assert "no scripted player or checkpoint 'nobody'" in selfplay(*arguments).stderr
 
 
 def test_a_dry_run_says_what_would_be_done_and_writes_nothing(tmp_path):

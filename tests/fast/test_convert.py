@@ -1,6 +1,7 @@
 """Games to rows: groups stay whole, nothing is half-written, and what cannot be trained on is refused with a reason."""
 
 import json
+from contextlib import contextmanager
 
 import pyarrow.parquet as pq
 import pytest
@@ -55,6 +56,20 @@ def test_each_episode_becomes_two_rows_of_its_group_and_groups_are_never_split(g
         "shared_reward": True,
     }
     assert (tmp_path / "convert_report.txt").read_text() == report.to_text()
+
+
+def test_each_part_of_the_work_has_a_bar_with_one_total(games, tmp_path):
+    bars: dict[str, list[tuple[int, int]]] = {}
+
+    @contextmanager
+    def bar(title):
+        yield lambda done, total, figures: bars.setdefault(f"{title}, {figures()}", []).append((done, total))
+
+    run_convert(games, tmp_path, bar=bar)
+    assert {title: (len({total for _, total in seen}), seen[-1]) for title, seen in bars.items()} == {
+        "reading games.jsonl, bytes": (1, (games.stat().st_size,) * 2),
+        "writing train.parquet, episodes": (1, (GROUPS * EPISODES,) * 2),
+    }
 
 
 def test_by_default_every_group_is_trained_on_and_an_older_val_file_is_removed(games, tmp_path):

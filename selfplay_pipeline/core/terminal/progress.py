@@ -86,6 +86,12 @@ def progress(title: str, begin: str = "", *, brief: bool = False) -> Iterator[Re
         yield report
 
 
+@contextmanager
+def without_progress(title: str) -> Iterator[Reporter]:
+    """Shows nothing."""
+    yield lambda done, total, figures: None
+
+
 class _Heartbeat(threading.Thread):
     """Repeats the newest line of a log, with the seconds since the start, when nothing was heard for a while."""
 
