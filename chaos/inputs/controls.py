@@ -46,6 +46,6 @@ def inputs(rng: Random) -> Iterator[Input]:
 
     def logged(folder: Path, good: Good) -> None:
         (folder / "log").mkdir()
-        copy(good.dialogues, folder / "log")
+        copy(good.asked, folder / "log")
 
-    yield case("questions of dialogues", slime.ANALYZE, logged)
+    yield case("questions of logged episodes", slime.ANALYZE, logged)

@@ -84,20 +84,20 @@ class Good:
         return [{**state, "proposal_reward": state["best_assignment_reward"]} for state in found.values()]
 
     @property
-    def dialogues(self) -> Path:
+    def asked(self) -> Path:
         """What slime's log hook would have written of the games."""
 
         def make(folder: Path) -> None:
-            from selfplay_pipeline.asking.records import append_dialogues
-            from selfplay_pipeline.asking.sources import dialogues_of
+            from selfplay_pipeline.asking.records import append_records
+            from selfplay_pipeline.asking.sources import records_of
             from selfplay_pipeline.generate.records import read_episodes
 
             for step in range(4):
-                append_dialogues(
-                    folder, [row for episode in read_episodes(self.games) for row in dialogues_of(episode, step)]
+                append_records(
+                    folder, [row for episode in read_episodes(self.games) for row in records_of(episode, step)]
                 )
 
-        return self._own("dialogues", make) / "dialogues.jsonl"
+        return self._own("asked", make) / "questions.jsonl"
 
     @property
     def iterations(self) -> Path:

@@ -65,7 +65,7 @@ def ready(folder: Path, good: Good) -> None:
     copy(good.parquet, folder)
     copy_folder(good.online_games, folder / "states")
     (folder / "log").mkdir()
-    copy(good.dialogues, folder / "log")
+    copy(good.asked, folder / "log")
     (folder / "file").write_text("a file\n")
     (folder / "folder").mkdir()
     (folder / "folder" / "note.txt").write_text("a file\n")

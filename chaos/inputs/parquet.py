@@ -247,7 +247,7 @@ def _states() -> Iterator[Input]:
         "a state that is nothing": edited(("game_state",), None),
         "a state without a table": edited(("game_state",), "{}"),
         "perspectives of nobody": edited(("extra_info", "perspectives"), "none"),
-        "a seat of a third": edited(("player_index",), 7),
+        "a seat of a third": edited(("seat",), 7),
     }
     command = ("train-online", "states", "--output", "out")
     for number, (name, change) in enumerate(changes.items()):

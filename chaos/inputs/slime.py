@@ -1,4 +1,4 @@
-"""What the commands for slime read: prompt data, the rollout's configuration, logged dialogues."""
+"""What the commands for slime read: prompt data, the rollout's configuration, logged episodes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ LINE = 2
 
 
 def inputs(rng: Random) -> Iterator[Input]:
-    """Rows, configurations, dialogues."""
+    """Rows, configurations, logged episodes."""
     yield from _data(rng)
     yield from _configurations()
-    yield from _dialogues(rng)
+    yield from _asked(rng)
 
 
 def _data(rng: Random) -> Iterator[Input]:
@@ -41,7 +41,7 @@ def _data(rng: Random) -> Iterator[Input]:
         return Input(KIND, what, DATA, rf"bad\.jsonl:{LINE}", line_changed(change), printed=True)
 
     for path in (
-        ("prompt",), ("metadata",), ("metadata", "game_id"), ("metadata", "game_state"), ("metadata", "ground_truth"),
+        ("prompt",), ("metadata",), ("metadata", "state_id"), ("metadata", "game_state"), ("metadata", "ground_truth"),
         ("metadata", "optimal_score"), ("metadata", "game_state", "table"), ("metadata", "rules", "size"),
     ):  # fmt: skip
         wrong = wrong_type(1, rng)
@@ -90,13 +90,13 @@ def _configurations() -> Iterator[Input]:
         yield Input(KIND, f"slime's folder {name}", ("slime", "check", "--slime", place), r"slime", printed=True)
 
 
-def _dialogues(rng: Random) -> Iterator[Input]:
+def _asked(rng: Random) -> Iterator[Input]:
     def logged(change: Callable[[Any], Any]) -> Prepare:
         def prepare(folder: Path, good: Good) -> None:
-            found: list[Any] = rows(good.dialogues)
+            found: list[Any] = rows(good.asked)
             found[LINE - 1] = change(found[LINE - 1])
             (folder / "log").mkdir()
-            write_rows(folder / "log" / "dialogues.jsonl", found)
+            write_rows(folder / "log" / "questions.jsonl", found)
 
         return prepare
 
@@ -106,7 +106,7 @@ def _dialogues(rng: Random) -> Iterator[Input]:
     )  # fmt: skip
 
     def case(what: str, change: Callable[[Any], Any]) -> Input:
-        return Input(KIND, f"dialogues, {what}", ANALYZE, rf"dialogues\.jsonl:{LINE}", logged(change))
+        return Input(KIND, f"logged episodes, {what}", ANALYZE, rf"questions\.jsonl:{LINE}", logged(change))
 
     for field in rng.sample(fields, 8):
         wrong = wrong_type("text" if field in ("episode_id", "status") else 1, rng)
@@ -125,6 +125,6 @@ def _dialogues(rng: Random) -> Iterator[Input]:
 
         def prepare(folder: Path, good: Good, name: str = name) -> None:
             logged(lambda row: row)(folder, good)
-            WHOLE_FILES[name](folder / "log" / "dialogues.jsonl")
+            WHOLE_FILES[name](folder / "log" / "questions.jsonl")
 
-        yield Input(KIND, f"dialogues is {name}", ANALYZE, r"log", prepare)
+        yield Input(KIND, f"logged episodes, {name}", ANALYZE, r"log", prepare)

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from selfplay_pipeline.asking import statistics
 from selfplay_pipeline.asking.human import HumanReference, human_reference
-from selfplay_pipeline.asking.sources import Dialogues
+from selfplay_pipeline.asking.sources import Records
 from selfplay_pipeline.asking.statistics import MIN_STATES, Bin, Step, Trend
 from selfplay_pipeline.metrics.bootstrap import Interval
 
@@ -49,7 +49,7 @@ class Analysis(BaseModel):
 
     source: str
     unit: str
-    dialogues: int
+    episodes: int
     lost: int
     verdicts: list[str]
     trends: dict[str, Trend]
@@ -61,7 +61,7 @@ class Analysis(BaseModel):
     method: str = METHOD
 
 
-def analyse(found: Dialogues) -> Analysis:
+def analyse(found: Records) -> Analysis:
     """All figures, tests and what they say in words."""
     records = found.records
     step, state = (np.array([getattr(record, name) for record in records]) for name in ("step", "group"))
@@ -78,7 +78,7 @@ def analyse(found: Dialogues) -> Analysis:
         sentences.insert(1, NO_EVIDENCE)
     sentences += [_correlation_in_words(correlations), _leaks_in_words(overall["leaks"])]
     return Analysis(
-        source=str(found.path), unit=found.unit, dialogues=len(records), lost=found.lost, verdicts=sentences,
+        source=str(found.path), unit=found.unit, episodes=len(records), lost=found.lost, verdicts=sentences,
         trends=trends, correlations=correlations, overall=overall, steps=steps,
         reward_by_questions=statistics.reward_by_questions(records),
         human=human_reference(found.comparable) if found.comparable is not None else None,
@@ -87,7 +87,7 @@ def analyse(found: Dialogues) -> Analysis:
 
 def _trend_in_words(name: str, found: Trend, steps: Sequence[Step], unit: str) -> str:
     what = TRENDS[name]
-    if not found.dialogues:
+    if not found.episodes:
         return f"Whether {what} rose or fell cannot be told: no episode has any to count."
     if found.verdict == "cannot be told":
         return (
@@ -98,7 +98,7 @@ def _trend_in_words(name: str, found: Trend, steps: Sequence[Step], unit: str) -
     chance = "p < 0.001" if found.p is not None and found.p < 0.001 else f"p = {found.p:.3f}"
     figures = (
         f"{ends[0]}, {ends[1]}; slope {_signed(found.slope)} per {unit}, {chance} (wild cluster bootstrap test, "
-        f"two-sided, 5 %; {count(found.dialogues, 'episode')}, {count(found.states, 'game state')})."
+        f"two-sided, 5 %; {count(found.episodes, 'episode')}, {count(found.states, 'game state')})."
     )
     if found.verdict == "no evidence":
         return f"No evidence that {what} rose or fell: {figures}"

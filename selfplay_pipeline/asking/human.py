@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from pydantic import BaseModel
 
-from selfplay_pipeline.asking.records import DialogueRecord
+from selfplay_pipeline.asking.records import AskingRecord
 from selfplay_pipeline.asking.statistics import figures_of
 from selfplay_pipeline.games.base import Game, HumanEpisode
 from selfplay_pipeline.metrics.bootstrap import Interval
@@ -52,9 +52,9 @@ def human_reference(game: Game) -> HumanReference | None:
     )
 
 
-def _from_each_seat(game: Game, number: int, episode: HumanEpisode) -> Iterator[DialogueRecord]:
+def _from_each_seat(game: Game, number: int, episode: HumanEpisode) -> Iterator[AskingRecord]:
     for seat in range(game.num_seats):
-        yield DialogueRecord(
+        yield AskingRecord(
             step=0,
             episode_id=f"human-{number}",
             group=number,

@@ -17,8 +17,8 @@ from selfplay_pipeline.report.draw import Format, draw
 def table_of(analysis: Analysis) -> tuple[list[str], list[list[str]]]:
     """Head and rows: each step, all steps, humans."""
     head = [analysis.unit, "episodes", *LABELS.values()]
-    rows = [[str(step.step), str(step.dialogues), *_cells(step.figures)] for step in analysis.steps]
-    rows.append(["all", str(analysis.dialogues), *_cells(analysis.overall)])
+    rows = [[str(step.step), str(step.episodes), *_cells(step.figures)] for step in analysis.steps]
+    rows.append(["all", str(analysis.episodes), *_cells(analysis.overall)])
     if analysis.human:
         # Humans answer in words more than in numbers, so what they told cannot be counted.
         unseen = dict.fromkeys(("learned", "leaks"), Interval(value=None, low=None, high=None))

@@ -15,11 +15,11 @@ from selfplay_pipeline.core.files import appending, explain, write_text
 from selfplay_pipeline.generate.records import Count, read_lines
 from selfplay_pipeline.generate.store import repair
 
-FILE_NAME = "dialogues.jsonl"
-"""In a log directory."""
+FILE_NAME, EARLIER_NAME = "questions.jsonl", "dialogues.jsonl"
+"""In a log directory, today and in earlier versions."""
 
 
-class DialogueRecord(BaseModel):
+class AskingRecord(BaseModel):
     """Counts of one episode, from the policy's seat.
 
     The fields from `messages` on are those of `games.base.Asking`.
@@ -58,7 +58,7 @@ class DialogueRecord(BaseModel):
     """Messages of the partner that told a fact nobody had asked for."""
 
     @model_validator(mode="after")
-    def _parts_of_a_whole(self) -> DialogueRecord:
+    def _parts_of_a_whole(self) -> AskingRecord:
         for part, whole in (
             ("questions", "messages"),
             ("specific", "questions"),
@@ -70,13 +70,13 @@ class DialogueRecord(BaseModel):
         return self
 
 
-def append_dialogues(log_dir: Path, records: Iterable[DialogueRecord]) -> None:
+def append_records(log_dir: Path, records: Iterable[AskingRecord]) -> None:
     """Add episodes to the log directory's file, all in one write; a line torn by an earlier kill is cut off first."""
     with _locked(log_dir) as path:
         _append(path, _lines(records))
 
 
-def log_step(log_dir: Path, step: int, records: Iterable[DialogueRecord]) -> None:
+def log_step(log_dir: Path, step: int, records: Iterable[AskingRecord]) -> None:
     """Add a step's episodes, in place of lines of this step or a later one, which an earlier process left.
 
     Raises:
@@ -86,19 +86,26 @@ def log_step(log_dir: Path, step: int, records: Iterable[DialogueRecord]) -> Non
         if _last_step(path) < step:
             _append(path, _lines(records))
         else:
-            kept = [record for record in read_dialogues(path) if record.step < step]
+            kept = [record for record in read_records(path) if record.step < step]
             write_text(path, _lines([*kept, *records]))
 
 
 @contextmanager
 def _locked(log_dir: Path) -> Iterator[Path]:
     log_dir.mkdir(parents=True, exist_ok=True)
-    path = log_dir / FILE_NAME
+    path, earlier = log_dir / FILE_NAME, log_dir / EARLIER_NAME
     with FileLock(path.with_name(path.name + ".lock")):
+        if earlier.exists() and not path.exists():
+            earlier.rename(path)
         yield path
 
 
-def _lines(records: Iterable[DialogueRecord]) -> str:
+def log_in(log_dir: Path) -> Path | None:
+    """The file of episodes in a log directory, None where there is none."""
+    return next((log_dir / name for name in (FILE_NAME, EARLIER_NAME) if (log_dir / name).exists()), None)
+
+
+def _lines(records: Iterable[AskingRecord]) -> str:
     return "".join(record.model_dump_json() + "\n" for record in records)
 
 
@@ -120,7 +127,7 @@ def _last_step(path: Path) -> int:
     return -1
 
 
-def read_dialogues(path: Path) -> Iterator[DialogueRecord]:
+def read_records(path: Path) -> Iterator[AskingRecord]:
     """Read a file of episodes; a torn last line, which is still being written or was left by a kill, is left out.
 
     Raises:
@@ -130,7 +137,7 @@ def read_dialogues(path: Path) -> Iterator[DialogueRecord]:
         if not line.strip():
             continue
         try:
-            yield DialogueRecord.model_validate_json(line)
+            yield AskingRecord.model_validate_json(line)
         except ValidationError as error:
             if line.endswith(b"\n"):
                 raise UserError(f"{path}:{number}: {explain(error)}; the log hook of slime writes this file") from None

@@ -21,7 +21,7 @@ def show_analysis(analysis: Analysis, files: Sequence[Path]) -> None:
     """Figures by step, the verdicts, and where the plots are."""
     console = Terminal()
     table = Table(
-        title=f"{analysis.dialogues:,} episodes in {one_line(str(analysis.source))}",
+        title=f"{analysis.episodes:,} episodes in {one_line(str(analysis.source))}",
         caption=f"step: {analysis.unit}; n: episodes; " + "; ".join(f"{name}: {LABELS[name]}" for name in SHOWN),
         box=None,
         padding=(0, 1, 0, 0),
@@ -32,7 +32,7 @@ def show_analysis(analysis: Analysis, files: Sequence[Path]) -> None:
     half = MOST_ROWS // 2
     for number, step in enumerate(steps):
         if len(steps) <= MOST_ROWS or number < half or number >= len(steps) - half:
-            table.add_row(str(step.step), str(step.dialogues), *(_short(step.figures[name].value) for name in SHOWN))
+            table.add_row(str(step.step), str(step.episodes), *(_short(step.figures[name].value) for name in SHOWN))
         elif number == half:
             table.add_row("…")
     if analysis.human:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from selfplay_pipeline.asking.records import FILE_NAME, DialogueRecord, read_dialogues
+from selfplay_pipeline.asking.records import FILE_NAME, AskingRecord, log_in, read_records
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.registry import FIRST_GAME, game_named, make_game
@@ -17,7 +17,7 @@ from selfplay_pipeline.report.sources import EpisodesFile
 
 
 @dataclass(frozen=True)
-class Dialogues:
+class Records:
     """What a log directory or a run holds.
 
     Attributes:
@@ -28,12 +28,12 @@ class Dialogues:
 
     path: Path
     unit: str
-    records: list[DialogueRecord]
+    records: list[AskingRecord]
     lost: int
     comparable: Game | None = None
 
 
-def read(path: Path) -> Dialogues:
+def read(path: Path) -> Records:
     """Read a log directory of slime's hook, or a run directory of `selfplay iterate`.
 
     Raises:
@@ -41,8 +41,9 @@ def read(path: Path) -> Dialogues:
     """
     if not path.is_dir():
         raise UserError(f"{path}: no such folder; give the log directory, or a run directory of `selfplay iterate`")
-    if (path / FILE_NAME).exists():
-        unit, records = "training step", list(read_dialogues(path / FILE_NAME))
+    log = log_in(path)
+    if log is not None:
+        unit, records = "training step", list(read_records(log))
         comparable = game_named(FIRST_GAME) if all(record.dialops_board for record in records) else None
     else:
         unit, records = "iteration", list(_run(path))
@@ -53,10 +54,10 @@ def read(path: Path) -> Dialogues:
             f"{path}: no episode in it (yet); expected {FILE_NAME} of slime's log hook, or "
             "iter_1/selfplay_games.jsonl of `selfplay iterate`, with episodes that did not all fail"
         )
-    return Dialogues(path, unit, kept, len(records) - len(kept), comparable)
+    return Records(path, unit, kept, len(records) - len(kept), comparable)
 
 
-def _run(path: Path) -> Iterator[DialogueRecord]:
+def _run(path: Path) -> Iterator[AskingRecord]:
     """All games of a run, the step being the iteration that trained on them.
 
     An iteration that is still playing is left out: episodes with few questions end first.
@@ -65,7 +66,7 @@ def _run(path: Path) -> Iterator[DialogueRecord]:
     for number in run.numbers():
         if run.games(number).with_suffix(".summary.json").exists():
             for _, _, record in episodes(run.games(number)):
-                yield from dialogues_of(record, number)
+                yield from records_of(record, number)
 
 
 def _comparable(path: Path) -> Game | None:
@@ -77,13 +78,13 @@ def _comparable(path: Path) -> Game | None:
     return played[0] if played and len(played) == len(configs) and all(game.known_lines() for game in played) else None
 
 
-def dialogues_of(record: EpisodeRecord, step: int) -> Iterator[DialogueRecord]:
+def records_of(record: EpisodeRecord, step: int) -> Iterator[AskingRecord]:
     """An episode from each seat that the policy held."""
     game = game_named(record.game)
     state = game.load_state(record.state)
     for seat, name in enumerate(record.players):
         if name == POLICY:
-            yield DialogueRecord(
+            yield AskingRecord(
                 step=step,
                 episode_id=record.episode_id,
                 group=record.group_index,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 from scipy.sparse import csr_array
 
-from selfplay_pipeline.asking.records import DialogueRecord
+from selfplay_pipeline.asking.records import AskingRecord
 from selfplay_pipeline.metrics.bootstrap import CHUNK, RESAMPLES, Interval, Totals
 
 ALPHA = 0.05
@@ -59,7 +59,7 @@ class Step(BaseModel):
     """One step's episodes."""
 
     step: int
-    dialogues: int
+    episodes: int
     states: int
     figures: dict[str, Interval]
 
@@ -72,7 +72,7 @@ class Trend(BaseModel):
     """Per step, with the interval that belongs to the test."""
     p: float | None
     """Two-sided, of the wild cluster bootstrap test."""
-    dialogues: int
+    episodes: int
     steps: int
     states: int
 
@@ -82,35 +82,35 @@ class Bin(BaseModel):
 
     low: int
     high: int
-    dialogues: int
+    episodes: int
     reward: Interval
 
 
-def parts_of(records: Sequence[DialogueRecord], name: str) -> tuple[Values, Values]:
+def parts_of(records: Sequence[AskingRecord], name: str) -> tuple[Values, Values]:
     """A figure's numerator and denominator in each episode, shapes (episodes,)."""
     above, below = FIGURES[name]
     whole = [1.0 if below is None else getattr(record, below) for record in records]
     return np.array([getattr(record, above) for record in records], np.float64), np.array(whole, np.float64)
 
 
-def values_of(records: Sequence[DialogueRecord], name: str) -> Values:
+def values_of(records: Sequence[AskingRecord], name: str) -> Values:
     """A figure of each episode, NaN where its denominator is 0."""
     above, below = parts_of(records, name)
     return np.divide(above, below, out=np.full_like(above, np.nan), where=below > 0)
 
 
-def by_step(records: Sequence[DialogueRecord]) -> list[Step]:
+def by_step(records: Sequence[AskingRecord]) -> list[Step]:
     """Every figure at every step."""
-    steps: dict[int, list[DialogueRecord]] = {}
+    steps: dict[int, list[AskingRecord]] = {}
     for record in records:
         steps.setdefault(record.step, []).append(record)
     return [
-        Step(step=step, dialogues=len(found), states=len({record.group for record in found}), figures=figures_of(found))
+        Step(step=step, episodes=len(found), states=len({record.group for record in found}), figures=figures_of(found))
         for step, found in sorted(steps.items())
     ]
 
 
-def figures_of(records: Sequence[DialogueRecord]) -> dict[str, Interval]:
+def figures_of(records: Sequence[AskingRecord]) -> dict[str, Interval]:
     """Ratios of sums over episodes, with intervals where two states or more have something to say."""
     columns = {name: parts_of(records, name) for name in FIGURES}
     return clustered(columns, np.array([record.group for record in records]))
@@ -127,7 +127,7 @@ def clustered(columns: dict[str, tuple[Values, Values]], states: Numbers) -> dic
     return found
 
 
-def reward_by_questions(records: Sequence[DialogueRecord]) -> list[Bin]:
+def reward_by_questions(records: Sequence[AskingRecord]) -> list[Bin]:
     """Reward by the number of questions, free of any trend over the steps."""
     rewards, questions = values_of(records, "reward"), values_of(records, "questions")
     _, step = np.unique([record.step for record in records], return_inverse=True)
@@ -142,7 +142,7 @@ def reward_by_questions(records: Sequence[DialogueRecord]) -> list[Bin]:
         np.array([record.group for record in records]),
     )
     return [
-        Bin(low=int(start), high=int(questions[mask > 0].max()), dialogues=int(mask.sum()), reward=found[str(bin)])
+        Bin(low=int(start), high=int(questions[mask > 0].max()), episodes=int(mask.sum()), reward=found[str(bin)])
         for bin, (start, mask) in enumerate(zip(starts, inside, strict=True))
     ]
 
@@ -151,7 +151,7 @@ def trend(steps: Numbers, values: Values, states: Numbers, resamples: int = RESA
     """Whether a figure of single episodes rose or fell; all arguments have shape (episodes,), NaN is left out."""
     known = ~np.isnan(values)
     steps, values, states = steps[known], values[known], states[known]
-    counts = {"dialogues": len(values), "steps": len(np.unique(steps)), "states": len(np.unique(states))}
+    counts = {"episodes": len(values), "steps": len(np.unique(steps)), "states": len(np.unique(states))}
     if counts["steps"] < 2:
         return Trend(verdict="cannot be told", slope=Interval(value=None, low=None, high=None), p=None, **counts)
     slope, p = _slope(steps - steps.mean(), values - values.mean(), np.zeros_like(steps), states, resamples)

@@ -115,7 +115,7 @@ def show(
 def questions(
     path: Annotated[
         Path,
-        typer.Argument(help="Run directory of `selfplay iterate`, or folder of slime's dialogues.jsonl."),
+        typer.Argument(help="Run directory of `selfplay iterate`, or folder of slime's questions.jsonl."),
     ] = RUNS,
     output: Annotated[Path, typer.Option(help="Folder for plots, analysis.json and analysis.md.")] = Path("plots"),
     form: Annotated[str, typer.Option("--format", help="Plots as png, svg or pdf, joined by commas.")] = "png,svg",

@@ -19,6 +19,7 @@ from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord, Traj
 from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.online.figures import figures_of
+from selfplay_pipeline.online.games import todays
 from selfplay_pipeline.online.verl_engine import VerlEngine, check_sampling
 
 
@@ -46,7 +47,7 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
         """Play the row's state once.
 
         Returns:
-            The outputs of the players that spoke, in their order; of `player_index` alone where the row asks for one
+            The outputs of the players that spoke, in their order; of `seat` alone where the row asks for one
             perspective, each with its seat's reward. All carry the same figures.
 
         Raises:
@@ -54,7 +55,8 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
             EngineError: the episode was lost; verl reports it and keeps the other episodes of the group.
         """
         check_sampling(sampling_params)
-        began, info = time.monotonic(), row["extra_info"]
+        began, row = time.monotonic(), todays(row)
+        info = row["extra_info"]
         game = game_of(info["rules"])
         policy = PolicyRecord(
             checkpoint=str(self.config.actor_rollout_ref.model.path),
@@ -73,7 +75,7 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
         sitting = Sitting(game, game.load_state(json.loads(row["game_state"])), players, episode_id, place)
         await sitting.episode.run()
         if sitting.episode.lost_to is not None:
-            raise EngineError(f"episode {place[2]} of {row['game_id']} was lost") from sitting.episode.lost_to
+            raise EngineError(f"episode {place[2]} of {row['state_id']} was lost") from sitting.episode.lost_to
         record = sitting.record(policy)
         versions = [version for engine in engines for version in engine.versions]
         return outputs_of(
@@ -81,7 +83,7 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
             figures_of(record, game),
             versions=versions,
             seconds=time.monotonic() - began,
-            only=int(row["player_index"]) if info["perspectives"] == "one" else None,
+            only=int(row["seat"]) if info["perspectives"] == "one" else None,
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from selfplay_pipeline.games.base import MONITOR, TRAIN, Game, State, state_rng
 from selfplay_pipeline.games.registry import GameConfig, make_game
 
 Perspectives = Literal["both", "one"]
-"""What a row becomes: the rows of all players of its episodes, or that of `player_index` alone."""
+"""What a row becomes: the rows of all players of its episodes, or that of `seat` alone."""
 
 TRAIN_SPLIT, MONITOR_SPLIT = "train", "monitor"
 """`extra_info.split` of the two files. Earlier versions wrote `test`, which were states of `evaluate`."""
@@ -27,8 +27,8 @@ SCHEMA = pa.schema(
         "agent_name": pa.string(),
         "prompt": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()})),
         "game_state": pa.string(),
-        "game_id": pa.string(),
-        "player_index": pa.int64(),
+        "state_id": pa.string(),
+        "seat": pa.int64(),
         "reward_model": pa.struct({"style": pa.string(), "ground_truth": pa.string()}),
         "extra_info": pa.struct(
             {"index": pa.int64(), "split": pa.string(), "perspectives": pa.string(), "seed": pa.int64()}
@@ -38,6 +38,14 @@ SCHEMA = pa.schema(
 )
 """Columns of train.parquet and test.parquet. `prompt` is what the player reads first; `extra_info.index` is the state's
 number, and `extra_info.rules` the game's configuration as JSON, so that states and rules cannot part."""
+
+EARLIER = {"game_id": "state_id", "player_index": "seat"}
+"""Columns of earlier versions, and what they are called today."""
+
+
+def todays(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with today's names of columns."""
+    return {EARLIER.get(name, name): value for name, value in row.items()}
 
 
 def write_games(
@@ -97,8 +105,8 @@ def game_rows(game: Game, state: State, number: int, seed: int, split: str, per_
                     {"role": "user", "content": opening.observation},
                 ],
                 "game_state": json.dumps(state.to_dict(), separators=(",", ":")),
-                "game_id": f"{split}-s{seed}-g{number:06d}",
-                "player_index": seat,
+                "state_id": f"{split}-s{seed}-g{number:06d}",
+                "seat": seat,
                 "reward_model": {"style": "rule", "ground_truth": str(state.best)},
                 "extra_info": {
                     "index": number,

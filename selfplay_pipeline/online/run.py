@@ -23,7 +23,7 @@ from selfplay_pipeline.games.registry import GameConfig, make_game
 from selfplay_pipeline.identity import deciding, differences, flatten, in_words
 from selfplay_pipeline.online.config import OnlineConfig
 from selfplay_pipeline.online.figures import to_line
-from selfplay_pipeline.online.games import MONITOR_SPLIT, SCHEMA, Perspectives
+from selfplay_pipeline.online.games import EARLIER, MONITOR_SPLIT, SCHEMA, Perspectives, todays
 from selfplay_pipeline.online.overrides import EXTENSION, StatesFile, config_arguments, held_out_path, online_overrides
 from selfplay_pipeline.train.overrides import environment, metrics_path, resolve_device, state_dir
 from selfplay_pipeline.train.run import (
@@ -181,7 +181,8 @@ def read_rows(config: GameConfig, path: Path) -> tuple[int, dict[str, Any]]:
     check_regular(path, "`selfplay games` writes it; without a folder of games new ones are made")
     with _readable(path):
         file = pq.ParquetFile(path)
-    if not file.schema_arrow.equals(SCHEMA, check_metadata=False):
+    columns = pa.schema([field.with_name(EARLIER.get(field.name, field.name)) for field in file.schema_arrow])
+    if not columns.equals(SCHEMA):
         raise UserError(f"{path}: its columns are not those that `selfplay games` writes")
     game, first, number = make_game(config), dict[str, Any](), 0
     for row in _read(path, file):
@@ -198,7 +199,7 @@ def read_rows(config: GameConfig, path: Path) -> tuple[int, dict[str, Any]]:
 def _read(path: Path, file: pq.ParquetFile) -> Iterator[dict[str, Any]]:
     with _readable(path):
         for batch in file.iter_batches(batch_size=ROWS_AT_A_TIME):
-            yield from batch.to_pylist()
+            yield from map(todays, batch.to_pylist())
 
 
 @contextmanager
@@ -240,8 +241,8 @@ def _fault(game: Game, row: dict[str, Any], info: dict[str, Any], first: dict[st
         return f"field 'perspectives': {info['perspectives']!r}, expected one of {', '.join(get_args(Perspectives))}"
     if info["perspectives"] != first["perspectives"]:
         return f"field 'perspectives': {info['perspectives']!r}, but {first['perspectives']!r} in row 0"
-    if not 0 <= row["player_index"] < game.num_seats:
-        return f"field 'player_index': {row['player_index']}, expected 0 to {game.num_seats - 1}"
+    if not 0 <= row["seat"] < game.num_seats:
+        return f"field 'seat': {row['seat']}, expected 0 to {game.num_seats - 1}"
     try:
         game.check_fits(read_state(game, row["game_state"]))
     except UserError as error:

@@ -37,7 +37,7 @@ class SelfplaySection(Section):
     chat: PartnerConfig = PartnerConfig()
     """The chat model, where `partner` is `chat`."""
     log_dir: Path | None = None
-    """Folder for `dialogues.jsonl`; by default `logs/` in slime's `--save` folder."""
+    """Folder for `questions.jsonl`; by default `logs/` in slime's `--save` folder."""
 
 
 class RolloutConfig(BaseModel):
@@ -46,7 +46,7 @@ class RolloutConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_turns: Annotated[int, Field(ge=1)] = 20
-    """Turns of the policy in one dialogue; a dialogue that needs more is truncated."""
+    """Turns of the policy in one episode; an episode that needs more is truncated."""
     rollout_interaction_env_path: str = "selfplay_pipeline.slime.env"
     """For rollout functions of slime's that play any environment."""
     selfplay: SelfplaySection = SelfplaySection()
@@ -88,7 +88,7 @@ class RolloutConfig(BaseModel):
         return Scripted(name)
 
     def log_dir(self, args: Any) -> Path:
-        """Where dialogues are logged."""
+        """Where episodes are logged."""
         return self.selfplay.log_dir or Path(getattr(args, "save", None) or "data/slime") / "logs"
 
 

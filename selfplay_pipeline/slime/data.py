@@ -68,8 +68,8 @@ def _rows(job: DataJob, on_row: Callable[[int], None]) -> Iterator[dict[str, Any
         on_row(count + 1)
 
 
-def game_row(game: Game, state: State, episode_id: str) -> dict[str, Any]:
-    """One row: what the policy reads first, and all that its dialogue needs.
+def game_row(game: Game, state: State, state_id: str) -> dict[str, Any]:
+    """One row: what the policy reads first, and all that its episodes need.
 
     slime hands on only the prompt, label, metadata and tool keys. `rules` keeps the states and the rules together that
     the prompt tells.
@@ -81,7 +81,7 @@ def game_row(game: Game, state: State, episode_id: str) -> dict[str, Any]:
             {"role": "user", "content": opening.observation},
         ],
         "metadata": {
-            "game_id": episode_id,
+            "state_id": state_id,
             "game_state": state.to_dict(),
             "ground_truth": game.solution(state),
             "optimal_score": state.best,
@@ -107,6 +107,11 @@ def game_of(metadata: dict[str, Any]) -> tuple[Game, State]:
     return game, game.load_state(data)
 
 
+def state_id_of(metadata: dict[str, Any]) -> Any:
+    """What tells a row's state from others; called `game_id` in files of earlier versions."""
+    return metadata.get("state_id", metadata.get("game_id"))
+
+
 def check_data(path: Path) -> list[GameConfig]:
     """Whether every row can be played; returns the different rules that the rows have.
 
@@ -120,15 +125,15 @@ def check_data(path: Path) -> list[GameConfig]:
             continue
         try:
             row = parse_json(line)
-            config, episode_id = _check_row(row)
+            config, state_id = _check_row(row)
         except json.JSONDecodeError as error:
             raise UserError(f"{path}:{number}: not JSON: {error.msg}") from None
         except UNUSABLE as error:
             raise UserError(f"{path}:{number}: not JSON that can be read: {error}") from None
         except UserError as error:
             raise UserError(f"{path}:{number}: {error}") from None
-        if seen.setdefault(episode_id, number) != number:
-            raise UserError(f"{path}:{number}: game_id {episode_id!r} is that of line {seen[episode_id]} too")
+        if seen.setdefault(state_id, number) != number:
+            raise UserError(f"{path}:{number}: state_id {state_id!r} is that of line {seen[state_id]} too")
         if config not in rules:
             rules.append(config)
     if not seen:
@@ -145,15 +150,15 @@ def _check_row(row: Any) -> tuple[GameConfig, str]:
     except UNUSABLE as error:
         what = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise UserError(f"field 'metadata.game_state' is unusable ({what}); write the file again") from None
-    episode_id = metadata.get("game_id")
-    if not episode_id:
-        raise UserError("field 'game_id' is missing; `selfplay slime data` writes it")
-    if not isinstance(episode_id, str):
-        raise UserError(f"field 'game_id' is no text but {type(episode_id).__name__}; write the file again")
+    state_id = state_id_of(metadata)
+    if not state_id:
+        raise UserError("field 'state_id' is missing; `selfplay slime data` writes it")
+    if not isinstance(state_id, str):
+        raise UserError(f"field 'state_id' is no text but {type(state_id).__name__}; write the file again")
     told = {name: metadata.get(name) for name in ("ground_truth", "optimal_score")}
-    row_of_state = game_row(game, state, episode_id)
+    row_of_state = game_row(game, state, state_id)
     if row.get("prompt") != row_of_state["prompt"]:
         raise UserError("field 'prompt' is not what these rules tell seat 0 of this state; write the file again")
     if told != {name: row_of_state["metadata"][name] for name in told}:
         raise UserError("fields 'ground_truth' and 'optimal_score' are not those of 'game_state'")
-    return game.config, episode_id
+    return game.config, state_id

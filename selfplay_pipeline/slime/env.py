@@ -25,11 +25,11 @@ from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.partners.client import RequestCapError
 from selfplay_pipeline.slime.config import RolloutConfig
-from selfplay_pipeline.slime.data import game_of
+from selfplay_pipeline.slime.data import game_of, state_id_of
 
 T = TypeVar("T")
 POLICY_SEAT = 0
-DIALOGUE = "dialogue"
+EPISODE = "episode"
 """Key of a sample's metadata under which its episode is kept: {status, turns, usage, failure}; slime's own dumps hold
 it too."""
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class MatchingEnv:
         place = tuple(abs(int(number or 0)) for number in numbers)
         partner = _partner(self.config.model_dump_json(), asyncio.get_running_loop())
         players: list[Player] = [ChatPlayer(), *[_Guarded(partner, self)] * (self.game.num_seats - 1)]
-        episode_id = str(self.sample.metadata.get("game_id"))
+        episode_id = str(state_id_of(self.sample.metadata))
         self.episode = Sitting(self.game, self.state, players, episode_id, (place[0], place[1], place[2])).episode
         await self._partner_speaks()
         return self._observation(), {"status": None}
@@ -137,7 +137,9 @@ class MatchingEnv:
         if self.episode.lost_to is not None:
             self.failure = str(self.episode.lost_to)
             self.sample.remove_sample = True
-            logger.warning("episode %s is lost to the partner: %s", self.sample.metadata.get("game_id"), self.failure)
+            logger.warning(
+                "an episode of %s is lost to the partner: %s", state_id_of(self.sample.metadata), self.failure
+            )
         self.sample.non_generation_time += self.partner_seconds - waited
         self._report()
 
@@ -151,13 +153,13 @@ class MatchingEnv:
         return self._seat.context()[-1].content
 
     def _report(self) -> None:
-        turns = [{"player": t.seat, "text": t.text, "action": str(t.action)} for t in self.episode.turns]
+        turns = [{"seat": t.seat, "text": t.text, "action": str(t.action)} for t in self.episode.turns]
         status = None if self.status is None else str(self.status)
         usages = [seat.usage for seat in self.episode.seats if isinstance(seat, _SeatedGuarded) and seat.usage]
         usage = sum(usages, PartnerUsage()).model_dump() if usages else None
         self.sample.reward = self.reward
-        dialogue = {"status": status, "turns": turns, "usage": usage, "failure": self.failure}
-        self.sample.metadata = {**self.sample.metadata, DIALOGUE: dialogue}
+        episode = {"status": status, "turns": turns, "usage": usage, "failure": self.failure}
+        self.sample.metadata = {**self.sample.metadata, EPISODE: episode}
 
 
 @dataclass(frozen=True)

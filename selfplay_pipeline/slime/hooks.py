@@ -1,4 +1,4 @@
-"""slime's other hooks: group-normalised rewards without failed samples, and a log of how dialogues went."""
+"""slime's other hooks: group-normalised rewards without failed samples, and a log of how episodes went."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from selfplay_pipeline.asking.records import DialogueRecord, log_step
+from selfplay_pipeline.asking.records import AskingRecord, log_step
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import Said, Status
 from selfplay_pipeline.slime.config import TRACKING, RolloutConfig
-from selfplay_pipeline.slime.data import game_of
-from selfplay_pipeline.slime.env import DIALOGUE, POLICY_SEAT
+from selfplay_pipeline.slime.data import game_of, state_id_of
+from selfplay_pipeline.slime.env import EPISODE, POLICY_SEAT
 
 GROUP_NORMALISED = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
 STD_NORMALISED = ("grpo", "gspo", "cispo")
@@ -43,7 +43,7 @@ def post_process_rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float]
         UserError: not one was played, so that there is nothing to train on.
     """
     if samples and all(sample.remove_sample for sample in samples):
-        reasons = [(sample.metadata.get(DIALOGUE) or {}).get("failure") for sample in samples]
+        reasons = [(sample.metadata.get(EPISODE) or {}).get("failure") for sample in samples]
         last = next((reason for reason in reversed(reasons) if reason), "")
         why = f"the partner gave no answer; the last reason: {last}" if last else "the engine broke them off"
         raise UserError(
@@ -80,7 +80,7 @@ def log_rollout(
     rollout_extra_metrics: dict[str, Any] | None,
     rollout_time: float,
 ) -> bool:
-    """slime's `--custom-rollout-log-function-path`: one line a dialogue, mean figures into slime's own metrics.
+    """slime's `--custom-rollout-log-function-path`: one line an episode, mean figures into slime's own metrics.
 
     A step that is played again, after slime was killed and resumed, takes the place of its former lines.
 
@@ -89,7 +89,7 @@ def log_rollout(
     """
     if _replayed(args):
         return False
-    records = dialogues_of(samples, rollout_id)
+    records = records_of(samples, rollout_id)
     log_dir = RolloutConfig.of(args).log_dir(args)
     log_step(log_dir, rollout_id, records)
     _trained.add(log_dir)
@@ -112,7 +112,7 @@ def log_eval_rollout(
     step = rollout_id + 1 if rollout_id or run in _trained else 0
     for name, results in data.items():
         samples = results.get("samples") or []
-        records = dialogues_of(samples, step)
+        records = records_of(samples, step)
         log_step(run / f"eval-{name}", step, records)
         figures |= _named(f"eval/{name}", figures_of(samples, records))
         # slime's pass rate counts on whole groups.
@@ -136,38 +136,38 @@ def _drop_lost(results: dict[str, Any]) -> None:
             results[name] = [results[name][position] for position in kept]
 
 
-def dialogues_of(samples: Iterable[Any], step: int) -> list[DialogueRecord]:
-    """The record of each dialogue that was played to an end; lost ones are left out."""
+def records_of(samples: Iterable[Any], step: int) -> list[AskingRecord]:
+    """The record of each episode that was played to an end; lost ones are left out."""
     return [
         record_of(sample, step)
         for sample in samples
-        if not sample.remove_sample and (sample.metadata.get(DIALOGUE) or {}).get("status")
+        if not sample.remove_sample and (sample.metadata.get(EPISODE) or {}).get("status")
     ]
 
 
-def record_of(sample: Any, step: int) -> DialogueRecord:
-    """What a sample's dialogue was like."""
+def record_of(sample: Any, step: int) -> AskingRecord:
+    """What was asked and told in a sample's episode."""
     game, state = game_of(sample.metadata)
-    dialogue = sample.metadata[DIALOGUE]
-    episode_id = str(sample.metadata.get("game_id", sample.group_index))
-    turns = [Said(turn["player"], turn["text"], turn["action"]) for turn in dialogue["turns"]]
-    return DialogueRecord(
+    episode = sample.metadata[EPISODE]
+    state_id = str(state_id_of(sample.metadata) or sample.group_index)
+    turns = [Said(turn["seat"], turn["text"], turn["action"]) for turn in episode["turns"]]
+    return AskingRecord(
         step=step,
-        episode_id=episode_id,
+        episode_id=state_id,
         # slime counts a state that comes again in a later epoch as a new group; to statistics it is the same one.
-        group=zlib.crc32(episode_id.encode()),
+        group=zlib.crc32(state_id.encode()),
         reward=float(sample.reward),
-        status=dialogue["status"],
+        status=episode["status"],
         turns=len(turns),
         dialops_board=bool(game.known_lines()),
         **asdict(game.asking(state, turns, POLICY_SEAT)),
     )
 
 
-def figures_of(samples: Sequence[Any], records: Sequence[DialogueRecord]) -> dict[str, float]:
-    """Means over the dialogues, the share of samples that were lost, and what the partner cost in all."""
+def figures_of(samples: Sequence[Any], records: Sequence[AskingRecord]) -> dict[str, float]:
+    """Means over the episodes, the share of samples that were lost, and what the partner cost in all."""
     figures = {"lost": sum(bool(sample.remove_sample) for sample in samples) / max(len(samples), 1)}
-    usages = [usage for sample in samples if (usage := (sample.metadata.get(DIALOGUE) or {}).get("usage"))]
+    usages = [usage for sample in samples if (usage := (sample.metadata.get(EPISODE) or {}).get("usage"))]
     if usages:
         figures |= {name: float(sum(usage[name] for usage in usages)) for name in ("requests", "dollars")}
     if records:
@@ -177,7 +177,7 @@ def figures_of(samples: Sequence[Any], records: Sequence[DialogueRecord]) -> dic
 
 
 def _named(prefix: str, figures: dict[str, float]) -> dict[str, float]:
-    return {f"{prefix}/dialogue/{name}": value for name, value in figures.items()}
+    return {f"{prefix}/episode/{name}": value for name, value in figures.items()}
 
 
 def _show(args: Any, rollout_id: int, kind: str, figures: dict[str, float], metrics: dict[str, Any] | None) -> None:
@@ -198,7 +198,7 @@ def _show(args: Any, rollout_id: int, kind: str, figures: dict[str, float], metr
         tracker.log(args, figures | step, step_key=f"{kind}/step")
         return
     logger.warning(
-        "the figures above are in this log and in dialogues.jsonl, but not on TensorBoard or wandb (%s); this slime "
+        "the figures above are in this log and in questions.jsonl, but not on TensorBoard or wandb (%s); this slime "
         "has its logging elsewhere than slime 0.3.1",
         "; ".join(missing),
     )

@@ -23,6 +23,7 @@ from selfplay_pipeline.engines.types import Completion, FinishReason, SamplingPa
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import ChatMessage
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
+from selfplay_pipeline.slime.data import state_id_of
 from selfplay_pipeline.slime.env import MatchingEnv, build_env, chat_of
 
 T = TypeVar("T")
@@ -59,14 +60,16 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
     env = build_env(sample, args)
     await env.start()
     router = router_of(args, asyncio.get_running_loop())
-    ended = await Dialogue(args, sample, dict(sampling_params), context_length(args, evaluation), env, router).play()
+    ended = await EpisodeRollout(
+        args, sample, dict(sampling_params), context_length(args, evaluation), env, router
+    ).play()
     env.close()
     sample.status = getattr(status, ended)
     return sample
 
 
 @dataclass
-class Dialogue:
+class EpisodeRollout:
     """A sample's episode in progress.
 
     Attributes:
@@ -94,7 +97,7 @@ class Dialogue:
             if room <= 0 and not self.sample.response_length:
                 tokens = len(self.sample.tokens)
                 raise UserError(
-                    f"episode {self.sample.metadata.get('game_id')}: its prompt of {tokens} tokens leaves room for "
+                    f"episode {state_id_of(self.sample.metadata)}: its prompt of {tokens} tokens leaves room for "
                     f"none in a context of {self.context}, a response of {self.sampling['max_new_tokens']}; "
                     "raise --rollout-max-context-len or --rollout-max-response-len (--eval-max-… for evaluations)"
                 )
@@ -199,7 +202,7 @@ async def _unless_stopping(answering: Coroutine[Any, Any, T]) -> T | None:
 def _stopping() -> bool:
     """Whether slime has all the samples of its step and waits for the rest to end.
 
-    It aborts requests at the engine, where a dialogue has none while its partner thinks.
+    It aborts requests at the engine, where an episode has none while its partner thinks.
     """
     loop = sys.modules.get("slime.rollout.sglang_rollout")
     states = getattr(getattr(loop, "GenerateState", None), "_instances", {})

@@ -15,8 +15,8 @@ from selfplay_pipeline.asking.analysis import analyse
 from selfplay_pipeline.asking.charts import HUMANS, charts_of
 from selfplay_pipeline.asking.human import human_reference
 from selfplay_pipeline.asking.output import in_markdown
-from selfplay_pipeline.asking.records import FILE_NAME, append_dialogues
-from selfplay_pipeline.asking.sources import Dialogues, dialogues_of, read
+from selfplay_pipeline.asking.records import FILE_NAME, append_records
+from selfplay_pipeline.asking.sources import Records, read, records_of
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.games.matching.game import MatchingGame
@@ -35,7 +35,7 @@ def training(log_dir: Path, steps: int = 4, states: int = 8, rise: float = 0.25,
     for step in range(steps):
         for state in range(states):
             questions = rng.binomial(8, 0.1 + rise * step / 2, 4)
-            append_dialogues(log_dir, [
+            append_records(log_dir, [
                 dialogue(step, step * states + state, messages=8, questions=n, specific=n // 2, repeated=0,
                          reward=0.4 + 0.05 * n, dialops_board=board)
                 for n in questions.tolist()
@@ -128,7 +128,7 @@ def test_the_board_of_a_run_is_read_from_its_arguments(tmp_path, size, known):
 def test_analysis_json_holds_every_figure_with_its_interval(done):
     analysis = json.loads((done[1] / "analysis.json").read_text())
     assert [step["step"] for step in analysis["steps"]] == [0, 1, 2, 3]
-    assert {step["dialogues"] for step in analysis["steps"]} == {32}
+    assert {step["episodes"] for step in analysis["steps"]} == {32}
     for step in analysis["steps"]:
         for name in ("questions", "asking", "specific", "repeated", "learned", "reward", "turns", "leaks"):
             assert set(step["figures"][name]) == {"value", "low", "high"}
@@ -163,7 +163,7 @@ def test_games_of_a_run_count_from_each_seat_that_the_policy_held(tmp_path):
 def test_a_dialogue_of_a_game_is_what_its_turns_and_outcome_say():
     record = next(make_episodes(1, 1, habits=TALKATIVE))
     state = MatchingGame(BOARD).load_state(record.state)
-    found = next(dialogues_of(record, 3))
+    found = next(records_of(record, 3))
     counted = asking(record.turns, state, 0)
     assert counted.questions > 0
     assert (found.questions, found.messages, found.leaks) == (counted.questions, counted.messages, counted.leaks)
@@ -181,7 +181,7 @@ def test_an_iteration_that_is_still_playing_is_left_out_since_short_episodes_end
 @pytest.mark.long
 def test_one_step_and_silent_dialogues_are_drawn_as_far_as_they_go(tmp_path):
     silent = {"messages": 0, "questions": 0, "specific": 0, "repeated": 0}
-    append_dialogues(tmp_path / "logs", [dialogue(5, group, **silent) for group in range(3)])
+    append_records(tmp_path / "logs", [dialogue(5, group, **silent) for group in range(3)])
     done = selfplay("questions", str(tmp_path / "logs"), "--out", str(tmp_path / "out"))
     assert done.returncode == 0
     assert "Whether questions per episode rose or fell cannot be told: it is known at 1 training step" in " ".join(
@@ -219,7 +219,7 @@ def test_without_the_human_games_there_is_no_human_line(log_dir, tmp_path, monke
 
 def test_a_single_step_has_points_with_error_bars_since_a_band_would_have_no_width(tmp_path):
     silent = {"messages": 0, "questions": 0, "specific": 0, "repeated": 0}
-    append_dialogues(training(tmp_path, steps=1), [dialogue(9, group, **silent) for group in range(3)])
+    append_records(training(tmp_path, steps=1), [dialogue(9, group, **silent) for group in range(3)])
     charts = {chart.key: chart for chart in charts_of(analyse(read(tmp_path)))}
     assert (charts["questions"].style, charts["questions"].series[0].x) == ("curve", [0, 9])
     assert (charts["asking"].style, charts["asking"].names) == ("points", ["0"])
@@ -232,7 +232,7 @@ def test_no_evidence_is_said_where_there_is_none(tmp_path):
         record.model_copy(update={"reward": reward})
         for record, reward in zip(found.records, rng.random(128), strict=True)
     ]
-    verdicts = analyse(Dialogues(tmp_path, found.unit, records, 0)).verdicts
+    verdicts = analyse(Records(tmp_path, found.unit, records, 0)).verdicts
     assert verdicts[0].startswith("No evidence that questions per episode rose or fell: ")
     assert verdicts[4].startswith("No evidence that within a step episodes with more questions end better or worse: ")
 
@@ -242,7 +242,7 @@ def test_no_evidence_is_said_where_there_is_none(tmp_path):
     [
         (["/nowhere"], "/nowhere: no such folder"),
         (["LOGS", "--format", "gif"], "--format gif: give any of png, svg, pdf"),
-        (["EMPTY"], "no episode in it (yet); expected dialogues.jsonl"),
+        (["EMPTY"], "no episode in it (yet); expected questions.jsonl"),
         (["BAD"], f"{FILE_NAME}:1: field 'reward'"),
         (["LOST"], "did not all fail"),
         (["LOGS", "--out", "FILE"], "cannot be written"),
@@ -251,10 +251,10 @@ def test_no_evidence_is_said_where_there_is_none(tmp_path):
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, words, tmp_path, log_dir):
     places = {"LOGS": log_dir, "EMPTY": tmp_path, "BAD": tmp_path / "bad", "LOST": tmp_path / "lost"}
     (tmp_path / "file").write_text("")
-    append_dialogues(places["BAD"], [dialogue()])
+    append_records(places["BAD"], [dialogue()])
     bad = places["BAD"] / FILE_NAME
     bad.write_text(bad.read_text().replace('"reward":0.5', '"reward":"high"'))
-    append_dialogues(places["LOST"], [dialogue(status="engine_failure")])
+    append_records(places["LOST"], [dialogue(status="engine_failure")])
     given = [str({**places, "FILE": tmp_path / "file"}.get(argument, argument)) for argument in arguments]
     done = selfplay("questions", "--out", str(tmp_path / "out"), *given)
     assert done.returncode == 2

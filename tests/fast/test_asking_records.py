@@ -6,28 +6,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay_pipeline.asking.records import FILE_NAME, DialogueRecord, append_dialogues, log_step, read_dialogues
+from selfplay_pipeline.asking.records import FILE_NAME, AskingRecord, append_records, log_step, read_records
 from selfplay_pipeline.core.errors import UserError
 
 
-def dialogue(step: int = 0, group: int = 0, **fields) -> DialogueRecord:
+def dialogue(step: int = 0, group: int = 0, **fields) -> AskingRecord:
     counts = {"turns": 9, "messages": 4, "questions": 3, "specific": 2, "pairs": 2, "repeated": 1, "learned": 1}
     counts |= {"partner_messages": 4, "leaks": 0}
     given = {"episode_id": f"g{group}", "reward": 0.5, "status": "agreed"} | counts | fields
-    return DialogueRecord(step=step, group=group, **given)
+    return AskingRecord(step=step, group=group, **given)
 
 
 def test_what_is_appended_is_read_in_the_same_order(tmp_path):
     first, then = [dialogue(0, 1), dialogue(0, 2)], [dialogue(1, 1, reward=0.1)]
-    append_dialogues(tmp_path / "new" / "logs", first)
-    append_dialogues(tmp_path / "new" / "logs", then)
-    assert list(read_dialogues(tmp_path / "new" / "logs" / FILE_NAME)) == first + then
+    append_records(tmp_path / "new" / "logs", first)
+    append_records(tmp_path / "new" / "logs", then)
+    assert list(read_records(tmp_path / "new" / "logs" / FILE_NAME)) == first + then
 
 
 def test_a_step_takes_the_place_of_its_own_lines_and_of_later_ones(tmp_path):
     for step in (0, 1, 2, 3, 2):
         log_step(tmp_path, step, [dialogue(step)])
-    assert [record.step for record in read_dialogues(tmp_path / FILE_NAME)] == [0, 1, 2]
+    assert [record.step for record in read_records(tmp_path / FILE_NAME)] == [0, 1, 2]
 
 
 @given(st.integers(1, 400))
@@ -35,14 +35,14 @@ def test_a_file_cut_anywhere_keeps_every_whole_line_and_can_be_continued(tmp_pat
     folder = tmp_path_factory.mktemp("logs")
     path = folder / FILE_NAME
     whole = [dialogue(0, group) for group in range(3)]
-    append_dialogues(folder, whole)
+    append_records(folder, whole)
     size = path.stat().st_size
     path.write_bytes(path.read_bytes()[: size - cut])
     kept = path.read_bytes().count(b"\n")
     assert kept < 3
-    assert list(read_dialogues(path))[:kept] == whole[:kept]
-    append_dialogues(folder, [dialogue(5)])
-    assert list(read_dialogues(path)) == [*whole[:kept], dialogue(5)]
+    assert list(read_records(path))[:kept] == whole[:kept]
+    append_records(folder, [dialogue(5)])
+    assert list(read_records(path)) == [*whole[:kept], dialogue(5)]
 
 
 @pytest.mark.parametrize(
@@ -57,18 +57,18 @@ def test_a_file_cut_anywhere_keeps_every_whole_line_and_can_be_continued(tmp_pat
     ],
 )
 def test_a_bad_line_is_named_with_its_file_and_field(tmp_path, change, field):
-    append_dialogues(tmp_path, [dialogue()])
+    append_records(tmp_path, [dialogue()])
     path = tmp_path / FILE_NAME
     with path.open("a") as file:
         file.write(json.dumps(json.loads(dialogue().model_dump_json()) | change) + "\n")
     with pytest.raises(UserError) as error:
-        list(read_dialogues(path))
+        list(read_records(path))
     assert f"{path}:2: " in str(error.value) and field in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_torn_line_is_tolerated_only_at_the_end(tmp_path):
-    append_dialogues(tmp_path, [dialogue()])
+    append_records(tmp_path, [dialogue()])
     path = tmp_path / FILE_NAME
     path.write_bytes(b'{"step": 1, "game\n' + path.read_bytes())
     with pytest.raises(UserError, match=rf"{FILE_NAME}:1: "):
-        list(read_dialogues(path))
+        list(read_records(path))

@@ -74,7 +74,7 @@ def test_without_two_steps_or_six_states_nothing_can_be_told():
     assert trend(step[one_step], values[one_step], state[one_step]).verdict == "cannot be told"
     assert trend(step[five_states], values[five_states], state[five_states]).verdict == "cannot be told"
     nothing = trend(step, np.full(len(step), np.nan), state)
-    assert (nothing.verdict, nothing.dialogues) == ("cannot be told", 0)
+    assert (nothing.verdict, nothing.episodes) == ("cannot be told", 0)
 
 
 def test_flat_and_perfect_lines_have_a_verdict():
@@ -134,7 +134,7 @@ def test_shares_are_ratios_of_sums_over_the_dialogues_of_a_step():
 def test_a_state_missing_at_a_step_and_a_dialogue_without_messages_are_no_hindrance():
     silent = {"messages": 0, "questions": 0, "specific": 0, "repeated": 0, "partner_messages": 0}
     steps = by_step([dialogue(2, 0), dialogue(2, 1), dialogue(7, 1, **silent)])
-    assert [(step.step, step.dialogues, step.states) for step in steps] == [(2, 2, 2), (7, 1, 1)]
+    assert [(step.step, step.episodes, step.states) for step in steps] == [(2, 2, 2), (7, 1, 1)]
     assert steps[1].figures["asking"].value is None
     assert (steps[1].figures["questions"].value, steps[1].figures["questions"].low) == (0, None)
 
@@ -144,7 +144,7 @@ def test_a_state_missing_at_a_step_and_a_dialogue_without_messages_are_no_hindra
 def test_every_dialogue_is_in_one_bin_of_questions(questions):
     bins = reward_by_questions([dialogue(0, group, messages=60, questions=n, specific=0, repeated=0)
                                 for group, n in enumerate(questions)])  # fmt: skip
-    assert sum(found.dialogues for found in bins) == len(questions)
+    assert sum(found.episodes for found in bins) == len(questions)
     assert len(bins) <= 7
     assert (bins[0].low, bins[-1].high) == (min(questions), max(questions))
     assert all(before.high < after.low for before, after in itertools.pairwise(bins))

@@ -12,7 +12,8 @@ from click.testing import Result
 from factories import make_episodes, write_episodes
 from typer.testing import CliRunner
 
-from selfplay_pipeline.asking.records import read_dialogues
+from selfplay_pipeline.asking.records import log_step, read_records
+from selfplay_pipeline.asking.sources import read
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.convert.rows import EARLIER as EARLIER_FIELDS
@@ -27,6 +28,9 @@ from selfplay_pipeline.generate.records import parse_episode
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.upgrade import upgrade
 from selfplay_pipeline.iterate.manifest import RunDirectory, describe
+from selfplay_pipeline.online.games import todays, write_games
+from selfplay_pipeline.online.run import read_rows
+from selfplay_pipeline.slime.data import DataJob, check_data, state_id_of, write_data
 from selfplay_pipeline.train.groups import read_data
 
 STORED = Path(__file__).parent / "stored" / "games_1.jsonl"
@@ -125,11 +129,36 @@ def test_an_evaluation_of_an_earlier_version_is_read(tmp_path):
     assert read_object(path, "selfplay evaluate")["partner"] == "own-view"
 
 
-def test_a_log_of_questions_of_an_earlier_version_is_read(tmp_path):
+def test_a_log_of_questions_of_an_earlier_version_is_read_and_continued_under_todays_name(tmp_path):
     counts = ("turns", "messages", "questions", "specific", "pairs", "repeated", "learned", "partner_messages", "leaks")
     line = {"step": 1, "game_id": "g1", "group": 0, "reward": 0.5, "status": "agreed"} | dict.fromkeys(counts, 0)
     (tmp_path / "dialogues.jsonl").write_text(json.dumps(line) + "\n")
-    assert [record.episode_id for record in read_dialogues(tmp_path / "dialogues.jsonl")] == ["g1"]
+    (record,) = read(tmp_path).records
+    assert record.episode_id == "g1"
+    log_step(tmp_path, 2, [record.model_copy(update={"step": 2})])
+    assert [record.step for record in read_records(tmp_path / "questions.jsonl")] == [1, 2]
+    assert not (tmp_path / "dialogues.jsonl").exists()
+
+
+def test_rows_for_slime_of_an_earlier_version_are_read(tmp_path):
+    rules = load_config("tiny", {}).game
+    write_data(tmp_path / "new.jsonl", DataJob(rules, num_states=2, seed=0))
+    text = (tmp_path / "new.jsonl").read_text()
+    assert '"state_id"' in text
+    (tmp_path / "old.jsonl").write_text(text.replace('"state_id"', '"game_id"'))
+    assert check_data(tmp_path / "old.jsonl") == [rules]
+    assert state_id_of({"game_id": "train-s0-g000001"}) == "train-s0-g000001"
+
+
+def test_states_for_train_online_of_an_earlier_version_are_read(tmp_path):
+    rules = load_config("tiny", {}).game
+    for path in write_games(tmp_path, rules, num_train=3, num_test=2, seed=0, test_seed=0):
+        table = pq.read_table(path)
+        assert {"state_id", "seat"} < set(table.column_names)
+        former = {"state_id": "game_id", "seat": "player_index"}
+        pq.write_table(table.rename_columns([former.get(name, name) for name in table.column_names]), path)
+        assert read_rows(rules, path)[0] == len(table)
+        assert [todays(row) for row in pq.read_table(path).to_pylist()] == table.to_pylist()
 
 
 def stored_lines() -> list[bytes]:

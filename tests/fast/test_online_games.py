@@ -41,7 +41,7 @@ class TestGames:
         train, test = write_games(tmp_path, SPOKEN, num_train=4, num_test=3, seed=5, test_seed=0)
         rows = pq.read_table(train).to_pylist()
         assert [row["extra_info"]["index"] for row in rows] == [0, 1, 2, 3]
-        assert len({row["game_id"] for row in [*rows, *pq.read_table(test).to_pylist()]}) == 7
+        assert len({row["state_id"] for row in [*rows, *pq.read_table(test).to_pylist()]}) == 7
         game = MatchingGame(SPOKEN)
         for number, row in enumerate(rows):
             state = game.load_state(json.loads(row["game_state"]))
@@ -49,7 +49,7 @@ class TestGames:
             opening = game.start(state).opening(0)
             assert [message["content"] for message in row["prompt"]] == [opening.system, opening.observation]
             assert MatchingConfig.model_validate_json(row["extra_info"]["rules"]) == SPOKEN
-            assert (row["agent_name"], row["player_index"]) == ("selfplay", 0)
+            assert (row["agent_name"], row["seat"]) == ("selfplay", 0)
 
     def test_validation_plays_the_states_that_iterate_watches_and_none_of_evaluates(self, tmp_path):
         _, test = write_games(tmp_path, SPOKEN, num_train=1, num_test=5, seed=5, test_seed=0)
@@ -64,7 +64,7 @@ class TestGames:
         assert {row["extra_info"]["perspectives"] for row in pq.read_table(test).to_pylist()} == {"both"}
         assert pq.read_table(test).num_rows == 3
         rows = pq.read_table(train).to_pylist()
-        assert [(row["extra_info"]["index"], row["player_index"]) for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+        assert [(row["extra_info"]["index"], row["seat"]) for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
         session = MatchingGame(SPOKEN).start(state_of(0))
         assert [row["prompt"][1]["content"] for row in rows[:2]] == [session.opening(p).observation for p in (0, 1)]
         assert rows[0]["game_state"] == rows[1]["game_state"]
@@ -111,8 +111,8 @@ class TestRefusals:
             ({"game_state": "{}"}, "game_state"),
             ({"game_state": "[]"}, "game_state"),
             ({"game_state": None}, "game_state"),
-            ({"player_index": 7}, "player_index"),
-            ({"player_index": None}, "player_index"),
+            ({"seat": 7}, "seat"),
+            ({"seat": None}, "seat"),
             ({"perspectives": "none"}, "perspectives"),
             ({"perspectives": "one"}, "perspectives"),
             ({"rules": "{"}, "rules"),

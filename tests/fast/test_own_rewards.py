@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from selfplay_pipeline.asking.sources import dialogues_of
+from selfplay_pipeline.asking.sources import records_of
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.core.errors import UserError
@@ -59,7 +59,7 @@ def test_so_it_is_in_the_report_and_in_the_analysis_of_questions(records, tmp_pa
     (file,) = discover(path).files
     own = [record.outcome.reward_of(0) for record in records]
     assert scan(file, lambda size: None).rewards == own
-    assert [found.reward for record in records for found in dialogues_of(record, 0)] == own
+    assert [found.reward for record in records for found in records_of(record, 0)] == own
 
 
 @pytest.mark.parametrize(

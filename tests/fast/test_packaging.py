@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from test_asking_records import dialogue
 
-from selfplay_pipeline.asking.records import append_dialogues
+from selfplay_pipeline.asking.records import append_records
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.core.shipped import FOLDER, shipped
 
@@ -97,7 +97,7 @@ def test_scripted_players_and_looking_at_what_there_is_need_no_extra(tmp_path):
     providers = packages_distributions()
     extras = {canonicalize_name(requirement.name) for requirement in declared(MODELS, GPU)}
     modules = [name for name, given in providers.items() if extras & {canonicalize_name(one) for one in given}]
-    append_dialogues(tmp_path / "log", [dialogue(step, group) for step in range(2) for group in range(6)])
+    append_records(tmp_path / "log", [dialogue(step, group) for step in range(2) for group in range(6)])
     for command in (
         "generate --config tiny --player random --player sharing --num-episodes 8 --output episodes.jsonl",
         "evaluate sharing --config tiny --num-states 4 --output evaluation",

@@ -31,7 +31,7 @@ def test_a_row_says_what_seat_0_sees_and_holds_the_whole_game(size, number):
     state = game.sample_state(state_rng(0, number))
     row = json.loads(json.dumps(game_row(game, state, "g")))
     assert [message["role"] for message in row["prompt"]] == ["system", "user"]
-    assert set(row["metadata"]) == {"game_id", "game_state", "ground_truth", "optimal_score", "rules"}
+    assert set(row["metadata"]) == {"state_id", "game_state", "ground_truth", "optimal_score", "rules"}
     loaded_game, loaded = game_of(row["metadata"])
     assert loaded_game.config == board
     assert loaded.to_dict() == state.to_dict()
@@ -104,8 +104,8 @@ def spoil(row: dict, *path: str, value: object) -> None:
         (("metadata", "rules"), {"size": 1}, "metadata.rules"),
         (("metadata", "rules", "max_length"), 99, "field 'prompt' is not what these rules tell"),
         (("metadata", "optimal_score"), 1, "'optimal_score' are not those"),
-        (("metadata", "game_id"), None, "'game_id' is missing"),
-        (("metadata", "game_id"), [1], "field 'game_id' is no text"),
+        (("metadata", "state_id"), None, "'state_id' is missing"),
+        (("metadata", "state_id"), [1], "field 'state_id' is no text"),
         (("prompt",), "match", "field 'prompt'"),
         (("metadata", "game_state", "papers"), [None] * 3, "field 'papers' needs 3 different names"),
         (("metadata", "game_state", "scale1"), 10**400, "field 'scale1' is 1000"),

@@ -57,12 +57,12 @@ def test_rewards_turns_and_ends_are_those_of_the_game(partner, number, share):
         assert env.sample.reward == 0.0
     game, state = game_of(env.sample.metadata)
     session = game.start(state)
-    for turn in env.sample.metadata["dialogue"]["turns"]:
-        assert session.seat == turn["player"]
+    for turn in env.sample.metadata["episode"]["turns"]:
+        assert session.seat == turn["seat"]
         session.step(turn["text"])
     assert done == (session.status is not None)
     if done:
-        assert info["status"] == session.status == env.sample.metadata["dialogue"]["status"]
+        assert info["status"] == session.status == env.sample.metadata["episode"]["status"]
         assert info["reward"] == env.reward == env.sample.reward == session.outcome().rewards[0]
 
 
@@ -117,7 +117,7 @@ def test_a_reset_begins_anew():
     first = env.reset()
     env.step("[message] hello")
     assert env.reset() == first
-    assert env.sample.metadata["dialogue"] == {"status": None, "turns": [], "usage": None, "failure": None}
+    assert env.sample.metadata["episode"] == {"status": None, "turns": [], "usage": None, "failure": None}
     assert env.episode.turns == []
 
 
@@ -160,7 +160,7 @@ def test_whatever_a_partners_client_raises_ends_the_episode_and_tells_no_secret(
     assert (observation, done, info["status"], info["reward"]) == ("", True, "engine_failure", 0.0)
     assert info["failure"] == "the partner raised KeyError"
     assert env.sample.remove_sample
-    assert env.sample.metadata["dialogue"]["failure"] == info["failure"]
+    assert env.sample.metadata["episode"]["failure"] == info["failure"]
     assert "sk-secret" not in caplog.text + str(env.sample)
 
 

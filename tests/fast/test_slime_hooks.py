@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slime_contract import NewSample, RealSample, arguments, sample_of
 
-from selfplay_pipeline.asking.records import read_dialogues
+from selfplay_pipeline.asking.records import read_records
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.slime.env import build_env
-from selfplay_pipeline.slime.hooks import dialogues_of, log_eval_rollout, log_rollout, post_process_rewards
+from selfplay_pipeline.slime.hooks import log_eval_rollout, log_rollout, post_process_rewards, records_of
 
 rewards = st.floats(0, 1)
 sixteenths = st.integers(0, 16).map(lambda number: number / 16)
@@ -51,7 +51,7 @@ def test_a_lost_sample_gets_nothing_and_changes_nothing_for_the_others(groups, o
 
 def test_a_step_without_a_single_game_stops_the_run_with_the_last_reason():
     samples = samples_of([[(0.0, True)] * 2] * 2)
-    samples[1].metadata["dialogue"] = {"failure": "no answer within 60 s"}
+    samples[1].metadata["episode"] = {"failure": "no answer within 60 s"}
     with pytest.raises(
         UserError, match=r"step's 4 episodes was played: the partner gave no .* reason: no answer within 60 s;"
     ):
@@ -136,13 +136,13 @@ def test_a_line_a_dialogue_and_means_beside_slimes_own_figures(tmp_path):
     ]
     args, metrics = arguments(selfplay={"log_dir": str(tmp_path)}), {"rollout/dynamic_filter/drop": 1}
     assert log_rollout(7, args, samples, metrics, 1.0) is False
-    records = list(read_dialogues(tmp_path / "dialogues.jsonl"))
+    records = list(read_records(tmp_path / "questions.jsonl"))
     assert [(r.step, r.status, r.questions, r.repeated) for r in records] == [
         (7, "error_limit", 2, 1),
         (7, "error_limit", 0, 0),
     ]
-    assert [record.episode_id for record in records] == [sample.metadata["game_id"] for sample in samples[:2]]
-    figures = {name.removeprefix("rollout/dialogue/"): value for name, value in metrics.items()}
+    assert [record.episode_id for record in records] == [sample.metadata["state_id"] for sample in samples[:2]]
+    figures = {name.removeprefix("rollout/episode/"): value for name, value in metrics.items()}
     assert (figures["questions"], figures["repeated"], figures["leaks"], figures["agreed"]) == (1.0, 0.5, 0.0, 0.0)
     assert (figures["lost"], metrics["rollout/dynamic_filter/drop"]) == (0.25, 1)
 
@@ -151,18 +151,18 @@ def test_a_step_that_is_played_again_takes_the_place_of_its_former_lines(tmp_pat
     args = arguments(selfplay={"log_dir": str(tmp_path)})
     for step in (0, 1, 2, 3):
         log_rollout(step, args, [played(step, *WRONG)], {}, 1.0)
-    with (tmp_path / "dialogues.jsonl").open("a") as file:
+    with (tmp_path / "questions.jsonl").open("a") as file:
         file.write('{"step": 3, "torn')
     log_rollout(2, args, [played(9, *WRONG)], None, 1.0)
     for number in (8, 9):
         log_rollout(3, args, [played(number, *WRONG)], None, 1.0)
-    records = list(read_dialogues(tmp_path / "dialogues.jsonl"))
+    records = list(read_records(tmp_path / "questions.jsonl"))
     assert [(record.step, int(record.episode_id[-6:])) for record in records] == [(0, 0), (1, 1), (2, 9), (3, 9)]
 
 
 def test_dialogues_on_one_state_are_one_group_whenever_slime_comes_to_it():
     samples = [played(number, *WRONG, group_index=group) for number, group in ((0, 0), (1, 1), (0, 1000))]
-    groups = [record.group for record in dialogues_of(samples, 0)]
+    groups = [record.group for record in records_of(samples, 0)]
     assert groups[0] == groups[2] != groups[1]
 
 
@@ -177,17 +177,17 @@ def test_evaluations_have_a_folder_each_and_count_the_updates_before_them(tmp_pa
 
     def evaluate(rollout_id: int, metrics: dict | None = None) -> list[int]:
         assert log_eval_rollout(rollout_id, args, evaluation(played(0, *WRONG)), metrics) is False
-        return [record.step for record in read_dialogues(tmp_path / "eval-held_out" / "dialogues.jsonl")]
+        return [record.step for record in read_records(tmp_path / "eval-held_out" / "questions.jsonl")]
 
     assert evaluate(0) == [0]
-    assert not (tmp_path / "dialogues.jsonl").exists()
+    assert not (tmp_path / "questions.jsonl").exists()
     log_rollout(0, args, [played(0, *WRONG)], {}, 1.0)
     assert evaluate(0) == [0, 1]
     assert evaluate(4, metrics := {}) == [0, 1, 5]
-    assert metrics["eval/held_out/dialogue/turns"] == BOARD.max_errors
+    assert metrics["eval/held_out/episode/turns"] == BOARD.max_errors
     with caplog.at_level(logging.INFO):
         evaluate(5, None)  # as slime does
-    assert "'eval/held_out/dialogue/turns'" in caplog.text
+    assert "'eval/held_out/episode/turns'" in caplog.text
 
 
 @pytest.mark.skipif(RealSample is not None, reason="slime is installed")
@@ -212,7 +212,7 @@ def test_figures_of_evaluations_stand_beside_slimes_own_on_tensorboard(tmp_path,
     for adapter in kept.values():
         adapter.finish()
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    (turns,) = events.Scalars("eval/held_out/dialogue/turns")
+    (turns,) = events.Scalars("eval/held_out/episode/turns")
     assert (turns.step, turns.value) == (4, BOARD.max_errors)
 
 
@@ -221,7 +221,7 @@ def test_lost_samples_are_no_part_of_slimes_own_means_of_an_evaluation(tmp_path)
     kept, lost = played(0, *WRONG), played(1, lost=True)
     log_eval_rollout(4, args, data := evaluation(lost, kept), metrics)
     assert data == evaluation(kept)
-    assert metrics["eval/held_out/dialogue/lost"] == 0.5
+    assert metrics["eval/held_out/episode/lost"] == 0.5
     log_eval_rollout(4, args, data := evaluation(lost), metrics)
     assert data == evaluation(lost)
 
@@ -235,4 +235,4 @@ def test_a_dump_of_another_run_leaves_its_log_alone(tmp_path):
 
 def test_without_a_folder_of_its_own_the_log_lies_beside_slimes_checkpoints(tmp_path):
     log_rollout(0, arguments(save=str(tmp_path)), [played(0, *WRONG)], {}, 1.0)
-    assert (tmp_path / "logs" / "dialogues.jsonl").exists()
+    assert (tmp_path / "logs" / "questions.jsonl").exists()

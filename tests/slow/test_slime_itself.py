@@ -23,7 +23,7 @@ from recording_proxy import RecordingProxy
 from slime_contract import RealSample, arguments
 from test_slime_rollout import BOARD, check
 
-from selfplay_pipeline.asking.records import read_dialogues
+from selfplay_pipeline.asking.records import read_records
 from selfplay_pipeline.slime.data import DataJob, write_data
 from selfplay_pipeline.slime.hooks import post_process_rewards
 from selfplay_pipeline.slime.rollout import generate
@@ -162,7 +162,7 @@ def test_slimes_own_loop_plays_aborts_and_takes_up_again(args, source, router):
         for sample in samples:
             check(sample, router, sample.tokens[: -sample.response_length])
             assert sample.status in (RealSample.Status.COMPLETED, RealSample.Status.TRUNCATED)
-            assert sample.reward == (sample.metadata["dialogue"]["status"] == "agreed" and sample.reward)
+            assert sample.reward == (sample.metadata["episode"]["status"] == "agreed" and sample.reward)
         data = train_data(args, samples)
         assert [len(row) for row in data["loss_masks"]] == data["response_lengths"]
         assert [len(row) for row in data["rollout_log_probs"]] == data["response_lengths"]
@@ -251,13 +251,13 @@ def test_slimes_logs_hold_the_dialogues_figures(args, source, caplog, tmp_path):
     with caplog.at_level(logging.INFO):
         log_rollout_data(3, args, samples, {}, 1.0)
         log_eval_rollout_data(3, args, {"held_out": {"rewards": [0.0] * 4, "samples": samples}}, None)
-    assert "'rollout/dialogue/questions'" in caplog.text
+    assert "'rollout/episode/questions'" in caplog.text
     assert "'rollout/response_len/mean'" in caplog.text
-    assert "'eval/held_out/dialogue/questions'" in caplog.text
-    records = list(read_dialogues(tmp_path / "logs" / "dialogues.jsonl"))
+    assert "'eval/held_out/episode/questions'" in caplog.text
+    records = list(read_records(tmp_path / "logs" / "questions.jsonl"))
     assert [(record.step, record.reward) for record in records] == [(3, sample.reward) for sample in samples]
     dumped = RealSample.from_dict(samples[0].to_dict())
-    assert dumped.metadata["dialogue"]["turns"] == samples[0].metadata["dialogue"]["turns"]
+    assert dumped.metadata["episode"]["turns"] == samples[0].metadata["episode"]["turns"]
 
 
 def test_slimes_generic_loop_plays_our_environment(args, source):
@@ -283,5 +283,5 @@ def test_slimes_generic_loop_plays_our_environment(args, source):
         run(generic_loop(args, sample, sampling))
         assert sample.status is RealSample.Status.COMPLETED
         assert len(sample.loss_mask) == sample.response_length
-        assert sample.metadata["dialogue"]["status"]
+        assert sample.metadata["episode"]["status"]
         assert sample.reward is not None

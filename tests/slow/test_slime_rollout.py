@@ -89,8 +89,8 @@ def replayed(sample: Any) -> Any:
     """The rules' own verdict on the dialogue that the sample tells."""
     game, state = game_of(sample.metadata)
     session = game.start(state)
-    for turn in sample.metadata["dialogue"]["turns"]:
-        assert session.seat == turn["player"]
+    for turn in sample.metadata["episode"]["turns"]:
+        assert session.seat == turn["seat"]
         assert session.step(turn["text"]).action == turn["action"]
     return session
 
@@ -108,7 +108,7 @@ def test_a_finished_episode_is_exact_in_every_token(router, kind, partner):
         session = replayed(sample)
         assert (session.outcome().rewards[0], str(session.status)) == (
             sample.reward,
-            sample.metadata["dialogue"]["status"],
+            sample.metadata["episode"]["status"],
         )
         assert not sample.remove_sample
     assert any(sample.reward > 0 for sample in samples)
@@ -131,8 +131,8 @@ def test_a_turn_over_its_limit_is_an_error_to_read_and_the_game_goes_on(router, 
     check(sample, router, prompt_ids)
     assert sum(sample.loss_mask) == 6
     assert sample.response.count("<|im_end|>\n<|im_start|>user\nerror<|im_end|>") == 2
-    turns = sample.metadata["dialogue"]["turns"]
-    assert [(turn["player"], turn["action"]) for turn in turns] == [(0, "invalid")] * 3
+    turns = sample.metadata["episode"]["turns"]
+    assert [(turn["seat"], turn["action"]) for turn in turns] == [(0, "invalid")] * 3
 
 
 def test_each_limit_outside_the_rules_truncates(router, kind):
@@ -148,15 +148,15 @@ def test_each_limit_outside_the_rules_truncates(router, kind):
     prompt_ids = chat().first_prompt([ChatMessage(**message) for message in sample_of(kind, TALKATIVE).prompt])
     one_turn = played(with_router(router, max_turns=1), temperature=0.0)
     said = one_turn.response_length
-    assert one_turn.metadata["dialogue"]["status"] == "turn_limit"
-    assert len(one_turn.metadata["dialogue"]["turns"]) == 2
+    assert one_turn.metadata["episode"]["status"] == "turn_limit"
+    assert len(one_turn.metadata["episode"]["turns"]) == 2
 
     cut = played(with_router(router), temperature=0.0, max_new_tokens=said - 1)
-    assert (cut.response_length, cut.metadata["dialogue"]["turns"]) == (said - 1, [])
-    assert cut.metadata["dialogue"]["status"] == "context_length"
+    assert (cut.response_length, cut.metadata["episode"]["turns"]) == (said - 1, [])
+    assert cut.metadata["episode"]["status"] == "context_length"
 
     unread = played(with_router(router), temperature=0.0, max_new_tokens=said + 1)
-    assert (unread.response_length, len(unread.metadata["dialogue"]["turns"])) == (said, 2)
+    assert (unread.response_length, len(unread.metadata["episode"]["turns"])) == (said, 2)
 
     context = len(prompt_ids) + said - 1
     assert played(with_router(router, rollout_max_context_len=context), temperature=0.0).response_length == said - 1
@@ -212,7 +212,7 @@ def test_a_chat_model_can_sit_opposite(router, kind):
         assert replayed(sample).outcome().rewards[0] == sample.reward
     waited = [sample.non_generation_time for sample in samples]
     assert sum(waited) >= 0.01 * len(endpoint.requests)
-    assert len(endpoint.requests) == sum(turn["player"] for s in samples for turn in s.metadata["dialogue"]["turns"])
+    assert len(endpoint.requests) == sum(turn["seat"] for s in samples for turn in s.metadata["episode"]["turns"])
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_a_partner_that_fails_costs_one_sample(router, kind, trouble):
     assert len(lost) == 1
     assert lost[0].remove_sample
     assert lost[0].reward == 0.0
-    assert lost[0].metadata["dialogue"]["status"] == "engine_failure"
+    assert lost[0].metadata["episode"]["status"] == "engine_failure"
     check(lost[0], router, lost[0].tokens[: -lost[0].response_length])
     kept = [sample for sample in samples if sample is not lost[0]]
     assert all(sample.status is kind.Status.COMPLETED and not sample.remove_sample for sample in kept)
