@@ -28,7 +28,7 @@ def main(report: Path, out: Path) -> None:
             )
             page.locator("#filters [name=kind]").select_option("training games")
             page.locator("#list a").nth(5).click()
-            page.locator("#game summary").first.click()
+            page.locator("#episode summary").first.click()
             page.wait_for_timeout(300)
             page.evaluate(f"scrollTo(0, document.getElementById('{section}')?.offsetTop ?? 0)")
             page.screenshot(path=out / f"{name}.png")

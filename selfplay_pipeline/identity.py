@@ -29,7 +29,7 @@ PLAYED = {
     "generate.temperature": "policy.temperature", "generate.max_new_tokens": "policy.max_new_tokens",
     "generate.thinking": "policy.thinking",
 }  # fmt: skip
-"""Names under which records of played games hold keys of the configuration; other keys have their own."""
+"""Names under which records of played episodes hold keys of the configuration; other keys have their own."""
 TRAINED = {
     "temperature": "generate.temperature", "max_new_tokens": "generate.max_new_tokens",
     "thinking": "generate.thinking", "tensor_parallel": "engine.tensor_parallel",
@@ -113,7 +113,7 @@ def _decides(field: FieldInfo, command: str) -> bool:
 
 
 def _by_keys(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record by the keys of the configuration; a number of groups is given as that of the games in them."""
+    """A record by the keys of the configuration; a number of groups is given as that of the episodes in them."""
     groups, episodes = record.get("num_groups"), record.get("episodes_per_state")
     if isinstance(groups, int) and isinstance(episodes, int):
         record = {**record, "num_groups": groups * episodes}

@@ -47,7 +47,7 @@ def report(
     folder = path.parent if path.is_file() else path
     page = output or folder / "report.html"
     if as_page:
-        check_file(page, "report")  # before the games are read, which takes long
+        check_file(page, "report")  # before the episodes are read, which takes long
     from selfplay_pipeline.report.run import scan_all, write_page, write_plots
 
     with progress("reading episodes") as on_progress:

@@ -89,7 +89,7 @@ def iterate(
     output: Annotated[Path, typer.Option(help="Run directory: iter_1/, iter_2/, …")] = RUNS,
     dry_run: DryRun = False,
 ) -> None:
-    """Loop: the policy plays itself, its episodes become data, verl trains it, the new policy plays.
+    """Loop: the policy plays itself, its episodes become data, verl trains it, and the new policy plays.
 
     With --partner it holds seat 0 opposite another player, in training and in evaluation.
     Killed anywhere, the same command continues at the stage that was cut.

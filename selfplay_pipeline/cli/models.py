@@ -24,7 +24,7 @@ def tiny(
         str,
         typer.Option(help="self-play, or for matching also shy: to hold seat 0 opposite the shy partner."),
     ] = "self-play",
-    seed: Annotated[int, typer.Option(min=0, max=LARGEST, help="Seeds weights, games and batches.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST, help="Seeds weights, episodes and batches.")] = 0,
 ) -> None:
     """Build the tiny model: tokenizer, a Qwen2 checkpoint of about 1M parameters, warm start on scripted episodes.
 

@@ -118,7 +118,7 @@ def train(
     data, overrides = path_and_overrides("train", arguments, "--data", data)
     data = data or DATA / "train.parquet"
     if data.suffix == ".jsonl":
-        raise UserError(f"train: {data}: training reads parquet; `selfplay convert {data}` makes it from games")
+        raise UserError(f"train: {data}: training reads parquet; `selfplay convert {data}` makes it from episodes")
     settings = load(context, {"train.overrides": overrides or None})
     from selfplay_pipeline.train.job import train_policy
     from selfplay_pipeline.train.show import show_training

@@ -40,7 +40,7 @@ def check_parquet(path: Path, model: str, *, thinking: bool = False) -> CheckRep
 
     Args:
         path: train.parquet or val.parquet.
-        model: whose tokenizer the games were played with.
+        model: whose tokenizer the episodes were played with.
         thinking: whether it was told to think.
 
     Raises:

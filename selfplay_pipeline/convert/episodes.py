@@ -9,7 +9,7 @@ from selfplay_pipeline.generate.records import EpisodeRecord
 
 
 def check_tokens(record: EpisodeRecord) -> None:
-    """Whether the tokens are in the vocabulary of the episode's checkpoint, where that is at hand.
+    """Check that the tokens are in the vocabulary of the episode's checkpoint, if that is on this machine.
 
     Raises:
         ValueError: one is not; the message names the field.

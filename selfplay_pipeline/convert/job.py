@@ -12,7 +12,7 @@ from selfplay_pipeline.core.terminal.progress import progress
 
 
 def convert_episodes(config: Config, games: Path, out_dir: Path, *, skip_bad: bool = False) -> Converted:
-    """Write train.parquet, and val.parquet if a share is set aside, for a games file."""
+    """Write train.parquet, and val.parquet if a share is set aside, for a file of episodes."""
     check_folder(out_dir, "convert")
     return run_convert(
         games,

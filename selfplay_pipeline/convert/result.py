@@ -12,10 +12,10 @@ class Converted(BaseModel):
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
     episodes: int = 0
-    """Read, those included that the engine failed."""
+    """Episodes read; those that the engine failed are counted too."""
     engine_failures: int = 0
     bad_lines: list[str] = []
-    """Where and why, of lines that were left out."""
+    """For each line that was left out: file, number and reason."""
     groups: int = 0
     single_episode_groups_dropped: int = 0
     groups_without_signal: int = 0
@@ -24,7 +24,7 @@ class Converted(BaseModel):
     train_rows: int = 0
     val_rows: int = 0
     tokens: int = 0
-    """Of all rows, prompts included."""
+    """Tokens of all rows, prompts included."""
     trained_tokens: int = 0
     episodes_per_state: int = 0
     temperature: float = 0.0

@@ -1,4 +1,4 @@
-"""JSONL to parquet: look at every episode and put its rows aside, then write the rows group by group."""
+"""JSONL to parquet: read every episode and keep its rows in a temporary file, then write the rows group by group."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from selfplay_pipeline.core.files import check_is_folder
 from selfplay_pipeline.core.small_files import read_json
 
 HOLDS = {
-    "generate": "games of `selfplay generate`",
+    "generate": "episodes of `selfplay generate`",
     "convert": "rows of `selfplay convert`",
     "train": "a training of `selfplay train`",
     "iterate": "a run of `selfplay iterate`",

@@ -1,4 +1,4 @@
-"""Two players on fixed states: what is played, and playing it."""
+"""Two players on fixed states: which episodes are played, and playing them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Pairing:
         second: who has every other seat; the same as `first` for self-play.
         file: JSONL of the episodes.
         episodes: of each state, or of each state and seat of the first player.
-        both_seatings: the first player takes the seats in turns, from play to play.
+        both_seatings: the first player holds another seat in each episode, in turn.
     """
 
     first: str

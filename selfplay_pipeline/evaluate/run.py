@@ -35,7 +35,7 @@ class EvaluationJob:
 
     Attributes:
         player: a checkpoint, the name of a scripted partner, or `chat`.
-        partner: who sits opposite: `self`, another checkpoint or a scripted partner.
+        partner: who holds the other seats: `self`, another checkpoint or a scripted player.
         first_only: opposite another player it holds seat 0 in all episodes, instead of both seats in turns.
         episodes: sampled episodes of each state (and of each seating).
         output: gets `sampled.jsonl`, `greedy.jsonl` and `evaluation.json`.
@@ -225,5 +225,5 @@ def tally_of(config: Config, job: EvaluationJob, mode: Mode) -> Tally:
 
 
 def totals_of(config: Config, job: EvaluationJob, mode: Mode) -> Totals:
-    """The same as sums by state, for paired comparisons."""
+    """The figures as sums by state, for paired comparisons."""
     return tally_of(config, job, mode).totals()

@@ -104,7 +104,7 @@ def key_of(game: Game, state: dict[str, Any]) -> str:
 
 
 def states_in(game: Game, games: Path) -> set[str]:
-    """Keys of all states that a games file was played on."""
+    """Keys of all states that the episodes of a file were played on."""
     return {key_of(game, json.loads(line)["state"]) for _, line in read_lines(games)}
 
 

@@ -18,14 +18,14 @@ class Seating(StrEnum):
     """Which seats the evaluated player holds."""
 
     BOTH = "both"
-    """All: self-play."""
+    """It holds all seats: self-play."""
     EITHER = "either"
-    """One, in turns from play to play."""
+    """It holds one seat, another one in each episode in turn."""
     FIRST = "first"
-    """Seat 0, as in a training opposite a partner."""
+    """It holds seat 0, as in a training opposite a partner."""
 
     def seats(self, episode: int, num_seats: int) -> tuple[int, ...]:
-        """Those of the episode of this number."""
+        """The seats that it holds in the episode of this number."""
         if self is Seating.BOTH:
             return tuple(range(num_seats))
         return (episode % num_seats,) if self is Seating.EITHER else (0,)

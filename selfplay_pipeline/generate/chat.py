@@ -1,4 +1,4 @@
-"""A seat whose words come from outside, as text: from a script, a person, or a chat model behind an API."""
+"""A seat whose turns are text from outside: from a script, a person, or a chat model behind an API."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SeatedChat:
         self.messages.append(ChatMessage(role="user", content=without_control(text)))
 
     def say(self, text: str) -> None:
-        """Keep the player's own words."""
+        """Add the player's own turn to its history."""
         self.messages.append(ChatMessage(role="assistant", content=without_control(text)))
 
     async def act(self) -> Reply:

@@ -24,15 +24,15 @@ class ContextFull(Exception):
 
 
 class SeatedPlayer(Protocol):
-    """Whoever holds one side of the table in one episode: a policy, a scripted partner, a remote model."""
+    """A player in one seat of one episode: a policy, a scripted player, or a chat model behind an API."""
 
     prompt_tokens: int
     """Tokens of all prompts that this seat sent to an engine."""
     cached_tokens: int
-    """Of those, how many the engine did not have to compute."""
+    """How many of the prompt tokens the engine had in its cache."""
 
     def observe(self, text: str) -> None:
-        """Hear something, before the next turn."""
+        """Take in an observation, before the next turn."""
         ...
 
     async def act(self) -> Reply:
@@ -79,7 +79,7 @@ class Episode:
             self.take_turn(seat, reply)
 
     def take_turn(self, seat: int, reply: Reply) -> None:
-        """Give one reply to the rules and its observations to the seats."""
+        """Let the session read one reply, and give each seat what it observes of it."""
         step = self.session.step(reply.text, cut=reply.cut)
         for holder, observation in zip(self.seats, step.observations, strict=True):
             holder.observe(observation)

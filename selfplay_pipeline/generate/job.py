@@ -27,7 +27,7 @@ from selfplay_pipeline.servers import Servers
 def make_job(
     config: Config, output: Path, checkpoint: str, iteration: int, first_state: int, seats: Sequence[str] = ()
 ) -> GenerateJob:
-    """What to play for training, and all that decides it; without seats the policy holds all."""
+    """What to play for training, and everything that decides it. Where no seats are named the policy holds all."""
     seats = seats or self_play(config)
     policy = policy_record(config, checkpoint, config.generate.temperature, iteration)
     arguments = {
@@ -57,7 +57,7 @@ def record_of(config: Config, command: str, policy: PolicyRecord, players: Itera
 
 
 def policy_record(config: Config, checkpoint: str, temperature: float, iteration: int = 0) -> PolicyRecord:
-    """Who plays, and how it samples."""
+    """Which checkpoint plays, and how it samples."""
     return PolicyRecord(
         checkpoint=checkpoint,
         iteration=iteration,

@@ -1,4 +1,4 @@
-"""Who may hold a seat. A player is made once for a run, and sits down anew for every episode."""
+"""Who may hold a seat. A player is made once for a run, and gets a seat of its own in every episode."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 
 @dataclass(frozen=True)
 class Seat:
-    """Where a player sits in one episode."""
+    """What one seat of one episode shows to the player that holds it."""
 
     opening: Opening
-    """What the player reads before anything was said."""
+    """What the player reads before anything was said: the rules and its private view."""
     view: Callable[[], Any]
     """What it knows when it is its turn, as data for the game's scripted players."""
     script: Callable[[str], ScriptedPlayer]
@@ -46,7 +46,7 @@ class Seat:
 
 
 class Player(Protocol):
-    """A policy, a scripted partner, a remote chat model."""
+    """Holds seats in episodes: a policy, a scripted player, or a chat model behind an API."""
 
     @property
     def name(self) -> str:

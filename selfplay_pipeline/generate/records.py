@@ -1,4 +1,4 @@
-"""One episode as one JSON line: the contract between `generate` and everything that reads games."""
+"""One episode as one JSON line: the contract between `generate` and everything that reads episodes."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Trajectory(_Record):
         return self
 
     def _is_possible(self) -> bool:
-        """Whether `fault` would surely find nothing, told in a fraction of its time. Masks are 0 and 1 by type."""
+        """A quick check: True means that `fault` would find nothing. Masks are 0 and 1 by type."""
         mask, length = self.response_mask, len(self.response_ids)
         if not (len(mask) == len(self.response_logprobs) == length and length and mask[-1] and self.prompt_ids):
             return False
@@ -158,7 +158,7 @@ class OutcomeRecord(_Record):
     normalized_reward: float = Field(ge=0.0, le=1.0)
     """The mean over the seats."""
     rewards: list[Annotated[float, Field(ge=0.0, le=1.0)]] | None = Field(default=None, exclude_if=_is_none)
-    """Of each seat, written only where they differ."""
+    """The reward of each seat; written only where the seats' rewards differ."""
     proposal: Any
     """What was decided, in the game's own form."""
     num_turns: Count
@@ -184,7 +184,7 @@ class OutcomeRecord(_Record):
         )
 
     def mean_reward_of(self, seats: Sequence[int]) -> float:
-        """Mean over some seats."""
+        """The mean reward of some seats."""
         return self.normalized_reward if self.rewards is None else fmean(self.rewards[seat] for seat in seats)
 
     def reward_of(self, seat: int) -> float:
@@ -247,9 +247,9 @@ class EpisodeRecord(_Record):
     prompt_tokens: int = 0
     """Tokens of all prompts sent to the engine in this episode."""
     cached_tokens: int = 0
-    """Of those, how many the engine did not have to compute."""
+    """How many of the prompt tokens the engine had in its cache."""
     partner: PartnerUsage | None = None
-    """Of a chat model in one of the seats."""
+    """What a chat model in one of the seats was asked, and what that cost."""
 
     def seats_of(self, player: str) -> list[int]:
         """The seats that a player held; all seats where it held none."""
@@ -360,7 +360,7 @@ def _load(game: str, state: str) -> State:
 
 
 def _has_no_key_twice(line: bytes, record: EpisodeRecord) -> bool:
-    """Whether a count shows that no key is there twice, of which pydantic takes the last; to read again takes long."""
+    """A quick check by counting: True means that no key is there twice, of which pydantic would take the last."""
     text = line.translate(None, b"0123456789.-,[]")  # what is left is short
     if b" :" in text or b"\t:" in text or b"\r:" in text:
         return False
@@ -393,7 +393,7 @@ def _different(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_episodes(path: Path) -> Iterator[EpisodeRecord]:
-    """Read episodes one line at a time.
+    """Read the episodes of a file, one line at a time.
 
     Raises:
         UserError: the file is missing, or a line is bad; names file, line and field.

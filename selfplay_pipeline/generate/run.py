@@ -88,8 +88,8 @@ async def run_generate(
     at the end, and then by the same command given again. The figures count what is lost in the end.
 
     Args:
-        states: the state of each number.
-        players: who sits where, by the number of the episode within its group.
+        states: gives the state of a number.
+        players: who holds which seat, given the number of the episode within its group.
         on_episode: called with the figures so far, after each episode.
 
     Raises:
@@ -182,14 +182,14 @@ def _check_played(job: GenerateJob, summary: Summary) -> None:
         f"{job.output}: no episode was played to its end ({statuses}; {summary.turns / played:.1f} turns an "
         f"episode), because one more turn of {job.policy.max_new_tokens} tokens might not fit into the context of "
         f"{job.policy.checkpoint}; use smaller states (section `game`), shorter prompts (game.prompts: compact), "
-        "shorter turns (generate.max_new_tokens) or a model with a longer context, and another --output; these games "
-        "are kept for reading"
+        "shorter turns (generate.max_new_tokens) or a model with a longer context, and another --output; these "
+        "episodes are kept for reading"
     )
 
 
 @dataclass
 class Sitting:
-    """The players of one episode at the table: the episode in progress, and its record once it has ended.
+    """One episode with its players: the episode while it is played, and its record once it has ended.
 
     Attributes:
         episode_id: unique among all episodes; names the seats to engines.
@@ -210,7 +210,7 @@ class Sitting:
         self.episode = Episode(session, [player.sit(seat) for player, seat in zip(self.players, seats, strict=True)])
 
     def record(self, policy: PolicyRecord) -> EpisodeRecord:
-        """The ended episode as one line of a games file."""
+        """The ended episode as one line of a file of episodes."""
         seed, group, number = self.place
         seats, outcome = self.episode.seats, self.episode.session.outcome()
         trajectories = [trajectory for seat in seats if (trajectory := seat.finish()) is not None]

@@ -1,4 +1,4 @@
-"""Game states beside the event loop: one of a large game may take seconds to find."""
+"""Samples game states in a thread, so that the event loop goes on: one of a large game may take seconds to find."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StateSource:
         self._one_at_a_time = asyncio.Lock()
 
     async def state(self, number: int) -> State:
-        """A state; while it is sampled, answers are read and Ctrl-C is heard."""
+        """The state of a number. While it is sampled, answers are read and Ctrl-C works."""
         async with self._one_at_a_time:
             if number not in self._known:
                 self._known[number] = await _beside(lambda: self._sample(number))
@@ -32,7 +32,7 @@ class StateSource:
 
 
 async def _beside(work: Callable[[], State]) -> State:
-    """Do it in a thread that nobody waits for if he stops: `asyncio.to_thread` would be waited for at the end."""
+    """Sample in a thread that is left alone when the program stops; `asyncio.to_thread` would hold it up."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[State] = loop.create_future()
 

@@ -1,4 +1,4 @@
-"""Who holds which seat: the names that commands take, and the players behind them."""
+"""Who holds which seat: from the names that commands take to players."""
 
 from __future__ import annotations
 

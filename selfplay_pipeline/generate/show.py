@@ -1,4 +1,4 @@
-"""What a person sees of games that are played: the figures beside the bar, and the closing table."""
+"""What a person sees of episodes that are played: the figures beside the bar, and the closing table."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from selfplay_pipeline.engines.types import ROUNDING
 
 MAX_COUNT = 2**31
-"""Token ids, groups and episodes are below: rows hold ids in 32 bits."""
+"""Upper bound of token ids and of the numbers of groups and episodes, since rows hold ids in 32 bits."""
 LEAST_LOGPROB = float(np.finfo(np.float32).min)
-"""Rows hold log-probs in 32 bits."""
+"""The least log-prob, since rows hold them in 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Fault:
 
 
 def first_fault(streams: Streams, vocabulary: int | None = None) -> Fault | None:
-    """The first thing that cannot have come from a model that answered; None where all is possible.
+    """The first thing that no model can have answered; None if there is none.
 
     Streams without a response are those of seats that never spoke.
 

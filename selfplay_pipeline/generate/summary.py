@@ -16,7 +16,7 @@ from selfplay_pipeline.metrics.signal import has_signal
 
 
 class Played(BaseModel):
-    """The figures of played games, as `generate` stores them. None is what an earlier version did not take."""
+    """The figures of played episodes, as `generate` stores them. None is what an earlier version did not take."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
@@ -89,16 +89,16 @@ class Summary:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     partner: PartnerUsage | None = None
-    """Of a chat model, in all episodes of the file and those that this process lost; not of episodes that were cut with
-    their process."""
+    """What a chat model was asked, in all episodes of the file and in those that this process lost. Episodes that were
+    cut with their process are not counted."""
     seconds: float = 0.0
-    """Spent playing by this process."""
+    """How long this process has played."""
     episodes_before: int = 0
     tokens_before: int = 0
     """What the file held before this process began; rates leave it out."""
 
     def start(self) -> None:
-        """What was added so far was played by an earlier process."""
+        """Say that what was added so far was played by an earlier process, so that rates leave it out."""
         self.episodes_before, self.tokens_before = self.episodes, self.sampled_tokens
 
     def add(self, record: EpisodeRecord) -> None:

@@ -17,9 +17,9 @@ from functools import lru_cache
 from typing import Any
 
 SECONDS = 3
-"""Of processor time. A template takes milliseconds."""
+"""Seconds of processor time that a trial may take; a template takes milliseconds."""
 MOST_BYTES = 2**30
-"""Of the process's memory."""
+"""Bytes of memory that a trial may take."""
 LONGEST_TEXT = 2**20
 """Characters of a rendered conversation of a few thousand."""
 UNBOUNDED = 3

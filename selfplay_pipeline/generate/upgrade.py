@@ -1,4 +1,4 @@
-"""Lines of games files of earlier schema versions as lines of today's."""
+"""Episodes as earlier schema versions wrote them, turned into today's."""
 
 from __future__ import annotations
 

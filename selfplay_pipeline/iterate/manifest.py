@@ -32,7 +32,7 @@ class Manifest(BaseModel):
     created: datetime
     config: dict[str, Any]
     partner: dict[str, Any] = {}
-    """What decides the words of `chat`, where it sits opposite."""
+    """What decides the words of the chat model, where that is the partner."""
     packages: dict[str, str | None]
     python: str
     git_revision: str | None
@@ -66,7 +66,7 @@ class RunState(BaseModel):
         return self.iterations.get(iteration, {}).get(stage)
 
     def played(self, iteration: int) -> Played | None:
-        """The figures of the games that an iteration trains on, once they are played."""
+        """The figures of the episodes that an iteration trains on, once they are played."""
         return self._result(iteration, "generate", Played)
 
     def trained(self, iteration: int) -> Trained | None:
@@ -105,7 +105,7 @@ class RunDirectory:
         return self.iteration(number) / "selfplay_games.jsonl"
 
     def checkpoint(self, number: int) -> str:
-        """What a finished iteration made, or carried forward.
+        """The checkpoint that a finished iteration made, or carried forward.
 
         Raises:
             ValueError: it is not finished.
@@ -168,7 +168,7 @@ class RunDirectory:
 
 
 def describe(settings: dict[str, Any]) -> dict[str, Any]:
-    """Everything that one needs to make the run again."""
+    """Everything that is needed to repeat the run."""
     packages = ("selfplay-pipeline", "sglang", "verl", "torch", "transformers", "TransferQueue", "ray", "numpy")
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -12,7 +12,7 @@ from selfplay_pipeline.metrics.bootstrap import Interval
 
 
 class StageResult(BaseModel):
-    """Tables, charts and the next stage read it."""
+    """What a stage leaves in `state.json`, for tables, charts and the next stage."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
@@ -55,7 +55,7 @@ class Evaluated(StageResult):
     """Figures of a checkpoint on the held-out states of a run.
 
     Attributes:
-        held_out_questions: of a policy that is trained with another player as its partner.
+        held_out_questions: questions an episode; only where the policy is trained with another player as its partner.
     """
 
     checkpoint: str

@@ -265,13 +265,13 @@ def plan_iterate(config: Config, run_dir: Path) -> list[str]:
 
 
 def seats_of(config: Config) -> tuple[str, ...]:
-    """Who holds which seat in the games that are trained on."""
+    """Who holds which seat in the episodes that are trained on."""
     partner = config.iterate.partner
     return self_play(config) if partner == SELF else opposite(config, POLICY, partner)
 
 
 def check_run(config: Config) -> None:
-    """Whether everybody is there, and this machine can let them play and train the policy.
+    """Whether all players are there, and this machine can play and train.
 
     Raises:
         UserError: something is missing.
@@ -283,10 +283,10 @@ def check_run(config: Config) -> None:
 
 
 def check_partner(config: Config) -> None:
-    """Whether somebody can sit opposite who is not trained.
+    """Whether the partner that is not trained exists and can play.
 
     Raises:
-        UserError: nobody of that name, or a chat model without a key.
+        UserError: there is no player of that name, or a chat model has no key.
     """
     if config.iterate.partner != SELF:
         check_names(config, [config.iterate.partner])

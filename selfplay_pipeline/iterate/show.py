@@ -73,7 +73,7 @@ def show_run(run: RunDirectory) -> None:
         where = short(best.checkpoint)
         show.print(one_line(f"best on held-out states: iteration {best.iteration}, {where}"), soft_wrap=True)
     command = f"{program()} report {shlex.quote(short(str(run.path)))}"
-    show.print(one_line(f"to look at curves and games: {command}"), soft_wrap=True)
+    show.print(one_line(f"to look at curves and episodes: {command}"), soft_wrap=True)
 
 
 def short(path: str) -> str:

@@ -42,7 +42,7 @@ def build_tiny_model(
             figures.
         game: what it learns to play.
         lesson: a name in `Game.lessons`.
-        seed: decides weights, games and figures; the same seed gives the same model on the same machine.
+        seed: decides weights, episodes and figures; the same seed gives the same model on the same machine.
         games_per_step: imitated episodes per step.
         learning_rate: peak; warmed up over 5 % of the steps, then lowered along a cosine.
 

@@ -46,7 +46,7 @@ class OnlineConfig(PolicyTraining):
 
     online: OnlineOptions = OnlineOptions()
     game: GameConfig
-    """The rules that the games must have."""
+    """The game that the states must be of."""
     games: Annotated[Path, FREE]
     """Folder with train.parquet and test.parquet of `selfplay games`."""
     episodes_per_state: Annotated[int, Field(ge=2)]

@@ -1,4 +1,4 @@
-"""Minimal game initialisations for online training: what verl's dataset hands to the agent loop."""
+"""The states of an online training as rows of parquet, which verl's dataset hands to the agent loop."""
 
 from __future__ import annotations
 

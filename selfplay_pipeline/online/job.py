@@ -22,7 +22,7 @@ from selfplay_pipeline.train.run import Progress, check_training
 
 
 def online_games(config: Config, out: Path, num_train: int, num_test: int, *, per_seat: bool = False) -> None:
-    """Write train.parquet and test.parquet (monitor states) of game initialisations for online training."""
+    """Write train.parquet and test.parquet (monitor states) with the states of an online training."""
     check_folder(out, "games")
     with progress("sampling game states", brief=True) as report:
         write_games(
@@ -58,8 +58,8 @@ def train_online(config: Config, output: Path, games: Path | None = None) -> Onl
     """Train on episodes that the policy plays meanwhile, or continue a training that was cut.
 
     Args:
-        games: folder of initialisations; without it new ones are written to `output`, one state for each time that a
-            step takes one.
+        games: folder with the states to play; without it new ones are written to `output`, one state for each time
+            that a step takes one.
     """
     model = str(config.model)
     if games is not None:

@@ -26,7 +26,7 @@ def config_arguments() -> list[str]:
 
 
 def held_out_path(config: OnlineConfig) -> Path:
-    """Figures of validations, a line each, on their way to metrics.jsonl."""
+    """The file in which each validation leaves its figures, one line each, until they are added to metrics.jsonl."""
     return state_dir(config) / "held_out.jsonl"
 
 
@@ -40,7 +40,7 @@ class StatesFile:
 
 
 def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) -> list[str]:
-    """Hydra overrides, the user's own last."""
+    """Hydra overrides for an online training; the user's own come last and win."""
     online, rollout, state = config.online, "actor_rollout_ref.rollout", state_dir(config)
     settings: dict[str, Any] = {
         "selfplay.max_new_tokens": config.max_new_tokens,

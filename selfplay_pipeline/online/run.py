@@ -1,4 +1,4 @@
-"""`selfplay train-online`: check the games, run verl as a child process, watch it, check what it did."""
+"""`selfplay train-online`: check the states, run verl as a child process, watch it, check what it did."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class OnlineResult:
     seconds_to_first_step: float | None
     """From the start until the first step began, the first validation included; None if no step was left to do."""
     seconds_per_step: float | None
-    """Mean of this run's steps, without saving."""
+    """Mean time of this process's steps, without saving."""
 
 
 def run_online(config: OnlineConfig, on_progress: Callable[[Progress], None] | None = None) -> OnlineResult:
     """Train a policy on episodes that it plays meanwhile; a training that was cut continues at its last save.
 
     Raises:
-        UserError: unusable games or options.
+        UserError: unusable states or options.
         TrainError: verl failed.
     """
     began = time.time()
@@ -161,7 +161,7 @@ def _look_at(config: OnlineConfig) -> StatesFile:
     if test and validation["split"] != MONITOR_SPLIT:
         raise UserError(
             f"{config.games / 'test.parquet'}: written by an earlier version, with states of `selfplay evaluate`, "
-            "which a validation must not use; write the games anew with `selfplay games`, and train to a new folder"
+            "which a validation must not use; write the states anew with `selfplay games`, and train to a new folder"
         )
     if train < config.online.states_per_step or not test:
         raise UserError(
@@ -178,7 +178,7 @@ def read_rows(config: GameConfig, path: Path) -> tuple[int, dict[str, Any]]:
     Raises:
         UserError: the file is missing, not ours, or of another game than the configuration's, or a row is unusable.
     """
-    check_regular(path, "`selfplay games` writes it; without a folder of games new ones are made")
+    check_regular(path, "`selfplay games` writes it; without a folder of states new ones are made")
     with _readable(path):
         file = pq.ParquetFile(path)
     columns = pa.schema([field.with_name(EARLIER.get(field.name, field.name)) for field in file.schema_arrow])
@@ -192,7 +192,7 @@ def read_rows(config: GameConfig, path: Path) -> tuple[int, dict[str, Any]]:
         first, number = first or info, number + 1
         fault = _fault(game, row, info, first)
         if fault:
-            raise UserError(f"{where}: {fault}; write the games anew with `selfplay games`")
+            raise UserError(f"{where}: {fault}; write the states anew with `selfplay games`")
     return number, first
 
 
@@ -216,7 +216,7 @@ def _check_rules(config: GameConfig, where: str, written: Any) -> None:
     except (ValueError, TypeError):
         rules = None
     if not isinstance(rules, dict):
-        raise UserError(f"{where}: field 'rules' is damaged; write the games anew with `selfplay games`")
+        raise UserError(f"{where}: field 'rules' is damaged; write the states anew with `selfplay games`")
     found, wanted = (flatten({"game": game}) for game in (rules, config.model_dump(mode="json")))
     differ = differences(found, wanted)
     if differ:

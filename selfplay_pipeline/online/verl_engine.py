@@ -59,11 +59,11 @@ class VerlEngine:
         )
 
     async def reload(self, checkpoint: Path) -> None:
-        """verl updates its servers itself."""
+        """Not used: verl updates its servers itself."""
         raise EngineError("verl's servers get their weights from verl")
 
     async def close(self) -> None:
-        """The servers are verl's."""
+        """Nothing to close: the servers are verl's."""
 
 
 def check_sampling(params: dict[str, Any]) -> None:

@@ -1,4 +1,5 @@
-"""Which curves are shown, as data. Pure; `draw.py` draws them, the page also lists their numbers."""
+"""Which curves are shown, as data. Nothing is read or written here; `draw.py` draws them, the page also lists their
+numbers."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ from selfplay_pipeline.report.sources import Source
 
 BINS = 20
 MOST_POINTS = 500
-"""Of a curve over training steps."""
+"""Most points of a curve over training steps."""
 MOST_HISTOGRAMS = 4
 
 ITERATIONS = "iterations of training"
 INTERVALS = "Means with 95 % intervals."
-KINDS = {"sampled": "held out, sampled", "greedy": "held out, greedy", "training": "training games"}
+KINDS = {"sampled": "held out, sampled", "greedy": "held out, greedy", "training": "training episodes"}
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def _curves(
     scans: Sequence[Scan], figure: str, title: str, y_label: str, note: str, *,
     lines: Mapping[str, float] | None = None, share: bool = False,
 ) -> Chart:  # fmt: skip
-    """A figure over the iterations of training behind the policy, one curve for each kind of games."""
+    """A figure over the iterations of training behind the policy, one curve for each kind of episodes."""
     series = []
     for mode, kind in KINDS.items():
         points = [
@@ -263,14 +264,14 @@ def _points(scans: Sequence[Scan], lines: Mapping[str, float], about: str) -> Ch
                 if (interval := scan.figures.get(name)) and interval.value is not None
             ],
         )
-        for name, label in (("reward", "all games"), ("reward_if_agreed", "agreed games"))
+        for name, label in (("reward", "all episodes"), ("reward_if_agreed", "agreed episodes"))
     ]
     names = [scan.file.label for scan in scans]
     return Chart("reward", "Reward", about, "", "normalised reward", series, lines, style="points", names=names)
 
 
 def _histogram(scans: Sequence[Scan]) -> Chart:
-    """Rewards of a run's first and last held-out games (else training games), or of all files where they are few."""
+    """Rewards of a run's first and last held-out episodes, else training episodes; of all files if these are few."""
     chosen = [scan for scan in scans if scan.rewards]
     if len({scan.file.iteration for scan in chosen}) > 1:
         for mode in ("sampled", "training"):

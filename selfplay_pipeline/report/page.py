@@ -19,7 +19,7 @@ from selfplay_pipeline.iterate.metrics import Iteration, best_iteration, history
 from selfplay_pipeline.iterate.show import PLAY_AND_TRAIN
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import figures_of
-from selfplay_pipeline.report.charts import KINDS as KINDS_OF_GAMES
+from selfplay_pipeline.report.charts import KINDS as KINDS_OF_EPISODES
 from selfplay_pipeline.report.charts import Chart, charts_of, games_in
 from selfplay_pipeline.report.draw import DARK, LIGHT, draw
 from selfplay_pipeline.report.sample import Sample, embedded
@@ -28,8 +28,8 @@ from selfplay_pipeline.report.sources import Source
 from selfplay_pipeline.report.tokens import NO_TOKENS
 
 SLACK = 10_000
-"""Bytes for the sentence about the games, and what joins them."""
-KINDS = {"run": "Self-play", "iteration": "Iteration", "evaluation": "Evaluation", "games": "Games"}
+"""Bytes for the sentence about the episodes, and what joins them."""
+KINDS = {"run": "Self-play", "iteration": "Iteration", "evaluation": "Evaluation", "episodes": "Episodes"}
 TIME = "%Y-%m-%d %H:%M UTC"
 ROW_HEADS = ("iteration", "reward", "agreed", "illegal an episode", "messages an episode", "groups without "
                                                                                            "signal", "steps",
@@ -42,16 +42,16 @@ def render(
     """The whole page.
 
     Args:
-        choose: the games to read, of at most so many bytes.
-        max_bytes: of the page; charts and tables come first, the games get the rest.
+        choose: the episodes to read, of at most so many bytes.
+        max_bytes: of the page; charts and tables come first, the episodes get the rest.
     """
-    page = _with_games(source, scans, now or datetime.now(UTC))
+    page = _with_episodes(source, scans, now or datetime.now(UTC))
     without = len(page(Sample([], [], [], 0)).encode("utf-8", "replace"))
     return page(choose(max(0, max_bytes - without - SLACK)))
 
 
-def _with_games(source: Source, scans: Sequence[Scan], now: datetime) -> Callable[[Sample], str]:
-    """The page, but for its games."""
+def _with_episodes(source: Source, scans: Sequence[Scan], now: datetime) -> Callable[[Sample], str]:
+    """The page, but for its episodes."""
     assets = resources.files("selfplay_pipeline.report") / "page"
     style, script = ((assets / name).read_text() for name in ("page.css", "page.js"))
     environment = Environment(
@@ -79,7 +79,7 @@ def _with_games(source: Source, scans: Sequence[Scan], now: datetime) -> Callabl
 
 
 def facts(source: Source, scans: Sequence[Scan], now: datetime) -> list[str]:
-    """Where the run is, in a few words."""
+    """What the report is about, in a few words each: how many episodes, how far a run is, when it began."""
     facts = [f"{sum(len(scan.places) for scan in scans):,} episodes"]
     if source.kind == "run" and source.manifest:
         done = sum("train" in stages for stages in source.state.iterations.values())
@@ -134,7 +134,7 @@ def _chart(chart: Chart) -> dict[str, Any]:
         "x_label": chart.x_label,
         "labels": [one.label for one in series],
         "rows": rows,
-        "alt": f"{chart.title}: {chart.y_label} over {chart.x_label or 'games'}. {ends}.",
+        "alt": f"{chart.title}: {chart.y_label} over {chart.x_label or 'episodes'}. {ends}.",
         "light": _picture(draw(chart, "svg", LIGHT, title=False)),
         "dark": _picture(draw(chart, "svg", DARK, title=False)),
     }
@@ -194,7 +194,7 @@ def _figures(source: Source, scans: Sequence[Scan]) -> dict[str, Any]:
         if not name.startswith("illegal_") and any(interval and interval.value is not None for interval in found):
             rows.append((figure.label, ["" if interval is None else str(interval) for interval in found]))
     statuses = [", ".join(f"{k} {v}" for k, v in sorted(scan.summary.statuses.items())) for scan in known]
-    rows += [("games", [str(len(scan.places)) for scan in known]), ("statuses", statuses)]
+    rows += [("episodes", [str(len(scan.places)) for scan in known]), ("statuses", statuses)]
     return {"figures": rows, "figure_heads": [scan.file.label for scan in known]}
 
 
@@ -212,7 +212,7 @@ def _explain(sample: Sample) -> str:
 def _data(scans: Sequence[Scan], sample: Sample) -> dict[str, Any]:
     return {
         "files": [
-            {"label": scan.file.label, "iteration": scan.file.iteration, "kind": KINDS_OF_GAMES.get(scan.file.mode)}
+            {"label": scan.file.label, "iteration": scan.file.iteration, "kind": KINDS_OF_EPISODES.get(scan.file.mode)}
             for scan in scans
         ],
         "states": [state.model_dump() for state in sample.states],

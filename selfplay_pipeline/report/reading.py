@@ -1,4 +1,4 @@
-"""One episode as people read it. Pure; the page and the terminal show the same."""
+"""One episode as people read it. The page and the terminal show the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Drawn(BaseModel):
     """What all episodes of one game state have in common.
 
     Attributes:
-        best: the best score that there is to reach.
+        best: the best score that can be reached.
     """
 
     group: int
@@ -85,7 +85,7 @@ class Reading(BaseModel):
 
 
 class Decoder(Protocol):
-    """Of transformers' tokenizers, what is needed here."""
+    """The part of a transformers tokenizer that is needed here."""
 
     def decode(self, ids: list[int]) -> str: ...
 

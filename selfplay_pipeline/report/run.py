@@ -15,7 +15,7 @@ from selfplay_pipeline.report.sources import Source
 from selfplay_pipeline.report.tokens import CheckpointDecoder, find_decoder, nearby_checkpoints
 
 MAX_BYTES = 14_000_000
-"""Of a page."""
+"""Largest size of a page."""
 
 Progress = Callable[[int, int, Callable[[], str]], None]
 
@@ -40,7 +40,7 @@ def scan_all(source: Source, report: Progress) -> list[Scan]:
 
 
 def write_page(source: Source, scans: Sequence[Scan], output: Path) -> Path:
-    """The report as one HTML file."""
+    """Write the report as one HTML file."""
     nearby = list(nearby_checkpoints(source.path))
 
     def decoder_of(scan: Scan) -> CheckpointDecoder | None:
@@ -52,7 +52,7 @@ def write_page(source: Source, scans: Sequence[Scan], output: Path) -> Path:
 
 
 def write_plots(source: Source, scans: Sequence[Scan], formats: Sequence[Format], folder: Path) -> list[Path]:
-    """Every chart as a file of each format."""
+    """Write every chart as a file of each format."""
     paths = []
     for chart in charts_of(source, scans):
         for form in formats:

@@ -37,7 +37,7 @@ class Sample:
     episodes: list[Reading]
     state_of: list[int]
     total: int
-    """Episodes that there are."""
+    """How many episodes there are in all."""
 
     @property
     def rule(self) -> str:

@@ -51,9 +51,9 @@ class Scan:
     rewards: list[float]
     references: dict[str, Interval]
     checkpoint: str | None = None
-    """Of the last episode."""
+    """The checkpoint that played the last episode."""
     game: str = ""
-    """What was played."""
+    """Name of the game that was played."""
 
     @property
     def flat_groups(self) -> float | None:

@@ -1,4 +1,4 @@
-"""What there is to report on in a folder: a run, an iteration, an evaluation, or any games."""
+"""What there is to report on in a folder: a run, an iteration, an evaluation, or any episodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from selfplay_pipeline.metrics.bootstrap import Interval
 
 Mode = Literal["training", "sampled", "greedy", "scripted", "other"]
 EVALUATED: tuple[Mode, ...] = ("sampled", "greedy", "scripted")
-NOT_GAMES = ("metrics.jsonl", "trained_rows.jsonl", "server_*_weights.jsonl")
+NOT_EPISODES = ("metrics.jsonl", "trained_rows.jsonl", "server_*_weights.jsonl")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Source:
     """
 
     path: Path
-    kind: Literal["run", "iteration", "evaluation", "games"]
+    kind: Literal["run", "iteration", "evaluation", "episodes"]
     files: list[EpisodesFile]
     state: RunState = field(default_factory=RunState)
     steps: list[tuple[int, dict[str, float]]] = field(default_factory=list)
@@ -84,13 +84,13 @@ def discover(path: Path) -> Source:
         UserError: nothing that can be reported on.
     """
     if path.is_file():
-        return Source(path, "games", [EpisodesFile(path, _mode(path), path.stem)])
+        return Source(path, "episodes", [EpisodesFile(path, _mode(path), path.stem)])
     if not path.is_dir():
-        raise UserError(f"{path}: no such file or folder; give a run directory, an evaluation or a games file")
+        raise UserError(f"{path}: no such file or folder; give a run directory, an evaluation or a file of episodes")
     source = _run(path) if RunDirectory(path).numbers() else _folder(path)
     if not (source.files or source.steps or source.state.iterations):
         raise UserError(
-            f"{path}: no episodes in it (yet); give a run directory, an iteration, an evaluation or a games file"
+            f"{path}: no episodes in it (yet); give a run directory, an iteration, an evaluation or a file of episodes"
         )
     return source
 
@@ -111,7 +111,7 @@ def _run(path: Path) -> Source:
 
 
 def _folder(path: Path) -> Source:
-    """An iteration or what `generate` left, an evaluation, or a folder with any games (as of `crossplay`)."""
+    """An iteration or what `generate` left, an evaluation, or a folder with any episodes (as of `crossplay`)."""
     evaluation = _evaluation(path)
     if evaluation or any((path / f"{mode}.args.json").exists() for mode in EVALUATED):
         files = _evaluated(path, None)
@@ -128,7 +128,7 @@ def _folder(path: Path) -> Source:
     )
     steps = [(iteration or 1, line) for line in _lines(metrics)] if metrics else []
     return Source(
-        path, "iteration" if number else "games", files, steps=steps, references=inner.references if inner else {}
+        path, "iteration" if number else "episodes", files, steps=steps, references=inner.references if inner else {}
     )
 
 
@@ -166,7 +166,7 @@ def _evaluation(folder: Path) -> Evaluation | None:
 
 
 def _games(path: Path) -> list[Path]:
-    return [file for file in sorted(path.glob("*.jsonl")) if not any(map(file.match, NOT_GAMES))]
+    return [file for file in sorted(path.glob("*.jsonl")) if not any(map(file.match, NOT_EPISODES))]
 
 
 def _mode(path: Path) -> Mode:

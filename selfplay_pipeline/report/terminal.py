@@ -107,9 +107,9 @@ def follow(path: Path) -> Iterator[tuple[EpisodeRecord, int]]:
             offset = 0  # it was written anew
         lines = _whole_lines(path, offset) if size > offset else []
         offset += sum(map(len, lines))
-        games = [line for line in lines if line.strip()]
-        if games:
-            yield parse(games[-1], f"{path}, before byte {offset}"), len(games)
+        whole = [line for line in lines if line.strip()]
+        if whole:
+            yield parse(whole[-1], f"{path}, before byte {offset}"), len(whole)
         time.sleep(POLL_SECONDS)
 
 

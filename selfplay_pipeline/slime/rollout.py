@@ -42,11 +42,11 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
 
     - COMPLETED: the game ended by its own rules, agreed or not; without agreement the reward is 0.
     - TRUNCATED: a limit outside the rules ended it: `max_turns`, response or context length. The reward is 0, since
-      nothing was agreed, and the sample is trained on: such games are the policy's own doing.
+      nothing was agreed, and the sample is trained on: such episodes are the policy's own doing.
     - ABORTED: broken off, by the engine or because slime has the samples of its step, as after every rollout. With
       --partial-rollout such a sample comes again, else slime drops it. A game cannot be taken up in its middle, because
-      the partner's side is not stored: it begins anew. So --partial-rollout draws long games again and keeps those of
-      their groups that were short enough to end, and its batches lean to short games.
+      the partner's side is not stored: it begins anew. So --partial-rollout draws long episodes again, keeps those of
+      their groups that were short enough to end, and its batches lean to short episodes.
     - FAILED: the partner gave no answer. `remove_sample` keeps it out of the loss, `hooks.post_process_rewards` out of
       its group's mean.
 

@@ -18,7 +18,7 @@ class TrainOptions(Section):
     train_batch_size: Annotated[int, Field(ge=2), Identity("train", "iterate")] = 64
     """Rows of one batch, rounded to whole groups of G rows for each trained seat."""
     mini_batches: Annotated[int, Field(ge=1), Identity("train", "iterate")] = 1
-    """Optimizer steps of one batch."""
+    """Optimizer steps that one batch is cut into."""
     micro_batch_size: Annotated[int, Field(ge=1), FREE] = 8
     """Rows in one forward and backward pass on one device."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
@@ -99,7 +99,7 @@ class TrainOptions(Section):
         """A line of warning where another clip range than the usual one is set but cannot act, else None.
 
         Args:
-            online: each step is one update on its own games, whatever the options of offline training say.
+            online: each step is one update on its own episodes, whatever the options of offline training say.
         """
         usual = type(self).model_fields
         given = [name for name in ("clip_low", "clip_high") if getattr(self, name) != usual[name].default]
@@ -138,10 +138,10 @@ class PolicyTraining(TrainOptions):
 
 
 class TrainConfig(PolicyTraining):
-    """One training run on stored games."""
+    """One training run on stored episodes."""
 
     data: Path
-    """train.parquet."""
+    """The train.parquet to train on."""
     initial_trainer_state: Path | None = None
     """An earlier iteration's trainer_state/, whose weights, optimizer and scheduler are continued."""
     reference_model: str | None = None

@@ -1,4 +1,4 @@
-"""Which rows are trained on, and in what order. No torch."""
+"""Which rows are trained on, and in what order. Imports no torch, so that it is quick."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Group:
     index: int
     """`extra_info.index`, unique within the file."""
     rows: tuple[int, ...]
-    """Row numbers over all files, one behind the other."""
+    """Numbers of the group's rows, counted through all files in their order."""
     rewards: tuple[float, ...]
     """Normalised reward of each episode."""
     seat: int = 0
-    """Of the rows, where seats have rewards of their own."""
+    """The seat of the rows, where seats have rewards of their own."""
 
     @property
     def has_signal(self) -> bool:
@@ -42,7 +42,7 @@ class Group:
 
 @dataclass(frozen=True)
 class TrainData:
-    """What the files hold."""
+    """The groups that the files hold."""
 
     groups: list[Group]
     """Groups of two episodes or more, ordered by file and index."""
@@ -153,5 +153,5 @@ def split_rows(rows: int, updates: int, processes: int, micro_batch_size: int) -
 
 
 def to_groups(rows: int, rows_per_group: int) -> int:
-    """Rows, rounded to whole groups, at least one."""
+    """A number of rows as whole groups: rounded, at least one."""
     return max(1, round(rows / rows_per_group))

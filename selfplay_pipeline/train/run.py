@@ -41,7 +41,7 @@ class TrainError(RuntimeError):
 
 @dataclass(frozen=True)
 class Progress:
-    """One step, done."""
+    """A training step that is done."""
 
     step: int
     planned_steps: int
@@ -59,14 +59,14 @@ class TrainResult:
     """Groups trained on; each was seen once an epoch."""
     groups_without_signal: int
     rows: int
-    """Rows of these groups."""
+    """Rows trained on, those of the groups above."""
     checkpoint: Path
     """Hugging Face folder."""
     trainer_state: Path
     metrics_path: Path
     seconds_total: float
     seconds_in_steps: float
-    """Within training steps, saves not counted; only this run's steps."""
+    """Time within training steps without saving; of the steps of this process only."""
     log_prob_gap: float | None
     """Mean |trainer - engine| of the stored log-probs at the first step, in nats, where both have the same weights;
     None with `old_log_probs: games`, where the trainer does not compute its own."""

@@ -19,5 +19,5 @@ def show_training(result: TrainResult) -> None:
 
 
 def where(checkpoint: Path, metrics: Path) -> str:
-    """What a training has written, a line each."""
+    """The lines that say where a training has written its results."""
     return one_line(f"checkpoint: {checkpoint}") + "\n" + one_line(f"metrics:    {metrics}")

@@ -16,7 +16,7 @@ class TrainingStopped(Exception):
 
 
 def prepare_reason(path: Path) -> None:
-    """Make room for a reason."""
+    """Write a file of blanks, over which a reason can be written even if the disk is full."""
     from selfplay_pipeline.core.files import write_text
 
     write_text(path, " " * ROOM)
@@ -39,7 +39,7 @@ def take_reason(path: Path) -> str | None:
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """What really happened: Ray wraps an error once for each process that it passes through."""
+    """The error behind Ray's, which wraps an error once for each process that it passes through."""
     while isinstance(cause := getattr(error, "cause", None), BaseException):
         error = cause
     return error

@@ -227,7 +227,7 @@ def test_episodes_lost_to_the_engine_are_neither_worst_nor_median(tmp_path):
 
 @pytest.fixture
 def run_folder(tmp_path) -> Path:
-    """A run in its second iteration: training games with their arguments, an evaluation, verl's metrics."""
+    """A run in its second iteration: training episodes with their arguments, an evaluation, verl's metrics."""
     run = RunDirectory(tmp_path / "run")
     config = load_config("tiny", {"iterate.num_iterations": 3})
     write_json(run.path / "manifest.json", describe(config.model_dump(mode="json")))
@@ -261,9 +261,9 @@ def charts(path: Path) -> dict[str, Chart]:
 def test_training_games_are_drawn_at_the_policy_that_played_them(run_folder):
     found = charts(run_folder)
     by_label = {series.label: series for series in found["reward"].series}
-    assert list(by_label["training games"].x) == [0, 1]
+    assert list(by_label["training episodes"].x) == [0, 1]
     assert list(by_label["held out, sampled"].x) == [0]
-    (low, value, high) = (getattr(by_label["training games"], name)[0] for name in ("low", "y", "high"))
+    (low, value, high) = (getattr(by_label["training episodes"], name)[0] for name in ("low", "y", "high"))
     assert low <= value <= high
     assert list(found["entropy"].series[0].x) == [0, 1]
 
@@ -294,7 +294,7 @@ def test_the_caption_of_rewards_does_not_take_own_view_for_the_best_play_without
 
 
 def one_point(**interval: list[float]) -> str:
-    series = Series("training games", [3], [0.0047], **interval)
+    series = Series("training episodes", [3], [0.0047], **interval)
     return draw(Chart("loss", "Policy loss", "", "optimiser step", "policy loss", [series]), "svg").decode()
 
 
@@ -548,7 +548,7 @@ def test_wrong_options_and_places_are_one_line(tmp_path):
 def test_the_command_writes_a_page_or_plots_beside_what_it_reads(tmp_path):
     path = str(write_episodes(tmp_path / "games.jsonl", make_episodes(1, 2)))
     assert "report.html" in selfplay("report", path).stdout
-    assert "<title>Games: " in (tmp_path / "report.html").read_text()
+    assert "<title>Episodes: " in (tmp_path / "report.html").read_text()
     selfplay("report", path, "--format", "svg,pdf")
     assert sorted(file.name for file in (tmp_path / "plots").iterdir()) == [
         "histogram.pdf", "histogram.svg", "reward.pdf", "reward.svg",

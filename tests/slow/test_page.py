@@ -77,7 +77,7 @@ class Open:
 
     @property
     def title(self) -> str:
-        return self.page.locator("#game h3").inner_text()
+        return self.page.locator("#episode h3").inner_text()
 
     @property
     def count(self) -> str:
@@ -85,7 +85,7 @@ class Open:
 
     def show(self, number: int, episode_id: str) -> None:
         self.page.evaluate(f"location.hash = '#episode-{number}'")
-        expect(self.page.locator("#game h3")).to_have_text(episode_id)
+        expect(self.page.locator("#episode h3")).to_have_text(episode_id)
 
     def filter(self, **values: str) -> None:
         for name, value in values.items():
@@ -173,7 +173,7 @@ def test_the_table_of_iterations_is_whole_in_windows_of_common_widths(open_page,
 def test_the_page_asks_for_nothing_and_complains_of_nothing(opened, report):
     for key in "jjnbwmik":
         opened.page.keyboard.press(key)
-    opened.page.locator("#game details").first.locator("summary").click()
+    opened.page.locator("#episode details").first.locator("summary").click()
     assert opened.complaints == []
     assert [url for url in opened.requests if not url.startswith("data:")] == [report.as_uri()]
 
@@ -194,7 +194,7 @@ def test_filters_find_what_they_say(opened, games):
         expect(opened.page.locator("#count")).to_have_text(f"{len(found)} of {len(episodes)} episodes")
         opened.page.get_by_role("button", name="Clear").click()
         expect(opened.page.locator("#count")).to_have_text(f"{len(episodes)} of {len(episodes)} episodes")
-    opened.filter(iteration="1", kind="training games")
+    opened.filter(iteration="1", kind="training episodes")
     expect(opened.page.locator("#count")).to_have_text(f"24 of {len(episodes)} episodes")
     opened.page.get_by_label("with illegal actions").check()
     illegal = [episode for episode in _whole(games / "iter_1" / "selfplay_games.jsonl") if episode.outcome.num_illegal]
@@ -211,24 +211,24 @@ def test_games_open_by_click_and_the_way_back_works(opened, games):
     episodes = episodes_of(games)
     assert opened.title == episodes[0].episode_id
     opened.page.locator("#list a").nth(3).click()
-    expect(opened.page.locator("#game h3")).to_have_text(episodes[3].episode_id)
+    expect(opened.page.locator("#episode h3")).to_have_text(episodes[3].episode_id)
     assert opened.page.url.endswith("#episode-3")
     opened.page.locator("#list a").nth(5).click()
     opened.page.go_back()
-    expect(opened.page.locator("#game h3")).to_have_text(episodes[3].episode_id)
+    expect(opened.page.locator("#episode h3")).to_have_text(episodes[3].episode_id)
 
 
 def test_games_open_by_keyboard_within_the_filter(opened, games):
     training = [episode for episode in episodes_of(games) if episode.policy.iteration == 1]
     rewards = sorted(episode.outcome.normalized_reward for episode in training)
-    opened.filter(iteration="1", kind="training games")
-    opened.page.locator("#games-title").click()
+    opened.filter(iteration="1", kind="training episodes")
+    opened.page.locator("#episodes-title").click()
     for keys, expected in (("j", 0), ("j", 1), ("j", 2), ("k", 1), ("ArrowRight", 2), ("ArrowLeft", 1)):
         opened.page.keyboard.press(keys)
-        expect(opened.page.locator("#game h3")).to_have_text(training[expected].episode_id)
+        expect(opened.page.locator("#episode h3")).to_have_text(training[expected].episode_id)
     for key, reward in (("b", rewards[-1]), ("w", rewards[0]), ("m", rewards[len(rewards) // 2])):
         opened.page.keyboard.press(key)
-        expect(opened.page.locator("#game .chips").first).to_contain_text(f"reward {reward:.3f}")
+        expect(opened.page.locator("#episode .chips").first).to_contain_text(f"reward {reward:.3f}")
     opened.page.keyboard.press("/")
     opened.page.keyboard.type("jjj")
     expect(opened.page.locator("#filters [name=text]")).to_have_value("jjj")
@@ -247,13 +247,13 @@ def test_every_control_is_reached_with_tab_and_a_game_opens_with_enter(opened, g
     opened.page.locator("#list a").first.focus()
     for key in ("ArrowDown", "ArrowDown", "Enter"):
         opened.page.keyboard.press(key)
-    expect(opened.page.locator("#game h3")).to_have_text(episodes_of(games)[2].episode_id)
+    expect(opened.page.locator("#episode h3")).to_have_text(episodes_of(games)[2].episode_id)
 
 
 def test_keys_can_be_switched_off(opened):
     first = opened.title
     opened.page.locator("#shortcuts").uncheck()
-    opened.page.locator("#games-title").click()
+    opened.page.locator("#episodes-title").click()
     opened.page.keyboard.press("j")
     assert opened.title == first
 
@@ -308,9 +308,9 @@ def test_all_plays_of_a_state_can_be_compared(opened, games):
         f"{episode.outcome.normalized_reward:.3f}" for episode in mates
     ]
     table.get_by_role("link", name="episode 2").click()
-    expect(opened.page.locator("#game h3")).to_have_text(mates[2].episode_id)
+    expect(opened.page.locator("#episode h3")).to_have_text(mates[2].episode_id)
     opened.page.keyboard.press("n")
-    expect(opened.page.locator("#game h3")).to_have_text(mates[3].episode_id)
+    expect(opened.page.locator("#episode h3")).to_have_text(mates[3].episode_id)
 
 
 def test_trained_tokens_are_highlighted_and_tell_their_log_probs(opened, games):
@@ -318,7 +318,7 @@ def test_trained_tokens_are_highlighted_and_tell_their_log_probs(opened, games):
     number = next(n for n, episode in enumerate(episodes) if episode.policy.iteration == 1)
     opened.show(number, episodes[number].episode_id)
     for details, trajectory in zip(
-        opened.page.locator("#game details").all(), episodes[number].trajectories, strict=True
+        opened.page.locator("#episode details").all(), episodes[number].trajectories, strict=True
     ):
         details.locator("summary").click()
         own = details.locator(".own")
@@ -340,10 +340,10 @@ def test_a_hostile_message_is_shown_as_text_and_breaks_nothing(open_page, width)
     opened.filter(text="window.hacked")
     expect(opened.page.locator("#list a")).to_have_count(1)
     opened.page.locator("#list a").click()
-    expect(opened.page.locator("#game h3")).to_have_text(HOSTILE_ID)
+    expect(opened.page.locator("#episode h3")).to_have_text(HOSTILE_ID)
     assert opened.page.locator(".dialogue .text").first.text_content() == HOSTILE
     assert opened.page.evaluate("window.hacked") is None
-    assert opened.page.locator("#game img, #game script, #game b").count() == 0
+    assert opened.page.locator("#episode img, #episode script, #episode b").count() == 0
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
     assert opened.complaints == []
 
@@ -352,7 +352,7 @@ def test_a_hostile_message_is_shown_as_text_and_breaks_nothing(open_page, width)
 def test_axe_finds_nothing_serious(open_page, theme, width):
     opened = open_page(width, theme)
     opened.page.locator("figure details").first.locator("summary").click()
-    for details in opened.page.locator("#game details").all():
+    for details in opened.page.locator("#episode details").all():
         details.locator("summary").click()
         expect(details.locator(".tokens")).to_be_visible()
     found = Axe().run(opened.page).response
@@ -391,13 +391,13 @@ def test_a_page_of_another_game_shows_its_tables_figures_and_dialogue(open_page,
     for table, drawn in zip(shown, tables, strict=True):
         rows = [[cell.inner_text() for cell in row.locator("td").all()] for row in table.locator("tbody tr").all()]
         assert rows == drawn.cells
-    chips = opened.page.locator("#game .chips").first
+    chips = opened.page.locator("#episode .chips").first
     for seat, reward in enumerate(record.outcome.rewards):
         expect(chips).to_contain_text(f"seat {seat}: reward {reward:.3f}")
     figures = opened.page.locator("#figures tbody th").all_inner_texts()
     assert {"agreement rate", "own value", "sum of both values", "proposals a game"} <= set(figures)
     caption = opened.page.locator("#chart-reward figcaption").inner_text()
     assert all(line in caption for line in ("random", "silence", "optimum"))
-    assert "hidden" not in opened.page.locator("#game").inner_text()
+    assert "hidden" not in opened.page.locator("#episode").inner_text()
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
     assert opened.complaints == []

@@ -112,10 +112,10 @@ class CPUAdapter(BaseRollout):  # type: ignore[misc]
     """Lives in each rank of the trainer; a rank without tensor parallelism leads the server of its own number."""
 
     async def resume(self, tags: list[str]) -> None:
-        """The server never gave its memory away."""
+        """Nothing to do: the server never gave its memory away."""
 
     async def release(self) -> None:
-        """It keeps it."""
+        """Nothing to do: the server keeps its memory."""
 
     async def update_weights(
         self, weights: Iterator[tuple[str, torch.Tensor]], global_steps: int | None = None, **kwargs: Any

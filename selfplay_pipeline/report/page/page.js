@@ -6,7 +6,7 @@ const episodes = data.episodes.map((episode, number) => ({
   words: [episode.id, episode.status, ...episode.players, ...episode.turns.map(turn => turn.text)].join("\n").toLowerCase(),
 }));
 const shortcuts = document.getElementById("shortcuts");
-const form = document.getElementById("filters"), list = document.getElementById("list"), article = document.getElementById("game");
+const form = document.getElementById("filters"), list = document.getElementById("list"), article = document.getElementById("episode");
 const PAGE = 200;
 let found = episodes, shown = PAGE, current = null;
 
@@ -25,7 +25,7 @@ function make(tag, attributes = {}, ...children) {
 
 const number = value => value.toFixed(3);
 const link = (episode, text, more = {}) => make("a", {href: `#episode-${episode.number}`, text, ...more});
-// Within a run what kind of games; elsewhere which file.
+// Within a run what kind of episodes; elsewhere which file.
 function kindOf(file) { return file.iteration !== null && file.kind ? file.kind : file.label; }
 const statusClass = episode => episode.finished ? "agreed" : "failed";
 
@@ -70,7 +70,7 @@ function showList() {
   markCurrent();
 }
 
-// One entry of the list is in the order of tabs: the open game's, else the first.
+// One entry of the list is in the order of tabs: the open episode's, else the first.
 function markCurrent() {
   const anchors = [...list.querySelectorAll("a")], position = Math.max(0, found.indexOf(current));
   anchors.forEach((anchor, number) => {
@@ -86,7 +86,7 @@ list.addEventListener("keydown", event => {
   if (next) { event.preventDefault(); next.focus(); }
 });
 
-// --- one game
+// --- one episode
 
 // The marks of an episode, in the order of its styles: a first kind, a second, and both.
 const MARKS = ["first-mark", "second-mark"];
@@ -187,7 +187,7 @@ function show(episode) {
     episode.drawing.about_whole ? make("h4", {text: episode.drawing.about_whole}) : null,
     make("div", {class: "table-wide"}, ...episode.state.drawing.whole.map(whole => table(episode, whole)), ...episode.drawing.results.map(result => table(episode, result))),
     make("h4", {text: "All episodes of this state"}), mates(episode),
-    make("h4", {text: "Tokens"}), ...episode.streams.length ? episode.streams.map(stream => trajectory(stream, episode.from.kind === "training games" ? "trained on" : "sampled")) : [make("p", {class: "faint", text: data.no_tokens})]].filter(Boolean));
+    make("h4", {text: "Tokens"}), ...episode.streams.length ? episode.streams.map(stream => trajectory(stream, episode.from.kind === "training episodes" ? "trained on" : "sampled")) : [make("p", {class: "faint", text: data.no_tokens})]].filter(Boolean));
   if (at() >= shown) { shown = at() + 1; showList(); } else markCurrent();
 }
 
@@ -197,7 +197,7 @@ function reveal(anchor) {
   if (above < 0) list.scrollTop += above; else if (below > 0) list.scrollTop += below;
 }
 
-// --- ways from game to game, all within the filter
+// --- ways from episode to episode, all within the filter
 
 // An episode that the engine lost is neither good nor bad.
 const at = () => found.indexOf(current);

@@ -33,7 +33,7 @@ FIELDS = {
     "rollout_is_weights": "the importance weights",
     "advantages": "the advantages",
 }
-"""What a row may hold, causes before their consequences."""
+"""Fields of a row that are checked; a cause stands before its consequences."""
 BYTES_A_WEIGHT = 16
 """In a save, in float32: the shard, AdamW's two moments, and the weights once more as safetensors."""
 FULL = 2**20

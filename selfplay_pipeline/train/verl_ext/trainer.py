@@ -1,4 +1,4 @@
-"""verl's PPO trainer on stored games."""
+"""verl's PPO trainer on stored episodes."""
 
 from __future__ import annotations
 
