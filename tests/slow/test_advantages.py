@@ -6,7 +6,6 @@ Rows go the way of a training, offline or online, until they are handed to verl 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,17 +13,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from training_rows import training_row, write_training_rows
 
-from selfplay_pipeline.convert.rows import SCHEMA
 from selfplay_pipeline.games.bargaining.rules import BargainingConfig
 
 EPISODES = 4
 GROUPS = 6
 Key = tuple[int, int, int]
-"""Group, play and seat of a row."""
+"""Group, episode and seat of a row."""
 
 
 def write_rows(path: Path, rewards: dict[Key, float], *, shared: bool) -> Path:
@@ -34,29 +31,12 @@ def write_rows(path: Path, rewards: dict[Key, float], *, shared: bool) -> Path:
     for (group, episode, seat), reward in rewards.items():
         mask = [1] * 3 + [0] * int(rng.integers(1, 9)) + [1] * int(rng.integers(1, 12))
         rows.append(
-            {
-                "data_source": "selfplay",
-                "prompt": [{"role": "system", "content": "w2"}],
-                "messages": [{"role": "system", "content": "w2"}],
-                "agent_name": "selfplay",
-                "reward_model": {
-                    "style": "rule", "ground_truth": "", "normalized_reward": reward, "game_state": "{}",
-                },
-                "extra_info": {
-                    "index": group, "episode_id": f"t-g{group:06d}-p{episode}", "seat": seat, "episode": episode,
-                    "status": "agreed", "episodes_per_state": EPISODES, "num_turns": 4,
-                },
-                "prompt_ids": [2, 3],
-                "response_ids": [2] * len(mask),
-                "response_mask": mask,
-                "response_logprobs": [-1.0 * own for own in mask],
-                "sampling_temperature": 0.7,
-            }
+            training_row(
+                group, episode, seat, reward, prompt=[2, 3], response=[2] * len(mask), mask=mask,
+                logprobs=[-1.0 * own for own in mask], episodes_per_state=EPISODES, temperature=0.7,
+            )
         )  # fmt: skip
-    facts = {"schema_version": 1, "temperature": 0.7, "episodes_per_state": EPISODES, "shared_reward": shared}
-    table = pa.Table.from_pylist(rows, SCHEMA)
-    pq.write_table(table.replace_schema_metadata({b"selfplay": json.dumps(facts).encode()}), path)
-    return path
+    return write_training_rows(path, rows, shared_reward=shared)
 
 
 def handed_to_verl(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], list[dict[str, Any]], list[Key]]:

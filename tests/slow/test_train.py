@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 import psutil
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from training_rows import training_row, write_training_rows
 
-from selfplay_pipeline.convert.rows import SCHEMA
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import Progress, TrainResult, run_train
@@ -98,29 +97,13 @@ def write_games(
                 response = rng.integers(2, VOCABULARY, len(mask)).tolist()
                 exact = [value + stale * rng.normal() for value in log_probs(model, prompt, response)]
                 rows.append(
-                    {
-                        "data_source": "selfplay/matching",
-                        "prompt": [{"role": "system", "content": "w2"}],
-                        "messages": [{"role": "system", "content": "w2"}],
-                        "agent_name": "selfplay",
-                        "reward_model": {
-                            "style": "rule", "ground_truth": "", "normalized_reward": reward, "game_state": "{}",
-                        },
-                        "extra_info": {
-                            "index": group, "episode_id": f"t-g{group:06d}-p{episode}", "seat": seat,
-                            "episode": episode,
-                            "status": "agreed", "episodes_per_state": EPISODES, "num_turns": 4,
-                        },
-                        "prompt_ids": prompt,
-                        "response_ids": response,
-                        "response_mask": mask,
-                        "response_logprobs": [value if own else 0.0 for value, own in zip(exact, mask, strict=True)],
-                        "sampling_temperature": TEMPERATURE,
-                    }
+                    training_row(
+                        group, episode, seat, reward, prompt=prompt, response=response, mask=mask,
+                        logprobs=[value if own else 0.0 for value, own in zip(exact, mask, strict=True)],
+                        episodes_per_state=EPISODES, temperature=TEMPERATURE,
+                    )
                 )  # fmt: skip
-    table = pa.Table.from_pylist(rows, SCHEMA)
-    metadata = {"schema_version": 2, "temperature": TEMPERATURE, "episodes_per_state": EPISODES}
-    pq.write_table(table.replace_schema_metadata({b"selfplay": json.dumps(metadata).encode()}), path)
+    write_training_rows(path, rows)
 
 
 @dataclass
@@ -494,6 +477,8 @@ def optimizer_updates(state: Path) -> int:
 def test_killed_and_resumed_training_ends_where_an_undisturbed_one_does(plain: Run, tmp_path: Path) -> None:
     config = continued(plain, tmp_path / "killed")
     code = f"""
+from training_rows import training_row, write_training_rows
+
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import run_train

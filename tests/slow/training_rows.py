@@ -1,0 +1,58 @@
+"""Rows of train.parquet without an episode behind them, as `convert` would write them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA
+
+
+def training_row(
+    group: int,
+    episode: int,
+    seat: int,
+    reward: float,
+    *,
+    prompt: list[int],
+    response: list[int],
+    mask: list[int],
+    logprobs: list[float],
+    episodes_per_state: int,
+    temperature: float,
+) -> dict[str, Any]:
+    """One row."""
+    message = {"role": "system", "content": "w2"}
+    return {
+        "data_source": "selfplay",
+        "prompt": [message],
+        "messages": [message],
+        "agent_name": "selfplay",
+        "reward_model": {"style": "rule", "ground_truth": "", "normalized_reward": reward, "game_state": "{}"},
+        "extra_info": {
+            "index": group, "episode_id": f"t-g{group:06d}-p{episode}", "seat": seat, "episode": episode,
+            "status": "agreed", "episodes_per_state": episodes_per_state, "num_turns": 4,
+        },
+        "prompt_ids": prompt,
+        "response_ids": response,
+        "response_mask": mask,
+        "response_logprobs": logprobs,
+        "sampling_temperature": temperature,
+    }  # fmt: skip
+
+
+def write_training_rows(path: Path, rows: Sequence[dict[str, Any]], **facts: Any) -> Path:
+    """Rows, and what the file says of itself."""
+    known = {
+        "schema_version": 2,
+        "temperature": rows[0]["sampling_temperature"],
+        "episodes_per_state": rows[0]["extra_info"]["episodes_per_state"],
+    }
+    table = pa.Table.from_pylist(list(rows), SCHEMA)
+    pq.write_table(table.replace_schema_metadata({METADATA_KEY: json.dumps(known | facts).encode()}), path)
+    return path
