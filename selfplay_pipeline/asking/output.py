@@ -60,5 +60,5 @@ def write(analysis: Analysis, formats: Sequence[Format], out: Path) -> list[Path
     for name, data in files.items():
         write_bytes(out / name, data)
     for stale in {f"{key}.{form}" for key in CHARTS for form in get_args(Format)} - files.keys():
-        (out / stale).unlink(missing_ok=True)  # of another run it would belie the rest
+        (out / stale).unlink(missing_ok=True)  # one of another run would contradict the rest
     return [out / name for name in files]

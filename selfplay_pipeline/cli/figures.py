@@ -40,7 +40,7 @@ def evaluate(
     partner: Annotated[str, typer.Option(help=f"Who sits opposite: self, {OTHERS}.")] = "self",
     first_only: Annotated[
         bool,
-        typer.Option("--first-only", help="Opposite another player, hold seat 0 alone."),
+        typer.Option("--first-only", help="With --partner: hold seat 0 in all episodes, not each seat in turn."),
     ] = False,
     states: StatesFile = None,
     compare: Annotated[

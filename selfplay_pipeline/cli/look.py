@@ -64,11 +64,11 @@ def report(
 def show(
     file: Annotated[Path, typer.Argument(help="JSONL file of episodes.")] = DATA / "selfplay_games.jsonl",
     episode: Annotated[str | None, typer.Option(help="Id of the episode, as in its line or in the report.")] = None,
-    worst: Annotated[bool, typer.Option("--worst", help="The one with the lowest reward.")] = False,
-    best: Annotated[bool, typer.Option("--best", help="The one with the highest reward.")] = False,
-    random: Annotated[bool, typer.Option("--random", help="Any one.")] = False,
-    seed: Annotated[int | None, typer.Option(help="Seeds --random.")] = None,
-    tokens: Annotated[bool, typer.Option("--tokens", help="Also both trajectories, token by token.")] = False,
+    worst: Annotated[bool, typer.Option("--worst", help="Show the episode with the lowest reward.")] = False,
+    best: Annotated[bool, typer.Option("--best", help="Show the episode with the highest reward.")] = False,
+    random: Annotated[bool, typer.Option("--random", help="Show an episode drawn at random.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Seed of --random.")] = None,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Show the trajectories too, token by token.")] = False,
     follow: Annotated[
         bool, typer.Option("--follow", help="Show the newest episode again and again, until Ctrl-C.")
     ] = False,

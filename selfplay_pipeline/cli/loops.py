@@ -27,13 +27,14 @@ def games(
         int, typer.Option(min=1, max=LARGEST, help="Game states to validate on, apart from those of `evaluate`.")
     ] = 100,
     per_seat: Annotated[
-        bool, typer.Option("--per-seat", help="A row for each seat; half of what is played is thrown away.")
+        bool,
+        typer.Option("--per-seat", help="Write a row for each seat, trained on alone."),
     ] = False,
 ) -> None:
     """Write game states for online training: nothing is played yet.
 
-    One row a state, whose episodes give the rows of both players; with --per-seat one row for each player, whose
-    episodes give that player's rows alone, so that half of what is played is not trained on.
+    One row a state, whose episodes give training rows of all seats; with --per-seat one row for each seat, whose
+    episodes give that seat's rows alone, so that half of what is played is not trained on.
     """
     settings = load(context)
     from selfplay_pipeline.core.terminal.progress import say_announced

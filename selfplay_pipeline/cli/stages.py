@@ -70,7 +70,7 @@ def convert(
     games: Annotated[Path, typer.Argument(help="JSONL file that `selfplay generate` wrote.")] = DATA
     / "selfplay_games.jsonl",
     output: Annotated[Path | None, typer.Option(help="Folder for the parquet files [default: beside GAMES].")] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out, count and name bad lines.")] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad lines out, and report each.")] = False,
     check: Annotated[Path | None, typer.Option(help="Only verify this parquet file with verl's own dataset.")] = None,
 ) -> None:
     """Make train.parquet: a row for each seat that the policy held in an episode, with one
