@@ -79,7 +79,7 @@ class Episode:
             self.take_turn(seat, reply)
 
     def take_turn(self, seat: int, reply: Reply) -> None:
-        """Let the session read one reply, and give each seat what it observes of it."""
+        """Give one reply to the rules and its observations to the seats."""
         step = self.session.step(reply.text, cut=reply.cut)
         for holder, observation in zip(self.seats, step.observations, strict=True):
             holder.observe(observation)
