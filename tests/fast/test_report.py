@@ -396,8 +396,8 @@ def test_a_crossplay_folder_has_a_report(tmp_path):
 def test_an_iteration_an_evaluation_and_a_file_have_reports(run_folder):
     for path, kind in (
         ("iter_1", "iteration"),
-        ("iter_0/evaluation", "games"),
-        ("iter_1/selfplay_games.jsonl", "games"),
+        ("iter_0/evaluation", "episodes"),
+        ("iter_1/selfplay_games.jsonl", "episodes"),
     ):
         source = discover(run_folder / path)
         assert source.kind == kind

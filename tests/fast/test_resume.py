@@ -7,6 +7,7 @@ import pytest
 from factories import FINISHED
 
 from selfplay_pipeline.config import load_config
+from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.manifest import RunDirectory
@@ -81,7 +82,8 @@ class OnlyTraining(Loop):
     def _generate(self, number, checkpoint):
         return Played(**FINISHED["generate"])
 
-    _convert = _generate
+    def _convert(self, number, checkpoint):
+        return Converted()
 
     def _watch(self, number):
         pass
