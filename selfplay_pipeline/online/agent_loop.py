@@ -118,7 +118,7 @@ def _output(
             "reward_extra_info": dict(figures),
             "min_global_steps": min(versions, default=0),
             "max_global_steps": max(versions, default=0),
-            "player_index": side.seat,
+            "seat": side.seat,
             "reward": record.outcome.normalized_reward,
         },
     )

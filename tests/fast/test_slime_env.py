@@ -232,4 +232,4 @@ def test_the_partner_holds_all_seats_but_the_policys(monkeypatch):
         True,
         {"status": "agreed", "reward": 1, "action": "message", "error": None, "failure": None},
     )
-    assert [turn["player"] for turn in env.sample.metadata["dialogue"]["turns"]] == [0, 1, 2]
+    assert [turn["seat"] for turn in env.sample.metadata["episode"]["turns"]] == [0, 1, 2]

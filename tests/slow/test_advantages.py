@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from training_rows import training_row, write_training_rows
 
@@ -173,7 +174,7 @@ def test_online_gives_the_advantages_of_the_same_episodes_offline_to_the_bit(
     online = {}
     for key, row, found in zip(keys, fields, verls_advantages(keys, fields), strict=True):
         group, episode = key.split("_")[0].removeprefix("uid-"), key.rsplit("_", 2)[1]
-        online[int(group), int(episode), row["extra_fields"]["player_index"]] = found
+        online[int(group), int(episode), row["extra_fields"]["seat"]] = found
     assert online == offline
     last = seats - 1
     assert shared or not {(3, last), (4, last)} & {(group, seat) for group, _, seat in online}

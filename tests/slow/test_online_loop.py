@@ -332,7 +332,7 @@ def test_where_rewards_differ_a_seat_is_compared_with_the_same_seat_of_the_other
     rewarded = {(r.group_index, r.episode, seat): r.outcome.reward_of(seat) for r in records for seat in (0, 1)}
     for key in online.batch.keys:
         group, episode = int(key.split("_")[0].removeprefix("g")), int(key.rsplit("_", 2)[1])
-        seat = extra[key]["player_index"]
+        seat = extra[key]["seat"]
         same_seat = np.array([rewarded[group, other, seat] for other in range(EPISODES)])
         expected = (rewarded[group, episode, seat] - same_seat.mean()) / (same_seat.std(ddof=1) + 1e-6)
         own = [value for value, sampled in zip(found[key], masks[key], strict=False) if sampled]
@@ -502,7 +502,7 @@ def test_one_perspective_a_row_gives_that_players_side_alone(cleared):
     client = RecordedClient(recorded(2))
     online = play(cleared, client, records, per_seat=1)
     assert set(len(key.split("_")) for key in online.batch.keys) == {3}
-    assert {extra["player_index"] for extra in online.column("extra_fields").values()} == {1}
+    assert {extra["seat"] for extra in online.column("extra_fields").values()} == {1}
     prompts = {tuple(record.trajectories[1].prompt_ids) for record in records}
     assert {tuple(ids) for ids in online.column("prompts").values()} == prompts
 

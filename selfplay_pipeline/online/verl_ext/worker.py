@@ -30,7 +30,7 @@ class SeatWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: ig
             await super()._agent_loop_postprocess(output, validate, uid=uid, **row)
             return
         for one in output:
-            seat = one.extra_fields["player_index"]
+            seat = one.extra_fields["seat"]
             await super()._agent_loop_postprocess([one], validate, uid=f"{uid}_{seat}", **row)
 
 
