@@ -39,7 +39,7 @@ class DialogueRecord(BaseModel):
     """How it ended, a `games.base.Status`, or one of the game's goals."""
     turns: Count
     """Of both players."""
-    dialops_board: bool | None = None
+    people_played: bool | None = Field(default=None, validation_alias=AliasChoices("people_played", "dialops_board"))
     """Whether people have played states of the same configuration; None in logs of earlier versions."""
     messages: Count
     """The policy's."""

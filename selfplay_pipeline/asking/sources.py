@@ -43,7 +43,7 @@ def read(path: Path) -> Dialogues:
         raise UserError(f"{path}: no such folder; give the log directory, or a run directory of `selfplay iterate`")
     if (path / FILE_NAME).exists():
         unit, records = "training step", list(read_dialogues(path / FILE_NAME))
-        comparable = game_named(FIRST_GAME) if all(record.dialops_board for record in records) else None
+        comparable = game_named(FIRST_GAME) if all(record.people_played for record in records) else None
     else:
         unit, records = "iteration", list(_run(path))
         comparable = _comparable(path)

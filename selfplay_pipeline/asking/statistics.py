@@ -45,7 +45,7 @@ LABELS = {
     "asking": "share of messages that ask",
     "specific": "share of questions for a specific pair",
     "repeated": "share of these that only ask again",
-    "learned": "cells learned per question",
+    "learned": "facts learned per question",
     "messages": "messages per episode",
     "turns": "turns per episode",
     "leaks": "share of the partner's messages that leak",

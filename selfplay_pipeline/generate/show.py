@@ -33,7 +33,7 @@ def show_summary(summary: Summary, output: Path) -> None:
     table.add_row("messages, turns an episode", f"{data['messages_per_episode']:.2f}, {data['turns_per_episode']:.2f}")
     table.add_row(
         "questions an episode",
-        f"{data['questions_per_episode']:.2f}, {data['specific_questions']:.0%} of them for a score",
+        f"{data['questions_per_episode']:.2f}, {data['specific_questions']:.0%} of them for a fact",
     )
     table.add_row("tokens sampled, in prompts", f"{data['sampled_tokens']:,}, {data['prompt_tokens']:,}")
     table.add_row("prefix-cache hit share", f"{data['prefix_cache_hit_share']:.1%}")

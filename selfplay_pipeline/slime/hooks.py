@@ -159,7 +159,7 @@ def record_of(sample: Any, step: int) -> DialogueRecord:
         reward=float(sample.reward),
         status=dialogue["status"],
         turns=len(turns),
-        dialops_board=bool(game.known_lines()),
+        people_played=bool(game.known_lines()),
         **asdict(game.asking(state, turns, POLICY_SEAT)),
     )
 

@@ -37,7 +37,7 @@ def training(log_dir: Path, steps: int = 4, states: int = 8, rise: float = 0.25,
             questions = rng.binomial(8, 0.1 + rise * step / 2, 4)
             append_dialogues(log_dir, [
                 dialogue(step, step * states + state, messages=8, questions=n, specific=n // 2, repeated=0,
-                         reward=0.4 + 0.05 * n, dialops_board=board)
+                         reward=0.4 + 0.05 * n, people_played=board)
                 for n in questions.tolist()
             ])  # fmt: skip
     return log_dir
