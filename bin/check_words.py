@@ -1,7 +1,7 @@
 """Outside the games' folders nobody says a word of a game: fails with the places where somebody does.
 
-A game's words are its name and the lines of `games/NAME/words.txt`: regular expressions, which are found in any case and
-in identifiers too (`best_board`, `BoardEnv`). `games/registry.py` alone may name the games.
+A game's words are its name and the lines of `games/NAME/words.txt`: regular expressions, found in any case and inside
+identifiers (`best_board`, `BoardEnv`). `games/registry.py` alone may name the games.
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ def load_config(
         base, why = file.data.pop("base", None), "as the file says"
         if base is None:
             base, why = _base_for(given.get("model", file.data.get("model")))
-        elif base not in built_in():
+        elif base not in [*built_in()]:
             raise UserError(f"{file.where(['base'])}: there is no base {base!r}; choose one of {', '.join(built_in())}")
         file.data = _merged(_built_in(base).data, file.data)
         said = f"{source} on top of {base} ({why})"

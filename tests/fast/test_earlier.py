@@ -128,8 +128,10 @@ def test_an_evaluation_of_an_earlier_version_is_read(tmp_path):
 def test_a_log_of_questions_of_an_earlier_version_is_read(tmp_path):
     counts = ("turns", "messages", "questions", "specific", "pairs", "repeated", "learned", "partner_messages", "leaks")
     line = {"step": 1, "game_id": "g1", "group": 0, "reward": 0.5, "status": "agreed"} | dict.fromkeys(counts, 0)
+    line["dialops_board"] = True
     (tmp_path / "dialogues.jsonl").write_text(json.dumps(line) + "\n")
-    assert [record.episode_id for record in read_dialogues(tmp_path / "dialogues.jsonl")] == ["g1"]
+    (record,) = read_dialogues(tmp_path / "dialogues.jsonl")
+    assert (record.episode_id, record.people_played) == ("g1", True)
 
 
 def stored_lines() -> list[bytes]:

@@ -177,7 +177,7 @@ def verl_config(*overrides: str) -> Any:
                 "selfplay.max_new_tokens=200",
                 f"data.max_prompt_length={LIMIT // 2}",
                 f"data.max_response_length={LIMIT // 2}",
-                "actor_rollout_ref.rollout.agent.agent_loop_config_path=selfplay_pipeline/configs/agent_loops.yaml",
+                "actor_rollout_ref.rollout.agent.agent_loop_config_path=selfplay_pipeline/online/agent_loops.yaml",
                 "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
                 *overrides,
             ],
