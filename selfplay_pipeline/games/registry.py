@@ -10,10 +10,10 @@ from pydantic import Discriminator, Tag, TypeAdapter
 
 from selfplay_pipeline.games.base import Game, GameSettings
 
-NAMES = (
+NAMES = [
     "matching",
     "bargaining",
-)
+]
 """The folders of the games; `game.py` in each says with `GAME` which class it is."""
 
 
