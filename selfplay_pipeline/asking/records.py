@@ -47,8 +47,8 @@ class DialogueRecord(BaseModel):
     """Messages that ask."""
     specific: Count
     """Questions for a fact of the state."""
-    pairs: Count
-    """Different facts asked for."""
+    facts: Count = Field(validation_alias=AliasChoices("facts", "pairs"))
+    """Different facts asked for; called `pairs` in logs of earlier versions."""
     repeated: Count
     """Specific questions that ask only for facts asked before."""
     learned: Count
@@ -56,6 +56,16 @@ class DialogueRecord(BaseModel):
     partner_messages: Count
     leaks: Count
     """Messages of the partner that told a fact nobody had asked for."""
+
+    @property
+    def asked(self) -> DialogueRecord:
+        """Stands for the `Asking` that formulas of figures read."""
+        return self
+
+    @property
+    def length(self) -> int:
+        """Turns, as formulas of figures read them."""
+        return self.turns
 
     @model_validator(mode="after")
     def _parts_of_a_whole(self) -> DialogueRecord:

@@ -19,7 +19,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.sections import Section
 from selfplay_pipeline.core.small_files import parse_json
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
-from selfplay_pipeline.games.figures import Figure, Measures
+from selfplay_pipeline.games.figures import Figure
 
 
 class Status(StrEnum):
@@ -156,7 +156,7 @@ class Asking:
     """Messages that ask for something."""
     specific: int = 0
     """Of these, messages that ask for a fact of the state."""
-    pairs: int = 0
+    facts: int = 0
     """Different facts asked for."""
     repeated: int = 0
     """Specific questions that ask for nothing but facts asked for before."""
@@ -254,7 +254,7 @@ class Game(Protocol):
         error_kinds: what can be wrong with an illegal turn, beside `CUT`.
         players: scripted players by name.
         lessons: what a small model can be taught of it, by name.
-        figures: what `measure` returns, in the order in which it is shown.
+        figures: its own, in the order in which they are shown.
         lines: the names of those of `references` that are drawn beside rewards.
         about_lines: what a reader must know about these lines; "" if nothing.
         about_humans: what `human_episodes` are.
@@ -350,10 +350,6 @@ class Game(Protocol):
         Raises:
             ValueError: it cannot be.
         """
-        ...
-
-    def measure(self, state: Any, turns: Sequence[Turn], reward: float, seats: Sequence[int]) -> Measures:
-        """The game's own `figures` of one episode, of what these seats did."""
         ...
 
     def asking(self, state: Any, turns: Sequence[Turn], seat: int) -> Asking:

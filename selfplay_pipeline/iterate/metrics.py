@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from selfplay_pipeline.iterate.manifest import RunState
+from selfplay_pipeline.metrics.figures import summarised
 
 
 class CollapseError(RuntimeError):
@@ -14,10 +15,7 @@ class CollapseError(RuntimeError):
 
 Line = dict[str, Any]
 
-EPISODE_FIGURES = ("mean_reward", "reward_standard_error", "agreement_rate", "illegal_per_episode",
-"messages_per_episode",
-                "token_entropy", "proposed_without_message", "repeated_messages", "distinct_messages",
-                "questions_per_episode", "specific_questions", "learned_per_question", "leaks_per_message")  # fmt: skip
+EPISODE_FIGURES = ("reward_standard_error", "distinct_messages", *summarised())
 
 MIN_ENTROPY = 1e-3
 """Nats per sampled token; below it the policy is as good as deterministic."""

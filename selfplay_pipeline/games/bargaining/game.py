@@ -16,7 +16,7 @@ from selfplay_pipeline.games.bargaining.teacher import LESSONS
 from selfplay_pipeline.games.bargaining.text import ErrorKind
 from selfplay_pipeline.games.base import SAME_SCORE, Asking, Game, HumanEpisode, Turn
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
-from selfplay_pipeline.games.figures import Figure, Measures
+from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.prompts import load_prompts
 from selfplay_pipeline.games.tagged_session import AGREED
 from selfplay_pipeline.games.tags import ActionKind
@@ -87,9 +87,6 @@ class BargainingGame:
 
     def check_decision(self, state: BargainingState, decision: Any) -> None:
         check_split(decision, state.counts)
-
-    def measure(self, state: BargainingState, turns: Sequence[Turn], reward: float, seats: Sequence[int]) -> Measures:
-        return measures.measure(state, turns, seats)
 
     def asking(self, state: BargainingState, turns: Sequence[Turn], seat: int) -> Asking:
         return measures.asking(state, turns, seat)

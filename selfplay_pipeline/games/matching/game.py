@@ -11,7 +11,7 @@ import numpy as np
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import SAME_SCORE, Asking, Game, HumanEpisode, ScriptedPlayer, Turn
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
-from selfplay_pipeline.games.figures import Figure, Measures
+from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.matching import draw, humans, measures, states
 from selfplay_pipeline.games.matching.actions import ErrorKind
 from selfplay_pipeline.games.matching.questions import asking
@@ -104,9 +104,6 @@ class MatchingGame:
 
     def check_decision(self, state: MatchingState, decision: Any) -> None:
         check_matching(decision, state.size)
-
-    def measure(self, state: MatchingState, turns: Sequence[Turn], reward: float, seats: Sequence[int]) -> Measures:
-        return measures.measure(state, turns, reward, seats)
 
     def asking(self, state: MatchingState, turns: Sequence[Turn], seat: int) -> Asking:
         return asking(turns, state, seat)
