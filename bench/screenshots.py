@@ -26,7 +26,7 @@ def main(report: Path, out: Path) -> None:
             page.locator("#filters [name=iteration]").select_option(
                 index=-1 + page.locator("[name=iteration] option").count()
             )
-            page.locator("#filters [name=kind]").select_option("training games")
+            page.locator("#filters [name=kind]").select_option("training episodes")
             page.locator("#list a").nth(5).click()
             page.locator("#episode summary").first.click()
             page.wait_for_timeout(300)

@@ -1,4 +1,8 @@
-"""Outside games/NAME/ nobody says a word of a game: fails with the places where somebody does."""
+"""Outside the games' folders nobody says a word of a game: fails with the places where somebody does.
+
+A game's words are its name and the lines of `games/NAME/words.txt`: regular expressions, found in any case and inside
+identifiers (`best_board`, `BoardEnv`). `games/registry.py` alone may name the games.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +11,40 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "selfplay_pipeline"
-WORDS = re.compile(
-    r"\b(?:reviewers?|papers?|boards?|player 1|item types?|splits? of items|Deal or No Deal)\b", re.IGNORECASE
-)
+GAMES = PACKAGE / "games"
 KINDS = {".py", ".js", ".css", ".j2", ".yaml"}
+NAMES = {
+    r"data/matching_game_\w+": "default folders, which users' runs and scripts have",
+    r"matching_selfplay_online_grpo": "the configuration that users give to verl by this name",
+    r'"dialops_board"': "the earlier name of a field, in stored logs",
+    r"(?:matching_config\.yaml|run_slime_matching\.sh)": "files that users give to slime, and start it with",
+}
+"""What may hold a word of a game, and why."""
 
 
 def main() -> int:
     """Print each place as `file:line: word`."""
+    folders = [path.parent for path in sorted(GAMES.glob("*/game.py"))]
+    words = {folder.name: words_of(folder) for folder in folders}
     found = 0
-    for path in sorted(PACKAGE.rglob("*")):
-        inside = path.relative_to(PACKAGE).parts
-        of_a_game = inside[0] == "games" and len(inside) > 2
-        if path.suffix not in KINDS or of_a_game:
+    for path in sorted(path for path in PACKAGE.rglob("*") if path.suffix in KINDS):
+        if path == GAMES / "registry.py" or any(folder in path.parents for folder in folders):
             continue
-        for number, line in enumerate(path.read_text().splitlines(), start=1):
-            for word in WORDS.findall(line):
-                print(f"{path.relative_to(PACKAGE.parent)}:{number}: {word!r} is a word of a game; ask the game for it")
-                found += 1
+        name = str(path.relative_to(PACKAGE.parent))
+        for number, line in enumerate([name, *path.read_text().splitlines()]):
+            for game, pattern in words.items():
+                for match in pattern.finditer(re.sub("|".join(NAMES), "", line)):
+                    print(f"{name}:{number}: {match.group()!r} is a word of the game {game}; ask the game for it")
+                    found += 1
     return min(found, 1)
+
+
+def words_of(game: Path) -> re.Pattern[str]:
+    """What finds the words of the game in this folder."""
+    file = game / "words.txt"
+    lines = file.read_text().splitlines() if file.exists() else []
+    words = [game.name, *(line for line in lines if line and not line.startswith("#"))]
+    return re.compile(rf"(?<![a-z])(?<![A-Z](?=[A-Z]))(?i:{'|'.join(words)})(?![a-z])")
 
 
 if __name__ == "__main__":

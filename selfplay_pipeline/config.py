@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,7 +16,7 @@ from selfplay_pipeline.core.earlier import renamed
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.keys import SERVER_KEY
 from selfplay_pipeline.core.sections import FREE, Identity, Option, Section
-from selfplay_pipeline.core.shipped import shipped
+from selfplay_pipeline.core.shipped import built_in, shipped
 from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.core.yaml_file import YamlFile, read_yaml
 from selfplay_pipeline.games.registry import FIRST_GAME, GameConfig, first_game_config
@@ -28,8 +27,6 @@ from selfplay_pipeline.train.config import TrainOptions
 
 TINY_MODEL = "data/tiny_model"
 GPU_MODEL = "Qwen/Qwen2.5-7B-Instruct"
-BUILT_IN = ("tiny", "default", "tiny4x4", "tiny_shy", "tiny_bargaining")
-"""Configurations in the folder `configs`."""
 
 
 class EngineConfig(Section):
@@ -198,7 +195,7 @@ def load_config(
         name, why = _base_for(given.get("model"))
         file = _built_in(name)
         said = f"{name} ({why})"
-    elif source in BUILT_IN and not Path(source).is_file():
+    elif source in built_in() and not Path(source).is_file():
         file = _built_in(source)
         said = source
     else:
@@ -206,8 +203,8 @@ def load_config(
         base, why = file.data.pop("base", None), "as the file says"
         if base is None:
             base, why = _base_for(given.get("model", file.data.get("model")))
-        elif base not in BUILT_IN:
-            raise UserError(f"{file.where(['base'])}: there is no base {base!r}; choose one of {', '.join(BUILT_IN)}")
+        elif base not in [*built_in()]:
+            raise UserError(f"{file.where(['base'])}: there is no base {base!r}; choose one of {', '.join(built_in())}")
         file.data = _merged(_built_in(base).data, file.data)
         said = f"{source} on top of {base} ({why})"
     for dotted, value in given.items():
@@ -239,7 +236,7 @@ def _base_for(model: Any) -> tuple[str, str]:
 
 def _built_in(name: str) -> YamlFile:
     """A built-in configuration, with what it builds on."""
-    file = read_yaml(Path(str(resources.files("selfplay_pipeline") / "configs" / f"{name}.yaml")), name)
+    file = read_yaml(built_in()[name], name)
     base = file.data.pop("base", None)
     if base is not None:
         file.data = _merged(_built_in(base).data, file.data)
@@ -250,7 +247,8 @@ def _read(source: str) -> YamlFile:
     path = Path(source)
     with suppress(OSError):  # of a name that is too long, say, which is told below
         if not path.exists():
-            raise UserError(f"--config: no built-in configuration or file {source!r}; built-in: {', '.join(BUILT_IN)}")
+            names = ", ".join(built_in())
+            raise UserError(f"--config: no built-in configuration or file {source!r}; built-in: {names}")
     check_regular(path, "give a YAML file to --config")
     file = read_yaml(path)
     try:

@@ -101,7 +101,7 @@ def _asked(rng: Random) -> Iterator[Input]:
         return prepare
 
     fields = (
-        "step", "episode_id", "group", "reward", "status", "turns", "messages", "questions", "specific", "pairs",
+        "step", "episode_id", "group", "reward", "status", "turns", "messages", "questions", "specific", "facts",
         "repeated", "learned", "partner_messages", "leaks",
     )  # fmt: skip
 

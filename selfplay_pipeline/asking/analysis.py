@@ -14,13 +14,8 @@ from selfplay_pipeline.asking.sources import Records
 from selfplay_pipeline.asking.statistics import MIN_STATES, Bin, Step, Trend
 from selfplay_pipeline.metrics.bootstrap import Interval
 
-TRENDS = {
-    "questions": "questions per episode",
-    "pairs": "the number of pairs asked for",
-    "asking": "the share of messages that ask",
-    "reward": "the normalised reward",
-}
-"""What is tested for a trend over the steps, as it stands in a sentence."""
+TRENDS = ("questions", "facts", "asking", "reward")
+"""What is tested for a trend over the steps."""
 METHOD = (
     "Brackets are 95 % intervals that take game states, never single episodes, as independent. A trend is the slope "
     "of the least-squares line of the episodes' figures over the steps, tested by the wild cluster bootstrap "
@@ -86,7 +81,7 @@ def analyse(found: Records) -> Analysis:
 
 
 def _trend_in_words(name: str, found: Trend, steps: Sequence[Step], unit: str) -> str:
-    what = TRENDS[name]
+    what = statistics.FIGURES[name].label
     if not found.episodes:
         return f"Whether {what} rose or fell cannot be told: no episode has any to count."
     if found.verdict == "cannot be told":

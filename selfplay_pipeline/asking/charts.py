@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from selfplay_pipeline.asking.analysis import Analysis
-from selfplay_pipeline.asking.statistics import LABELS, Bin, Step
+from selfplay_pipeline.asking.statistics import FIGURES, Bin, Step
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.report.charts import Chart, Series
 
 HUMANS = "humans (8×8)"
 WITH_INTERVALS = "means, 95 % intervals"
-CHARTS = ("questions", "pairs", "asking", "reward", "kinds", "learned", "leaks", "turns", "reward_by_questions")
+CHARTS = ("questions", "facts", "asking", "reward", "kinds", "learned", "leaks", "length", "reward_by_questions")
 """Keys of all charts that there may be."""
-SHORT = {"specific": "name a pair", "repeated": "of these, only ask again", "leaks": "share of partner's messages"}
 
 
 def charts_of(analysis: Analysis) -> list[Chart]:
@@ -21,13 +20,13 @@ def charts_of(analysis: Analysis) -> list[Chart]:
     human = analysis.human.figures if analysis.human else {}
     charts = [
         _over_steps(analysis, "questions", "Questions", ["questions"], human),
-        _over_steps(analysis, "pairs", "Pairs asked for", ["pairs"], human),
+        _over_steps(analysis, "facts", "Facts asked for", ["facts"], human),
         _over_steps(analysis, "asking", "Messages that ask", ["asking"], human, share=True),
         _over_steps(analysis, "reward", "Reward", ["reward"], human, {"optimum": 1.0}),
         _over_steps(analysis, "kinds", "Kinds of questions", ["specific", "repeated"], share=True),
         _over_steps(analysis, "learned", "What questions bring", ["learned"]),
         _over_steps(analysis, "leaks", "Leak meter", ["leaks"], share=True),
-        _over_steps(analysis, "turns", "Length of episodes", ["turns"]),
+        _over_steps(analysis, "length", "Length of episodes", ["length"]),
     ]
     if len(analysis.reward_by_questions) > 1:
         charts.append(_reward_by_questions(analysis.reward_by_questions))
@@ -42,7 +41,7 @@ def _over_steps(
     known = [step for step in analysis.steps if any(step.figures[name].value is not None for name in figures)]
     alone = len(known) == 1
     series = [_series(name, known, alone) for name in figures]
-    y_label = _label(figures[0]) if len(figures) == 1 else "share of questions"
+    y_label = FIGURES[figures[0]].label if len(figures) == 1 else "share of questions"
     reference = human[figures[0]].value if figures[0] in human else None
     humans = {} if reference is None else {HUMANS: reference}
     return Chart(
@@ -53,11 +52,7 @@ def _over_steps(
 
 def _series(name: str, steps: Sequence[Step], alone: bool) -> Series:
     known = [(step.step, found) for step in steps if (found := step.figures[name]).value is not None]
-    return _with_ends(_label(name), [0 if alone else x for x, _ in known], [found for _, found in known])
-
-
-def _label(name: str) -> str:
-    return SHORT.get(name, LABELS[name])
+    return _with_ends(FIGURES[name].label, [0 if alone else x for x, _ in known], [found for _, found in known])
 
 
 def _with_ends(label: str, x: Sequence[float], found: Sequence[Interval]) -> Series:

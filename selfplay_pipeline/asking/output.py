@@ -8,7 +8,7 @@ from typing import get_args
 
 from selfplay_pipeline.asking.analysis import METHOD, Analysis, count
 from selfplay_pipeline.asking.charts import CHARTS, charts_of
-from selfplay_pipeline.asking.statistics import FIGURES, LABELS
+from selfplay_pipeline.asking.statistics import FIGURES
 from selfplay_pipeline.core.files import write_bytes
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.report.draw import Format, draw
@@ -16,7 +16,7 @@ from selfplay_pipeline.report.draw import Format, draw
 
 def table_of(analysis: Analysis) -> tuple[list[str], list[list[str]]]:
     """Head and rows: each step, all steps, humans."""
-    head = [analysis.unit, "episodes", *LABELS.values()]
+    head = [analysis.unit, "episodes", *(figure.label for figure in FIGURES.values())]
     rows = [[str(step.step), str(step.episodes), *_cells(step.figures)] for step in analysis.steps]
     rows.append(["all", str(analysis.episodes), *_cells(analysis.overall)])
     if analysis.human:

@@ -39,7 +39,7 @@ class AskingRecord(BaseModel):
     """How it ended, a `games.base.Status`, or one of the game's goals."""
     turns: Count
     """Of both players."""
-    dialops_board: bool | None = None
+    people_played: bool | None = Field(default=None, validation_alias=AliasChoices("people_played", "dialops_board"))
     """Whether people have played states of the same configuration; None in logs of earlier versions."""
     messages: Count
     """The policy's."""
@@ -47,8 +47,8 @@ class AskingRecord(BaseModel):
     """Messages that ask."""
     specific: Count
     """Questions for a fact of the state."""
-    pairs: Count
-    """Different facts asked for."""
+    facts: Count = Field(validation_alias=AliasChoices("facts", "pairs"))
+    """Different facts asked for; called `pairs` in logs of earlier versions."""
     repeated: Count
     """Specific questions that ask only for facts asked before."""
     learned: Count
@@ -56,6 +56,16 @@ class AskingRecord(BaseModel):
     partner_messages: Count
     leaks: Count
     """Messages of the partner that told a fact nobody had asked for."""
+
+    @property
+    def asked(self) -> AskingRecord:
+        """Stands for the `Asking` that formulas of figures read."""
+        return self
+
+    @property
+    def length(self) -> int:
+        """Turns, as formulas of figures read them."""
+        return self.turns
 
     @model_validator(mode="after")
     def _parts_of_a_whole(self) -> AskingRecord:

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.table import Table
 
 from selfplay_pipeline.asking.analysis import Analysis, count
-from selfplay_pipeline.asking.statistics import LABELS
+from selfplay_pipeline.asking.statistics import FIGURES
 from selfplay_pipeline.core.terminal import Terminal
 from selfplay_pipeline.core.terminal.harmless import one_line
 
@@ -22,7 +22,7 @@ def show_analysis(analysis: Analysis, files: Sequence[Path]) -> None:
     console = Terminal()
     table = Table(
         title=f"{analysis.episodes:,} episodes in {one_line(str(analysis.source))}",
-        caption=f"step: {analysis.unit}; n: episodes; " + "; ".join(f"{name}: {LABELS[name]}" for name in SHOWN),
+        caption=f"step: {analysis.unit}; n: episodes; " + "; ".join(f"{name}: {FIGURES[name].label}" for name in SHOWN),
         box=None,
         padding=(0, 1, 0, 0),
     )

@@ -44,7 +44,7 @@ def read(path: Path) -> Records:
     log = log_in(path)
     if log is not None:
         unit, records = "training step", list(read_records(log))
-        comparable = game_named(FIRST_GAME) if all(record.dialops_board for record in records) else None
+        comparable = game_named(FIRST_GAME) if all(record.people_played for record in records) else None
     else:
         unit, records = "iteration", list(_run(path))
         comparable = _comparable(path)

@@ -16,6 +16,7 @@ from scipy.sparse import csr_array
 
 from selfplay_pipeline.asking.records import AskingRecord
 from selfplay_pipeline.metrics.bootstrap import CHUNK, RESAMPLES, Interval, Totals
+from selfplay_pipeline.metrics.figures import figures_of as figures_of_games
 
 ALPHA = 0.05
 """Of every test and interval."""
@@ -24,32 +25,11 @@ MOST_BINS = 7
 MIN_STATES = 6
 """Fewer signs than this have no pattern that is rarer than `ALPHA`."""
 
-FIGURES: dict[str, tuple[str, str | None]] = {
-    "reward": ("reward", None),
-    "questions": ("questions", None),
-    "pairs": ("pairs", None),
-    "asking": ("questions", "messages"),
-    "specific": ("specific", "questions"),
-    "repeated": ("repeated", "specific"),
-    "learned": ("learned", "questions"),
-    "messages": ("messages", None),
-    "turns": ("turns", None),
-    "leaks": ("leaks", "partner_messages"),
-}
-"""Numerator and denominator of each figure, both summed over episodes; None is the number of episodes."""
-
-LABELS = {
-    "reward": "normalised reward",
-    "questions": "questions per episode",
-    "pairs": "pairs asked for per episode",
-    "asking": "share of messages that ask",
-    "specific": "share of questions for a specific pair",
-    "repeated": "share of these that only ask again",
-    "learned": "cells learned per question",
-    "messages": "messages per episode",
-    "turns": "turns per episode",
-    "leaks": "share of the partner's messages that leak",
-}
+NAMES = (
+    "reward", "questions", "facts", "asking", "specific", "repeated", "learned", "messages", "length", "leaks",
+)  # fmt: skip
+"""What an `AskingRecord` is enough for, in the order in which it is shown."""
+FIGURES = {name: figures_of_games()[name] for name in NAMES}
 
 Values = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -88,9 +68,8 @@ class Bin(BaseModel):
 
 def parts_of(records: Sequence[AskingRecord], name: str) -> tuple[Values, Values]:
     """A figure's numerator and denominator in each episode, shapes (episodes,)."""
-    above, below = FIGURES[name]
-    whole = [1.0 if below is None else getattr(record, below) for record in records]
-    return np.array([getattr(record, above) for record in records], np.float64), np.array(whole, np.float64)
+    above, below = np.array([FIGURES[name].parts(record) for record in records], np.float64).reshape(-1, 2).T
+    return above, below
 
 
 def values_of(records: Sequence[AskingRecord], name: str) -> Values:

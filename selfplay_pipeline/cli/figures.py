@@ -26,9 +26,7 @@ MEASURING = (
     "generate.max_concurrency", "evaluate.num_states", "evaluate.state_seed",
 )  # fmt: skip
 """Keys that both commands take."""
-StatesFile = Annotated[
-    Path | None, typer.Option("--states", help="Play these states instead, one JSON object a line (DialOp's fields).")
-]
+StatesFile = Annotated[Path | None, typer.Option("--states", help="Play these states instead, one JSON object a line.")]
 
 
 @app.command(cls=taking(*MEASURING, "evaluate.episodes", "game.mute", "engine.server_url"))

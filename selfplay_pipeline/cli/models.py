@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from selfplay_pipeline.core.command_line import LARGEST, announced
+from selfplay_pipeline.core.shipped import built_in
 
 app = typer.Typer(help="Build models for machines without a hub.", no_args_is_help=True)
 
@@ -18,11 +19,11 @@ def tiny(
         Path | None, typer.Option(help="Folder for the checkpoint [default: where the lesson's shipped model lies].")
     ] = None,
     config: Annotated[
-        str, typer.Option(help="YAML file or built-in whose game it learns: tiny, tiny4x4, tiny_bargaining.")
+        str, typer.Option(help=f"YAML file or built-in whose game it learns: {', '.join(built_in())}.")
     ] = "tiny",
     lesson: Annotated[
         str,
-        typer.Option(help="self-play, or for matching also shy: to hold seat 0 opposite the shy partner."),
+        typer.Option(help="self-play, or another lesson of the game; a wrong name lists them."),
     ] = "self-play",
     seed: Annotated[int, typer.Option(min=0, max=LARGEST, help="Seeds weights, episodes and batches.")] = 0,
 ) -> None:

@@ -23,14 +23,15 @@ import typer.main
 
 from selfplay_pipeline.core.command_line import announced
 from selfplay_pipeline.core.command_line import options as taken
+from selfplay_pipeline.core.shipped import built_in
 
 if TYPE_CHECKING:
     from selfplay_pipeline.config import Config
     from selfplay_pipeline.core.fields import Key
 
 CONFIG = (
-    "YAML file, or built-in: tiny (used without a GPU), default (DialOp's sizes; used with one), tiny4x4, tiny_shy, "
-    "tiny_bargaining. A file builds on what would be used without it, or on the built-in that its key `base` names."
+    f"YAML file, or built-in: {', '.join(built_in())}; without a GPU tiny is used, with one default. A file builds on "
+    "what would be used without it, or on the built-in that its key `base` names."
 )
 METAVARS = {int: "NUMBER", float: "NUMBER", str: "TEXT"}
 GIVEN = "selfplay_pipeline.options"

@@ -9,6 +9,7 @@ import typer
 
 from selfplay_pipeline.cli.look import questions
 from selfplay_pipeline.core.command_line import LARGEST, announced, earlier_names
+from selfplay_pipeline.core.shipped import built_in
 from selfplay_pipeline.core.terminal.harmless import one_line
 
 app = typer.Typer(
@@ -23,9 +24,7 @@ def data(
     output: Annotated[Path, typer.Option(help="JSONL file, for slime's --prompt-data or --eval-prompt-data.")] = Path(
         "data/games.jsonl"
     ),
-    config: Annotated[
-        str, typer.Option(help="YAML file, or built-in: default (DialOp's sizes), tiny, tiny4x4.")
-    ] = "default",
+    config: Annotated[str, typer.Option(help=f"YAML file, or built-in: {', '.join(built_in())}.")] = "default",
     seed: Annotated[int | None, typer.Option(min=0, help="Seeds the game states.")] = None,
     first_state: Annotated[int, typer.Option(min=0, max=LARGEST, help="Number of the first game state.")] = 0,
     max_length: Annotated[

@@ -26,7 +26,7 @@ from selfplay_pipeline.core.files import beside, locked, replacing, write_text
 from selfplay_pipeline.core.terminal.progress import Reporter, without_progress
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import POLICY, SCHEMA_VERSION, EpisodeRecord, parse_episode, read_lines
-from selfplay_pipeline.metrics.signal import has_signal
+from selfplay_pipeline.metrics.signal import Signal, groups_of
 
 EPISODES_PER_WRITE = 256
 STREAM_CODES = {"prompt_ids": "i", "response_ids": "i", "response_mask": "b", "response_logprobs": "f"}
@@ -150,16 +150,18 @@ def _check_sampling(games: Path, number: int, record: EpisodeRecord, temperature
     return policy.temperature
 
 
-def _has_signal(rewards: NDArray[np.float64]) -> bool:
-    """Whether it has one for some seat; shape (episodes, seats), NaN where the policy did not hold the seat."""
-    return any(has_signal(column) for column in ([r for r in seat if r == r] for seat in rewards.T.tolist()) if column)
+def _groups(rewards: NDArray[np.float64], shared: bool) -> list[list[float]]:
+    """Those of one state; shape (episodes, seats), NaN where the policy did not hold the seat."""
+    return groups_of(
+        [{seat: r for seat, r in enumerate(episode) if not np.isnan(r)} for episode in rewards.tolist()], shared=shared
+    )
 
 
 def _plan(games: Path, index: _Index, report: Converted, val_fraction: float, seed: int) -> tuple[list[int], set[int]]:
     groups, episodes = np.array(index.groups, dtype=np.int64), np.array(index.episodes, dtype=np.int64)
     if not len(groups):
         raise UserError(f"{games}: holds no finished episode; `selfplay generate` writes them")
-    rewards = np.array(index.rewards).reshape(len(groups), -1)  # (episodes, seats)
+    rewards = np.array(index.rewards).reshape(len(groups), -1)  # (episodes, seats); NaN where it was not the policy's
     if not index.spoken:
         statuses = ", ".join(f"{name} {count}" for name, count in sorted(index.statuses.items()))
         raise UserError(
@@ -178,13 +180,11 @@ def _plan(games: Path, index: _Index, report: Converted, val_fraction: float, se
             f"{games}: one episode per state. Nothing is there to compare its reward with: a group of one "
             "episode has no spread and GRPO's advantages are all zero; generate with --episodes-per-state 2 or more"
         )
-    if index.shared:  # whichever seats the policy held, their episodes are compared with each other
-        rewards = np.nanmax(rewards, axis=1, keepdims=True)
-    flat = [not _has_signal(of_group) for of_group in np.split(rewards, starts[1:])]
+    by_state = [_groups(of_state, index.shared) for of_state in np.split(rewards, starts[1:])]
+    signal = Signal.of(group for found in by_state for group in found)
+    report.groups, report.groups_without_signal = signal.groups, signal.without
+    report.single_episode_groups_dropped = sum(len(group) == 1 for found in by_state for group in found)
     kept = names[counts > 1]
-    report.single_episode_groups_dropped = int((counts == 1).sum())
-    report.groups_without_signal = int((np.array(flat) & (counts > 1)).sum())
-    report.groups = len(kept)
     report.episodes_per_state = int(episodes.max()) + 1
     shuffled = np.random.default_rng(seed).permutation(kept)
     wanted = min(round(val_fraction * len(kept)), len(kept) - 1)

@@ -1,23 +1,31 @@
-"""The tiny models and the human games, which come with the package, wherever a command is given."""
+"""What comes with the package, wherever a command is given. It lies in the games' folders: built-in configurations in
+`configs`; tiny models and games of people in `data`."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
 
-FOLDER = Path(__file__).parents[1] / "data"
-"""A checkout shows what lies in it under `data/` too."""
+PACKAGE = Path(__file__).parents[1]
+GAMES = PACKAGE / "games"
+
+
+def built_in() -> dict[str, Path]:
+    """The built-in configurations of all games, by name."""
+    return {path.stem: path for path in sorted(GAMES.glob("*/configs/*.yaml"), key=lambda path: path.stem)}
 
 
 def as_listed(path: str) -> str:
-    """What `shipped` made of a path below `data/`, as it was given."""
-    return str("data" / Path(path).relative_to(FOLDER)) if Path(path).is_relative_to(FOLDER) else path
+    """What `shipped` made of a path below `data/`, as it was given; earlier versions kept all in one folder."""
+    inside = Path(path).relative_to(PACKAGE).parts if Path(path).is_relative_to(PACKAGE) else ()
+    return str(Path(*inside[inside.index("data") :])) if "data" in inside else path
 
 
 def shipped(name: str) -> str:
     """A path such as `data/tiny_model` as it is where it leads to something from here, else that of the package."""
     top, *below = Path(name).parts or ("",)
     with suppress(OSError):  # of a name that is too long, say, which is told elsewhere
-        if top == "data" and ".." not in below and not Path(name).exists() and FOLDER.joinpath(*below).exists():
-            return str(FOLDER.joinpath(*below))
+        if top == "data" and below and ".." not in below and not Path(name).exists():
+            found = (folder.joinpath(*below) for folder in sorted(GAMES.glob("*/data")))
+            return next((str(path) for path in found if path.exists()), name)
     return name

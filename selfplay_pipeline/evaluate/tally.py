@@ -9,9 +9,10 @@ from enum import StrEnum
 
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game, Status
+from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.metrics.bootstrap import Totals
-from selfplay_pipeline.metrics.figures import Sums, episode_figures
+from selfplay_pipeline.metrics.figures import Sums, measure
 
 
 class Seating(StrEnum):
@@ -46,9 +47,8 @@ class Tally:
             self.statuses[record.outcome.status] += 1
             if record.outcome.status == Status.ENGINE_FAILURE:
                 continue
-            state = self.game.load_state(record.state)
             seats = self.seating.seats(record.episode, self.game.num_seats)
-            self._sums.add(record.group_index, episode_figures(self.game, record, state, seats))
+            self._sums.add(record.group_index, measure(Measured(self.game, record, seats)))
         return self
 
     def totals(self) -> Totals:

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from pydantic import ConfigDict
 
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.sections import Section
 from selfplay_pipeline.core.small_files import parse_json
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
-from selfplay_pipeline.games.figures import Figure, Measures
+from selfplay_pipeline.games.figures import Figure
 
 
 class Status(StrEnum):
@@ -55,6 +57,24 @@ class ParseError(Exception):
         """The message is shown to the text's author."""
         super().__init__(message)
         self.kind = kind
+
+
+class GameSettings(Section):
+    """The configuration of a game, as far as every game has the same; `name` is a `Literal` of the game's own."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    """Which game this is."""
+    max_length: int
+    """Turns of all players together, illegal ones included, after which an episode ends short of the goal."""
+    mute: bool = False
+    """Messages reach the partner empty, as a bare `[message]`, which shows what a policy loses without them.
+
+    Proposals and answers never carry words of their own, muted or not.
+    """
+    prompts: str = "default"
+    """Name of a built-in set of prompts (default, compact), or a folder with the same template files."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +156,7 @@ class Asking:
     """Messages that ask for something."""
     specific: int = 0
     """Of these, messages that ask for a fact of the state."""
-    pairs: int = 0
+    facts: int = 0
     """Different facts asked for."""
     repeated: int = 0
     """Specific questions that ask for nothing but facts asked for before."""
@@ -202,7 +222,7 @@ class Lesson:
     """Whose turns a small model imitates before it plays itself.
 
     Attributes:
-        folder: where the model lies that is shipped.
+        folder: what configurations call the model that is shipped, such as `data/tiny_model`.
         words: what gets a token of its own, alone and behind a space; all else is spelled in bytes.
         early: who holds each seat in the first 60 % of the steps.
         late: who holds each seat afterwards.
@@ -224,7 +244,7 @@ class Game(Protocol):
     """The rules under one configuration, and all that other parts ask of a game.
 
     Attributes:
-        name: as in `registry.py` and in files.
+        name: that of its folder, as in `registry.py` and in files.
         data_source: what verl calls its rows.
         config: the configuration.
         num_seats: seats, numbered from 0.
@@ -234,18 +254,22 @@ class Game(Protocol):
         error_kinds: what can be wrong with an illegal turn, beside `CUT`.
         players: scripted players by name.
         lessons: what a small model can be taught of it, by name.
-        figures: what `measure` returns, in the order in which it is shown.
+        figures: its own, in the order in which they are shown.
         lines: the names of those of `references` that are drawn beside rewards.
         about_lines: what a reader must know about these lines; "" if nothing.
         about_humans: what `human_episodes` are.
     """
+
+    def __init__(self, config: Any = None) -> None:
+        """Take a configuration of the game's own type; without one, its defaults."""
+        ...
 
     @property
     def name(self) -> str: ...
     @property
     def data_source(self) -> str: ...
     @property
-    def config(self) -> Any: ...
+    def config(self) -> GameSettings: ...
     @property
     def num_seats(self) -> int: ...
     @property
@@ -326,10 +350,6 @@ class Game(Protocol):
         Raises:
             ValueError: it cannot be.
         """
-        ...
-
-    def measure(self, state: Any, turns: Sequence[Turn], reward: float, seats: Sequence[int]) -> Measures:
-        """The game's own `figures` of one episode, of what these seats did."""
         ...
 
     def asking(self, state: Any, turns: Sequence[Turn], seat: int) -> Asking:

@@ -1,27 +1,33 @@
-"""Which games there are."""
+"""Which games there are: all that the program is told of a game outside of its folder is one line here."""
 
 from __future__ import annotations
 
-from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from pydantic import Discriminator, Tag, TypeAdapter
 
-from selfplay_pipeline.games.bargaining.game import BargainingGame
-from selfplay_pipeline.games.bargaining.rules import BargainingConfig
-from selfplay_pipeline.games.base import Game
-from selfplay_pipeline.games.matching.game import MatchingGame
-from selfplay_pipeline.games.matching.rules import MatchingConfig
+from selfplay_pipeline.games.base import Game, GameSettings
 
-GAMES = (MatchingGame, BargainingGame)
-"""A new game is one more here, and its configuration one more in `GameConfig` and `AnyConfig`."""
-AnyConfig = MatchingConfig | BargainingConfig
-FIRST_GAME = MatchingGame.name
+NAMES = [
+    "matching",
+    "bargaining",
+]
+"""The folders of the games; `game.py` in each says with `GAME` which class it is."""
+
+
+def _made(name: str) -> Game:
+    kind: type[Game] = import_module(f"{__package__}.{name}.game").GAME
+    return kind()
+
+
+_GAMES = {name: _made(name) for name in NAMES}
+FIRST_GAME = NAMES[0]
 """That of files from before there were several games, which name none."""
-MOST_SEATS = max(game.num_seats for game in GAMES)
+MOST_SEATS = max(game.num_seats for game in _GAMES.values())
 """Of any game."""
-SCRIPTED = frozenset(name for game in GAMES for name in game.players)
+SCRIPTED = frozenset(name for game in _GAMES.values() for name in game.players)
 """Names of scripted players, of any game."""
 
 
@@ -30,16 +36,19 @@ def _name_in(data: Any) -> Any:
     return data.get("name", FIRST_GAME) if isinstance(data, dict) else getattr(data, "name", None)
 
 
-GameConfig = Annotated[
-    Annotated[MatchingConfig, Tag(MatchingGame.name)] | Annotated[BargainingConfig, Tag(BargainingGame.name)],
-    Discriminator(
-        _name_in,
-        custom_error_type="game",
-        custom_error_message=f"game.name must be one of {', '.join(game.name for game in GAMES)}",
-    ),
-]
-"""The section `game` of a configuration; its key `name` says which game it is about."""
-_GAME_CONFIG: TypeAdapter[AnyConfig] = TypeAdapter(GameConfig)
+if TYPE_CHECKING:
+    GameConfig = GameSettings
+else:
+    GameConfig = Annotated[
+        Union[tuple(Annotated[type(game.config), Tag(name)] for name, game in _GAMES.items())],  # noqa: UP007
+        Discriminator(
+            _name_in,
+            custom_error_type="game",
+            custom_error_message=f"game.name must be one of {', '.join(NAMES)}",
+        ),
+    ]
+    """The section `game` of a configuration; its key `name` says which game it is about."""
+_GAME_CONFIG: TypeAdapter[GameConfig] = TypeAdapter(GameConfig)
 
 
 def parse_game_config(data: Any) -> GameConfig:
@@ -58,8 +67,7 @@ def first_game_config() -> GameConfig:
 
 def make_game(config: GameConfig) -> Game:
     """The rules for a configuration."""
-    kind = next(game for game in GAMES if isinstance(config, game.config_type))
-    return kind(config)  # type: ignore[arg-type]  # the one that this configuration is of
+    return type(game_named(config.name))(config)
 
 
 def partner_prompts() -> dict[str, Path]:
@@ -69,17 +77,15 @@ def partner_prompts() -> dict[str, Path]:
 
 def all_games() -> tuple[Game, ...]:
     """Each game under its default configuration."""
-    return tuple(game_named(game.name) for game in GAMES)
+    return tuple(_GAMES.values())
 
 
-@cache
 def game_named(name: str) -> Game:
     """A game by its name, under its default configuration: enough to read its states.
 
     Raises:
         ValueError: there is none.
     """
-    for game in GAMES:
-        if game.name == name:
-            return game()
-    raise ValueError(f"{name!r}, but the games are {', '.join(game.name for game in GAMES)}")
+    if name not in _GAMES:
+        raise ValueError(f"{name!r}, but the games are {', '.join(NAMES)}")
+    return _GAMES[name]

@@ -9,6 +9,7 @@ import re
 from enum import StrEnum
 
 from selfplay_pipeline.games.base import ParseError
+from selfplay_pipeline.games.figures import Figure
 
 
 class ActionKind(StrEnum):
@@ -19,6 +20,9 @@ class ActionKind(StrEnum):
     ACCEPT = "accept"
     REJECT = "reject"
 
+
+PROPOSALS = Figure("proposals", "proposals an episode", lambda e: sum(t.action == ActionKind.PROPOSE for t in e.turns))
+"""A figure of every game with tags."""
 
 NO_TAG = "no_tag"
 """The kind of error where none of the four tags stands where an action starts."""

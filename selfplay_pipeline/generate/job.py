@@ -17,7 +17,7 @@ from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord
 from selfplay_pipeline.generate.run import GenerateJob, run_generate
 from selfplay_pipeline.generate.seats import check_seats, is_checkpoint, seat_players, self_play
-from selfplay_pipeline.generate.show import figures_of
+from selfplay_pipeline.generate.show import line_of
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.identity import PLAYED, deciding
 from selfplay_pipeline.partners.player import partner_arguments
@@ -165,7 +165,7 @@ async def play(
             game,
             states,
             players,
-            lambda summary: report(summary.episodes, job.num_episodes, lambda: figures_of(summary)),
+            lambda summary: report(summary.episodes, job.num_episodes, lambda: line_of(summary)),
         )
     if summary.failures:
         say(

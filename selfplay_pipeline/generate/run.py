@@ -175,11 +175,12 @@ async def _run_missing(
 
 def _check_played(job: GenerateJob, summary: Summary) -> None:
     played = summary.episodes - summary.failures
-    if summary.turns and summary.statuses[Status.CONTEXT_LENGTH.value] < played:
+    turns = summary.figures["turns_per_episode"]
+    if turns and summary.statuses[Status.CONTEXT_LENGTH.value] < played:
         return
     statuses = ", ".join(f"{name} {count}" for name, count in sorted(summary.statuses.items()))
     raise NoTurnsError(
-        f"{job.output}: no episode was played to its end ({statuses}; {summary.turns / played:.1f} turns an "
+        f"{job.output}: no episode was played to its end ({statuses}; {turns:.1f} turns an "
         f"episode), because one more turn of {job.policy.max_new_tokens} tokens might not fit into the context of "
         f"{job.policy.checkpoint}; use smaller states (section `game`), shorter prompts (game.prompts: compact), "
         "shorter turns (generate.max_new_tokens) or a model with a longer context, and another --output; these "

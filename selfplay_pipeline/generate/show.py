@@ -9,9 +9,10 @@ from rich.table import Table
 from selfplay_pipeline.core.terminal import Terminal
 from selfplay_pipeline.core.terminal.harmless import one_line
 from selfplay_pipeline.generate.summary import Summary
+from selfplay_pipeline.metrics.figures import REWARD, summarised
 
 
-def figures_of(summary: Summary) -> str:
+def line_of(summary: Summary) -> str:
     """One line of figures for a progress bar."""
     played = summary.result()
     return (
@@ -24,17 +25,12 @@ def show_summary(summary: Summary, output: Path) -> None:
     """The closing table of `generate`."""
     played = summary.result()
     table = Table(
-        title=one_line(f"{played.episodes} episodes of {played.groups} game states in {output}"), show_header=False
+        title=one_line(f"{played.episodes} episodes of {played.states} game states in {output}"), show_header=False
     )
-    table.add_row("mean normalised reward", f"{played.mean_reward:.4f} ± {played.reward_standard_error:.4f}")
-    table.add_row("agreement rate", f"{played.agreement_rate:.1%}")
+    for key, figure in summarised().items():
+        spread = f" ± {played.reward_standard_error:.3f}" if figure is REWARD else ""
+        table.add_row(figure.label + ", all seats" * figure.everyone, figure.text(getattr(played, key)) + spread)
     table.add_row("statuses", ", ".join(f"{name} {count}" for name, count in sorted(played.statuses.items())))
-    table.add_row("illegal actions an episode", f"{played.illegal_per_episode:.3f}")
-    table.add_row("messages, turns an episode", f"{played.messages_per_episode:.2f}, {played.turns_per_episode:.2f}")
-    table.add_row(
-        "questions an episode",
-        f"{played.questions_per_episode:.2f}, {played.specific_questions:.0%} of them for a score",
-    )
     table.add_row("tokens sampled, in prompts", f"{played.sampled_tokens:,}, {played.prompt_tokens:,}")
     table.add_row("prefix-cache hit share", f"{played.prefix_cache_hit_share:.1%}")
     table.add_row("groups without signal", f"{played.groups_without_signal} of {played.groups}")

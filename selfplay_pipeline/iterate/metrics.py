@@ -9,16 +9,14 @@ from typing import Any
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.manifest import RunState, Stage
 from selfplay_pipeline.iterate.results import Best, Evaluated, Trained
+from selfplay_pipeline.metrics.figures import summarised
 
 
 class CollapseError(RuntimeError):
     """The run collapsed and was told to stop then."""
 
 
-EPISODE_FIGURES = ("mean_reward", "reward_standard_error", "agreement_rate", "illegal_per_episode",
-"messages_per_episode",
-                "token_entropy", "proposed_without_message", "repeated_messages", "distinct_messages",
-                "questions_per_episode", "specific_questions", "learned_per_question", "leaks_per_message")  # fmt: skip
+EPISODE_FIGURES = ("reward_standard_error", "distinct_messages", *summarised())
 
 MIN_ENTROPY = 1e-3
 """Nats per sampled token; below it the policy is as good as deterministic."""

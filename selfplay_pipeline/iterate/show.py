@@ -19,6 +19,8 @@ from selfplay_pipeline.iterate.results import Best
 
 LIVE_ROWS = 12
 """Iterations of a run that are shown while it goes on."""
+OF_EPISODES = ("reward", "agreed", "illegal", "messages")
+"""Figures by their names, which are shorter than their labels."""
 PLAY_AND_TRAIN: tuple[Stage, ...] = ("generate", "train")
 
 
@@ -34,12 +36,12 @@ def run_table(run: RunDirectory, newest: int | None = None) -> Table:
     """One row an iteration, or only of the `newest` ones; what is not done yet is empty."""
     table = Table(
         title=one_line(f"self-play in {run.path}"),
-        caption="reward, agreed, illegal, msgs: of the episodes trained on, which the checkpoint before played\n"
+        caption=f"{', '.join(OF_EPISODES)}: of the episodes trained on, which the checkpoint before played\n"
         "held out, greedy: of the new checkpoint; flat: groups without signal; seconds per stage",
         box=None,
         padding=(0, 1, 0, 0),
     )
-    for name in ("#", "reward", "agreed", "illegal", "msgs", "flat", "steps", "held out", "greedy", "play", "train"):
+    for name in ("#", *OF_EPISODES, "flat", "steps", "held out", "greedy", "play", "train"):
         table.add_column(name, justify="right", no_wrap=True)
     for number, stages in sorted(run.state.iterations.items())[-newest if newest else None :]:
         cells = [""] * 6

@@ -1,39 +1,130 @@
-"""What is measured of one episode of any game. Pure; every figure is a ratio of sums, so that `bootstrap` can resample
+"""The figures of any game, each defined once. Pure; every figure is a ratio of sums, so that `bootstrap` can resample
 states.
 
-Counts of what was said (messages, illegal actions, …) are of the evaluated player's seats alone; in self-play these
-are all.
+A game's own follow (`Game.figures`). Whoever measures says of which seats: an evaluation of the evaluated player's, the
+summary of a file of the policy's or, where a figure says so, of all.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from selfplay_pipeline.games.base import CUT, MESSAGE, Game, Turn
+from selfplay_pipeline.games.base import CUT, INVALID, MESSAGE, Game
 from selfplay_pipeline.games.figures import Figure, Measures
+from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import all_games
 from selfplay_pipeline.games.tags import untagged
 from selfplay_pipeline.metrics.bootstrap import Totals
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+BY_SEAT = frozenset(f"reward_{name}" for name in ORDINALS)
+"""Measured only where one seat is."""
+
+
+def _words(episode: Measured) -> int:
+    return sum(len(untagged(text).split()) for text in episode.said)
+
+
+def _untold(episode: Measured) -> bool:
+    return next((turn.action for turn in episode.turns if turn.action != INVALID), MESSAGE) != MESSAGE
+
+
+def _surprise(episode: Measured) -> float:
+    return -sum(sum(one.response_logprobs) for one in episode.record.trajectories if one.seat in episode.seats)
+
+
+def _sampled_tokens(episode: Measured) -> int:
+    """0 of greedy play, where the log-probs are not those of what was sampled."""
+    return episode.sampled_tokens if episode.sampled_tokens and episode.record.policy.temperature else 0
+
+
+def _repeated_messages(episode: Measured) -> int:
+    return episode.messages - len({text.strip() for text in episode.said})
+
+
+REWARD = Figure(
+    "reward", "normalised reward", lambda e: e.reward,
+    better="higher", unit="reward", chart="Reward", summary="mean_reward",
+)  # fmt: skip
 FIGURES = (
-    Figure("reward", "normalised reward", "higher", True),
-    Figure("agreed", "agreement rate", "higher", True, "Agreement", "share of episodes agreed"),
-    Figure("reward_if_agreed", "reward given agreement", "higher", True, mean=False),
-    *(Figure(f"reward_{name}", f"reward when speaking {name}", "higher", True, mean=False) for name in ORDINALS),
-    Figure("illegal", "illegal actions an episode", "lower", False, "Illegal actions", "illegal actions an episode"),
-    Figure("messages", "messages an episode", None, False, "Messages", "messages an episode"),
-    Figure("words", "words an episode"),
-    Figure("words_per_message", "words a message", None, False, "Message length", "words a message", mean=False),
-    Figure("turns", "turns an episode"),
-)
-"""Figures of any game; a game's own follow. `agreed` is the share of episodes that reached the game's goal."""
+    REWARD,
+    Figure(
+        "agreed", "agreement rate", lambda e: e.agreed,
+        better="higher", unit="share", chart="Agreement", summary="agreement_rate",
+    ),
+    Figure(
+        "reward_if_agreed", "reward given agreement", lambda e: e.reward * e.agreed, lambda e: e.agreed,
+        better="higher", unit="reward",
+    ),
+    Figure(
+        "illegal", "illegal actions an episode", lambda e: sum(turn.error is not None for turn in e.turns),
+        better="lower", chart="Illegal actions", summary="illegal_per_episode", everyone=True,
+    ),
+    Figure(
+        "messages", "messages an episode", lambda e: e.messages,
+        chart="Messages", summary="messages_per_episode", everyone=True,
+    ),
+    Figure(
+        "repeated_messages", "messages that repeat an earlier one", _repeated_messages, lambda e: e.messages,
+        unit="share", summary="repeated_messages", everyone=True,
+    ),
+    Figure(
+        "untold", "episodes that do not begin with a message", _untold,
+        unit="share", summary="proposed_without_message", everyone=True,
+    ),
+    Figure("words", "words an episode", _words),
+    Figure("words_per_message", "words a message", _words, lambda e: e.messages, chart="Message length"),
+    Figure("turns", "turns an episode", lambda e: len(e.turns)),
+    Figure("length", "turns of all seats an episode", lambda e: e.length, summary="turns_per_episode"),
+    Figure(
+        "entropy", "nats a sampled token", _surprise, _sampled_tokens,
+        unit="nats", chart="Entropy of the policy", summary="token_entropy", everyone=True,
+        note="Mean of -log-prob over the sampled tokens, under the distribution that they were sampled from, which is "
+        "an unbiased estimate of its entropy.",
+    ),
+    Figure(
+        "questions", "questions an episode", lambda e: e.asked.questions,
+        chart="Questions", summary="questions_per_episode", note="Messages that ask.",
+    ),
+    Figure("facts", "facts asked for an episode", lambda e: e.asked.facts),
+    Figure("asking", "share of messages that ask", lambda e: e.asked.questions, lambda e: e.messages, unit="share"),
+    Figure(
+        "specific", "questions for a fact", lambda e: e.asked.specific, lambda e: e.asked.questions,
+        unit="share", summary="specific_questions",
+    ),
+    Figure("repeated", "of these, asked again", lambda e: e.asked.repeated, lambda e: e.asked.specific, unit="share"),
+    Figure(
+        "learned", "facts learned a question", lambda e: e.asked.learned, lambda e: e.asked.questions,
+        better="higher", summary="learned_per_question",
+    ),
+    Figure(
+        "leaks", "partner's messages with facts that nobody asked for",
+        lambda e: e.asked.leaks, lambda e: e.asked.partner_messages, unit="share", summary="leaks_per_message",
+    ),
+)  # fmt: skip
+
+
+@cache
+def _of_kind(kind: str) -> Figure:
+    """How often an action was illegal in this way."""
+    label = f"illegal: {kind.replace('_', ' ')}"
+    return Figure(f"illegal_{kind}", label, lambda e: sum(turn.error_kind == kind for turn in e.turns), better="lower")
+
+
+@cache
+def _when_speaking(seat: int) -> Figure:
+    """Reward of episodes in which the one measured seat is this one."""
+    name = ORDINALS[seat]
+    return Figure(
+        f"reward_{name}", f"reward when speaking {name}",
+        lambda e: e.reward * (tuple(e.seats) == (seat,)), lambda e: tuple(e.seats) == (seat,),
+        better="higher", unit="reward",
+    )  # fmt: skip
 
 
 def figures_of(*games: Game) -> dict[str, Figure]:
@@ -43,60 +134,48 @@ def figures_of(*games: Game) -> dict[str, Figure]:
     """
     kinds = games or all_games()
     found: dict[str, Figure] = {}
-    for figure in (*FIGURES, *(own for game in kinds for own in game.figures)):
+    for figure in _in_order(kinds):
         found.setdefault(figure.name, figure)
-        if figure.name == "illegal":
-            for kind in dict.fromkeys(kind for game in kinds for kind in (CUT, *game.error_kinds)):
-                found[f"illegal_{kind}"] = Figure(f"illegal_{kind}", f"  {kind.replace('_', ' ')}")
     return found
 
 
-def rows_of(columns: Sequence[Mapping[str, Any]], *games: Game) -> list[tuple[str, list[Any]]]:
-    """A table of figures: the label of each that one of the columns has, and its values there or None.
+def _in_order(games: Sequence[Game]) -> Iterator[Figure]:
+    for figure in FIGURES:
+        yield figure
+        if figure.name == "reward_if_agreed":
+            yield from map(_when_speaking, range(max(game.num_seats for game in games)))
+        if figure.name == "illegal":
+            yield from map(_of_kind, dict.fromkeys(kind for game in games for kind in (CUT, *game.error_kinds)))
+    for game in games:
+        yield from game.figures
 
-    The labels are those of these games.
+
+def summarised(*games: Game) -> dict[str, Figure]:
+    """The figures that summaries of files of episodes have, by their keys there."""
+    return {figure.summary: figure for figure in figures_of(*games).values() if figure.summary}
+
+
+def rows_of(columns: Sequence[Mapping[str, Any]], *games: Game) -> list[tuple[str, list[Any]]]:
+    """A table of figures of these games: the label of each that has a value in one of the columns, and its cells.
 
     A kind of error that never occurred has no row.
     """
     rows = []
     for name, figure in figures_of(*games).items():
         cells = [column.get(name) for column in columns]
-        if any(cells) and (not name.startswith("illegal_") or any(cell and cell.value for cell in cells)):
+        values = [cell.value for cell in cells if cell is not None and cell.value is not None]
+        if any(values) if name.startswith("illegal_") else values:
             rows.append((figure.label, cells))
     return rows
 
 
-def episode_figures(game: Game, record: Any, state: Any, seats: Sequence[int]) -> Measures:
-    """All figures of one episode, those of any game first.
-
-    Args:
-        record: with `outcome` and `turns`, as `generate/records.py: EpisodeRecord` has them.
-        seats: of the evaluated player.
-    """
-    rewards = [record.outcome.reward_of(seat) for seat in seats]
-    # Equal rewards are not averaged, because rounding would change them.
-    reward = rewards[0] if len(set(rewards)) == 1 else fmean(rewards)
-    agreed = record.outcome.status in game.goals
-    mine: list[Turn] = [turn for turn in record.turns if turn.seat in seats]
-    messages = [untagged(turn.text) for turn in mine if turn.action == MESSAGE]
-    words = sum(len(text.split()) for text in messages)
-    errors = Counter(turn.error_kind for turn in record.turns if turn.seat in seats and turn.error_kind)
-    figures: Measures = {
-        "reward": (reward, 1),
-        "agreed": (agreed, 1),
-        "reward_if_agreed": (reward * agreed, agreed),
-        "illegal": (sum(turn.error is not None for turn in record.turns if turn.seat in seats), 1),
-        "messages": (len(messages), 1),
-        "words": (words, 1),
-        "words_per_message": (words, len(messages)),
-        "turns": (len(mine), 1),
-        **game.measure(state, record.turns, reward, seats),
-        **{f"illegal_{kind}": (errors[kind], 1) for kind in dict.fromkeys((CUT, *game.error_kinds))},
+def measure(episode: Measured) -> Measures:
+    """All figures of one episode."""
+    return {
+        name: figure.parts(episode)
+        for name, figure in figures_of(episode.game).items()
+        if len(episode.seats) == 1 or name not in BY_SEAT
     }
-    if len(seats) == 1:
-        for seat in range(game.num_seats):
-            figures[f"reward_{ORDINALS[seat]}"] = (reward * (seats[0] == seat), seats[0] == seat)
-    return figures
 
 
 @dataclass

@@ -6,20 +6,19 @@ import math
 from typing import Any
 
 from selfplay_pipeline.games.base import Game
+from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.generate.records import EpisodeRecord
-from selfplay_pipeline.metrics.figures import episode_figures
 from selfplay_pipeline.metrics.figures import figures_of as all_figures
+from selfplay_pipeline.metrics.figures import measure
 
-RATIOS = tuple(name for name, figure in all_figures().items() if not figure.mean)
+RATIOS = tuple(name for name, figure in all_figures().items() if figure.below)
 """Figures that are not means over episodes: each travels as a numerator and, named `per_…`, a denominator."""
 
 
 def figures_of(record: EpisodeRecord, game: Game) -> dict[str, float]:
     """What `selfplay evaluate` measures of an episode, but for `reward`, which verl adds itself."""
     figures: dict[str, float] = {}
-    for name, (above, below) in episode_figures(
-        game, record, game.load_state(record.state), range(game.num_seats)
-    ).items():
+    for name, (above, below) in measure(Measured(game, record, range(game.num_seats))).items():
         figures[name] = float(above)
         if name in RATIOS:
             figures[f"per_{name}"] = float(below)

@@ -1,9 +1,8 @@
-"""Options of online training in verl's words, over `configs/matching_selfplay_online_grpo.yaml`."""
+"""Options of online training in verl's words, over `matching_selfplay_online_grpo.yaml`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ CPU_ROLLOUT = "sglang_cpu"
 
 def config_folder() -> Path:
     """Where verl finds the configuration by its name, and the list of agent loops."""
-    return Path(str(resources.files("selfplay_pipeline") / "configs"))
+    return Path(__file__).parent
 
 
 def config_arguments() -> list[str]:

@@ -10,9 +10,10 @@ from typing import Literal
 import numpy as np
 
 from selfplay_pipeline.games.base import Game
+from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.registry import game_named, make_game
 from selfplay_pipeline.metrics.bootstrap import Interval
-from selfplay_pipeline.metrics.figures import figures_of
+from selfplay_pipeline.metrics.figures import REWARD, figures_of
 from selfplay_pipeline.report.scan import Scan
 from selfplay_pipeline.report.sources import Source
 
@@ -69,20 +70,12 @@ def charts_of(source: Source, scans: Sequence[Scan]) -> list[Chart]:
     about = _about_rewards(scans)
     if source.kind == "run":
         charts = [
-            _curves(scans, "reward", "Reward", "normalised reward", about, lines=lines),
+            _curves(scans, REWARD, about, lines),
             *(
-                _curves(
-                    scans,
-                    figure.name,
-                    figure.chart,
-                    figure.axis,
-                    f"{figure.note} {INTERVALS}".strip(),
-                    share=figure.share,
-                )
+                _curves(scans, figure, f"{figure.note} {INTERVALS}".strip())
                 for figure in figures_of(*games_in(scans)).values()
-                if figure.chart
+                if figure.chart and figure is not REWARD
             ),
-            _entropy(scans),
             _flat_groups(scans),
             *_steps(source),
             _seconds(source),
@@ -123,20 +116,18 @@ def _about_rewards(scans: Sequence[Scan]) -> str:
     return "; ".join(["Means with 95 % intervals", *filter(None, (game.about_lines for game in games_in(scans)))]) + "."
 
 
-def _curves(
-    scans: Sequence[Scan], figure: str, title: str, y_label: str, note: str, *,
-    lines: Mapping[str, float] | None = None, share: bool = False,
-) -> Chart:  # fmt: skip
+def _curves(scans: Sequence[Scan], figure: Figure, note: str, lines: Mapping[str, float] | None = None) -> Chart:
     """A figure over the iterations of training behind the policy, one curve for each kind of episodes."""
     series = []
     for mode, kind in KINDS.items():
         points = [
             (scan.file.trained, interval)
             for scan in scans
-            if scan.file.mode == mode and (interval := scan.figures.get(figure)) and interval.value is not None
+            if scan.file.mode == mode and (interval := scan.figures.get(figure.name)) and interval.value is not None
         ]
         series.append(_series(kind, points))
-    return Chart(figure, title, note, ITERATIONS, y_label, series, lines or {}, share=share)
+    share = figure.unit == "share"
+    return Chart(figure.name, figure.chart, note, ITERATIONS, figure.label, series, lines or {}, share=share)
 
 
 def _series(label: str, points: Sequence[tuple[float, Interval]]) -> Series:
@@ -149,28 +140,21 @@ def _series(label: str, points: Sequence[tuple[float, Interval]]) -> Series:
     )
 
 
-def _entropy(scans: Sequence[Scan]) -> Chart:
-    note = "Mean of -log-prob over the sampled tokens, under the distribution that they were sampled from."
-    training = [scan for scan in scans if scan.file.mode == "training"]
-    nats = [scan.summary.to_dict()["token_entropy"] for scan in training]
-    series = Series(KINDS["training"], [scan.file.trained for scan in training], nats)
-    return Chart("entropy", "Entropy of the policy", note, ITERATIONS, "nats a token", [series])
-
-
 def _flat_groups(scans: Sequence[Scan]) -> Chart:
     note = "Groups whose episodes all scored alike: GRPO learns nothing from them."
-    points = [
-        (scan.file.trained, scan.flat_groups)
+    found = [
+        (scan.file.trained, scan.summary.signal)
         for scan in scans
-        if scan.file.mode == "training" and scan.flat_groups is not None
+        if scan.file.mode == "training" and max(map(len, scan.summary.rewards.values())) > 1  # it has begun
     ]
-    series = Series(KINDS["training"], [x for x, _ in points], [y for _, y in points])
+    shares = [signal.without / signal.groups for _, signal in found]
+    series = Series(KINDS["training"], [trained for trained, _ in found], shares)
     return Chart("flat_groups", "Groups without signal", note, ITERATIONS, "share of groups", [series], share=True)
 
 
 STEP_CHARTS = (
-    ("step_reward", "Reward of each step's episodes", "selfplay/reward", "normalised reward", False),
-    ("step_held_out", "Held-out reward", "held_out/reward", "normalised reward", False),
+    ("step_reward", "Reward of each step's episodes", "selfplay/reward", REWARD.label, False),
+    ("step_held_out", "Held-out reward", "held_out/reward", REWARD.label, False),
     ("loss", "Policy loss", "actor/pg_loss", "", False),
     ("gradient", "Gradient norm", "actor/grad_norm", "norm before clipping", False),
     ("step_entropy", "Entropy while training", "actor/entropy", "nats a token", False),
@@ -267,7 +251,7 @@ def _points(scans: Sequence[Scan], lines: Mapping[str, float], about: str) -> Ch
         for name, label in (("reward", "all episodes"), ("reward_if_agreed", "agreed episodes"))
     ]
     names = [scan.file.label for scan in scans]
-    return Chart("reward", "Reward", about, "", "normalised reward", series, lines, style="points", names=names)
+    return Chart(REWARD.name, REWARD.chart, about, "", REWARD.label, series, lines, style="points", names=names)
 
 
 def _histogram(scans: Sequence[Scan]) -> Chart:
@@ -291,6 +275,4 @@ def _histogram(scans: Sequence[Scan]) -> Chart:
     note = "Games that did not reach their goal have reward 0."
     if len(chosen) > MOST_HISTOGRAMS:
         note += f" The first {MOST_HISTOGRAMS} of {len(chosen)} files."
-    return Chart(
-        "histogram", "Distribution of rewards", note, "normalised reward", "share of episodes", series, style="steps"
-    )
+    return Chart("histogram", "Distribution of rewards", note, REWARD.label, "share of episodes", series, style="steps")

@@ -16,9 +16,9 @@ from selfplay_pipeline.games.drawing import UNKNOWN
 from selfplay_pipeline.identity import flatten
 from selfplay_pipeline.iterate.manifest import Manifest
 from selfplay_pipeline.iterate.metrics import Iteration, best_iteration, history_of
-from selfplay_pipeline.iterate.show import PLAY_AND_TRAIN
+from selfplay_pipeline.iterate.show import OF_EPISODES, PLAY_AND_TRAIN
 from selfplay_pipeline.metrics.bootstrap import Interval
-from selfplay_pipeline.metrics.figures import figures_of
+from selfplay_pipeline.metrics.figures import REWARD, figures_of, rows_of
 from selfplay_pipeline.report.charts import KINDS as KINDS_OF_EPISODES
 from selfplay_pipeline.report.charts import Chart, charts_of, games_in
 from selfplay_pipeline.report.draw import DARK, LIGHT, draw
@@ -31,9 +31,10 @@ SLACK = 10_000
 """Bytes for the sentence about the episodes, and what joins them."""
 KINDS = {"run": "Self-play", "iteration": "Iteration", "evaluation": "Evaluation", "episodes": "Episodes"}
 TIME = "%Y-%m-%d %H:%M UTC"
-ROW_HEADS = ("iteration", "reward", "agreed", "illegal an episode", "messages an episode", "groups without "
-                                                                                           "signal", "steps",
-             "held out", "greedy", "seconds: play", "train")  # fmt: skip
+ROW_HEADS = (
+    "iteration", *(figures_of()[name].label for name in OF_EPISODES), "groups without signal", "steps",
+    "held out", "greedy", "seconds: play", "train",
+)  # fmt: skip
 
 
 def render(
@@ -110,7 +111,7 @@ def _tiles(source: Source, scans: Sequence[Scan]) -> list[tuple[str, str, str]]:
         (
             scan.file.label,
             str(scan.figures["reward"]),
-            f"reward; {scan.summary.agreement_rate:.1%} agreed",
+            f"{REWARD.name}; {scan.figures['agreed'].value:.1%} agreed",
         )
         for scan in scans[-4:]
         if "reward" in scan.figures
@@ -188,11 +189,8 @@ def _figures(source: Source, scans: Sequence[Scan]) -> dict[str, Any]:
     known = [scan for scan in scans if scan.figures]
     if source.kind == "run" or not known:
         return {"figures": [], "figure_heads": []}
-    rows = []
-    for name, figure in figures_of(*games_in(known)).items():
-        found = [scan.figures.get(name) for scan in known]
-        if not name.startswith("illegal_") and any(interval and interval.value is not None for interval in found):
-            rows.append((figure.label, ["" if interval is None else str(interval) for interval in found]))
+    found = rows_of([scan.figures for scan in known], *games_in(known))
+    rows = [(label, ["" if interval is None else str(interval) for interval in cells]) for label, cells in found]
     statuses = [", ".join(f"{k} {v}" for k, v in sorted(scan.summary.statuses.items())) for scan in known]
     rows += [("episodes", [str(len(scan.places)) for scan in known]), ("statuses", statuses)]
     return {"figures": rows, "figure_heads": [scan.file.label for scan in known]}

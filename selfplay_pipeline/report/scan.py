@@ -11,11 +11,12 @@ from pathlib import Path
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.games.base import State, Status
+from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import game_named, make_game
 from selfplay_pipeline.generate.records import EpisodeRecord, parse_episode, read_lines
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.metrics.bootstrap import Interval
-from selfplay_pipeline.metrics.figures import Sums, episode_figures
+from selfplay_pipeline.metrics.figures import Sums, measure
 from selfplay_pipeline.report.sources import EpisodesFile
 
 REFERENCE_STATES = 500
@@ -55,12 +56,6 @@ class Scan:
     game: str = ""
     """Name of the game that was played."""
 
-    @property
-    def flat_groups(self) -> float | None:
-        """Share of the groups of two episodes and more whose episodes all scored alike, None if there are none."""
-        groups = [group for group, rewards in self.summary.rewards.items() if len(rewards) > 1]
-        return sum(not self.summary.has_signal(group) for group in groups) / len(groups) if groups else None
-
     @cached_property
     def groups(self) -> dict[int, list[Place]]:
         """The episodes of each state, in their order."""
@@ -88,27 +83,17 @@ def scan(file: EpisodesFile, on_bytes: Callable[[int], None] = lambda count: Non
         on_bytes(size)
         outcome = record.outcome
         summary.add(record)
-        seats = record.seats_of(file.player)
-        reward = outcome.mean_reward_of(seats)
+        episode = Measured(game_named(record.game), record, record.seats_of(file.player))
         result.checkpoint, result.game = record.policy.checkpoint, record.game
         result.places.append(
-            Place(
-                offset,
-                record.group_index,
-                record.episode,
-                reward,
-                outcome.num_illegal,
-                outcome.status,
-            )
+            Place(offset, record.group_index, record.episode, episode.reward, outcome.num_illegal, outcome.status)
         )
         if outcome.status == Status.ENGINE_FAILURE:
             continue
-        result.rewards.append(reward)
-        game = game_named(record.game)
-        state = game.load_state(record.state)
+        result.rewards.append(episode.reward)
         if len(states) < REFERENCE_STATES:
-            states.setdefault(record.group_index, state)
-        sums.add(record.group_index, episode_figures(game, record, state, seats))
+            states.setdefault(record.group_index, episode.state)
+        sums.add(record.group_index, measure(episode))
     if sums:
         result.figures = sums.totals(sorted(summary.rewards)).intervals()
         config = file.game_config()

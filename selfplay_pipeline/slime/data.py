@@ -91,7 +91,7 @@ def game_row(game: Game, state: State, state_id: str) -> dict[str, Any]:
 
 
 def game_of(metadata: dict[str, Any]) -> tuple[Game, State]:
-    """The rules and the state of a row; DialOp's rules where the row names none.
+    """The rules and the state of a row; those of the first game where the row names none.
 
     Raises:
         UserError: the state is missing or unusable, or the rules are.

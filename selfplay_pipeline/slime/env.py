@@ -1,4 +1,4 @@
-"""The matching game as an environment of slime's: the policy's turn in, what it hears until its next turn out.
+"""An episode as an environment of slime's: the policy's turn in, what it hears until its next turn out.
 
 `rollout_interaction_env_path` names this module. `rollout.py` plays through it too.
 """
@@ -35,16 +35,16 @@ it too."""
 logger = logging.getLogger(__name__)
 
 
-def build_env(sample: Any, args: Any) -> MatchingEnv:
+def build_env(sample: Any, args: Any) -> EpisodeEnv:
     """The environment of one sample, whose metadata holds the game state.
 
     Raises:
         UserError: the state or the configuration is unusable.
     """
-    return MatchingEnv(sample, args)
+    return EpisodeEnv(sample, args)
 
 
-class MatchingEnv:
+class EpisodeEnv:
     """One episode against the configured partner.
 
     It keeps the sample's reward, metadata and `non_generation_time` up to date, so that slime needs no reward model.
@@ -167,7 +167,7 @@ class _Guarded:
     """A partner whose time is taken, and whose failures, whatever they are, cost one episode."""
 
     player: Player
-    env: MatchingEnv
+    env: EpisodeEnv
 
     @property
     def name(self) -> str:
@@ -180,7 +180,7 @@ class _Guarded:
 @dataclass
 class _SeatedGuarded:
     seated: SeatedPlayer
-    env: MatchingEnv
+    env: EpisodeEnv
     prompt_tokens: int = 0
     cached_tokens: int = 0
 

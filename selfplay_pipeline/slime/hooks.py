@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfplay_pipeline.asking.records import AskingRecord, log_step
+from selfplay_pipeline.asking.statistics import FIGURES, parts_of
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import Said, Status
 from selfplay_pipeline.slime.config import TRACKING, RolloutConfig
@@ -24,7 +25,6 @@ from selfplay_pipeline.slime.env import EPISODE, POLICY_SEAT
 GROUP_NORMALISED = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
 STD_NORMALISED = ("grpo", "gspo", "cispo")
 """As in `_post_process_rewards` of slime 0.3.1."""
-AVERAGED = ("reward", "turns", "messages", "questions", "specific", "pairs", "repeated", "learned", "leaks")
 logger = logging.getLogger(__name__)
 _trained: set[Path] = set()
 """Log folders of the runs whose training rollouts this process has logged; slime logs all of a run in one process."""
@@ -159,19 +159,20 @@ def record_of(sample: Any, step: int) -> AskingRecord:
         reward=float(sample.reward),
         status=episode["status"],
         turns=len(turns),
-        dialops_board=bool(game.known_lines()),
+        people_played=bool(game.known_lines()),
         **asdict(game.asking(state, turns, POLICY_SEAT)),
     )
 
 
 def figures_of(samples: Sequence[Any], records: Sequence[AskingRecord]) -> dict[str, float]:
-    """Means over the episodes, the share of samples that were lost, and what the partner cost in all."""
+    """What `selfplay questions` measures, the share of samples that were lost, and what the partner cost in all."""
     figures = {"lost": sum(bool(sample.remove_sample) for sample in samples) / max(len(samples), 1)}
     usages = [usage for sample in samples if (usage := (sample.metadata.get(EPISODE) or {}).get("usage"))]
     if usages:
         figures |= {name: float(sum(usage[name] for usage in usages)) for name in ("requests", "dollars")}
     if records:
-        figures |= {name: float(np.mean([getattr(record, name) for record in records])) for name in AVERAGED}
+        sums = {name: [part.sum() for part in parts_of(records, name)] for name in FIGURES}
+        figures |= {name: float(above / below) for name, (above, below) in sums.items() if below}
         figures["agreed"] = float(np.mean([record.status not in tuple(Status) for record in records]))
     return figures
 

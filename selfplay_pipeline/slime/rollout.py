@@ -24,7 +24,7 @@ from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import ChatMessage
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.slime.data import state_id_of
-from selfplay_pipeline.slime.env import MatchingEnv, build_env, chat_of
+from selfplay_pipeline.slime.env import EpisodeEnv, build_env, chat_of
 
 T = TypeVar("T")
 PRODUCED = (
@@ -81,7 +81,7 @@ class EpisodeRollout:
     sample: Any
     sampling: dict[str, Any]
     context: int
-    env: MatchingEnv
+    env: EpisodeEnv
     router: SGLangEngine
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from selfplay_pipeline.convert.parquet import read_rows
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.metrics.signal import has_signal
+from selfplay_pipeline.metrics.signal import Signal, compared_seat, has_signal
 
 
 class NoSignalError(UserError):
@@ -20,8 +20,7 @@ class NoSignalError(UserError):
 
 @dataclass(frozen=True)
 class Group:
-    """The rows that are compared with each other: of the episodes of one game state, all seats where they share one
-    reward, else those of one seat."""
+    """The rows that are compared with each other, as `metrics.signal` has it."""
 
     file: int
     """Position in the list of files."""
@@ -46,8 +45,8 @@ class TrainData:
 
     groups: list[Group]
     """Groups of two episodes or more, ordered by file and index."""
-    singles: int
-    """Groups left with one episode, for example after engine failures; never trained on."""
+    signal: Signal
+    """Groups left with one episode, for example after engine failures, are counted too."""
     temperature: float
     episodes_per_state: int
     num_rows: int
@@ -91,9 +90,9 @@ def read_data(files: Sequence[Path], vocabulary: int | None = None) -> TrainData
             temperatures.update(batch.sampling_temperature.tolist())
             longest_prompt = max(longest_prompt, int(batch.streams.prompt_ids.lengths.max()))
             longest_response = max(longest_response, int(batch.streams.response_ids.lengths.max()))
-            seats = np.zeros_like(batch.seat) if batch.shared_reward else batch.seat
-            small = [column.tolist() for column in (batch.index, seats, batch.episode, batch.normalized_reward)]
-            for index, seat, episode, value in zip(*small, strict=True):
+            small = [column.tolist() for column in (batch.index, batch.seat, batch.episode, batch.normalized_reward)]
+            for index, of_row, episode, value in zip(*small, strict=True):
+                seat = compared_seat(of_row, shared=batch.shared_reward)
                 rows[number, index, seat].append(count)
                 rewards[number, index, seat][episode] = value
                 count += 1
@@ -114,10 +113,9 @@ def read_data(files: Sequence[Path], vocabulary: int | None = None) -> TrainData
         Group(file, index, tuple(rows[file, index, seat]), tuple(rewards[file, index, seat].values()), seat)
         for file, index, seat in sorted(rows)
     ]
-    several = [group for group in groups if len(group.rewards) > 1]
     return TrainData(
-        groups=several,
-        singles=len(groups) - len(several),
+        groups=[group for group in groups if len(group.rewards) > 1],
+        signal=Signal.of(group.rewards for group in groups),
         temperature=temperature,
         episodes_per_state=episodes_per_state,
         num_rows=count,

@@ -116,7 +116,7 @@ def run_train(config: TrainConfig, on_progress: Callable[[Progress], None] | Non
         steps=len(steps),
         planned_steps=planned,
         groups=len(groups),
-        groups_without_signal=sum(not group.has_signal for group in data.groups) + data.singles,
+        groups_without_signal=data.signal.without,
         rows=sum(len(group.rows) for group in groups),
         checkpoint=checkpoint,
         trainer_state=state,

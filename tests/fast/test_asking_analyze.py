@@ -25,7 +25,7 @@ from selfplay_pipeline.games.matching.questions import asking
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.generate.records import POLICY, EpisodeRecord
 
-CHARTS = {"questions", "pairs", "asking", "reward", "kinds", "learned", "leaks", "turns", "reward_by_questions"}
+CHARTS = {"questions", "facts", "asking", "reward", "kinds", "learned", "leaks", "length", "reward_by_questions"}
 TALKATIVE = Habits(talk=0.8, spoil=0, cut=0)
 
 
@@ -37,7 +37,7 @@ def training(log_dir: Path, steps: int = 4, states: int = 8, rise: float = 0.25,
             questions = rng.binomial(8, 0.1 + rise * step / 2, 4)
             append_records(log_dir, [
                 dialogue(step, step * states + state, messages=8, questions=n, specific=n // 2, repeated=0,
-                         reward=0.4 + 0.05 * n, dialops_board=board)
+                         reward=0.4 + 0.05 * n, people_played=board)
                 for n in questions.tolist()
             ])  # fmt: skip
     return log_dir
@@ -90,9 +90,9 @@ def test_every_plot_is_written_in_every_format(log_dir, tmp_path):
 def test_the_terminal_shows_the_table_and_a_plain_verdict_that_names_its_test(done):
     printed = done[0].stdout
     for words in (
-        r"Questions per episode rose: \d\.\d+ \[.*\] at training step 0, \d\.\d+ \[.*\] at training step 3; "
+        r"Questions an episode rose: \d\.\d+ \[.*\] at training step 0, \d\.\d+ \[.*\] at training step 3; "
         r"slope \+\d\.\d+ \[.*\] per training step, p < 0\.001 \(wild cluster bootstrap test, two-sided, 5 %",
-        r"The normalised reward rose",
+        r"Normalised reward rose",
         r"Within a step, episodes with more questions end better: r = 1\.000",
         r"Leak meter: 0\.000",
         r"humans +268",
@@ -130,7 +130,7 @@ def test_analysis_json_holds_every_figure_with_its_interval(done):
     assert [step["step"] for step in analysis["steps"]] == [0, 1, 2, 3]
     assert {step["episodes"] for step in analysis["steps"]} == {32}
     for step in analysis["steps"]:
-        for name in ("questions", "asking", "specific", "repeated", "learned", "reward", "turns", "leaks"):
+        for name in ("questions", "asking", "specific", "repeated", "learned", "reward", "length", "leaks"):
             assert set(step["figures"][name]) == {"value", "low", "high"}
     assert analysis["trends"]["questions"]["verdict"] == "rose"
     assert analysis["correlations"]["within steps"]["low"] > 0.9
@@ -184,15 +184,15 @@ def test_one_step_and_silent_dialogues_are_drawn_as_far_as_they_go(tmp_path):
     append_records(tmp_path / "logs", [dialogue(5, group, **silent) for group in range(3)])
     done = selfplay("questions", str(tmp_path / "logs"), "--out", str(tmp_path / "out"))
     assert done.returncode == 0
-    assert "Whether questions per episode rose or fell cannot be told: it is known at 1 training step" in " ".join(
+    assert "Whether questions an episode rose or fell cannot be told: it is known at 1 training step" in " ".join(
         done.stdout.split()
     )
     assert {path.stem for path in (tmp_path / "out").glob("*.png")} == {
         "questions",
-        "pairs",
+        "facts",
         "reward",
         "leaks",
-        "turns",
+        "length",
     }
 
 
@@ -233,7 +233,7 @@ def test_no_evidence_is_said_where_there_is_none(tmp_path):
         for record, reward in zip(found.records, rng.random(128), strict=True)
     ]
     verdicts = analyse(Records(tmp_path, found.unit, records, 0)).verdicts
-    assert verdicts[0].startswith("No evidence that questions per episode rose or fell: ")
+    assert verdicts[0].startswith("No evidence that questions an episode rose or fell: ")
     assert verdicts[4].startswith("No evidence that within a step episodes with more questions end better or worse: ")
 
 

@@ -11,7 +11,7 @@ from selfplay_pipeline.core.errors import UserError
 
 
 def dialogue(step: int = 0, group: int = 0, **fields) -> AskingRecord:
-    counts = {"turns": 9, "messages": 4, "questions": 3, "specific": 2, "pairs": 2, "repeated": 1, "learned": 1}
+    counts = {"turns": 9, "messages": 4, "questions": 3, "specific": 2, "facts": 2, "repeated": 1, "learned": 1}
     counts |= {"partner_messages": 4, "leaks": 0}
     given = {"episode_id": f"g{group}", "reward": 0.5, "status": "agreed"} | counts | fields
     return AskingRecord(step=step, group=group, **given)

@@ -150,7 +150,7 @@ def test_episodes_lost_to_the_engine_shrink_their_group_and_a_group_of_one_is_dr
     lost = [make_episode(0, episode, ends_after=1) for episode in (1, 2, 3)]
     whole = [make_episode(0, 0), *(make_episode(1, episode) for episode in range(4))]
     report = run_convert(write_episodes(tmp_path / "games.jsonl", [*lost, *whole]), tmp_path, val_fraction=0)
-    assert (report.engine_failures, report.groups, report.single_episode_groups_dropped) == (3, 1, 1)
+    assert (report.engine_failures, report.groups, report.single_episode_groups_dropped) == (3, 2, 1)
     assert {row["extra_info"]["index"] for row in rows_of(tmp_path)["train"]} == {1}
 
 

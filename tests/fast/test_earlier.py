@@ -132,9 +132,10 @@ def test_an_evaluation_of_an_earlier_version_is_read(tmp_path):
 def test_a_log_of_questions_of_an_earlier_version_is_read_and_continued_under_todays_name(tmp_path):
     counts = ("turns", "messages", "questions", "specific", "pairs", "repeated", "learned", "partner_messages", "leaks")
     line = {"step": 1, "game_id": "g1", "group": 0, "reward": 0.5, "status": "agreed"} | dict.fromkeys(counts, 0)
+    line["dialops_board"] = True
     (tmp_path / "dialogues.jsonl").write_text(json.dumps(line) + "\n")
     (record,) = read(tmp_path).records
-    assert record.episode_id == "g1"
+    assert (record.episode_id, record.people_played) == ("g1", True)
     log_step(tmp_path, 2, [record.model_copy(update={"step": 2})])
     assert [record.step for record in read_records(tmp_path / "questions.jsonl")] == [1, 2]
     assert not (tmp_path / "dialogues.jsonl").exists()

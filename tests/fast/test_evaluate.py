@@ -25,10 +25,12 @@ from selfplay_pipeline.evaluate.states import (
 )
 from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.games.base import Status, state_rng
+from selfplay_pipeline.games.figures import Measures
 from selfplay_pipeline.games.matching.actions import ErrorKind
 from selfplay_pipeline.games.matching.game import MatchingGame
-from selfplay_pipeline.generate.records import read_episodes
-from selfplay_pipeline.metrics.figures import episode_figures
+from selfplay_pipeline.games.measured import Measured
+from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
+from selfplay_pipeline.metrics.figures import measure
 
 HUMAN = Path("data/dialop/optimization_human.jsonl")
 
@@ -46,6 +48,10 @@ def game(name: str = "tiny") -> MatchingGame:
 def evaluate(player: str, output: Path, partner: str = "self", count: int = 60, name: str = "tiny", **changes):
     job = EvaluationJob(player, held_out_states(game(name), count), output, partner=partner, **changes)
     return asyncio.run(run_evaluate(config(name), job)), job
+
+
+def figures_of(record: EpisodeRecord, *seats: int) -> Measures:
+    return measure(Measured(game(), record, seats))
 
 
 def value(evaluation, figure: str) -> float:
@@ -152,7 +158,7 @@ def test_figures_of_an_episode_are_those_counted_by_hand():
         {"seat": 0, "text": "[propose] …", "action": "propose"} | turn,
     ]
     record = type(record).model_validate(record.model_dump() | {"turns": turns})
-    both, first = episode_figures(game(), record, state, (0, 1)), episode_figures(game(), record, state, (0,))
+    both, first = figures_of(record, 0, 1), figures_of(record, 0)
     assert both["messages"] == (2, 1)
     assert first["messages"] == (1, 1)
     assert (both["questions"][0], first["questions"][0]) == (1, 0)
@@ -170,8 +176,8 @@ def test_figures_of_an_episode_are_those_counted_by_hand():
 @settings(max_examples=40)
 @given(st.integers(0, 5), st.integers(0, 40))
 def test_figures_of_any_episode_fit_together(group, number):
-    record, state = make_episode(group, number), board_state(0, group)
-    figures = episode_figures(game(), record, state, (0, 1))
+    record = make_episode(group, number)
+    figures = figures_of(record, 0, 1)
     assert figures["illegal"][0] == record.outcome.num_illegal
     assert figures["messages"][0] == record.outcome.num_messages
     assert figures["turns"][0] == record.outcome.num_turns
@@ -179,7 +185,7 @@ def test_figures_of_any_episode_fit_together(group, number):
     assert 0 <= figures["told"][0] <= figures["told"][1]
     assert figures["reward_if_agreed"][0] == figures["reward"][0]
     for name in ("messages", "illegal", "words", "proposals", "questions", "told"):
-        halves = [episode_figures(game(), record, state, (seat,))[name] for seat in (0, 1)]
+        halves = [figures_of(record, seat)[name] for seat in (0, 1)]
         assert figures[name][0] == sum(half[0] for half in halves)
 
 
@@ -260,7 +266,7 @@ def test_a_number_told_twice_differently_counts_once():
     score = state.view(0)[reviewer][paper]
     said = [f"[message]{name} {title} {score}", f"[message] so {name} {title} {score + 1}?"]
     turns = [{"seat": 0, "text": text, "action": "message", "finish_reason": "stop"} for text in said]
-    figures = episode_figures(game(), type(record).model_validate(record.model_dump() | {"turns": turns}), state, (0,))
+    figures = figures_of(type(record).model_validate(record.model_dump() | {"turns": turns}), 0)
     assert figures["told"][0] == 1
     assert figures["words"][0] == 7
 

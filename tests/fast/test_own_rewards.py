@@ -15,6 +15,7 @@ from selfplay_pipeline.evaluate.states import sample_held_out
 from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
 from selfplay_pipeline.generate.seats import check_seats
 from selfplay_pipeline.generate.summary import Summary
+from selfplay_pipeline.metrics.signal import Signal
 from selfplay_pipeline.report.scan import scan
 from selfplay_pipeline.report.sources import discover
 
@@ -74,7 +75,7 @@ def test_so_it_is_in_the_report_and_in_the_analysis_of_questions(records, tmp_pa
 )
 def test_a_group_has_signal_where_the_policys_rewards_differ_whatever_its_partners_do(records, rewards, signal):
     group = [with_rewards(record, *pair) for record, pair in zip(records[:2], rewards, strict=True)]
-    assert summary_of(group).zero_signal_groups == (not signal)
+    assert summary_of(group).signal == Signal(groups=1, without=not signal)
 
 
 def test_a_cell_of_the_cross_play_is_the_reward_of_the_player_in_its_row(tmp_path):

@@ -17,7 +17,7 @@ from test_asking_records import dialogue
 
 from selfplay_pipeline.asking.records import append_records
 from selfplay_pipeline.config import load_config
-from selfplay_pipeline.core.shipped import FOLDER, shipped
+from selfplay_pipeline.core.shipped import GAMES, as_listed, shipped
 
 PACKAGE = Path("selfplay_pipeline")
 PROJECT = tomllib.loads(Path("pyproject.toml").read_text())["project"]
@@ -71,15 +71,24 @@ def test_both_locks_have_the_same_sglang_and_verl():
 
 def test_what_is_shipped_is_found_from_any_folder_and_what_lies_there_comes_first(tmp_path, monkeypatch):
     assert shipped("data/tiny_model") == load_config("tiny", {}).model == "data/tiny_model"
-    assert Path("data/tiny_model").resolve() == FOLDER / "tiny_model"
+    models, bargains = GAMES / "matching" / "data", GAMES / "bargaining" / "data" / "tiny_bargaining_model"
+    assert Path("data/tiny_model").resolve() == models / "tiny_model"
+    assert shipped("data/tiny_bargaining_model") == load_config("tiny_bargaining", {}).model == str(bargains)
     monkeypatch.chdir(tmp_path)
-    assert shipped("./data/tiny_model/") == load_config("tiny", {}).model == str(FOLDER / "tiny_model")
-    assert load_config("tiny_shy", {}).model == str(FOLDER / "tiny_shy_model")
-    assert shipped("data/dialop/optimization_human.jsonl") == str(FOLDER / "dialop" / "optimization_human.jsonl")
+    assert shipped("./data/tiny_model/") == load_config("tiny", {}).model == str(models / "tiny_model")
+    assert load_config("tiny_shy", {}).model == str(models / "tiny_shy_model")
+    assert shipped("data/dialop/optimization_human.jsonl") == str(models / "dialop" / "optimization_human.jsonl")
     for other in ("data/none", "data/../data/tiny_model", "tiny_model", "", "Qwen/Qwen2.5-7B-Instruct", "x" * 5000):
         assert shipped(other) == other
     (tmp_path / "data" / "tiny_model").mkdir(parents=True)
     assert shipped("data/tiny_model") == "data/tiny_model"
+
+
+def test_what_is_shipped_has_one_name_in_records_wherever_the_package_has_it():
+    folders = (PACKAGE.resolve() / "data", GAMES / "matching" / "data")  # an earlier version's, and today's
+    for path in ("data/tiny_model", *(str(folder / "tiny_model") for folder in folders)):
+        assert as_listed(path) == "data/tiny_model"
+    assert as_listed("/elsewhere/data/tiny_model") == "/elsewhere/data/tiny_model"
 
 
 WITHOUT_EXTRAS = """

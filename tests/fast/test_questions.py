@@ -128,14 +128,14 @@ class TestAsking:
 
     def test_a_question_and_its_answer(self) -> None:
         found = self.count((0, "How is Daniel on BLEU?"), (1, "66 on my scale"))
-        assert found == Asking(messages=1, questions=1, specific=1, pairs=1, learned=1, partner_messages=1)
+        assert found == Asking(messages=1, questions=1, specific=1, facts=1, learned=1, partner_messages=1)
 
     def test_what_the_player_sees_itself_is_not_learned(self) -> None:
         assert self.count((0, "Ava BLEU?"), (1, "Ava BLEU 22")).learned == 0
 
     def test_a_question_asked_again_is_repeated(self) -> None:
         found = self.count((0, "Daniel BLEU?"), (1, "Daniel BLEU 66"), (0, "Daniel BLEU?"), (1, "Daniel BLEU 66"))
-        assert (found.specific, found.repeated, found.pairs, found.learned) == (2, 1, 1, 1)
+        assert (found.specific, found.repeated, found.facts, found.learned) == (2, 1, 1, 1)
 
     def test_a_general_question_is_none_for_a_pair(self) -> None:
         assert self.count((0, "What do you have?"), (1, "some")) == Asking(1, 1, partner_messages=1)

@@ -285,7 +285,7 @@ def test_what_stands_before_the_tag_is_neither_asked_nor_told() -> None:
         TurnRecord(seat=0, text=f"{thought}\n[message] hello", action=ActionKind.MESSAGE, finish_reason="stop"),
     ]
     counts = asking(turns, session.state, 0)
-    assert (counts.leaks, counts.questions, counts.pairs) == (0, 0, 0)
+    assert (counts.leaks, counts.questions, counts.facts) == (0, 0, 0)
 
 
 # --- names --------------------------------------------------------------------------------------------------

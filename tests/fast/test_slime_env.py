@@ -24,13 +24,13 @@ from selfplay_pipeline.partners.client import RequestCapError
 from selfplay_pipeline.slime import env as env_module
 from selfplay_pipeline.slime.config import RolloutConfig
 from selfplay_pipeline.slime.data import game_of, game_row
-from selfplay_pipeline.slime.env import MatchingEnv, build_env
+from selfplay_pipeline.slime.env import EpisodeEnv, build_env
 from selfplay_pipeline.slime.hooks import post_process_rewards
 
 LONG = BOARD.model_copy(update={"size": 4, "max_length": 30, "max_errors": 4, "prompts": "default"})
 
 
-def env_of(partner: str = "sharing", board: MatchingConfig = BOARD, number: int = 0) -> MatchingEnv:
+def env_of(partner: str = "sharing", board: MatchingConfig = BOARD, number: int = 0) -> EpisodeEnv:
     arguments_ = arguments(hf_checkpoint=None, selfplay={"partner": partner})
     return build_env(sample=sample_of(NewSample, board, number), args=arguments_)
 
@@ -193,7 +193,7 @@ def test_steps_can_be_awaited_or_waited_for(blocked):
     assert asyncio.run(play()) == 1.0
 
 
-def selfish(seed: int) -> MatchingEnv:
+def selfish(seed: int) -> EpisodeEnv:
     """An episode of one state, in which the policy proposes at random what the partner accepts."""
     game = BargainingGame(BargainingConfig(reward="selfish"))
     row = game_row(game, game.sample_state(state_rng(0, 0)), "train-s0-g000000")

@@ -184,10 +184,10 @@ def test_evaluations_have_a_folder_each_and_count_the_updates_before_them(tmp_pa
     log_rollout(0, args, [played(0, *WRONG)], {}, 1.0)
     assert evaluate(0) == [0, 1]
     assert evaluate(4, metrics := {}) == [0, 1, 5]
-    assert metrics["eval/held_out/episode/turns"] == BOARD.max_errors
+    assert metrics["eval/held_out/episode/length"] == BOARD.max_errors
     with caplog.at_level(logging.INFO):
         evaluate(5, None)  # as slime does
-    assert "'eval/held_out/episode/turns'" in caplog.text
+    assert "'eval/held_out/episode/length'" in caplog.text
 
 
 @pytest.mark.skipif(RealSample is not None, reason="slime is installed")
@@ -212,7 +212,7 @@ def test_figures_of_evaluations_stand_beside_slimes_own_on_tensorboard(tmp_path,
     for adapter in kept.values():
         adapter.finish()
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    (turns,) = events.Scalars("eval/held_out/episode/turns")
+    (turns,) = events.Scalars("eval/held_out/episode/length")
     assert (turns.step, turns.value) == (4, BOARD.max_errors)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from selfplay_pipeline.config import load_config
+from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.games.base import Lesson, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
@@ -93,8 +94,8 @@ def test_words_digits_and_tags_are_single_tokens(tokenizer: Any) -> None:
 def test_a_shipped_model_knows_the_words_of_its_lesson(lesson: Lesson) -> None:
     from transformers import AutoTokenizer
 
-    shipped = AutoTokenizer.from_pretrained(lesson.folder)
-    assert shipped.get_vocab() == build_tokenizer(lesson.words).get_vocab()
+    tokenizer = AutoTokenizer.from_pretrained(shipped(str(lesson.folder)))
+    assert tokenizer.get_vocab() == build_tokenizer(lesson.words).get_vocab()
 
 
 def test_a_turn_ends_with_the_eos_token_and_padding_is_another(tokenizer: Any) -> None:

@@ -20,6 +20,7 @@ from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.convert.rows import SCHEMA
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.metrics.signal import Signal
 from selfplay_pipeline.train.config import TrainConfig, TrainOptions
 from selfplay_pipeline.train.groups import NoSignalError, TrainData, plan_steps, read_data, split_rows, to_groups
 from selfplay_pipeline.train.overrides import environment, verl_overrides
@@ -27,7 +28,7 @@ from selfplay_pipeline.train.run import run_train
 
 DATA = TrainData(
     groups=[],
-    singles=0,
+    signal=Signal(0, 0),
     temperature=0.7,
     episodes_per_state=2,
     num_rows=52,
@@ -273,7 +274,7 @@ class TestData:
             (0, (0, 1, 2, 3), True),
             (1, (4, 5, 6, 7), False),
         ]
-        assert (data.singles, data.num_rows, data.temperature) == (1, 10, 0.7)
+        assert (data.signal, data.num_rows, data.temperature) == (Signal(groups=3, without=2), 10, 0.7)
         assert (data.max_prompt_tokens, data.max_response_tokens) == (5, 5)
 
     def test_groups_without_signal_are_dropped_unless_kept(self, tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
+from selfplay_pipeline.core.shipped import built_in
 from selfplay_pipeline.generate.records import read_episodes
 
 
@@ -15,7 +15,7 @@ def selfplay(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_games_with_a_chat_model_become_one_row_each(sglang_server, tmp_path, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     (tmp_path / "as_policy.j2").write_text("{{ rules }}")
-    tiny = Path("selfplay_pipeline/configs/tiny.yaml").read_text()
+    tiny = built_in()["tiny"].read_text()
     partner = {"base_url": f"{sglang_server.url}/v1", "model": "tiny", "prompt": str(tmp_path / "as_policy.j2")}
     (tmp_path / "run.yaml").write_text(f"{tiny}\npartner: {json.dumps(partner)}\n")
     games = tmp_path / "games.jsonl"

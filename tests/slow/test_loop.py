@@ -15,7 +15,7 @@ from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.iterate.run import run_iterate
 
 TEMPERATURE = 0.8
-"""Of `configs/tiny.yaml`."""
+"""Of the built-in `tiny`."""
 
 
 def logprobs(folder: str, rows: list[dict], temperature: float) -> list[list[float]]:

@@ -28,6 +28,7 @@ import pytest
 from factories import BOARD, POLICY, Habits, make_episode, to_its_end
 
 from selfplay_pipeline.convert.rows import episode_to_rows
+from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.games.bargaining.game import BargainingGame
 from selfplay_pipeline.games.bargaining.rules import BargainingConfig
@@ -43,7 +44,7 @@ from selfplay_pipeline.online.overrides import CONFIG_NAME, StatesFile, config_f
 
 EPISODES = 8
 LIMIT = 4096
-BARGAINER = "data/tiny_bargaining_model"
+BARGAINER = shipped("data/tiny_bargaining_model")
 
 
 @cache
@@ -177,7 +178,7 @@ def verl_config(*overrides: str) -> Any:
                 "selfplay.max_new_tokens=200",
                 f"data.max_prompt_length={LIMIT // 2}",
                 f"data.max_response_length={LIMIT // 2}",
-                "actor_rollout_ref.rollout.agent.agent_loop_config_path=selfplay_pipeline/configs/agent_loops.yaml",
+                "actor_rollout_ref.rollout.agent.agent_loop_config_path=selfplay_pipeline/online/agent_loops.yaml",
                 "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
                 *overrides,
             ],

@@ -395,7 +395,7 @@ def test_a_page_of_another_game_shows_its_tables_figures_and_dialogue(open_page,
     for seat, reward in enumerate(record.outcome.rewards):
         expect(chips).to_contain_text(f"seat {seat}: reward {reward:.3f}")
     figures = opened.page.locator("#figures tbody th").all_inner_texts()
-    assert {"agreement rate", "own value", "sum of both values", "proposals a game"} <= set(figures)
+    assert {"agreement rate", "own value", "sum of both values", "proposals an episode"} <= set(figures)
     caption = opened.page.locator("#chart-reward figcaption").inner_text()
     assert all(line in caption for line in ("random", "silence", "optimum"))
     assert "hidden" not in opened.page.locator("#episode").inner_text()

@@ -13,10 +13,11 @@ import pytest
 from safetensors.torch import load_file
 
 from selfplay_pipeline.config import load_config
+from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.iterate.run import run_iterate
 
-TINY = Path("data/tiny_bargaining_model")
+TINY = Path(shipped("data/tiny_bargaining_model"))
 
 
 @pytest.fixture(scope="module")

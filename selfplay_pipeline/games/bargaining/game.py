@@ -14,9 +14,9 @@ from selfplay_pipeline.games.bargaining.scripted import SCRIPTED, PlayerView, pl
 from selfplay_pipeline.games.bargaining.session import BargainingSession
 from selfplay_pipeline.games.bargaining.teacher import LESSONS
 from selfplay_pipeline.games.bargaining.text import ErrorKind
-from selfplay_pipeline.games.base import SAME_SCORE, Asking, HumanEpisode, Turn
+from selfplay_pipeline.games.base import SAME_SCORE, Asking, Game, HumanEpisode, Turn
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
-from selfplay_pipeline.games.figures import Figure, Measures
+from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.prompts import load_prompts
 from selfplay_pipeline.games.tagged_session import AGREED
 from selfplay_pipeline.games.tags import ActionKind
@@ -29,7 +29,6 @@ class BargainingGame:
     """The rules under one `BargainingConfig`."""
 
     name = "bargaining"
-    config_type = BargainingConfig
     data_source = "bargaining_selfplay"
     num_seats = 2
     about_humans = ""
@@ -89,9 +88,6 @@ class BargainingGame:
     def check_decision(self, state: BargainingState, decision: Any) -> None:
         check_split(decision, state.counts)
 
-    def measure(self, state: BargainingState, turns: Sequence[Turn], reward: float, seats: Sequence[int]) -> Measures:
-        return measures.measure(state, turns, seats)
-
     def asking(self, state: BargainingState, turns: Sequence[Turn], seat: int) -> Asking:
         return measures.asking(state, turns, seat)
 
@@ -118,3 +114,7 @@ class BargainingGame:
 
     def draw_episode(self, state: BargainingState, turns: Sequence[Any], decision: Any) -> EpisodeDrawing:
         return draw.draw_episode(state, turns, decision)
+
+
+GAME: type[Game] = BargainingGame
+"""What the registry asks for."""

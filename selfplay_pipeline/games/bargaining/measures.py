@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import cache
 
 import numpy as np
@@ -22,9 +20,10 @@ from selfplay_pipeline.games.bargaining.rules import (
 )
 from selfplay_pipeline.games.bargaining.text import asked_items, parse_share, told_values
 from selfplay_pipeline.games.base import MESSAGE, Asking, Turn
-from selfplay_pipeline.games.figures import Figure, Measures
+from selfplay_pipeline.games.figures import Figure
+from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.questions import count_asking
-from selfplay_pipeline.games.tags import ActionKind, tagged
+from selfplay_pipeline.games.tags import PROPOSALS, ActionKind, tagged
 
 ABOUT_SILENCE = (
     "silence is one proposal, accepted unheard, of a player who knows its own values and the rules. It is no limit of "
@@ -33,49 +32,6 @@ ABOUT_SILENCE = (
 )
 """What must stand beside the line `silence`. 0.996 is exact over all states: player 0 proposes its own silent plan, and
 player 1 the best in view of the values with which that is player 0's plan; silence itself is 0.926."""
-
-FIGURES = (
-    Figure("sum", "sum of both values", "higher", chart="Values", axis="sum of both players' values"),
-    Figure("own", "own value"),
-    Figure("pareto", "agreed splits that cannot be better for both", "higher", True, mean=False),
-    Figure("proposals", "proposals a game"),
-    Figure(
-        "questions", "questions an episode", chart="Questions", axis="questions an episode", note="Messages that ask."
-    ),
-    Figure("specific", "questions for a value", share=True, mean=False),
-    Figure("repeated", "of these, asked again", share=True, mean=False),
-    Figure("learned", "values learned a question", "higher", mean=False),
-    Figure("leaks", "partner's messages with values that nobody asked for", share=True, mean=False),
-    Figure("told", "own values told", share=True, mean=False),
-)
-
-
-def measure(state: BargainingState, turns: Sequence[Turn], seats: Sequence[int]) -> Measures:
-    """The game's own figures of one episode; values are 0 where nothing was agreed.
-
-    `pareto` is the share of agreed splits beside which no other is better for one player and as good for the other;
-    `told` is the share of the values of these seats that a message told truly.
-    """
-    asked: Counter[str] = Counter()
-    told = 0
-    for seat in seats:
-        asked.update(asdict(asking(state, turns, seat)))
-        said = [told_values(turn.text) for turn in turns if turn.seat == seat and turn.action == MESSAGE]
-        told += len({item for values in said for item in _true(values, state, seat)})
-    split = agreed_split(state, turns)
-    worth = state.worth(split) if split else (0, 0)
-    return {
-        "sum": (sum(worth), 1),
-        "own": (sum(worth[seat] for seat in seats) / len(seats), 1),
-        "pareto": (split is not None and is_pareto(state, split), split is not None),
-        "proposals": (sum(turn.action == ActionKind.PROPOSE for turn in turns if turn.seat in seats), 1),
-        "questions": (asked["questions"], 1),
-        "specific": (asked["specific"], asked["questions"]),
-        "repeated": (asked["repeated"], asked["specific"]),
-        "learned": (asked["learned"], asked["questions"]),
-        "leaks": (asked["leaks"], asked["partner_messages"]),
-        "told": (told, len(seats) * len(state.counts)),
-    }
 
 
 def asking(state: BargainingState, turns: Sequence[Turn], seat: int) -> Asking:
@@ -106,6 +62,42 @@ def is_pareto(state: BargainingState, split: Split) -> bool:
     one, other = state.worth(split)
     found = [state.worth((share, rest(state.counts, share))) for share in shares(state.counts)]
     return not any(a >= one and b >= other and a + b > one + other for a, b in found)
+
+
+def _worth(episode: Measured) -> tuple[int, int]:
+    """The value of what was agreed to each player; 0 where nothing was."""
+    split = agreed_split(episode.state, episode.record.turns)
+    return episode.state.worth(split) if split else (0, 0)
+
+
+def _own(episode: Measured) -> float:
+    return sum(_worth(episode)[seat] for seat in episode.seats) / len(episode.seats)
+
+
+def _pareto(episode: Measured) -> bool:
+    split = agreed_split(episode.state, episode.record.turns)
+    return split is not None and is_pareto(episode.state, split)
+
+
+def _told(episode: Measured) -> int:
+    """Values of these seats that a message told truly."""
+    told = 0
+    for seat in episode.seats:
+        said = [told_values(turn.text) for turn in episode.turns if turn.seat == seat and turn.action == MESSAGE]
+        told += len({item for values in said for item in _true(values, episode.state, seat)})
+    return told
+
+
+FIGURES = (
+    Figure("sum", "sum of both values", lambda e: sum(_worth(e)), better="higher", chart="Values"),
+    Figure("own", "own value", _own),
+    Figure(
+        "pareto", "agreed splits that cannot be better for both", _pareto,
+        lambda e: agreed_split(e.state, e.record.turns) is not None, better="higher", unit="share",
+    ),
+    PROPOSALS,
+    Figure("told", "own values told", _told, lambda e: len(e.seats) * len(e.state.counts), unit="share"),
+)  # fmt: skip
 
 
 def references(states: Sequence[BargainingState], config: BargainingConfig) -> dict[str, list[float]]:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.sections import LARGEST, Section
+from selfplay_pipeline.core.sections import LARGEST
+from selfplay_pipeline.games.base import GameSettings
 
 ITEMS = ("book", "hat", "ball")
 MOST_OF_A_TYPE = 4
@@ -31,10 +32,8 @@ Pair = tuple[Triple, Triple]
 """What one item of each type is worth to player 0, and to player 1."""
 
 
-class BargainingConfig(Section):
+class BargainingConfig(GameSettings):
     """The items, the reward and the limits."""
-
-    model_config = ConfigDict(frozen=True)
 
     name: Literal["bargaining"] = "bargaining"
     """Which game this is."""
@@ -52,13 +51,6 @@ class BargainingConfig(Section):
     """Turns of both players together, illegal ones included, after which an episode ends without agreement."""
     max_errors: Annotated[int, Field(ge=1)] = 5
     """Illegal actions of one player in a row after which an episode ends without agreement."""
-    mute: bool = False
-    """Messages reach the partner empty, as a bare `[message]`: shows what this policy loses without them.
-
-    Proposals and answers never carry words of their own, muted or not.
-    """
-    prompts: str = "default"
-    """Name of a built-in prompt set (default, compact) or a folder with the same template files."""
 
     @model_validator(mode="after")
     def _ordered_items(self) -> Self:

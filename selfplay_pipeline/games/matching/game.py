@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.games.base import SAME_SCORE, Asking, HumanEpisode, ScriptedPlayer, Turn
+from selfplay_pipeline.games.base import SAME_SCORE, Asking, Game, HumanEpisode, ScriptedPlayer, Turn
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
-from selfplay_pipeline.games.figures import Figure, Measures
+from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.matching import draw, humans, measures, states
 from selfplay_pipeline.games.matching.actions import ErrorKind
 from selfplay_pipeline.games.matching.questions import asking
@@ -46,7 +46,6 @@ class MatchingGame:
     """The rules under one `MatchingConfig`."""
 
     name = "matching"
-    config_type = MatchingConfig
     data_source = "dialop_matching_selfplay"
     num_seats = 2
     shared_reward = True
@@ -106,9 +105,6 @@ class MatchingGame:
     def check_decision(self, state: MatchingState, decision: Any) -> None:
         check_matching(decision, state.size)
 
-    def measure(self, state: MatchingState, turns: Sequence[Turn], reward: float, seats: Sequence[int]) -> Measures:
-        return measures.measure(state, turns, reward, seats)
-
     def asking(self, state: MatchingState, turns: Sequence[Turn], seat: int) -> Asking:
         return asking(turns, state, seat)
 
@@ -139,3 +135,7 @@ class MatchingGame:
 
     def draw_episode(self, state: MatchingState, turns: Sequence[Any], decision: Any) -> EpisodeDrawing:
         return draw.draw_episode(state, turns, decision)
+
+
+GAME: type[Game] = MatchingGame
+"""What the registry asks for."""

@@ -6,11 +6,10 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from selfplay_pipeline.core.shipped import FOLDER
 from selfplay_pipeline.games.base import HumanEpisode, Said
 from selfplay_pipeline.games.matching.states import load_state
 
-GAMES = FOLDER / "dialop" / "optimization_human.jsonl"
+GAMES = Path(__file__).parent / "data" / "dialop" / "optimization_human.jsonl"
 ABOUT = (
     "games between two humans on 8×8 boards (data/dialop), each looked at from both seats, counted by the rules of "
     "games/matching/questions.py like the policy's dialogues; neither human was shy"

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 
 import numpy as np
 
-from selfplay_pipeline.games.base import MESSAGE, Turn
-from selfplay_pipeline.games.figures import Figure, Measures
+from selfplay_pipeline.games.base import MESSAGE
+from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.matching.mentions import told_cells
-from selfplay_pipeline.games.matching.questions import asking
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, own_view_matching
-from selfplay_pipeline.games.tags import ActionKind, untagged
+from selfplay_pipeline.games.measured import Measured
+from selfplay_pipeline.games.tags import PROPOSALS, untagged
 
 OPTIMAL = 1 - 1e-9
 """Normalised rewards from here on are of an optimal matching."""
@@ -27,45 +25,31 @@ ABOUT_OWN_VIEW = (
 """What must stand beside the line `own view`. Measured apart from this project, by sampling boards that agree with what
 a player sees and with the filter: 250 states of 3×3, 32 of 8×8."""
 
-FIGURES = (
-    Figure("optimal", "optimal matchings", "higher", True, "Best matchings", "share of games with the best"),
-    Figure("proposals", "proposals a game"),
-    Figure(
-        "questions", "questions an episode", chart="Questions", axis="questions an episode", note="Messages that ask."
-    ),
-    Figure("specific", "questions for a score", share=True, mean=False),
-    Figure("repeated", "of these, asked again", share=True, mean=False),
-    Figure("learned", "cells learned a question", "higher", mean=False),
-    Figure("leaks", "partner's messages with scores that nobody asked for", share=True, mean=False),
-    Figure("told", "visible cells told", share=True, mean=False),
-)
 
-
-def measure(state: MatchingState, turns: Sequence[Turn], reward: float, seats: Sequence[int]) -> Measures:
-    """The game's own figures of one episode.
-
-    `told` is the share of the cells visible in these seats that a message named with the number shown there.
-    Questions, and what came of them, are counted by `questions.py`.
-    """
-    visible = told = 0
-    asked: Counter[str] = Counter()
-    for seat in seats:
-        asked.update(asdict(asking(turns, state, seat)))
-        view = state.view(seat)
-        said = [untagged(turn.text) for turn in turns if turn.seat == seat and turn.action == MESSAGE]
-        named = {pair for text in said for pair in told_cells(text, state.papers, state.reviewers).items()}
-        visible += int(state.masks[seat].sum())
+def _told(episode: Measured) -> int:
+    """Cells visible in these seats that a message named with the number shown there."""
+    told = 0
+    for seat in episode.seats:
+        view = episode.state.view(seat)
+        said = [untagged(turn.text) for turn in episode.turns if turn.seat == seat and turn.action == MESSAGE]
+        named = {
+            pair for text in said for pair in told_cells(text, episode.state.papers, episode.state.reviewers).items()
+        }
         told += sum(view[reviewer][paper] == score for (reviewer, paper), score in named)
-    return {
-        "optimal": (reward >= OPTIMAL, 1),
-        "proposals": (sum(turn.action == ActionKind.PROPOSE for turn in turns if turn.seat in seats), 1),
-        "questions": (asked["questions"], 1),
-        "specific": (asked["specific"], asked["questions"]),
-        "repeated": (asked["repeated"], asked["specific"]),
-        "learned": (asked["learned"], asked["questions"]),
-        "leaks": (asked["leaks"], asked["partner_messages"]),
-        "told": (told, visible),
-    }
+    return told
+
+
+FIGURES = (
+    Figure(
+        "optimal", "optimal matchings", lambda e: e.reward >= OPTIMAL,
+        better="higher", unit="share", chart="Best matchings",
+    ),
+    PROPOSALS,
+    Figure(
+        "told", "visible cells told", _told,
+        lambda e: int(sum(e.state.masks[seat].sum() for seat in e.seats)), unit="share",
+    ),
+)  # fmt: skip
 
 
 def references(states: Sequence[MatchingState], config: MatchingConfig) -> dict[str, list[float]]:

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from scipy.optimize import linear_sum_assignment
 
-from selfplay_pipeline.core.sections import Section
+from selfplay_pipeline.games.base import GameSettings
 from selfplay_pipeline.games.matching.names import PAPERS
 from selfplay_pipeline.games.matching.proposals import Matching as Matching
 
@@ -22,14 +22,12 @@ DIALOPS_BOARD = ("size", "max_score", "p_visible", "scale_min", "scale_max", "ha
 """Fields that must be DialOp's where rewards are compared with those of its human pairs."""
 
 
-class MatchingConfig(Section):
+class MatchingConfig(GameSettings):
     """The board and the limits.
 
     The board's defaults are DialOp's. Three things are not: its games end after 30 turns, it ends none for illegal
     actions, and it keeps an unfiltered state now and then (`unfiltered_after`).
     """
-
-    model_config = ConfigDict(frozen=True)
 
     name: Literal["matching"] = "matching"
     """Which game this is."""
@@ -54,13 +52,6 @@ class MatchingConfig(Section):
     """Turns of both players together, illegal ones included, after which an episode ends without agreement."""
     max_errors: Annotated[int, Field(ge=1)] = 5
     """Illegal actions of one player in a row after which an episode ends without agreement."""
-    mute: bool = False
-    """Messages reach the partner empty, as a bare `[message]`, which shows what a policy loses without them.
-
-    Proposals and answers never carry words of their own, muted or not.
-    """
-    prompts: str = "default"
-    """Name of a built-in set of prompts (default, compact), or a folder with the same template files."""
 
     @property
     def is_dialops_board(self) -> bool:

@@ -11,7 +11,7 @@ import transfer_queue as tq
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
-from selfplay_pipeline.metrics.signal import has_signal, without_signal
+from selfplay_pipeline.metrics.signal import Signal, has_signal
 
 
 class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
@@ -124,9 +124,10 @@ def episode_figures_of(keys: list[str], scores: list[float], extra_fields: list[
     for figures in episodes.values():
         for name, value in figures.items():
             sums[name] += value
+    signal = Signal.of(groups)
     return {
         **{name: total / len(episodes) for name, total in sums.items()},
         "episodes": float(len(episodes)),
-        "groups": float(len(groups)),
-        "groups_without_signal": float(without_signal(groups)),
+        "groups": float(signal.groups),
+        "groups_without_signal": float(signal.without),
     }

@@ -1,0 +1,68 @@
+"""What the formulas of figures read: an episode, and the seats of it that are measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from selfplay_pipeline.games.base import MESSAGE, Asking, Game
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """One episode as some of its seats took part in it; all counts but `length` are of these seats alone.
+
+    Attributes:
+        record: as `generate/records.py: EpisodeRecord` has it.
+    """
+
+    game: Game
+    record: Any
+    seats: Sequence[int]
+
+    @cached_property
+    def state(self) -> Any:
+        return self.game.load_state(self.record.state)
+
+    @cached_property
+    def reward(self) -> float:
+        """Mean over the seats."""
+        return float(self.record.outcome.mean_reward_of(self.seats))
+
+    @property
+    def agreed(self) -> bool:
+        """Whether the game's goal was reached."""
+        return self.record.outcome.status in self.game.goals
+
+    @cached_property
+    def turns(self) -> list[Any]:
+        return [turn for turn in self.record.turns if turn.seat in self.seats]
+
+    @property
+    def length(self) -> int:
+        """Turns of all seats."""
+        return len(self.record.turns)
+
+    @cached_property
+    def said(self) -> list[str]:
+        """Messages, as they were written."""
+        return [turn.text for turn in self.turns if turn.action == MESSAGE]
+
+    @property
+    def messages(self) -> int:
+        return len(self.said)
+
+    @cached_property
+    def asked(self) -> Asking:
+        """How these seats asked, added up."""
+        found: Counter[str] = Counter()
+        for seat in self.seats:
+            found.update(asdict(self.game.asking(self.state, self.record.turns, seat)))
+        return Asking(**found)
+
+    @cached_property
+    def sampled_tokens(self) -> int:
+        return sum(sum(one.response_mask) for one in self.record.trajectories if one.seat in self.seats)

@@ -1,0 +1,119 @@
+"""Every figure has one definition, and is one number wherever a file of episodes is looked at."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from factories import Habits, make_episode, make_episodes, write_episodes
+
+import selfplay_pipeline
+from selfplay_pipeline.asking.sources import records_of
+from selfplay_pipeline.asking.statistics import FIGURES as ASKED
+from selfplay_pipeline.asking.statistics import figures_of as asked_figures
+from selfplay_pipeline.convert.run import run_convert
+from selfplay_pipeline.evaluate.tally import Seating, Tally
+from selfplay_pipeline.games.registry import all_games, game_named
+from selfplay_pipeline.generate.records import EpisodeRecord
+from selfplay_pipeline.generate.summary import Played, Summary
+from selfplay_pipeline.metrics.figures import FIGURES, figures_of, rows_of, summarised
+from selfplay_pipeline.metrics.signal import Signal, groups_of
+from selfplay_pipeline.report.scan import scan
+from selfplay_pipeline.report.sources import discover
+from selfplay_pipeline.train.groups import read_data
+
+SOURCES = sorted(Path(selfplay_pipeline.__file__).parent.rglob("*.py"))
+STATES, EPISODES = 6, 4
+
+
+def texts_in(path: Path) -> list[str]:
+    """All string literals of a file."""
+    return [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
+
+
+def test_a_label_is_written_once():
+    written = [text for path in SOURCES for text in texts_in(path)]
+    labels = {figure.label for figure in (*FIGURES, *(own for game in all_games() for own in game.figures))}
+    assert {label: written.count(label) for label in labels} == dict.fromkeys(labels, 1)
+
+
+@pytest.mark.parametrize("game", all_games(), ids=lambda game: game.name)
+def test_a_name_is_given_once(game):
+    names = [figure.name for figure in (*FIGURES, *game.figures)]
+    keys = [figure.summary for figure in figures_of(game).values() if figure.summary]
+    labels = [figure.label for figure in figures_of(game).values()]
+    assert len(set(names)) == len(names)
+    assert len(set(keys)) == len(keys)
+    assert len(set(labels)) == len(labels)
+
+
+def test_only_metrics_and_games_define_figures():
+    package = Path(selfplay_pipeline.__file__).parent
+    defining = {
+        path.relative_to(package).parts[0]
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Figure"
+    }
+    assert defining == {"metrics", "games"}
+
+
+@pytest.fixture(scope="module")
+def records() -> list[EpisodeRecord]:
+    """Those of the last state all end without agreement, and one of another state is missing."""
+    alike = Habits(spoil=1.0, cut=0.0)
+    silent = [make_episode(STATES - 1, number, habits=alike) for number in range(EPISODES)]
+    return [*list(make_episodes(STATES - 1, EPISODES, habits=Habits(talk=0.7)))[1:], *silent]
+
+
+@pytest.fixture(scope="module")
+def played(records) -> Played:
+    summary = Summary()
+    for record in records:
+        summary.add(record)
+    return summary.result()
+
+
+def test_a_file_has_the_same_figures_in_its_summary_in_evaluations_and_in_the_report(records, played, tmp_path):
+    (file,) = discover(write_episodes(tmp_path / "episodes.jsonl", records)).files
+    game = game_named(records[0].game)
+    tally = Tally(game, STATES, Seating.BOTH).add(records).totals().intervals()
+    assert scan(file).figures == tally
+    for key, figure in summarised(game).items():
+        assert getattr(played, key) == pytest.approx(tally[figure.name].value or 0), figure.name
+
+
+def test_what_is_asked_is_counted_the_same_in_the_analysis_of_questions(records):
+    one_seat = [record.model_copy(update={"players": ["policy", "shy"], "trajectories": []}) for record in records]
+    tally = Tally(game_named(records[0].game), STATES, Seating.FIRST).add(one_seat).totals().intervals()
+    asked = asked_figures([asked for record in one_seat for asked in records_of(record, 0)])
+    assert list(asked) == list(ASKED)
+    for name, interval in asked.items():
+        assert interval.value == pytest.approx(tally[name].value), name
+
+
+def test_a_table_shows_what_has_a_value(records):
+    game = game_named(records[0].game)
+    figures = Tally(game, STATES, Seating.BOTH).add(records).totals().intervals()
+    labels = [label for label, _ in rows_of([figures], game)]
+    assert {"normalised reward", "illegal actions an episode", "questions an episode"} <= set(labels)
+    assert not any("speaking" in label for label in labels), "no seat played alone"
+
+
+def test_groups_without_signal_are_the_same_everywhere(records, played, tmp_path):
+    path = write_episodes(tmp_path / "episodes.jsonl", records)
+    converted = run_convert(path, tmp_path)
+    (file,) = discover(path).files
+    signal = Signal(played.groups, played.groups_without_signal)
+    assert signal.groups == STATES and signal.without > 0
+    assert scan(file).summary.signal == signal
+    assert Signal(converted.groups, converted.groups_without_signal) == signal
+    assert read_data([tmp_path / "train.parquet"]).signal == signal
+
+
+@pytest.mark.parametrize(("shared", "groups"), [(True, [[0.5, 1.0]]), (False, [[0.5, 1.0], [0.5, 1.0]])])
+def test_seats_that_share_a_reward_are_one_group(shared, groups):
+    assert groups_of([{0: 0.5, 1: 0.5}, {0: 1.0, 1: 1.0}], shared=shared) == groups
+
+
+def test_a_group_of_one_episode_has_no_signal():
+    assert Signal.of([[0.5], [0.5, 0.5], [0.5, 0.6]]) == Signal(groups=3, without=2)

@@ -1,0 +1,79 @@
+"""A game is one folder and one line: in a copy of the package one of the games goes, and another comes."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = """
+import sys
+from selfplay_pipeline.cli import main
+for arguments in {commands}:
+    sys.argv[1:] = arguments.split()
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, arguments
+"""
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory) -> Path:
+    """The program with a game `haggling` in place of bargaining: its folder, and the one line."""
+    root = tmp_path_factory.mktemp("copy")
+    unneeded = shutil.ignore_patterns("__pycache__", "*.safetensors", "*.jsonl")
+    for folder in ("selfplay_pipeline", "bin"):
+        shutil.copytree(ROOT / folder, root / folder, ignore=unneeded)
+    games = root / "selfplay_pipeline" / "games"
+    haggling = (games / "bargaining").rename(games / "haggling")
+    (haggling / "configs" / "tiny_bargaining.yaml").rename(haggling / "configs" / "tiny_haggling.yaml")
+    for path in (path for path in haggling.rglob("*") if path.suffix in (".py", ".yaml")):
+        path.write_text(path.read_text().replace("bargaining", "haggling"))
+    lines = (games / "registry.py").read_text()
+    assert lines.count("bargaining") == 1
+    (games / "registry.py").write_text(lines.replace('    "bargaining",\n', '    "haggling",\n'))
+    return root
+
+
+def run(copy: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(copy), "COLUMNS": "200"}
+    return subprocess.run([sys.executable, *command], cwd=copy, env=environment, capture_output=True, text=True)
+
+
+def test_a_game_that_is_one_line_is_played_shown_and_measured(copy):
+    commands = [
+        "generate --config tiny_haggling --player fair --player random --num-episodes 8 --output episodes.jsonl",
+        "show episodes.jsonl",
+        "evaluate fair --config tiny_haggling --num-states 4 --output evaluation",
+        "config --config tiny_haggling",
+        "generate --help",
+    ]
+    done = run(copy, "-c", COMMANDS.format(commands=commands))
+    assert done.returncode == 0, done.stderr
+    assert "8 episodes" in done.stdout and "own value" in done.stdout and "semi_lambda: 0.5" in done.stdout
+    assert "built-in: default, tiny, tiny4x4, tiny_haggling, tiny_shy;" in " ".join(done.stdout.split())
+
+
+def test_the_game_that_went_is_named_nowhere(copy):
+    done = run(copy, "-m", "selfplay_pipeline.cli", "config", "--config", "tiny_bargaining")
+    assert done.returncode == 2 and "built-in: default, tiny, tiny4x4, tiny_haggling, tiny_shy" in done.stderr
+    (copy / "own.yaml").write_text("game: {name: bargaining}")
+    done = run(copy, "-m", "selfplay_pipeline.cli", "config", "--config", "own.yaml")
+    assert done.returncode == 2 and "game.name must be one of matching, haggling" in done.stderr
+
+
+def test_words_of_any_game_are_found_outside_of_its_folder(copy):
+    assert run(copy, "bin/check_words.py").stdout == ""
+    generic = copy / "selfplay_pipeline" / "generate" / "board.py"
+    generic.write_text("best_board = 1\nclass HagglingEnv: ...\nTENSORBOARD_DIR = 'scoreboard'\n")
+    done = run(copy, "bin/check_words.py")
+    assert done.returncode == 1
+    assert re.findall(r"board\.py:(\d): '(\w+)' is a word of the game (\w+)", done.stdout) == [
+        ("0", "board", "matching"), ("1", "board", "matching"), ("2", "Haggling", "haggling")
+    ]  # fmt: skip
+    generic.unlink()
