@@ -150,6 +150,9 @@ def _save_finite(self: Any, local_path: str, *args: Any, **kwargs: Any) -> None:
         local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
         if not torch.isfinite(local).all():
             raise TrainingStopped(f"{Path(local_path).parent.name}: the weights are not finite ({name})")
+    # verl removes the oldest of these, which must not be those of an earlier training of this process.
+    training = Path(local_path).parent.parent
+    self.previous_saved_paths = [path for path in self.previous_saved_paths if Path(path).is_relative_to(training)]
     _save(self, local_path, *args, **kwargs)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import ray
 import transfer_queue as tq
+from verl.trainer.ppo.checkpoint_callback import build_checkpoint_callback
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
 from verl.utils import tensordict_utils as tu
@@ -55,32 +56,65 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
     """
 
     _enable_hybrid_replicas = False
+    _held: Path | None = None
+    """The save that the weights and the optimizer in memory are equal to."""
 
     def _build_replay_buffer(self) -> Any:
         self.trainer_mode = "sync"
         return super()._build_replay_buffer()
 
     def _init_dataloader(self) -> None:
+        """The data come with each training."""
+
+    def _load_checkpoint(self) -> None:
+        """So do the weights that it begins with."""
+
+    def take(self, config: Any) -> None:
+        """Turn to a training: its data, its folders, and the weights and the optimizer that it begins with.
+
+        Args:
+            config: differs from the one before in nothing that the workers were made with.
+        """
+        self.config = config
+        self.checkpoint_callback = build_checkpoint_callback(config)
+        self.replay_buffer = self._build_replay_buffer()
+        self._init_dump_executor()
         super()._init_dataloader()
         options = self.config.selfplay
         self.plan = plan_steps(len(self.train_dataset), options.groups_per_step, options.epochs, options.seed)
         if len(self.plan) != self.total_training_steps:
             raise RuntimeError(f"{len(self.plan)} steps in the plan, {self.total_training_steps} in verl's config")
         self.steps_per_epoch = len(self.plan) // options.epochs
+        super()._load_checkpoint()
+        if self.global_steps == 0 and options.initial_trainer_state:
+            self._continue(options.initial_trainer_state)
+
+    def _continue(self, earlier: str) -> None:
+        """Begin with an earlier training's weights, optimizer and scheduler, which this process may still hold.
+
+        Step number and data position belong to other data.
+        """
+        save = Path(find_latest_ckpt_path(earlier))
+        if save != self._held:
+            with loading(earlier):
+                self.actor_rollout_wg.load_checkpoint(local_path=str(save / "actor"), del_local_after_load=False)
+
+    def _save_checkpoint(self) -> None:
+        super()._save_checkpoint()
+        self._held = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+
+    def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        self._held = None
+        return super()._update_actor(self._in_passes(batch), metrics)
+
+    def finish(self, exit_code: int) -> None:
+        """Close what the training logged to."""
+        self.logger.finish(exit_code=exit_code)
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
         if Role.RefPolicy in self.role_worker_mapping:
             self.role_worker_mapping[Role.RefPolicy] = ray.remote(ReferenceWorker)
-
-    def _load_checkpoint(self) -> None:
-        super()._load_checkpoint()
-        earlier = self.config.selfplay.initial_trainer_state
-        if self.global_steps == 0 and earlier:
-            # Weights, optimizer and scheduler only: step number and data position belong to other data.
-            folder = Path(find_latest_ckpt_path(earlier)) / "actor"
-            with loading(earlier):
-                self.actor_rollout_wg.load_checkpoint(local_path=str(folder), del_local_after_load=False)
 
     def _next_train_batch(self, num_prompts: int | None = None) -> Any:
         positions = self.plan[self.global_steps - 1]
@@ -116,9 +150,6 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
 
     def _compute_ref_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         return super()._compute_ref_log_prob(self._in_passes(batch), metrics)
-
-    def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        return super()._update_actor(self._in_passes(batch), metrics)
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         batch = super()._compute_advantage(batch, metrics)
