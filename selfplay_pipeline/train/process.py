@@ -48,6 +48,11 @@ class Process:
         self._child: Child = spawn(command, log, making.env)
 
     @property
+    def pid(self) -> int:
+        """Of its supervisor."""
+        return self._child.pid
+
+    @property
     def exit_code(self) -> int | None:
         return self._child.poll()
 
@@ -79,6 +84,11 @@ class Trainer:
 
     def __init__(self) -> None:
         self._process: Process | None = None
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the supervisor of the process, None if there is no process."""
+        return None if self._process is None else self._process.pid
 
     def prepare(self, making: Making, launch: Launch, *, continues: bool) -> None:
         """Start a process that gets ready while other things are done, unless one is there; arguments as of `run`."""
