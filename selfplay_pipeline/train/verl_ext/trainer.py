@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import ray
+import torch
 import transfer_queue as tq
 from verl.trainer.ppo.checkpoint_callback import build_checkpoint_callback
 from verl.trainer.ppo.utils import Role
@@ -21,9 +22,12 @@ from verl.utils.dataset.rl_dataset import collate_fn
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
 from selfplay_pipeline.core.files import appending
-from selfplay_pipeline.train.groups import plan_steps, split_rows
+from selfplay_pipeline.train.groups import by_length, plan_steps, split_rows
 from selfplay_pipeline.train.verl_ext.guard import Guarded, loading
 from selfplay_pipeline.train.verl_ext.reference import ReferenceWorker
+
+Values = dict[str, np.ndarray]
+"""Numbers of a row by their names."""
 
 
 class NoReplica(RolloutReplica):  # type: ignore[misc]
@@ -138,7 +142,9 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
             len(batch.keys), updates, processes, actor.ppo_micro_batch_size_per_gpu
         )
         actor.ppo_mini_batch_size = rows
-        return super()._balance_batch(batch, metrics, **kwargs)
+        batch = super()._balance_batch(batch, metrics, **kwargs)
+        batch.reorder(by_length([tag["seq_len"] for tag in batch.tags], rows // processes))
+        return batch
 
     def _in_passes(self, batch: Any) -> Any:
         """Tell the workers the size of a pass; verl forgets it with every result."""
@@ -153,9 +159,15 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         batch = super()._compute_advantage(batch, metrics)
-        fields = ["old_log_probs", "rollout_log_probs", "response_mask", "advantages"]
+        fields = ["response_mask", "old_log_probs", "rollout_log_probs", "advantages"]
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
-        rows = [_own_tokens(data, i) for i, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]
+        # A nested tensor takes itself apart anew for each row that it is asked for.
+        columns = [data[field].unbind() for field in fields]
+        rows = [
+            _own_tokens(*row)
+            for row, tag in zip(zip(*columns, strict=True), batch.tags, strict=True)
+            if not tag.get("is_padding", False)
+        ]
         if not self.config.algorithm.rollout_correction.bypass_mode:  # there they are the same by definition
             gaps = np.abs(np.concatenate([row["old_log_probs"] - row["rollout_log_probs"] for row in rows]))
             metrics["selfplay/log_prob_gap/mean"] = float(gaps.mean())
@@ -165,7 +177,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
             self._dump(batch, rows)
         return batch
 
-    def _dump(self, batch: Any, rows: list[dict[str, np.ndarray]]) -> None:
+    def _dump(self, batch: Any, rows: list[Values]) -> None:
         keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
         with Path(self.config.selfplay.dump_rows).open("a") as file:
             for key, row in zip(keys, rows, strict=True):
@@ -192,11 +204,10 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         """No server holds memory."""
 
 
-def _own_tokens(data: Any, row: int) -> dict[str, np.ndarray]:
+def _own_tokens(mask: torch.Tensor, old: torch.Tensor, rollout: torch.Tensor, advantages: torch.Tensor) -> Values:
     """A row's values on its own (unmasked) tokens, 1-d."""
-    own = data["response_mask"][row].bool()
-    names = ("old_log_probs", "rollout_log_probs", "advantages")
-    return {name: data[name][row][own].float().numpy() for name in names}
+    named = {"old_log_probs": old, "rollout_log_probs": rollout, "advantages": advantages}
+    return {name: values[mask.bool()].float().numpy() for name, values in named.items()}
 
 
 def _number(value: Any) -> float | None:
