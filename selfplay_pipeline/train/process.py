@@ -44,7 +44,7 @@ class Process:
         self.trained = False
         self._tasks = 0
         self._folder = Path(tempfile.mkdtemp(prefix="trainer-"))
-        command = [sys.executable, "-m", "selfplay_pipeline.train.verl_main", str(self._folder)]
+        command = [sys.executable, "-u", "-m", "selfplay_pipeline.train.verl_main", str(self._folder)]
         self._child: Child = spawn(command, log, making.env)
 
     @property

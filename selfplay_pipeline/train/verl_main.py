@@ -39,9 +39,8 @@ def write_to(log: Path) -> None:
     """Let all that this process and those of Ray print go to a file."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-            os.dup2(file.fileno(), stream.fileno())
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
 
 
 def run(launch: Launch) -> None:

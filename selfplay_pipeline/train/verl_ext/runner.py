@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pprint import pprint
 from typing import Any
 
 import transfer_queue as tq
@@ -29,7 +30,7 @@ class Runner:
         OmegaConf.resolve(config)
         if self._trainer is None:
             configure_verl_logging()
-            print(OmegaConf.to_yaml(config))
+            pprint(OmegaConf.to_container(config))
             tq.init(config.transfer_queue)
             self._trainer = OfflineTrainer(config)
             self._trainer.init()
