@@ -226,9 +226,15 @@ def test_episodes_lost_to_the_engine_are_neither_worst_nor_median(tmp_path):
 
 
 @pytest.fixture
-def run_folder(tmp_path) -> Path:
+def run_folder(whole_run, tmp_path) -> Path:
+    """A run of one's own, to change at will."""
+    return shutil.copytree(whole_run, tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory) -> Path:
     """A run in its second iteration: training games with their arguments, an evaluation, verl's metrics."""
-    run = RunDirectory(tmp_path / "run")
+    run = RunDirectory(tmp_path_factory.mktemp("whole") / "run")
     config = load_config("tiny", {"iterate.num_iterations": 3})
     write_json(run.path / "manifest.json", describe(config.model_dump(mode="json")))
     for number in (1, 2):
