@@ -7,6 +7,8 @@ READY  := $(VENV)/.ready-$(DEVICE)
 
 # More threads than free cores make the server many times slower.
 export OMP_NUM_THREADS ?= 1
+# Compiled once, and not by each of the hundred processes that the tests start.
+unexport PYTHONDONTWRITEBYTECODE
 
 NUM_ITERATIONS  ?= 3
 SEEDS           ?= 3
@@ -69,7 +71,7 @@ test: $(READY) browser ## all tests, with the real SGLang and the real verl
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: $(READY) ## the tests that need no server and no training
-	$(BIN)/python -m pytest tests/fast -m "not long" -n 2 $(ARGS)
+	$(BIN)/python -m pytest tests/fast -m "not long" -n 2 --dist loadfile $(ARGS)
 
 chaos: $(READY) ## bad inputs and faults against the real commands: how many are handled (options in ARGS)
 	$(BIN)/python -m chaos $(ARGS)

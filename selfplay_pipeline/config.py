@@ -130,8 +130,11 @@ class IterateConfig(Section):
     With another player as partner the policy holds seat 0 alone. `selfplay generate --help` names the scripts; `chat`
     is the model of the section `partner`.
     """
-    keep_server: Annotated[bool | None, FREE] = None
-    """Keep the server running while training; by default only on a CPU, where memory allows it."""
+    keep_processes: Annotated[bool | None, FREE] = None
+    """Keep the server running while training, and the trainer while playing, instead of starting them anew.
+
+    By default this is so on a CPU and with `engine.server_url`; on a GPU both want the memory.
+    """
     evaluate_every: Annotated[int, Field(ge=0), FREE] = 1
     """Evaluate on held-out states before the first and after every so many iterations; 0 is never."""
     evaluate_states: Annotated[int, Field(ge=2)] = 100

@@ -1,6 +1,7 @@
 """What holds for all tests: timings never decide one, and messages call the program as in an activated environment."""
 
 import functools
+import gc
 import os
 import re
 import signal
@@ -40,6 +41,14 @@ class OneServer(LoadFileScheduling):
 @functools.cache
 def is_served(file: Path) -> bool:
     return file.parent.name == "slow" and SERVED.search(file.read_text()) is not None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What is imported by now stays, so that looking for garbage in it, again and again, is in vain."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -92,7 +92,7 @@ def _expected(error: BaseException) -> bool:
     from selfplay_pipeline.engines.types import EngineError
     from selfplay_pipeline.generate.run import NoTurnsError
     from selfplay_pipeline.iterate.metrics import CollapseError
-    from selfplay_pipeline.train.run import TrainError
+    from selfplay_pipeline.train.process import TrainError
 
     return isinstance(error, EngineError | FileChangedError | NoTurnsError | TrainError | CollapseError | UserError)
 

@@ -132,8 +132,10 @@ def questions(
     from selfplay_pipeline.asking.output import write
     from selfplay_pipeline.asking.show import show_analysis
     from selfplay_pipeline.asking.sources import read
+    from selfplay_pipeline.core.files import check_is_folder
     from selfplay_pipeline.core.terminal.progress import waiting
 
+    check_is_folder(output)
     found = read(path)
     with waiting(f"analysing {len(found.records):,} episodes"):
         analysis = analyse(found)

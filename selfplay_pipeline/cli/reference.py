@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ def page() -> str:
     return "\n".join([HEAD, *_tables()])
 
 
+@cache
 def commands() -> dict[str, Configured]:
     """The commands whose options come from the configuration, by their names."""
     root: Any = typer.main.get_command(app)

@@ -120,8 +120,9 @@ def train(
     if data.suffix == ".jsonl":
         raise UserError(f"train: {data}: training reads parquet; `selfplay convert {data}` makes it from episodes")
     settings = load(context, {"train.overrides": overrides or None})
-    from selfplay_pipeline.train.job import train_policy
+    from selfplay_pipeline.train.job import train_policy, training_of
     from selfplay_pipeline.train.show import show_training
 
     warn(settings.train.clip_without_effect())
-    show_training(train_policy(settings, data, output, checkpoint=str(settings.model), seed=settings.seed))
+    job = training_of(settings, data, output, checkpoint=str(settings.model), seed=settings.seed)
+    show_training(train_policy(job))

@@ -16,6 +16,7 @@ NAMES = {
     "held_out_plays": "held_out_episodes",
     "single_play_groups_dropped": "single_episode_groups_dropped",
     "opponent": "partner",
+    "keep_server": "keep_processes",
     "illegal_per_game": "illegal_per_episode",
     "messages_per_game": "messages_per_episode",
     "questions_per_game": "questions_per_episode",

@@ -59,10 +59,18 @@ class Child:
     def wait(self, timeout: float | None = None) -> int:
         return self._process.wait(timeout)
 
+    def send(self, line: str) -> None:
+        """Give the command a line on its standard input; lost if it has ended."""
+        if self._process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self._process.stdin.write(line.encode() + b"\n")
+                self._process.stdin.flush()
+
     def stop(self) -> None:
         """End the command and all its descendants; returns when they are gone."""
         if self._process.stdin is not None and not self._process.stdin.closed:
-            self._process.stdin.close()
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGCONT)  # a supervisor that is stopped could end nothing
         try:
@@ -75,11 +83,16 @@ class Child:
 
     def last_lines(self, count: int = 15) -> str:
         """The end of the log, to show when the command failed."""
-        try:
-            with self.log_path.open(errors="replace") as file:
-                return "".join(deque(file, maxlen=count)).rstrip()
-        except OSError:
-            return "(no log)"
+        return last_lines(self.log_path, count)
+
+
+def last_lines(log: Path, count: int) -> str:
+    """The end of a log."""
+    try:
+        with log.open(errors="replace") as file:
+            return "".join(deque(file, maxlen=count)).rstrip()
+    except OSError:
+        return "(no log)"
 
 
 def spawn(command: Sequence[str], log_path: Path, env: Mapping[str, str] | None = None) -> Child:
@@ -272,7 +285,10 @@ def _lock_if_abandoned(folder: Path) -> int | None:
 
 
 def supervise(command: Sequence[str]) -> int:
-    """Run a command until it ends or standard input closes; leave no descendant. Returns its exit code."""
+    """Run a command until it ends or standard input closes; leave no descendant. Returns its exit code.
+
+    What comes through standard input is passed on to the command.
+    """
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     over = threading.Event()
 
@@ -282,19 +298,23 @@ def supervise(command: Sequence[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, on_signal)
 
-    def watch_driver() -> None:
-        while os.read(0, 4096):
-            pass
-        over.set()
-
-    threading.Thread(target=watch_driver, daemon=True).start()
     with scratch_folder(_scratch_home()) as scratch:
         process = subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             env=os.environ | READABLE | dict.fromkeys((SCRATCH_VARIABLE, "TMPDIR", DATASETS_CACHE), str(scratch)),
             preexec_fn=lambda: _prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
         )
+
+        def pass_on() -> None:
+            """Give the command what the driver sends, to the driver's end."""
+            with suppress(BrokenPipeError):
+                while sent := os.read(0, 4096):
+                    process.stdin.write(sent)  # type: ignore[union-attr]  # it is a pipe
+                    process.stdin.flush()  # type: ignore[union-attr]
+            over.set()
+
+        threading.Thread(target=pass_on, daemon=True).start()
         while process.poll() is None and not over.wait(0.1):
             pass
         code = process.poll()

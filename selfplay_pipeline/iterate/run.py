@@ -35,9 +35,11 @@ from selfplay_pipeline.iterate.metrics import CollapseError, best_iteration, his
 from selfplay_pipeline.iterate.results import Evaluated, Trained, known
 from selfplay_pipeline.iterate.show import short, watching
 from selfplay_pipeline.servers import Servers
+from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.groups import NoSignalError
-from selfplay_pipeline.train.job import train_policy
-from selfplay_pipeline.train.run import check_training
+from selfplay_pipeline.train.job import train_policy, training_of
+from selfplay_pipeline.train.process import Trainer
+from selfplay_pipeline.train.run import check_training, prepare_training
 
 PLAY_AND_LEARN: tuple[Stage, ...] = ("generate", "convert", "train")
 """What every iteration does."""
@@ -64,11 +66,15 @@ def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = No
         # The runner copies its context when it is opened, so the table must be there by then.
         with PipelineLog(config, run_dir) as log, watching(run) as tell, asyncio.Runner() as runner:
             servers = Servers(config.engine, run_dir, two=is_checkpoint(seats_of(config)[-1]))
-            loop = (loop_type or Loop)(config, run, servers, runner, log, tell)
+            trainer = Trainer()
+            loop = (loop_type or Loop)(config, run, servers, trainer, runner, log, tell)
             try:
                 loop.run_all()
             finally:
-                runner.run(stoppable(servers.stop()))
+                try:
+                    trainer.stop()
+                finally:
+                    runner.run(stoppable(servers.stop()))
         return run
 
 
@@ -79,6 +85,7 @@ class Loop:
     config: Config
     run: RunDirectory
     servers: Servers
+    trainer: Trainer
     runner: asyncio.Runner
     log: PipelineLog
     tell: Callable[[str], None]
@@ -88,6 +95,7 @@ class Loop:
         """All iterations, each with the checkpoint of the one before."""
         checkpoint = str(self.config.model)
         for number in range(self.config.iterate.num_iterations + 1):
+            self._prepare_training(number, checkpoint)
             for stage in stages_of(self.config, number):
                 self._stage(number, stage, checkpoint)
                 if stage == "train":
@@ -134,23 +142,16 @@ class Loop:
         return convert_episodes(self.config, self.run.games(number), self.run.iteration(number))
 
     def _train(self, number: int, checkpoint: str) -> Trained:
-        if not keep_server(self.config):
+        if not keep_processes(self.config):
             self.runner.run(stoppable(self.servers.stop()))
-        folder = self.run.iteration(number)
-        reference = str(self.config.model) if self.config.train.kl_reference == "initial" else checkpoint
         try:
-            result = train_policy(
-                self.config,
-                folder / "train.parquet",
-                folder,
-                checkpoint=checkpoint,
-                seed=self.config.seed + number,
-                initial_trainer_state=self._earlier_state(number),
-                reference_model=reference,
-            )
+            result = train_policy(self._training(number, checkpoint), self.trainer)
         except NoSignalError as reason:
             say(f"iteration {number}: not trained, the checkpoint is carried forward: {reason}")
             return Trained(checkpoint=checkpoint, carried=True, steps=0, seconds_in_steps=0.0)
+        finally:
+            if not keep_processes(self.config):
+                self.trainer.stop()
         return Trained(
             checkpoint=str(result.checkpoint),
             carried=False,
@@ -160,6 +161,24 @@ class Loop:
             seconds_in_steps=result.seconds_in_steps,
             log_prob_gap=result.log_prob_gap,
         )
+
+    def _training(self, number: int, checkpoint: str) -> TrainConfig:
+        folder = self.run.iteration(number)
+        return training_of(
+            self.config,
+            folder / "train.parquet",
+            folder,
+            checkpoint=checkpoint,
+            seed=self.config.seed + number,
+            initial_trainer_state=self._earlier_state(number),
+            reference_model=str(self.config.model) if self.config.train.kl_reference == "initial" else checkpoint,
+        )
+
+    def _prepare_training(self, number: int, checkpoint: str) -> None:
+        """Let the trainer get ready while the episodes that it will need are played."""
+        wanted = "train" in stages_of(self.config, number) and self.run.state.get(number, "train") is None
+        if wanted and keep_processes(self.config):
+            prepare_training(self._training(number, checkpoint), self.trainer, self.run.path / "trainer.log")
 
     def _earlier_state(self, number: int) -> Path | None:
         """The newest earlier trainer state, unless the optimizer is to start afresh."""
@@ -294,8 +313,8 @@ def check_partner(config: Config) -> None:
         config.partner.key()
 
 
-def keep_server(config: Config) -> bool:
-    """Whether the server stays up while training: on a GPU both want the memory, unless told otherwise."""
-    if config.iterate.keep_server is not None:
-        return config.iterate.keep_server
+def keep_processes(config: Config) -> bool:
+    """Whether server and trainer stay while the other works: on a GPU both want the memory, unless told otherwise."""
+    if config.iterate.keep_processes is not None:
+        return config.iterate.keep_processes
     return bool(config.engine.server_url) or resolve_device(config.engine.device) == "cpu"

@@ -25,15 +25,16 @@ from selfplay_pipeline.online.config import OnlineConfig
 from selfplay_pipeline.online.figures import to_line
 from selfplay_pipeline.online.games import EARLIER, MONITOR_SPLIT, SCHEMA, Perspectives, todays
 from selfplay_pipeline.online.overrides import EXTENSION, StatesFile, config_arguments, held_out_path, online_overrides
-from selfplay_pipeline.train.overrides import environment, metrics_path, resolve_device, state_dir
+from selfplay_pipeline.train.launch import Launch
+from selfplay_pipeline.train.overrides import environment, logging_environment, metrics_path, resolve_device, state_dir
+from selfplay_pipeline.train.process import Making, Trainer, TrainError
 from selfplay_pipeline.train.run import (
     Progress,
-    TrainError,
     check_options,
     claim,
-    export_arguments,
+    export_of,
     exported,
-    follow_verl,
+    follower,
     log_path,
 )
 from selfplay_pipeline.train.saves import go_back_to_last_logged_save, keep_lines, prune, read_lines
@@ -87,16 +88,18 @@ def run_online(config: OnlineConfig, on_progress: Callable[[Progress], None] | N
         for path in (metrics_path(config), *config.output.glob("server_*_weights.jsonl")):
             keep_lines(path, done)
         if done < planned or not exported(state, checkpoint):
-            launch = {
-                "train": done < planned,
-                "arguments": config_arguments(),
-                "overrides": online_overrides(config, games, device),
-                "export": export_arguments(config, device, planned),
-            }
-            env = environment(config, device, extension=EXTENSION)
+            launch = Launch(
+                log=log_path(config),
+                arguments=config_arguments(),
+                overrides=online_overrides(config, games, device) if done < planned else [],
+                export=export_of(config, device, planned),
+            )
+            env = environment(config, device, extension=EXTENSION) | logging_environment(config)
             env["VERL_FILE_LOGGER_PATH"] = str(_verl_log(config))
             _verl_log(config).unlink(missing_ok=True)  # absorbed above
-            follow_verl(config, launch, env, lambda: _absorb(config), done or -1, watch)
+            with Trainer() as trainer:
+                follow = follower(lambda: _absorb(config), done or -1, watch)
+                trainer.run(Making((), env, config.model), launch, continues=False, watch=follow)
             write_json(state / "exported.json", {"step": planned})
         lines = read_lines(metrics_path(config))
         if [line["step"] for line in lines] != list(range(planned + 1)):

@@ -21,7 +21,7 @@ from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import REWARD, figures_of, rows_of
 from selfplay_pipeline.report.charts import KINDS as KINDS_OF_EPISODES
 from selfplay_pipeline.report.charts import Chart, charts_of, games_in
-from selfplay_pipeline.report.draw import DARK, LIGHT, draw
+from selfplay_pipeline.report.draw import LIGHT, draw, in_dark
 from selfplay_pipeline.report.sample import Sample, embedded
 from selfplay_pipeline.report.scan import Scan
 from selfplay_pipeline.report.sources import Source
@@ -128,6 +128,7 @@ def _chart(chart: Chart) -> dict[str, Any]:
         rows.append((name, [_cell(one.x, one, x) for one in series]))
     ends = "; ".join(f"{one.label or chart.y_label}: {one.y[0]:.3g} to {one.y[-1]:.3g}" for one in series)
     lines = ", ".join(f"{name} {value:.3f}" for name, value in chart.lines.items())
+    light = draw(chart, "svg", LIGHT, title=False)
     return {
         "key": chart.key,
         "title": chart.title,
@@ -136,8 +137,8 @@ def _chart(chart: Chart) -> dict[str, Any]:
         "labels": [one.label for one in series],
         "rows": rows,
         "alt": f"{chart.title}: {chart.y_label} over {chart.x_label or 'episodes'}. {ends}.",
-        "light": _picture(draw(chart, "svg", LIGHT, title=False)),
-        "dark": _picture(draw(chart, "svg", DARK, title=False)),
+        "light": _picture(light),
+        "dark": _picture(in_dark(light)),
     }
 
 

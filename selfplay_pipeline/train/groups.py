@@ -150,6 +150,20 @@ def split_rows(rows: int, updates: int, processes: int, micro_batch_size: int) -
     return passes * even * processes, even
 
 
+def by_length(lengths: Sequence[int], block: int) -> list[int]:
+    """An order in which rows of like length stand together, so that a pass pads little.
+
+    Args:
+        lengths: tokens of each row.
+        block: rows that must stay together, those of one update on one process; a multiple of these.
+
+    Returns:
+        Positions; those of each block are permuted among themselves.
+    """
+    order = np.argsort(np.array(lengths).reshape(-1, block), axis=1, kind="stable")
+    return (order + block * np.arange(len(order))[:, None]).ravel().tolist()
+
+
 def to_groups(rows: int, rows_per_group: int) -> int:
     """A number of rows as whole groups: rounded, at least one."""
     return max(1, round(rows / rows_per_group))

@@ -8,10 +8,11 @@ from selfplay_pipeline.config import Config
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.terminal.progress import progress
 from selfplay_pipeline.train.config import TrainConfig
+from selfplay_pipeline.train.process import Trainer
 from selfplay_pipeline.train.run import Progress, TrainResult, run_train
 
 
-def train_policy(
+def training_of(
     config: Config,
     data: Path,
     output: Path,
@@ -20,12 +21,10 @@ def train_policy(
     seed: int,
     initial_trainer_state: Path | None = None,
     reference_model: str | None = None,
-) -> TrainResult:
-    """Train `checkpoint` on one parquet file, or continue a training that was cut."""
-    check_folder(output, "train")
-    options = config.train.model_dump()
-    job = TrainConfig(
-        **options,
+) -> TrainConfig:
+    """The training of `checkpoint` on one parquet file under a configuration."""
+    return TrainConfig(
+        **config.train.model_dump(),
         model=checkpoint,
         data=data,
         output=output,
@@ -33,10 +32,20 @@ def train_policy(
         initial_trainer_state=initial_trainer_state,
         reference_model=reference_model,
     )
-    with progress(f"training on {data.name}", "verl is starting") as report:
+
+
+def train_policy(job: TrainConfig, trainer: Trainer | None = None) -> TrainResult:
+    """Do a training, or continue one that was cut.
+
+    Args:
+        job: the training.
+        trainer: verl's process, as for `run_train`.
+    """
+    check_folder(job.output, "train")
+    with progress(f"training on {job.data.name}", "verl is starting") as report:
 
         def on_progress(step: Progress) -> None:
             loss, norm = step.metrics.get("actor/pg_loss", 0.0), step.metrics.get("actor/grad_norm", 0.0)
             report(step.step, step.planned_steps, lambda: f"steps, loss {loss:+.4f}, gradient norm {norm:.3f}")
 
-        return run_train(job, on_progress)
+        return run_train(job, on_progress, trainer)

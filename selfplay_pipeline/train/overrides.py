@@ -48,43 +48,44 @@ def plan_for(config: TrainConfig, data: TrainData, num_groups: int) -> list[list
 
 
 def verl_overrides(config: TrainConfig, data: TrainData, num_groups: int, device: Device) -> list[str]:
-    """Hydra overrides for verl's `ppo_trainer` configuration, the user's own last.
+    """Hydra overrides for verl's `ppo_trainer` configuration, the user's own last."""
+    settings = process_settings(config, device) | training_settings(config, data, num_groups)
+    return to_hydra(settings) + list(config.overrides)
 
-    Batch sizes are nominal: the trainer sets them step by step. `rollout.n` is 1, because an item of the dataset
-    already is a group with all its episodes; so mini-batches count rows.
+
+def preparing_overrides(config: TrainConfig, device: Device) -> list[str]:
+    """The same for a process that is to get ready before its data are there."""
+    settings = process_settings(config, device) | _model_settings(config)
+    nominal = {"data.train_batch_size": config.num_gpus, "actor_rollout_ref.actor.ppo_mini_batch_size": config.num_gpus}
+    return to_hydra(settings | nominal | {"+selfplay.metrics_path": None}) + list(config.overrides)
+
+
+def process_settings(config: TrainConfig, device: Device) -> dict[str, Any]:
+    """What verl's processes are made with, and keep for all trainings that they do.
+
+    `rollout.n` is 1, because an item of the dataset already is a group with all its episodes; so mini-batches count
+    rows.
     """
-    plan = plan_for(config, data, num_groups)
-    per_step = groups_per_step(config, data, num_groups)
-    nominal = -(-per_step // config.num_gpus) * config.num_gpus  # verl's check wants a multiple
-    settings: dict[str, Any] = {
+    return policy_settings(config, device) | {
         "algorithm.adv_estimator": "grpo",
         "algorithm.use_kl_in_reward": False,
         # verl's bypass mode takes the stored log-probs for PPO's old ones, and leaves the importance weights out.
         "algorithm.rollout_correction.bypass_mode": config.old_log_probs == "games",
-        "data.train_files": str(config.data.resolve()),
-        "data.val_files": str(config.data.resolve()),
-        "data.train_batch_size": nominal,
-        "data.max_prompt_length": data.max_prompt_tokens,
-        "data.max_response_length": data.max_response_tokens,
         "data.shuffle": False,
         "data.dataloader_num_workers": 0,
         "data.custom_cls.path": f"pkg://{EXTENSION}.dataset",
         "data.custom_cls.name": "GroupDataset",
         "+data.selfplay.keep_zero_signal": config.keep_zero_signal,
-        "actor_rollout_ref.model.path": config.model,
-        "actor_rollout_ref.actor.ppo_mini_batch_size": nominal,
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": config.micro_batch_size,
-        "actor_rollout_ref.actor.data_loader_seed": config.seed,
-        "actor_rollout_ref.actor.fsdp_config.seed": config.seed,
         "actor_rollout_ref.actor.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
         "actor_rollout_ref.actor.checkpoint.load_contents": ["model", "optimizer", "extra"],
-        "+actor_rollout_ref.reference_model": config.reference_model or config.model,
+        # Without a KL term nobody reads it, and processes need not be made anew for another one.
+        "+actor_rollout_ref.reference_model": (config.reference_model or config.model) if config.kl_coef else None,
         "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": config.micro_batch_size,
         "actor_rollout_ref.rollout.name": "offline",
         "actor_rollout_ref.rollout.nnodes": 1,
         "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
         "actor_rollout_ref.rollout.n": 1,
-        "actor_rollout_ref.rollout.temperature": data.temperature,
         "actor_rollout_ref.rollout.calculate_log_probs": True,
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": config.micro_batch_size,
         "+actor_rollout_ref.rollout.agent.agent_loop_manager_class": f"{EXTENSION}.replay.ReplayManager",
@@ -92,17 +93,34 @@ def verl_overrides(config: TrainConfig, data: TrainData, num_groups: int, device
         "reward.num_workers": 0,
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
         "trainer.v1.trainer_mode": "offline",
+        # Stored games cannot validate a new policy; `selfplay evaluate` plays new ones.
+        "trainer.val_before_train": False,
+        "trainer.test_freq": -1,
+        "trainer.resume_mode": "auto",
+        "trainer.max_actor_ckpt_to_keep": 2,
+    }
+
+
+def training_settings(config: TrainConfig, data: TrainData, num_groups: int) -> dict[str, Any]:
+    """What one training is told. Batch sizes are nominal: the trainer sets them step by step."""
+    plan = plan_for(config, data, num_groups)
+    per_step = groups_per_step(config, data, num_groups)
+    nominal = -(-per_step // config.num_gpus) * config.num_gpus  # verl's check wants a multiple
+    return _model_settings(config) | {
+        "data.train_files": str(config.data.resolve()),
+        "data.val_files": str(config.data.resolve()),
+        "data.train_batch_size": nominal,
+        "data.max_prompt_length": data.max_prompt_tokens,
+        "data.max_response_length": data.max_response_tokens,
+        "actor_rollout_ref.actor.ppo_mini_batch_size": nominal,
+        "actor_rollout_ref.actor.optim.total_training_steps": len(plan),
+        "actor_rollout_ref.rollout.temperature": data.temperature,
         "trainer.total_epochs": config.epochs,
         "trainer.total_training_steps": len(plan),
         "trainer.experiment_name": config.output.resolve().name,
         "trainer.logger": list(config.loggers),
-        # Stored games cannot validate a new policy; `selfplay evaluate` plays new ones.
-        "trainer.val_before_train": False,
-        "trainer.test_freq": -1,
         "trainer.save_freq": config.save_every or len(plan),
-        "trainer.resume_mode": "auto",
         "trainer.default_local_dir": str(state_dir(config)),
-        "trainer.max_actor_ckpt_to_keep": 2,
         "+selfplay.groups_per_step": per_step,
         "+selfplay.mini_batches": config.mini_batches,
         "+selfplay.epochs": config.epochs,
@@ -112,9 +130,16 @@ def verl_overrides(config: TrainConfig, data: TrainData, num_groups: int, device
         "+selfplay.initial_trainer_state": str(config.initial_trainer_state.resolve())
         if config.initial_trainer_state
         else None,
-        "hydra.run.dir": str(state_dir(config)),
+        **{f"+selfplay.environment.{name}": value for name, value in logging_environment(config).items()},
     }
-    return to_hydra(policy_settings(config, device) | settings) + list(config.overrides)
+
+
+def _model_settings(config: TrainConfig) -> dict[str, Any]:
+    return {
+        "actor_rollout_ref.model.path": config.model,
+        "actor_rollout_ref.actor.data_loader_seed": config.seed,
+        "actor_rollout_ref.actor.fsdp_config.seed": config.seed,
+    }
 
 
 def policy_settings(options: TrainOptions, device: Device) -> dict[str, Any]:
@@ -180,9 +205,6 @@ def environment(
         "RAY_DEDUP_LOGS": "0",
         "TOKENIZERS_PARALLELISM": "false",
         "HYDRA_FULL_ERROR": "1",
-        "TENSORBOARD_DIR": str(config.output.resolve() / "tensorboard"),
-        "WANDB_DIR": str(config.output.resolve()),
-        "WANDB_RUN_GROUP": base.get("WANDB_RUN_GROUP", config.output.resolve().parent.name),
     }
     if device == "cpu":
         env |= {
@@ -193,6 +215,16 @@ def environment(
             "CUDA_VISIBLE_DEVICES": ",".join(["-1"] * config.num_gpus),
         }
     return env
+
+
+def logging_environment(config: PolicyTraining, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Environment variables that say where one training's figures go."""
+    output = config.output.resolve()
+    return {
+        "TENSORBOARD_DIR": str(output / "tensorboard"),
+        "WANDB_DIR": str(output),
+        "WANDB_RUN_GROUP": base.get("WANDB_RUN_GROUP", output.parent.name),
+    }
 
 
 def state_dir(config: PolicyTraining) -> Path:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,30 +13,27 @@ from typing import Any
 from selfplay_pipeline.core.checkpoints import check_checkpoint, vocabulary_of
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, write_json
-from selfplay_pipeline.core.processes import Child, spawn
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.identity import check_same, deciding
 from selfplay_pipeline.preflight import check_gpus
 from selfplay_pipeline.train.config import PolicyTraining, TrainConfig, TrainOptions
 from selfplay_pipeline.train.groups import Group, TrainData, read_data
+from selfplay_pipeline.train.launch import Export, Launch
 from selfplay_pipeline.train.overrides import (
     Device,
     environment,
     metrics_path,
     plan_for,
+    preparing_overrides,
+    process_settings,
     resolve_device,
     resolve_dtype,
     state_dir,
+    to_hydra,
     verl_overrides,
 )
+from selfplay_pipeline.train.process import Making, Trainer, TrainError
 from selfplay_pipeline.train.saves import go_back_to_last_logged_save, keep_lines, prune, read_lines, saved_step
-from selfplay_pipeline.train.stopped import prepare_reason, take_reason
-
-POLL_SECONDS = 0.2
-
-
-class TrainError(RuntimeError):
-    """verl failed or did not do what was planned; the message gives the reason, or else the end of its log."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +69,15 @@ class TrainResult:
     None with `old_log_probs: games`, where the trainer does not compute its own."""
 
 
-def run_train(config: TrainConfig, on_progress: Callable[[Progress], None] | None = None) -> TrainResult:
+def run_train(
+    config: TrainConfig, on_progress: Callable[[Progress], None] | None = None, trainer: Trainer | None = None
+) -> TrainResult:
     """Train a policy on converted episodes; a training that was cut continues at its last save.
+
+    Args:
+        config: the training.
+        on_progress: told each step.
+        trainer: verl's process, which stays; without it one is started for this training alone.
 
     Raises:
         UserError: unusable data or options.
@@ -103,7 +107,8 @@ def run_train(config: TrainConfig, on_progress: Callable[[Progress], None] | Non
                 on_progress(Progress(step, planned, line))
 
         if done < planned or not exported(state, checkpoint):
-            _run_verl(config, data, groups, planned, done, watch)
+            with nullcontext(trainer) if trainer else Trainer() as process:
+                _run_verl(config, data, groups, planned, done, watch, process)
         done = saved_step(state)
         lines = read_lines(metrics)
         steps = [line["step"] for line in lines]
@@ -127,6 +132,37 @@ def run_train(config: TrainConfig, on_progress: Callable[[Progress], None] | Non
     )
 
 
+def making_of(config: TrainConfig, device: Device, planned: int | None = None) -> Making:
+    """What verl's processes for this training are made with.
+
+    Args:
+        planned: steps, over which a learning rate that the user's overrides schedule changes.
+    """
+    settings = (*to_hydra(process_settings(config, device)), *config.overrides)
+    if _scheduled(config):
+        settings += (f"steps={planned}",)
+    return Making(settings, environment(config, device), config.model)
+
+
+def _scheduled(config: TrainConfig) -> bool:
+    return any(".optim" in override for override in config.overrides)
+
+
+def prepare_training(config: TrainConfig, trainer: Trainer, log: Path) -> None:
+    """Let verl's process get ready for a training whose data are not there yet, unless one that can do it is there.
+
+    Args:
+        config: the training, whose data and output are not looked at.
+        trainer: gets the process.
+        log: gets what verl prints until the training begins.
+    """
+    if _scheduled(config):
+        return
+    device = resolve_device(config)
+    making, overrides = making_of(config, device), preparing_overrides(config, device)
+    trainer.prepare(making, Launch(log=log, overrides=overrides), continues=config.initial_trainer_state is not None)
+
+
 def _run_verl(
     config: TrainConfig,
     data: TrainData,
@@ -134,76 +170,52 @@ def _run_verl(
     planned: int,
     done: int,
     watch: Callable[[int, dict[str, Any]], None],
+    trainer: Trainer,
 ) -> None:
     state, device = state_dir(config), resolve_device(config)
-    launch = {
-        "train": done < planned,
-        "overrides": verl_overrides(config, data, len(groups), device),
-        "export": export_arguments(config, device, planned),
-    }
-    follow_verl(config, launch, environment(config, device), lambda: read_lines(metrics_path(config)), done, watch)
+    launch = Launch(
+        log=log_path(config),
+        overrides=verl_overrides(config, data, len(groups), device) if done < planned else [],
+        export=export_of(config, device, planned),
+    )
+    trainer.run(
+        making_of(config, device, planned),
+        launch,
+        continues=config.initial_trainer_state is not None or done > 0,
+        watch=follower(lambda: read_lines(metrics_path(config)), done, watch),
+    )
     write_json(state / "exported.json", {"step": planned})
 
 
-def export_arguments(config: PolicyTraining, device: Device, step: int) -> dict[str, str]:
-    """What `export` is told after the last step."""
-    return {
-        "saved": str(state_dir(config) / f"global_step_{step}" / "actor" / "huggingface"),
-        "model": config.model,
-        "checkpoint": str(config.output.resolve() / "checkpoint"),
-        "dtype": resolve_dtype(config, device),
-    }
+def export_of(config: PolicyTraining, device: Device, step: int) -> Export:
+    """What is to be exported after the last step."""
+    return Export(
+        saved=str(state_dir(config) / f"global_step_{step}" / "actor" / "huggingface"),
+        model=config.model,
+        checkpoint=str(config.output.resolve() / "checkpoint"),
+        dtype=resolve_dtype(config, device),
+    )
 
 
-def follow_verl(
-    config: PolicyTraining,
-    launch: dict[str, Any],
-    env: Mapping[str, str],
-    read: Callable[[], list[dict[str, Any]]],
-    done: int,
-    watch: Callable[[int, dict[str, Any]], None],
-) -> None:
-    """Run verl as a child process to its end.
+def follower(
+    read: Callable[[], list[dict[str, Any]]], done: int, watch: Callable[[int, dict[str, Any]], None]
+) -> Callable[[], None]:
+    """What to call again and again while verl trains.
 
     Args:
-        launch: what `verl_main` is to do.
         read: the lines of metrics so far.
         done: steps up to this one are not reported.
         watch: told each further step and its line.
-
-    Raises:
-        TrainError: verl failed.
     """
-    launch_file, reason_file = state_dir(config) / "launch.json", state_dir(config) / "reason.txt"
-    write_json(launch_file, launch | {"reason": str(reason_file)})
-    prepare_reason(reason_file)
-    command = [sys.executable, "-m", "selfplay_pipeline.train.verl_main", str(launch_file)]
-    child = spawn(command, log_path(config), env)
-    try:
-        follow(child, read, done, watch)
-    finally:
-        child.stop()
-        reason = take_reason(reason_file)
-    code = child.poll()
-    if code != 0 and reason:
-        raise TrainError(f"the training stopped: {reason} (all of it: {log_path(config)})")
-    if code != 0:
-        raise TrainError(f"verl ended with exit code {code}; the end of {log_path(config)}:\n{child.last_lines(25)}")
 
-
-def follow(
-    child: Child, read: Callable[[], list[dict[str, Any]]], done: int, watch: Callable[[int, dict[str, Any]], None]
-) -> None:
-    """Report the lines of steps after `done` as verl writes them, until it ends."""
-    over = False
-    while not over:
-        over = child.poll() is not None
+    def look() -> None:
+        nonlocal done
         for line in read():
             if line["step"] > done:
                 done = line["step"]
                 watch(done, line)
-        if not over:
-            time.sleep(POLL_SECONDS)
+
+    return look
 
 
 def _claim(config: TrainConfig, data: TrainData, groups: list[Group], checkpoint: Path) -> None:

@@ -1,37 +1,62 @@
-"""The training process: verl's `main_ppo`, then the export of the checkpoint. `run.py` starts it under a supervisor.
+"""The training process: verl does one task after another, and exports what it trained. `process.py` starts it.
 
-python -m selfplay_pipeline.train.verl_main LAUNCH.json
+python -m selfplay_pipeline.train.verl_main FOLDER
+
+Each line of standard input is a task (`launch.py: Launch`); how it ended is said in files in the folder.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from selfplay_pipeline.core.processes import SCRATCH_VARIABLE
+from selfplay_pipeline.train.launch import REASON, Launch, ended_file
 from selfplay_pipeline.train.stopped import leave_reason
 
-
-def main(launch_file: Path) -> None:
-    """Train unless all steps are done, then export; what goes wrong is said in one line in the file for it."""
-    launch = json.loads(launch_file.read_text())
-    try:
-        _run(launch)
-    except Exception as error:
-        leave_reason(Path(launch["reason"]), error)
-        raise
+_staying: list[Any] = []
+"""The task runner that stays; Ray ends it when nobody knows it any more."""
 
 
-def _run(launch: dict[str, Any]) -> None:
-    if launch["train"]:
-        _train(launch.get("arguments", []) + launch["overrides"], os.environ[SCRATCH_VARIABLE])
-    from selfplay_pipeline.train.export import export
+def main(folder: Path) -> None:
+    """Do the tasks; the first that fails is the last."""
+    for number, line in enumerate(sys.stdin):
+        launch = Launch.model_validate_json(line)
+        write_to(launch.log)
+        try:
+            run(launch)
+        except Exception as error:
+            leave_reason(folder / REASON, error)
+            raise
+        ended_file(folder, number).touch()
 
-    export(**launch["export"])
+
+def write_to(log: Path) -> None:
+    """Let all that this process and those of Ray print go to a file."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+
+
+def run(launch: Launch) -> None:
+    """Train unless all steps are done, then export."""
+    if launch.overrides:
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray keeps one in the home directory
+        folder = ray_folder(os.environ[SCRATCH_VARIABLE])
+        overrides = [*launch.overrides, f"+ray_kwargs.ray_init._temp_dir={folder}"]
+        if launch.arguments is None:
+            _run_staying(overrides)
+        else:
+            _run_once([*launch.arguments, *overrides])
+    if launch.export is not None:
+        from selfplay_pipeline.train.export import export
+
+        export(**launch.export.model_dump())
 
 
 def ray_folder(scratch: str) -> str:
@@ -39,16 +64,37 @@ def ray_folder(scratch: str) -> str:
     return f"{scratch}/ray"
 
 
-def _train(arguments: list[str], scratch: str) -> None:
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray keeps one in the home directory
+def _run_once(arguments: list[str]) -> None:
+    """verl's own `main_ppo`."""
     import ray
     from verl.trainer.main_ppo import main as main_ppo
 
-    sys.argv = ["main_ppo", *arguments, f"+ray_kwargs.ray_init._temp_dir={ray_folder(scratch)}"]
+    sys.argv = ["main_ppo", *arguments]
     try:
         main_ppo()
     finally:
         ray.shutdown()
+
+
+def _run_staying(overrides: list[str]) -> None:
+    """The same as `main_ppo`, with a task runner that outlives the task."""
+    import ray
+    from hydra import compose, initialize_config_module
+    from verl.trainer.main_ppo import auto_set_device, need_critic, need_reference_policy, run_ppo, validate_config
+
+    from selfplay_pipeline.train.verl_ext.runner import Runner
+
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", overrides)
+    auto_set_device(config)
+    validate_config(config, need_reference_policy(config), need_critic(config))
+
+    def runner() -> Any:
+        if not _staying:
+            _staying.append(ray.remote(Runner).remote())
+        return _staying[0]
+
+    run_ppo(config, SimpleNamespace(remote=runner))
 
 
 if __name__ == "__main__":

@@ -245,7 +245,7 @@ def test_no_evidence_is_said_where_there_is_none(tmp_path):
         (["EMPTY"], "no episode in it (yet); expected questions.jsonl"),
         (["BAD"], f"{FILE_NAME}:1: field 'reward'"),
         (["LOST"], "did not all fail"),
-        (["LOGS", "--out", "FILE"], "cannot be written"),
+        (["LOGS", "--out", "FILE"], "is a file; give a folder"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, words, tmp_path, log_dir):
@@ -258,8 +258,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, words, tmp_path, log_d
     given = [str({**places, "FILE": tmp_path / "file"}.get(argument, argument)) for argument in arguments]
     done = selfplay("questions", "--out", str(tmp_path / "out"), *given)
     assert done.returncode == 2
-    assert words in done.stderr.splitlines()[-1]
-    assert "FILE" in arguments or len(done.stderr.splitlines()) == 1
+    assert words in done.stderr and len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 

@@ -40,9 +40,10 @@ FINE = says("[message] fine")
 
 
 @pytest.fixture(autouse=True)
-def _a_key(monkeypatch):
+def _a_key(monkeypatch, tmp_path):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))  # each client would read all authorities, for plain HTTP
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from selfplay_pipeline.iterate.metrics import (
 from selfplay_pipeline.iterate.results import Evaluated, Trained
 from selfplay_pipeline.iterate.run import Loop
 from selfplay_pipeline.servers import Servers
+from selfplay_pipeline.train.process import Trainer
 
 HEALTHY = FINISHED["generate"] | {
     "token_entropy": 0.1, "groups_without_signal": 10, "groups": 100, "repeated_messages": 0.0,
@@ -135,9 +136,8 @@ def test_a_run_that_collapsed_says_so_and_stops_only_if_told(tmp_path, capsys, s
     }.items():
         run.finish(1, stage, StageRecord(seconds=1, figures=figures))
     config = load_config("tiny", {"iterate.stop_on_collapse": stop})
-    loop = Loop(
-        config, run, Servers(config.engine, tmp_path), asyncio.Runner(), PipelineLog(config, tmp_path), console.print
-    )
+    log, servers = PipelineLog(config, tmp_path), Servers(config.engine, tmp_path)
+    loop = Loop(config, run, servers, Trainer(), asyncio.Runner(), log, console.print)
     if stop:
         with pytest.raises(CollapseError, match="iteration 1: 90% of the messages repeat"):
             loop._watch(1)

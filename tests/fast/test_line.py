@@ -13,7 +13,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from scripted_server import answer_to
+from tenacity import wait_none
 
+from selfplay_pipeline.engines import line
 from selfplay_pipeline.engines.attached import AttachedServer
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
@@ -21,6 +23,11 @@ from selfplay_pipeline.engines.types import EngineError, SamplingParams
 from selfplay_pipeline.engines.vitals import Vitals
 
 PARAMS = SamplingParams(1.0, 4, (9,))
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses_between_tries(monkeypatch):
+    monkeypatch.setattr(line, "wait_exponential_jitter", lambda **given: wait_none())
 
 
 class Fake:

@@ -31,7 +31,7 @@ from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord, describe
 from selfplay_pipeline.report import reading, sample
 from selfplay_pipeline.report.charts import Chart, Series, charts_of
-from selfplay_pipeline.report.draw import DARK, draw
+from selfplay_pipeline.report.draw import DARK, LIGHT, draw, in_dark
 from selfplay_pipeline.report.page import facts, render
 from selfplay_pipeline.report.reading import read_episode, read_state, read_stream
 from selfplay_pipeline.report.run import write_plots
@@ -226,9 +226,15 @@ def test_episodes_lost_to_the_engine_are_neither_worst_nor_median(tmp_path):
 
 
 @pytest.fixture
-def run_folder(tmp_path) -> Path:
+def run_folder(whole_run, tmp_path) -> Path:
+    """A run of one's own, to change at will."""
+    return shutil.copytree(whole_run, tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory) -> Path:
     """A run in its second iteration: training episodes with their arguments, an evaluation, verl's metrics."""
-    run = RunDirectory(tmp_path / "run")
+    run = RunDirectory(tmp_path_factory.mktemp("whole") / "run")
     config = load_config("tiny", {"iterate.num_iterations": 3})
     write_json(run.path / "manifest.json", describe(config.model_dump(mode="json")))
     for number in (1, 2):
@@ -447,6 +453,14 @@ def test_names_of_files_are_drawn_as_they_are(tmp_path):
 
 
 # --- the page
+
+
+def test_the_dark_picture_of_a_chart_is_what_drawing_it_in_dark_gives(run_folder):
+    def nameless(svg: bytes) -> bytes:
+        return re.sub(rb"\b[mph][0-9a-f]{10}\b", b"", svg)
+
+    for chart in (charts(run_folder)[key] for key in ("reward", "entropy")):
+        assert nameless(in_dark(draw(chart, "svg", LIGHT))) == nameless(draw(chart, "svg", DARK))
 
 
 def page_of(tmp_path: Path, records, max_bytes: int = 1_000_000) -> str:

@@ -103,11 +103,13 @@ def test_tokens_that_cannot_be_read_are_said_to_be_missing(tmp_path):
     assert "seat 0's tokens" in selfplay("show", str(moved), "--tokens").stdout
 
 
-def test_following_shows_the_newest_game_of_a_growing_file(tmp_path):
+def test_following_shows_the_newest_game_of_a_growing_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(terminal, "POLL_SECONDS", 0.01)
     path, records = tmp_path / "games.jsonl", list(make_episodes(2, 2))
     lines = [record.model_dump_json() + "\n" for record in records]
     games = terminal.follow(path)
-    threading.Timer(0.2, path.write_text, [lines[0] + lines[1] + lines[2][:50]]).start()
+    (tmp_path / "first").write_text(lines[0] + lines[1] + lines[2][:50])
+    threading.Timer(0.2, (tmp_path / "first").rename, [path]).start()
     assert next(games) == (records[1], 2)
     path.write_text("".join(lines[:3]))
     assert next(games) == (records[2], 1)

@@ -51,24 +51,38 @@ class Driver:
         )
         self.watch = Watch(self.mark)
 
-    def left(self) -> list[str]:
+    def processes(self) -> dict[int, str]:
         """Command lines of processes that still carry the mark."""
-        found = []
+        found = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 try:
                     if self.mark.encode() in (entry / "environ").read_bytes():
-                        found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:120])
+                        line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                        found[int(entry.name)] = line[:200]
                 except OSError:
                     continue
         return found
 
-    def send_when(self, number: signal.Signals, happened: Callable[[], bool]) -> None:
+    def left(self) -> list[str]:
+        return list(self.processes().values())
+
+    def wait_until(self, happened: Callable[[], bool]) -> None:
         while not happened():
             assert self.process.poll() is None, "the driver ended before it could be killed"
             time.sleep(0.002)
+
+    def send_when(self, number: signal.Signals, happened: Callable[[], bool]) -> None:
+        self.wait_until(happened)
         os.kill(self.process.pid, number)
         self.process.wait(60)
+
+    def kill_when(self, words: str, happened: Callable[[], bool]) -> None:
+        """Kill the process in whose command line these words are, and which is no supervisor."""
+        self.wait_until(happened)
+        lines = self.processes()
+        (found,) = (pid for pid, line in lines.items() if words in line and "core.processes" not in line)
+        os.kill(found, signal.SIGKILL)
 
     def files_left(self) -> list[Path]:
         """In the temporary folder, of supervisors, and in shared memory, where each name begins with its maker's."""
@@ -157,6 +171,48 @@ def test_kill_9_inside_each_stage_and_at_each_boundary_loses_nothing_and_repeats
     expected = {(0, group.index) for group in read_data([first / "train.parquet"]).to_train(True)}
     assert seen == Counter(dict.fromkeys(expected, EPOCHS))
     assert (first / "checkpoint" / "config.json").exists()
+
+
+def test_whichever_process_is_killed_the_run_goes_on_or_the_same_command_continues_it(folder):
+    """The trainer while it is idle, and while it trains; a Ray worker; the server. The other half is the test above."""
+    run = folder / "run"
+    config = (folder / "config.yaml").read_text().replace("num_iterations: 1", "num_iterations: 2")
+    (folder / "config.yaml").write_text(config)
+    command = ("iterate", "--config", str(folder / "config.yaml"), "--output", str(run))
+
+    def games(number: int) -> Callable[[], bool]:
+        path = run / f"iter_{number}" / "selfplay_games.jsonl"
+        return lambda: path.exists() and path.read_bytes().count(b"\n") >= 2
+
+    def a_step(number: int) -> Callable[[], bool]:
+        path = run / f"iter_{number}" / "metrics.jsonl"
+        return lambda: path.exists() and path.read_bytes().count(b"\n") >= 1
+
+    first = Driver(folder, *command)
+    first.kill_when("verl_main", games(1))
+    first.kill_when("ray::WorkerDict", a_step(1))
+    assert first.process.wait(60) == 1, "the training failed, and the command says so"
+    first.assert_nothing_is_left()
+    second = Driver(folder, *command)
+    second.kill_when("sglang::scheduler", games(2))
+    second.kill_when("verl_main", a_step(2))
+    assert second.process.wait(60) == 1
+    second.assert_nothing_is_left()
+    third = Driver(folder, *command)
+    assert third.process.wait(300) == 0, (folder / "driver.log").read_text()[-3000:]
+    third.assert_nothing_is_left()
+    said = (folder / "driver.log").read_text()
+    assert said.count("selfplay: verl ended with exit code") + said.count("selfplay: the training stopped: ") == 2
+    assert "Traceback" not in said
+    for number in (1, 2):
+        iteration = run / f"iter_{number}"
+        ids = [record.episode_id for record in read_episodes(iteration / "selfplay_games.jsonl")]
+        assert len(ids) == len(set(ids)) == 24
+        steps = [json.loads(line) for line in (iteration / "metrics.jsonl").read_text().splitlines()]
+        seen = Counter(tuple(group) for step in steps for group in step["groups"])
+        expected = {(0, group.index) for group in read_data([iteration / "train.parquet"]).to_train(True)}
+        assert seen == Counter(dict.fromkeys(expected, EPOCHS))
+    assert not [path for driver in (first, second, third) for path in driver.files_left()]
 
 
 def test_no_other_machine_can_reach_a_socket_of_playing_or_of_training(killed):

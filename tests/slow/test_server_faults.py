@@ -13,7 +13,7 @@ from test_kill import Driver
 
 from selfplay_pipeline.generate.records import read_episodes
 
-GAMES, EPISODES = 480, 8
+GAMES, EPISODES = 160, 8
 CONFIG = """\
 game: {{size: 3, max_score: 9, scale_min: 1, scale_max: 1, max_length: 20, prompts: compact}}
 generate: {{num_episodes: {games}, episodes_per_state: {episodes}, temperature: 1.0, max_new_tokens: 48,

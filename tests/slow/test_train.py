@@ -22,7 +22,8 @@ from training_rows import training_row, write_training_rows
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.train.config import TrainConfig
-from selfplay_pipeline.train.run import Progress, TrainResult, run_train
+from selfplay_pipeline.train.process import Trainer
+from selfplay_pipeline.train.run import Progress, TrainResult, prepare_training, run_train
 
 TEMPERATURE = 0.7
 EPISODES = 2
@@ -136,15 +137,19 @@ def farthest(one: Path, other: Path) -> float:
     return max(float((first[name] - second[name]).abs().max()) for name in first)
 
 
+MARK = "TRAINING_OF_THIS_TEST"
+"""An environment variable by which the processes of a training are told."""
+
+
 def traces(output: Path) -> set[str]:
-    """Processes of the training into `output`, told by their environment, and the folders in /tmp that they use."""
+    """Processes of the training that `MARK` names, and the folders in /tmp that they use."""
     found = set()
     for process in psutil.process_iter():
         try:
             environment = process.environ()
         except psutil.Error:
             continue
-        if environment.get("TENSORBOARD_DIR") == str(output / "tensorboard"):
+        if environment.get(MARK) == str(output):
             found |= {f"process {process.pid}", environment.get("SELFPLAY_SCRATCH", f"process {process.pid}")}
     return found
 
@@ -187,7 +192,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory, model: Path, data: Path) -> 
         seen.append(progress)
         left.update(traces(config.output))
 
-    return Run(config, run_train(config, watch), seen, left)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARK, str(config.output))
+        return Run(config, run_train(config, watch), seen, left)
 
 
 def test_every_group_with_a_signal_is_trained_on_once_an_epoch(plain: Run) -> None:
@@ -474,17 +481,17 @@ def optimizer_updates(state: Path) -> int:
     return counts.pop()
 
 
-def test_killed_and_resumed_training_ends_where_an_undisturbed_one_does(plain: Run, tmp_path: Path) -> None:
-    config = continued(plain, tmp_path / "killed")
+@pytest.fixture(scope="module")
+def resumed(plain: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A training that was killed after its second step and continued; `seen` is what the second call reported."""
+    config = continued(plain, tmp_path_factory.mktemp("killed") / "out")
     code = f"""
-from training_rows import training_row, write_training_rows
-
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import run_train
 run_train(TrainConfig.model_validate_json({config.model_dump_json()!r}))
 """
-    driver = subprocess.Popen([sys.executable, "-c", code])
+    driver = subprocess.Popen([sys.executable, "-c", code], env=os.environ | {MARK: str(config.output)})
     metrics = config.output / "metrics.jsonl"
     deadline = time.monotonic() + 240
     while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
@@ -496,25 +503,58 @@ run_train(TrainConfig.model_validate_json({config.model_dump_json()!r}))
     killed = time.monotonic()
     while remaining(running) and time.monotonic() - killed < 15:
         time.sleep(0.2)
-    assert not remaining(running) | traces(config.output), "still there 15 s after kill -9 of the driver"
-    done_before = metrics.read_text().count("\n")
-    assert done_before < 12, "the training was over before the kill"
+    assert running and not remaining(running) | traces(config.output), "still there 15 s after kill -9 of the driver"
+    assert metrics.read_text().count("\n") < 12, "the training was over before the kill"
+    seen: list[Progress] = []
+    return Run(config, run_train(config, seen.append), seen, running)
 
-    resumed: list[Progress] = []
-    result = run_train(config, resumed.append)
-    assert result.steps == result.planned_steps == 12
-    assert resumed[0].step > 1, "resumed at the last save, not from the start"
-    run = Run(config, result, resumed, running)
-    seen = Counter(index for line in run.lines() for _, index in line["groups"])
+
+def test_a_killed_training_is_resumed_and_misses_and_repeats_nothing(resumed: Run) -> None:
+    assert resumed.result.steps == resumed.result.planned_steps == 12
+    assert resumed.seen[0].step > 1, "resumed at the last save, not from the start"
+    seen = Counter(index for line in resumed.lines() for _, index in line["groups"])
     assert seen == {group: 6 for group in range(GROUPS + 1) if group != 5}
-    rows = Counter((row["step"], row["group"], row["episode"], row["seat"]) for row in run.dumped())
+    rows = Counter((row["step"], row["group"], row["episode"], row["seat"]) for row in resumed.dumped())
     assert set(rows.values()) == {1} and len(rows) == 6 * GROUPS * 2 * EPISODES
 
-    assert max(line["actor/pg_clipfrac"] for line in run.lines()) > 0, "with two updates a batch the clip acts"
-    first = run.lines()[0]
+    assert max(line["actor/pg_clipfrac"] for line in resumed.lines()) > 0, "with two updates a batch the clip acts"
+    first = resumed.lines()[0]
     assert first["actor/kl_loss"] > 1e-4, "the reference is the first model, not the one that training began with"
-    assert optimizer_updates(result.trainer_state) == 4 + 2 * 12, "the optimizer went on from the earlier training"
+    assert optimizer_updates(resumed.result.trainer_state) == 4 + 2 * 12, "the optimizer went on from the earlier one"
 
-    undisturbed = run_train(config.model_copy(update={"output": tmp_path / "undisturbed"}))
-    assert undisturbed.steps == 12
-    assert farthest(result.checkpoint, undisturbed.checkpoint) < 1e-5
+
+def test_a_trainer_that_stays_ends_where_one_that_starts_anew_does(plain: Run, resumed: Run, tmp_path: Path) -> None:
+    """Its first task gets it ready, the second is another training, and only the third is the one compared."""
+
+    def after(run: TrainResult, name: str, **changes: Any) -> TrainConfig:
+        began_with = {"model": str(run.checkpoint), "initial_trainer_state": run.trainer_state}
+        return continued(plain, tmp_path / name).model_copy(update=began_with | changes)
+
+    with Trainer() as trainer:
+        other = after(plain.result, "other", epochs=1, seed=1)
+        prepare_training(other, trainer, tmp_path / "trainer.log")
+        process = trainer.process_id
+        first = run_train(other, trainer=trainer)
+        loaded = run_train(after(plain.result, "loaded"), trainer=trainer)
+        assert farthest(loaded.checkpoint, resumed.result.checkpoint) < 1e-6, "another training in between left nothing"
+        held = run_train(after(loaded, "held", epochs=1), trainer=trainer)
+        again = run_train(after(loaded, "again", epochs=1), trainer=trainer)
+        assert farthest(held.checkpoint, again.checkpoint) == 0, "what is held in memory is what was saved"
+        assert process is not None and trainer.process_id == process, "all of it in one process"
+    assert farthest(first.checkpoint, loaded.checkpoint) > 1e-4
+    assert optimizer_updates(loaded.trainer_state) == 4 + 2 * 12
+    assert optimizer_updates(held.trainer_state) == optimizer_updates(again.trainer_state) == 4 + 2 * 12 + 2 * 2
+    for training in (first, loaded, held, again):
+        assert len(list(training.trainer_state.glob("global_step_*/actor/model_world_size_1_rank_0.pt"))) == 1
+        assert list((training.trainer_state.parent / "tensorboard").iterdir()), "each has its own figures"
+        assert f"step:{training.steps}" in (training.trainer_state.parent / "train.log").read_text()
+
+
+def test_a_trainer_that_was_killed_while_idle_is_started_anew(plain: Run, tmp_path: Path) -> None:
+    with Trainer() as trainer:
+        config = plain.config.model_copy(update={"output": tmp_path / "out"})
+        prepare_training(config, trainer, tmp_path / "trainer.log")
+        assert trainer.process_id is not None
+        os.kill(trainer.process_id, signal.SIGKILL)
+        result = run_train(config, trainer=trainer)
+    assert farthest(result.checkpoint, plain.result.checkpoint) < 1e-6

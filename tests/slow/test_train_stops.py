@@ -16,7 +16,8 @@ import torch
 from test_train import build_model, write_games
 
 from selfplay_pipeline.train.config import TrainConfig
-from selfplay_pipeline.train.run import TrainError, run_train
+from selfplay_pipeline.train.process import TrainError
+from selfplay_pipeline.train.run import run_train
 
 SPOILT_ROW = 6 * 4 + 3
 """Of group 6, episode 1, seat 1: two episodes of two seats come before it in its group."""

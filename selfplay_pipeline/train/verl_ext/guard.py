@@ -64,8 +64,8 @@ class Guarded(Trainer):  # type: ignore[misc]
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
         rows = [row for row, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]
         for field in fields:
-            values = {row: data[field][row] for row in rows} if field in data.keys() else {}  # noqa: SIM118
-            bad = [row for row, numbers in values.items() if not torch.isfinite(numbers).all()]
+            values = data[field].unbind() if field in data.keys() else ()  # noqa: SIM118
+            bad = [row for row in rows if values and not torch.isfinite(values[row]).all()]
             if bad:
                 first = values[bad[0]]
                 number = first[~torch.isfinite(first)].flatten()[0].item()
@@ -150,6 +150,9 @@ def _save_finite(self: Any, local_path: str, *args: Any, **kwargs: Any) -> None:
         local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
         if not torch.isfinite(local).all():
             raise TrainingStopped(f"{Path(local_path).parent.name}: the weights are not finite ({name})")
+    # verl removes the oldest of these, which must not be those of an earlier training of this process.
+    training = Path(local_path).parent.parent
+    self.previous_saved_paths = [path for path in self.previous_saved_paths if Path(path).is_relative_to(training)]
     _save(self, local_path, *args, **kwargs)
 
 

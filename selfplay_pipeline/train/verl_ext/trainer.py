@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import ray
+import torch
 import transfer_queue as tq
+from verl.trainer.ppo.checkpoint_callback import build_checkpoint_callback
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
 from verl.utils import tensordict_utils as tu
@@ -20,9 +22,12 @@ from verl.utils.dataset.rl_dataset import collate_fn
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
 from selfplay_pipeline.core.files import appending
-from selfplay_pipeline.train.groups import plan_steps, split_rows
+from selfplay_pipeline.train.groups import by_length, plan_steps, split_rows
 from selfplay_pipeline.train.verl_ext.guard import Guarded, loading
 from selfplay_pipeline.train.verl_ext.reference import ReferenceWorker
+
+Values = dict[str, np.ndarray]
+"""Numbers of a row by their names."""
 
 
 class NoReplica(RolloutReplica):  # type: ignore[misc]
@@ -55,32 +60,65 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
     """
 
     _enable_hybrid_replicas = False
+    _held: Path | None = None
+    """The save that the weights and the optimizer in memory are equal to."""
 
     def _build_replay_buffer(self) -> Any:
         self.trainer_mode = "sync"
         return super()._build_replay_buffer()
 
     def _init_dataloader(self) -> None:
+        """The data come with each training."""
+
+    def _load_checkpoint(self) -> None:
+        """So do the weights that it begins with."""
+
+    def take(self, config: Any) -> None:
+        """Turn to a training: its data, its folders, and the weights and the optimizer that it begins with.
+
+        Args:
+            config: differs from the one before in nothing that the workers were made with.
+        """
+        self.config = config
+        self.checkpoint_callback = build_checkpoint_callback(config)
+        self.replay_buffer = self._build_replay_buffer()
+        self._init_dump_executor()
         super()._init_dataloader()
         options = self.config.selfplay
         self.plan = plan_steps(len(self.train_dataset), options.groups_per_step, options.epochs, options.seed)
         if len(self.plan) != self.total_training_steps:
             raise RuntimeError(f"{len(self.plan)} steps in the plan, {self.total_training_steps} in verl's config")
         self.steps_per_epoch = len(self.plan) // options.epochs
+        super()._load_checkpoint()
+        if self.global_steps == 0 and options.initial_trainer_state:
+            self._continue(options.initial_trainer_state)
+
+    def _continue(self, earlier: str) -> None:
+        """Begin with an earlier training's weights, optimizer and scheduler, which this process may still hold.
+
+        Step number and data position belong to other data.
+        """
+        save = Path(find_latest_ckpt_path(earlier))
+        if save != self._held:
+            with loading(earlier):
+                self.actor_rollout_wg.load_checkpoint(local_path=str(save / "actor"), del_local_after_load=False)
+
+    def _save_checkpoint(self) -> None:
+        super()._save_checkpoint()
+        self._held = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+
+    def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        self._held = None
+        return super()._update_actor(self._in_passes(batch), metrics)
+
+    def finish(self, exit_code: int) -> None:
+        """Close what the training logged to."""
+        self.logger.finish(exit_code=exit_code)
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
         if Role.RefPolicy in self.role_worker_mapping:
             self.role_worker_mapping[Role.RefPolicy] = ray.remote(ReferenceWorker)
-
-    def _load_checkpoint(self) -> None:
-        super()._load_checkpoint()
-        earlier = self.config.selfplay.initial_trainer_state
-        if self.global_steps == 0 and earlier:
-            # Weights, optimizer and scheduler only: step number and data position belong to other data.
-            folder = Path(find_latest_ckpt_path(earlier)) / "actor"
-            with loading(earlier):
-                self.actor_rollout_wg.load_checkpoint(local_path=str(folder), del_local_after_load=False)
 
     def _next_train_batch(self, num_prompts: int | None = None) -> Any:
         positions = self.plan[self.global_steps - 1]
@@ -104,7 +142,9 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
             len(batch.keys), updates, processes, actor.ppo_micro_batch_size_per_gpu
         )
         actor.ppo_mini_batch_size = rows
-        return super()._balance_batch(batch, metrics, **kwargs)
+        batch = super()._balance_batch(batch, metrics, **kwargs)
+        batch.reorder(by_length([tag["seq_len"] for tag in batch.tags], rows // processes))
+        return batch
 
     def _in_passes(self, batch: Any) -> Any:
         """Tell the workers the size of a pass; verl forgets it with every result."""
@@ -117,14 +157,17 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
     def _compute_ref_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         return super()._compute_ref_log_prob(self._in_passes(batch), metrics)
 
-    def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        return super()._update_actor(self._in_passes(batch), metrics)
-
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         batch = super()._compute_advantage(batch, metrics)
-        fields = ["old_log_probs", "rollout_log_probs", "response_mask", "advantages"]
+        fields = ["response_mask", "old_log_probs", "rollout_log_probs", "advantages"]
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
-        rows = [_own_tokens(data, i) for i, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]
+        # A nested tensor takes itself apart anew for each row that it is asked for.
+        columns = [data[field].unbind() for field in fields]
+        rows = [
+            _own_tokens(*row)
+            for row, tag in zip(zip(*columns, strict=True), batch.tags, strict=True)
+            if not tag.get("is_padding", False)
+        ]
         if not self.config.algorithm.rollout_correction.bypass_mode:  # there they are the same by definition
             gaps = np.abs(np.concatenate([row["old_log_probs"] - row["rollout_log_probs"] for row in rows]))
             metrics["selfplay/log_prob_gap/mean"] = float(gaps.mean())
@@ -134,7 +177,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
             self._dump(batch, rows)
         return batch
 
-    def _dump(self, batch: Any, rows: list[dict[str, np.ndarray]]) -> None:
+    def _dump(self, batch: Any, rows: list[Values]) -> None:
         keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
         with Path(self.config.selfplay.dump_rows).open("a") as file:
             for key, row in zip(keys, rows, strict=True):
@@ -161,11 +204,10 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         """No server holds memory."""
 
 
-def _own_tokens(data: Any, row: int) -> dict[str, np.ndarray]:
+def _own_tokens(mask: torch.Tensor, old: torch.Tensor, rollout: torch.Tensor, advantages: torch.Tensor) -> Values:
     """A row's values on its own (unmasked) tokens, 1-d."""
-    own = data["response_mask"][row].bool()
-    names = ("old_log_probs", "rollout_log_probs", "advantages")
-    return {name: data[name][row][own].float().numpy() for name in names}
+    named = {"old_log_probs": old, "rollout_log_probs": rollout, "advantages": advantages}
+    return {name: values[mask.bool()].float().numpy() for name, values in named.items()}
 
 
 def _number(value: Any) -> float | None:

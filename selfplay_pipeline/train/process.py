@@ -1,0 +1,157 @@
+"""verl's process: started when it is needed or before, kept for the trainings that it can do, always stopped."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from selfplay_pipeline.core.processes import Child, last_lines, spawn
+from selfplay_pipeline.train.launch import REASON, Launch, ended_file
+from selfplay_pipeline.train.stopped import prepare_reason, take_reason
+
+POLL_SECONDS = 0.05
+
+
+class TrainError(RuntimeError):
+    """verl failed or did not do what was planned; the message gives the reason, or else the end of its log."""
+
+
+@dataclass(frozen=True)
+class Making:
+    """What verl's processes are made with; the trainings that they do have it in common.
+
+    Attributes:
+        settings: Hydra overrides.
+        env: environment variables.
+        model: whose weights they hold at first.
+    """
+
+    settings: tuple[str, ...]
+    env: Mapping[str, str]
+    model: str
+
+
+class Process:
+    """A running process of verl's, with all that it starts."""
+
+    def __init__(self, making: Making, log: Path) -> None:
+        self.making = making
+        self.trained = False
+        self._tasks = 0
+        self._folder = Path(tempfile.mkdtemp(prefix="trainer-"))
+        command = [sys.executable, "-u", "-m", "selfplay_pipeline.train.verl_main", str(self._folder)]
+        self._child: Child = spawn(command, log, making.env)
+
+    @property
+    def pid(self) -> int:
+        """Of its supervisor."""
+        return self._child.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._child.poll()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last task is done."""
+        return ended_file(self._folder, self._tasks - 1).exists()
+
+    def send(self, launch: Launch) -> None:
+        """Give it a task."""
+        prepare_reason(self._folder / REASON)
+        self._child.send(launch.model_dump_json())
+        self._tasks += 1
+
+    def take_reason(self) -> str | None:
+        """Why the last task failed, if that is known."""
+        return take_reason(self._folder / REASON)
+
+    def stop(self) -> None:
+        self._child.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class Trainer:
+    """At most one process of verl's at a time.
+
+    It holds nothing that is not in files too: a process that is made anew ends with the same weights.
+    """
+
+    def __init__(self) -> None:
+        self._process: Process | None = None
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the supervisor of the process, None if there is no process."""
+        return None if self._process is None else self._process.pid
+
+    def prepare(self, making: Making, launch: Launch, *, continues: bool) -> None:
+        """Start a process that gets ready while other things are done, unless one is there; arguments as of `run`."""
+        if self._process is None or not _fits(self._process, making, continues):
+            self._started(making, launch.log).send(launch)
+
+    def run(self, making: Making, launch: Launch, *, continues: bool, watch: Callable[[], None]) -> None:
+        """Do a task to its end.
+
+        Args:
+            making: what the task needs; the process is made anew where it was made with something else.
+            launch: the task.
+            continues: it begins with a state that was saved before instead of the model's own weights.
+            watch: called again and again meanwhile, the last time when the task is done.
+
+        Raises:
+            TrainError: verl failed.
+        """
+        process = self._process
+        if process is None or not _fits(process, making, continues):
+            process = self._started(making, launch.log)
+        process.trained = True
+        process.send(launch)
+        try:
+            over = False
+            while not over:
+                over = process.ended or process.exit_code is not None
+                watch()
+                if not over:
+                    time.sleep(POLL_SECONDS)
+        except BaseException:
+            self.stop()
+            raise
+        if not process.ended:
+            code, reason = process.exit_code, process.take_reason()
+            self.stop()
+            if reason:
+                raise TrainError(f"the training stopped: {reason} (all of it: {launch.log})")
+            raise TrainError(
+                f"verl ended with exit code {code}; the end of {launch.log}:\n{last_lines(launch.log, 25)}"
+            )
+
+    def stop(self) -> None:
+        """End the process, if there is one, and all that it started."""
+        if self._process is not None:
+            self._process.stop()
+        self._process = None
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def _started(self, making: Making, log: Path) -> Process:
+        self.stop()
+        self._process = Process(making, log)
+        return self._process
+
+
+def _fits(process: Process, making: Making, continues: bool) -> bool:
+    """Whether a process can do a task."""
+    made = process.making
+    if process.exit_code is not None or (made.settings, made.env) != (making.settings, making.env):
+        return False
+    return continues or (not process.trained and made.model == making.model)

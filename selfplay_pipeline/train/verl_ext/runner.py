@@ -1,0 +1,46 @@
+"""verl's task runner, which runs a trainer to its end, in a form that stays and runs it again on other data."""
+
+from __future__ import annotations
+
+import os
+from pprint import pprint
+from typing import Any
+
+import transfer_queue as tq
+from omegaconf import OmegaConf
+from verl.utils.logging_utils import configure_verl_logging
+
+from selfplay_pipeline.train.verl_ext.replay import ReplayManager
+from selfplay_pipeline.train.verl_ext.trainer import OfflineTrainer
+
+
+class Runner:
+    """A Ray actor that does what `verl/trainer/main_ppo.py: TaskRunnerV1` does, but makes the trainer only once."""
+
+    def __init__(self) -> None:
+        self._trainer: OfflineTrainer | None = None
+
+    def run(self, config: Any) -> None:
+        """Make the trainer, unless it is there; then train, unless there is no data yet.
+
+        Raises:
+            Exception: what the trainer raised; it is of no use any more then.
+        """
+        config.transfer_queue.enable = True
+        OmegaConf.resolve(config)
+        if self._trainer is None:
+            configure_verl_logging()
+            pprint(OmegaConf.to_container(config))
+            tq.init(config.transfer_queue)
+            self._trainer = OfflineTrainer(config)
+            self._trainer.init()
+        if config.selfplay.metrics_path is None:
+            return
+        os.environ.update(config.selfplay.environment)
+        self._trainer.take(config)
+        try:
+            self._trainer.fit(ReplayManager.create(config))
+        except BaseException:
+            self._trainer.finish(1)
+            raise
+        self._trainer.finish(0)
