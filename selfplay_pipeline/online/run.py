@@ -99,7 +99,7 @@ def run_online(config: OnlineConfig, on_progress: Callable[[Progress], None] | N
             _verl_log(config).unlink(missing_ok=True)  # absorbed above
             with Trainer() as trainer:
                 follow = follower(lambda: _absorb(config), done or -1, watch)
-                trainer.run(Making((), env, config.model), launch, continues=False, watch=follow)
+                trainer.run(Making((), env), launch, follow)
             write_json(state / "exported.json", {"step": planned})
         lines = read_lines(metrics_path(config))
         if [line["step"] for line in lines] != list(range(planned + 1)):

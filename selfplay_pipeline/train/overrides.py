@@ -61,7 +61,7 @@ def preparing_overrides(config: TrainConfig, device: Device) -> list[str]:
 
 
 def process_settings(config: TrainConfig, device: Device) -> dict[str, Any]:
-    """What verl's processes are made with, and keep for all trainings that they do.
+    """What a training tells verl that does not depend on its data.
 
     `rollout.n` is 1, because an item of the dataset already is a group with all its episodes; so mini-batches count
     rows.

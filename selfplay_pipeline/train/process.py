@@ -23,17 +23,15 @@ class TrainError(RuntimeError):
 
 @dataclass(frozen=True)
 class Making:
-    """What verl's processes are made with; the trainings that they do have it in common.
+    """What verl's processes are started with; the trainings that they do have it in common.
 
     Attributes:
-        settings: Hydra overrides.
+        settings: what decides which processes there are, in any words.
         env: environment variables.
-        model: whose weights they hold at first.
     """
 
     settings: tuple[str, ...]
     env: Mapping[str, str]
-    model: str
 
 
 class Process:
@@ -41,7 +39,6 @@ class Process:
 
     def __init__(self, making: Making, log: Path) -> None:
         self.making = making
-        self.trained = False
         self._tasks = 0
         self._folder = Path(tempfile.mkdtemp(prefix="trainer-"))
         command = [sys.executable, "-u", "-m", "selfplay_pipeline.train.verl_main", str(self._folder)]
@@ -90,27 +87,25 @@ class Trainer:
         """Of the supervisor of the process, None if there is no process."""
         return None if self._process is None else self._process.pid
 
-    def prepare(self, making: Making, launch: Launch, *, continues: bool) -> None:
+    def prepare(self, making: Making, launch: Launch) -> None:
         """Start a process that gets ready while other things are done, unless one is there; arguments as of `run`."""
-        if self._process is None or not _fits(self._process, making, continues):
+        if not self._fits(making):
             self._started(making, launch.log).send(launch)
 
-    def run(self, making: Making, launch: Launch, *, continues: bool, watch: Callable[[], None]) -> None:
+    def run(self, making: Making, launch: Launch, watch: Callable[[], None]) -> None:
         """Do a task to its end.
 
         Args:
-            making: what the task needs; the process is made anew where it was made with something else.
+            making: what the task needs; the process is started anew where it was started with something else.
             launch: the task.
-            continues: it begins with a state that was saved before instead of the model's own weights.
             watch: called again and again meanwhile, the last time when the task is done.
 
         Raises:
             TrainError: verl failed.
         """
         process = self._process
-        if process is None or not _fits(process, making, continues):
+        if process is None or not self._fits(making):
             process = self._started(making, launch.log)
-        process.trained = True
         process.send(launch)
         try:
             over = False
@@ -143,15 +138,11 @@ class Trainer:
     def __exit__(self, *error: object) -> None:
         self.stop()
 
+    def _fits(self, making: Making) -> bool:
+        """Whether there is a process that can do a task."""
+        return self._process is not None and self._process.exit_code is None and self._process.making == making
+
     def _started(self, making: Making, log: Path) -> Process:
         self.stop()
         self._process = Process(making, log)
         return self._process
-
-
-def _fits(process: Process, making: Making, continues: bool) -> bool:
-    """Whether a process can do a task."""
-    made = process.making
-    if process.exit_code is not None or (made.settings, made.env) != (making.settings, making.env):
-        return False
-    return continues or (not process.trained and made.model == making.model)

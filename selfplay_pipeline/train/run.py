@@ -25,11 +25,9 @@ from selfplay_pipeline.train.overrides import (
     metrics_path,
     plan_for,
     preparing_overrides,
-    process_settings,
     resolve_device,
     resolve_dtype,
     state_dir,
-    to_hydra,
     verl_overrides,
 )
 from selfplay_pipeline.train.process import Making, Trainer, TrainError
@@ -132,20 +130,10 @@ def run_train(
     )
 
 
-def making_of(config: TrainConfig, device: Device, planned: int | None = None) -> Making:
-    """What verl's processes for this training are made with.
-
-    Args:
-        planned: steps, over which a learning rate that the user's overrides schedule changes.
-    """
-    settings = (*to_hydra(process_settings(config, device)), *config.overrides)
-    if _scheduled(config):
-        settings += (f"steps={planned}",)
-    return Making(settings, environment(config, device), config.model)
-
-
-def _scheduled(config: TrainConfig) -> bool:
-    return any(".optim" in override for override in config.overrides)
+def making_of(config: TrainConfig, device: Device) -> Making:
+    """What verl's processes for this training are started with."""
+    settings = (f"{config.num_gpus} workers", f"reference model: {config.kl_coef > 0}", *config.overrides)
+    return Making(settings, environment(config, device))
 
 
 def prepare_training(config: TrainConfig, trainer: Trainer, log: Path) -> None:
@@ -156,11 +144,9 @@ def prepare_training(config: TrainConfig, trainer: Trainer, log: Path) -> None:
         trainer: gets the process.
         log: gets what verl prints until the training begins.
     """
-    if _scheduled(config):
-        return
     device = resolve_device(config)
     making, overrides = making_of(config, device), preparing_overrides(config, device)
-    trainer.prepare(making, Launch(log=log, overrides=overrides), continues=config.initial_trainer_state is not None)
+    trainer.prepare(making, Launch(log=log, overrides=overrides))
 
 
 def _run_verl(
@@ -178,12 +164,8 @@ def _run_verl(
         overrides=verl_overrides(config, data, len(groups), device) if done < planned else [],
         export=export_of(config, device, planned),
     )
-    trainer.run(
-        making_of(config, device, planned),
-        launch,
-        continues=config.initial_trainer_state is not None or done > 0,
-        watch=follower(lambda: read_lines(metrics_path(config)), done, watch),
-    )
+    follow = follower(lambda: read_lines(metrics_path(config)), done, watch)
+    trainer.run(making_of(config, device), launch, follow)
     write_json(state / "exported.json", {"step": planned})
 
 

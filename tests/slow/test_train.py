@@ -550,11 +550,24 @@ def test_a_trainer_that_stays_ends_where_one_that_starts_anew_does(plain: Run, r
         assert f"step:{training.steps}" in (training.trainer_state.parent / "train.log").read_text()
 
 
-def test_a_trainer_that_was_killed_while_idle_is_started_anew(plain: Run, tmp_path: Path) -> None:
+def test_a_trainer_that_stays_can_begin_with_a_models_own_weights_and_other_settings(
+    plain: Run, tmp_path: Path
+) -> None:
+    """Its process is killed while it is idle, and started anew; then it is the same one for three trainings."""
+
+    def training(name: str, **changes: Any) -> TrainConfig:
+        return plain.config.model_copy(update={"output": tmp_path / name} | changes)
+
     with Trainer() as trainer:
-        config = plain.config.model_copy(update={"output": tmp_path / "out"})
-        prepare_training(config, trainer, tmp_path / "trainer.log")
+        prepare_training(training("none"), trainer, tmp_path / "trainer.log")
         assert trainer.process_id is not None
         os.kill(trainer.process_id, signal.SIGKILL)
-        result = run_train(config, trainer=trainer)
-    assert farthest(result.checkpoint, plain.result.checkpoint) < 1e-6
+        first = run_train(training("first"), trainer=trainer)
+        process = trainer.process_id
+        other = run_train(training("other", learning_rate=1e-3, micro_batch_size=3, seed=2), trainer=trainer)
+        again = run_train(training("again"), trainer=trainer)
+        assert trainer.process_id == process
+    assert farthest(first.checkpoint, plain.result.checkpoint) < 1e-6
+    assert farthest(again.checkpoint, plain.result.checkpoint) < 1e-6
+    assert farthest(other.checkpoint, plain.result.checkpoint) > 1e-4
+    assert optimizer_updates(again.trainer_state) == optimizer_updates(plain.result.trainer_state)

@@ -13,6 +13,7 @@ import numpy as np
 import ray
 import torch
 import transfer_queue as tq
+from omegaconf import OmegaConf
 from verl.trainer.ppo.checkpoint_callback import build_checkpoint_callback
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
@@ -24,7 +25,7 @@ from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 from selfplay_pipeline.core.files import appending
 from selfplay_pipeline.train.groups import by_length, plan_steps, split_rows
 from selfplay_pipeline.train.verl_ext.guard import Guarded, loading
-from selfplay_pipeline.train.verl_ext.reference import ReferenceWorker
+from selfplay_pipeline.train.verl_ext.worker import PolicyWorker, ReferenceWorker
 
 Values = dict[str, np.ndarray]
 """Numbers of a row by their names."""
@@ -62,6 +63,8 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
     _enable_hybrid_replicas = False
     _held: Path | None = None
     """The save that the weights and the optimizer in memory are equal to."""
+    _untouched: str | None = None
+    """The model whose own weights are in memory, with a new optimizer."""
 
     def _build_replay_buffer(self) -> Any:
         self.trainer_mode = "sync"
@@ -74,11 +77,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         """So do the weights that it begins with."""
 
     def take(self, config: Any) -> None:
-        """Turn to a training: its data, its folders, and the weights and the optimizer that it begins with.
-
-        Args:
-            config: differs from the one before in nothing that the workers were made with.
-        """
+        """Turn to a training: its settings, data and folders, and the weights and optimizer that it begins with."""
         self.config = config
         self.checkpoint_callback = build_checkpoint_callback(config)
         self.replay_buffer = self._build_replay_buffer()
@@ -89,9 +88,23 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         if len(self.plan) != self.total_training_steps:
             raise RuntimeError(f"{len(self.plan)} steps in the plan, {self.total_training_steps} in verl's config")
         self.steps_per_epoch = len(self.plan) // options.epochs
+        continues = options.initial_trainer_state or find_latest_ckpt_path(config.trainer.default_local_dir)
+        if made_with(config) != self._made_with or not (continues or self._untouched == self._model):
+            self._make_workers()
         super()._load_checkpoint()
         if self.global_steps == 0 and options.initial_trainer_state:
             self._continue(options.initial_trainer_state)
+
+    @property
+    def _model(self) -> str:
+        return str(self.config.actor_rollout_ref.model.path)
+
+    def _make_workers(self) -> None:
+        self._init_tokenizer()
+        self.actor_rollout_wg.make_anew(self.config.actor_rollout_ref)
+        if self.use_reference_policy:
+            self.ref_policy_wg.make_anew(self.config.actor_rollout_ref)
+        self._made_with, self._untouched, self._held = made_with(self.config), self._model, None
 
     def _continue(self, earlier: str) -> None:
         """Begin with an earlier training's weights, optimizer and scheduler, which this process may still hold.
@@ -100,6 +113,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         """
         save = Path(find_latest_ckpt_path(earlier))
         if save != self._held:
+            self._untouched = None
             with loading(earlier):
                 self.actor_rollout_wg.load_checkpoint(local_path=str(save / "actor"), del_local_after_load=False)
 
@@ -108,7 +122,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         self._held = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        self._held = None
+        self._held = self._untouched = None
         return super()._update_actor(self._in_passes(batch), metrics)
 
     def finish(self, exit_code: int) -> None:
@@ -117,8 +131,10 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
+        self.role_worker_mapping[Role.Actor] = ray.remote(PolicyWorker)
         if Role.RefPolicy in self.role_worker_mapping:
             self.role_worker_mapping[Role.RefPolicy] = ray.remote(ReferenceWorker)
+        self._made_with, self._untouched = made_with(self.config), self.config.actor_rollout_ref.model.path
 
     def _next_train_batch(self, num_prompts: int | None = None) -> Any:
         positions = self.plan[self.global_steps - 1]
@@ -202,6 +218,23 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
 
     def on_sample_end(self) -> None:
         """No server holds memory."""
+
+
+def made_with(config: Any) -> dict[str, Any]:
+    """What workers are made with, but for what each training tells them anew or loads over."""
+    policy: dict[str, Any] = OmegaConf.to_container(config.actor_rollout_ref)
+    actor = policy["actor"]
+    for section, key in (
+        (policy["model"], "path"),
+        (policy["rollout"], "temperature"),
+        (actor, "ppo_mini_batch_size"),
+        (actor, "data_loader_seed"),
+        (actor["fsdp_config"], "seed"),
+    ):
+        del section[key]
+    if actor["optim"]["lr_scheduler_type"] == "constant" and not actor["optim"]["lr_warmup_steps_ratio"]:
+        del actor["optim"]["total_training_steps"]
+    return policy
 
 
 def _own_tokens(mask: torch.Tensor, old: torch.Tensor, rollout: torch.Tensor, advantages: torch.Tensor) -> Values:

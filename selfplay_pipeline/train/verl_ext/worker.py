@@ -1,0 +1,52 @@
+"""verl's workers, which can be made anew for another training without starting another process."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from typing import Any
+
+from verl.single_controller.base.decorator import Dispatch, register
+from verl.workers.engine_workers import ActorRolloutRefWorker
+
+
+class PolicyWorker(ActorRolloutRefWorker):  # type: ignore[misc]
+    """Holds the policy, its optimizer and its loss."""
+
+    def __init__(self, config: Any, role: str, **kwargs: Any) -> None:
+        self._placed: set[str] = set()
+        super().__init__(self._own(config), role, **kwargs)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
+    def init_model(self) -> None:
+        super().init_model()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
+    def make_anew(self, config: Any) -> None:
+        """Load the model's own weights, under other settings, with a new optimizer.
+
+        Args:
+            config: the section `actor_rollout_ref`.
+        """
+        self.actor = self.ref = None
+        gc.collect()  # before the next one takes as much memory
+        self.config = self._own(config)
+        self.init_model()
+
+    def set_dispatch_collect(self, mesh_name: str, **ranks: Any) -> None:
+        """Once: a worker that is made anew has the same place among the others, and verl refuses to hear it twice."""
+        if mesh_name not in self._placed:
+            super().set_dispatch_collect(mesh_name, **ranks)
+        self._placed.add(mesh_name)
+
+    def _own(self, config: Any) -> Any:
+        return copy.deepcopy(config)
+
+
+class ReferenceWorker(PolicyWorker):
+    """Holds the KL term's reference model: `actor_rollout_ref.reference_model` in place of the policy's path."""
+
+    def _own(self, config: Any) -> Any:
+        own = copy.deepcopy(config)  # the policy's worker shares this process, and the object
+        own.model.path = own.reference_model
+        return own
