@@ -58,8 +58,8 @@ def test_rewards_turns_and_ends_are_those_of_the_game(partner, number, share):
     game, state = game_of(env.sample.metadata)
     session = game.start(state)
     for turn in env.sample.metadata["dialogue"]["turns"]:
-        assert session.seat == turn["player"]
-        session.step(turn["text"])
+        assert session.seats == (turn["player"],)
+        session.step(turn["player"], turn["text"])
     assert done == (session.status is not None)
     if done:
         assert info["status"] == session.status == env.sample.metadata["dialogue"]["status"]

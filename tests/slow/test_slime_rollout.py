@@ -90,8 +90,8 @@ def replayed(sample: Any) -> Any:
     game, state = game_of(sample.metadata)
     session = game.start(state)
     for turn in sample.metadata["dialogue"]["turns"]:
-        assert session.seat == turn["player"]
-        assert session.step(turn["text"]).action == turn["action"]
+        assert session.seats == (turn["player"],)
+        assert session.step(turn["player"], turn["text"]).action == turn["action"]
     return session
 
 
