@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from selfplay_pipeline.engines.types import Completion, Engine, SamplingParams, finish_reason
+from selfplay_pipeline.engines.types import Completion, SamplingParams, finish_reason
 from selfplay_pipeline.games.base import Game, Lesson
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord
@@ -100,10 +101,10 @@ class Batch:
     replies: list[list[int]] = field(default_factory=list)
 
 
-class Together(Engine):
-    """An engine that samples for all who wait in one batch: one turn of all episodes costs little more than one of one.
+class Together:
+    """An engine that samples for all who wait in one batch: a turn of all episodes is one call of the model.
 
-    It counts on seats that wait for nothing but their engine.
+    It counts on seats that wait for nothing else.
     """
 
     def __init__(self, model: Any) -> None:
@@ -120,6 +121,12 @@ class Together(Engine):
         reply = batch.replies[number]
         reason = finish_reason(None, reply, params)
         return Completion(reply, [0.0] * len(reply), reason, prompt_tokens=len(prompt_ids), cached_tokens=0)
+
+    async def reload(self, checkpoint: Path) -> None:
+        raise NotImplementedError("it plays with the model that it was given")
+
+    async def close(self) -> None:
+        return None
 
 
 def _sample(model: Any, prompts: Sequence[Sequence[int]], temperature: float) -> list[list[int]]:
