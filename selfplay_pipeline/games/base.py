@@ -232,7 +232,7 @@ def check_may_act(session: Session, seat: int) -> None:
     if session.status is not None:
         raise RuntimeError(f"the episode has ended: {session.status}")
     if seat not in session.seats:
-        raise RuntimeError(f"seat {seat} may not act now; of {', '.join(map(str, session.seats))} it is the turn")
+        raise RuntimeError(f"seat {seat} may not act now; it is the turn of {', '.join(map(str, session.seats))}")
 
 
 class ScriptedPlayer(Protocol):
