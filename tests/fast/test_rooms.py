@@ -155,7 +155,7 @@ def record(games) -> EpisodeRecord:
 def test_who_may_act_is_named_and_nobody_else_may():
     session = RoomsSession(RoomsState(numbers=(3, 4)))
     assert session.seats == (FIRST, SECOND)
-    with pytest.raises(RuntimeError, match="seat 2 may not act now; of 0, 1 it is the turn"):
+    with pytest.raises(RuntimeError, match="seat 2 may not act now; it is the turn of 0, 1"):
         session.step(AGENT, "[message] 4")
     session.step(SECOND, "[message] 4")
     assert session.seats == (FIRST,), "each acts once at a time, whoever was first"
