@@ -141,10 +141,9 @@ def games(tmp_path_factory):
     job = GenerateJob(path, 0, 0, 2, 2, 4, 0, POLICY, {})
     states = [RoomsState(numbers=(3, 4)), RoomsState(numbers=(5, 9))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "GAMES", (*registry.GAMES, RoomsGame))
+        patch.setitem(registry._GAMES, RoomsGame.name, RoomsGame())
         asyncio.run(run_generate(job, RoomsGame(), states.__getitem__, lambda number: players))
         yield path
-    registry.game_named.cache_clear()
 
 
 @pytest.fixture(scope="module")
