@@ -31,7 +31,7 @@ def run() -> dict[str, Any]:
     while (elapsed := time.perf_counter() - started) < SECONDS:
         session = game.start(states[0])
         for turn in turns:
-            session.step(turn)
+            session.step(session.seats[0], turn)
             steps += 1
         assert session.status is not None
     return {"states_per_second": round(sampled_per_second), "steps_per_second": round(steps / elapsed)}

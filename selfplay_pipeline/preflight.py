@@ -102,7 +102,7 @@ def check_context(config: Config, model: str, states: Sequence[State] | None = N
     chat.tokenizer.model_max_length = sys.maxsize  # else transformers warns of what is checked here
     if states is None:
         states = [game.sample_state(state_rng(config.seed, number)) for number in range(SAMPLED_STATES)]
-    openings = [game.start(state).opening(seat) for state in states[:SAMPLED_STATES] for seat in range(game.num_seats)]
+    openings = [game.start(state).opening(seat) for state in states[:SAMPLED_STATES] for seat in range(len(game.roles))]
     prompt = max(len(Stream(chat, 0, opening.system, [opening.observation]).prompt()) for opening in openings)
     turn, context = config.generate.max_new_tokens, model_context_length(model, config.engine.context_length)
     if prompt + turn > context:

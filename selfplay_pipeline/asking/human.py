@@ -53,7 +53,7 @@ def human_reference(game: Game) -> HumanReference | None:
 
 
 def _from_each_seat(game: Game, number: int, episode: HumanEpisode) -> Iterator[AskingRecord]:
-    for seat in range(game.num_seats):
+    for seat in range(len(game.roles)):
         yield AskingRecord(
             step=0,
             episode_id=f"human-{number}",

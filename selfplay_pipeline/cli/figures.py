@@ -86,7 +86,7 @@ def evaluate(
     if dry_run:
         check_job(settings, job)
         say_announced()
-        terminal.result(one_line(job.plan(game.num_seats)))
+        terminal.result(one_line(job.plan(len(game.roles))))
         return
     evaluation = run(run_evaluate(settings, job))
     show_evaluation(evaluation, job.output, game)

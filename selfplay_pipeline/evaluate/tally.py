@@ -47,7 +47,7 @@ class Tally:
             self.statuses[record.outcome.status] += 1
             if record.outcome.status == Status.ENGINE_FAILURE:
                 continue
-            seats = self.seating.seats(record.episode, self.game.num_seats)
+            seats = self.seating.seats(record.episode, len(self.game.roles))
             self._sums.add(record.group_index, measure(Measured(self.game, record, seats)))
         return self
 

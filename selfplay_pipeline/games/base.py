@@ -194,16 +194,45 @@ class State(Protocol):
 
 
 class Session(Protocol):
-    """One episode of one state: whose turn it is, what each player may see, how it ended."""
+    """One episode of one state: who may act, what each player may see, how it ended.
+
+    Attributes:
+        seats: who may act now, in the order in which they do; empty once the episode is over. More than one act at
+            once, in separate rooms: none of them hears the others before all have acted.
+        status: how the episode ended, None while it goes on.
+    """
 
     @property
-    def seat(self) -> int: ...
+    def seats(self) -> tuple[int, ...]: ...
     @property
     def status(self) -> str | None: ...
     def opening(self, seat: int) -> Opening: ...
-    def step(self, text: str, *, cut: bool = False) -> Step: ...
+    def step(self, seat: int, text: str, *, cut: bool = False) -> Step:
+        """Take a seat's turn; `check_may_act` is its first line.
+
+        Args:
+            text: what the seat said, with one action in it.
+            cut: the text was cut by the token limit of a turn, so it is no action.
+
+        Raises:
+            RuntimeError: the seat may not act now, or the episode is over.
+        """
+        ...
+
     def abort(self, status: Status) -> None: ...
     def outcome(self) -> Outcome: ...
+
+
+def check_may_act(session: Session, seat: int) -> None:
+    """Whether a seat may act now.
+
+    Raises:
+        RuntimeError: it may not, or the episode is over.
+    """
+    if session.status is not None:
+        raise RuntimeError(f"the episode has ended: {session.status}")
+    if seat not in session.seats:
+        raise RuntimeError(f"seat {seat} may not act now; it is the turn of {', '.join(map(str, session.seats))}")
 
 
 class ScriptedPlayer(Protocol):
@@ -227,7 +256,7 @@ class Lesson:
         early: who holds each seat in the first 60 % of the steps.
         late: who holds each seat afterwards.
         seats: whose turns are imitated; the model is measured in these seats.
-        partner: who holds the other seats then.
+        partner: who holds the other seats then: a name in `Game.players`.
         steps: of the optimiser.
     """
 
@@ -236,7 +265,7 @@ class Lesson:
     early: Sequence[ScriptedPlayer]
     late: Sequence[ScriptedPlayer]
     seats: Sequence[int]
-    partner: ScriptedPlayer | None = None
+    partner: str | None = None
     steps: int = 900
 
 
@@ -247,7 +276,8 @@ class Game(Protocol):
         name: that of its folder, as in `registry.py` and in files.
         data_source: what verl calls its rows.
         config: the configuration.
-        num_seats: seats, numbered from 0.
+        roles: what each seat is, such as `agent` and `user`; as many as there are seats, which are numbered from 0. All
+            are "" where seats differ in nothing but their number.
         shared_reward: whether all seats of an episode have one reward, under this configuration.
         goals: how an episode ends that reached what the game is about.
         actions: what a legal turn can be.
@@ -271,7 +301,7 @@ class Game(Protocol):
     @property
     def config(self) -> GameSettings: ...
     @property
-    def num_seats(self) -> int: ...
+    def roles(self) -> tuple[str, ...]: ...
     @property
     def shared_reward(self) -> bool: ...
     @property

@@ -25,7 +25,7 @@ def _made(name: str) -> Game:
 _GAMES = {name: _made(name) for name in NAMES}
 FIRST_GAME = NAMES[0]
 """That of files from before there were several games, which name none."""
-MOST_SEATS = max(game.num_seats for game in _GAMES.values())
+MOST_SEATS = max(len(game.roles) for game in _GAMES.values())
 """Of any game."""
 SCRIPTED = frozenset(name for game in _GAMES.values() for name in game.players)
 """Names of scripted players, of any game."""

@@ -10,7 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from selfplay_pipeline.games.base import CUT, INVALID, Counts, Opening, Outcome, ParseError, Status, Step
+from selfplay_pipeline.games.base import (
+    CUT,
+    INVALID,
+    Counts,
+    Opening,
+    Outcome,
+    ParseError,
+    Status,
+    Step,
+    check_may_act,
+)
 from selfplay_pipeline.games.prompts import Prompts
 from selfplay_pipeline.games.tags import ActionKind, tagged
 
@@ -63,6 +73,7 @@ class TaggedSession(ABC, Generic[Proposal]):
 
     Attributes:
         config: the game's, with `max_length`, `max_errors` and `mute`.
+        seat: whose turn it is.
         pending: the proposal that waits for an answer.
         history: legal turns so far as (seat, text), as the partner heard them: a message, a bare answer, or a
             proposal in its canonical form. Nothing else of what was written reaches the partner.
@@ -102,23 +113,19 @@ class TaggedSession(ABC, Generic[Proposal]):
     def worth(self, proposal: Proposal) -> tuple[float, tuple[float, ...]]:
         """The score of what was agreed, and the reward of each seat."""
 
+    @property
+    def seats(self) -> tuple[int, ...]:
+        """One at a time."""
+        return (self.seat,) if self.status is None else ()
+
     def opening(self, seat: int) -> Opening:
         shown = self.shown(seat)
         return Opening(self.prompts.render("system", **shown), self.prompts.render("opening", **shown))
 
-    def step(self, text: str, *, cut: bool = False) -> Step:
-        """Take the acting player's turn.
-
-        Args:
-            text: what the player said, with one action in it.
-            cut: the text was cut by the token limit of a turn, so it is no action.
-
-        Raises:
-            RuntimeError: the episode is over.
-        """
-        if self.status is not None:
-            raise RuntimeError(f"the episode has ended: {self.status}")
-        actor, partner = self.seat, 1 - self.seat
+    def step(self, seat: int, text: str, *, cut: bool = False) -> Step:
+        """Take the acting player's turn; see `games/base.py: Session`."""
+        check_may_act(self, seat)
+        actor, partner = seat, 1 - seat
         self.counts.turns += 1
         try:
             if cut:

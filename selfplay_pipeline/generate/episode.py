@@ -1,4 +1,9 @@
-"""One episode: its seats take turns until the game ends."""
+"""One episode: its seats take turns until the game ends.
+
+Where several seats may act at once, they act one after the other. They sit in separate rooms and do not hear each other
+before all have acted, so that the tokens of each are the same; and an engine is kept busy by many episodes at once, in
+each of which one seat waits for it.
+"""
 
 from __future__ import annotations
 
@@ -65,8 +70,8 @@ class Episode:
         Args:
             until: stop earlier, when it is this seat's turn, whose words come from elsewhere.
         """
-        while self.session.status is None and self.session.seat != until:
-            seat = self.session.seat
+        while (seats := self.session.seats) and seats[0] != until:
+            seat = seats[0]
             try:
                 reply = await self.seats[seat].act()
             except ContextFull:
@@ -78,9 +83,21 @@ class Episode:
                 return
             self.take_turn(seat, reply)
 
+    def play_out(self) -> None:
+        """`run` for seats that wait for nothing, such as scripts: it needs no event loop.
+
+        Raises:
+            RuntimeError: a seat waits for something.
+        """
+        try:
+            self.run().send(None)
+        except StopIteration:
+            return
+        raise RuntimeError("a seat waits for an answer; await `run` instead")
+
     def take_turn(self, seat: int, reply: Reply) -> None:
         """Give one reply to the rules and its observations to the seats."""
-        step = self.session.step(reply.text, cut=reply.cut)
+        step = self.session.step(seat, reply.text, cut=reply.cut)
         for holder, observation in zip(self.seats, step.observations, strict=True):
             holder.observe(observation)
         self.turns.append(TurnRecord.of(seat, reply.text, step, reply.finish_reason))

@@ -310,8 +310,8 @@ def check_rules(record: EpisodeRecord) -> None:
         game = game_named(record.game)
     except ValueError as error:
         raise ValueError(f"field 'game': {error}") from None
-    if len(record.players) != game.num_seats:
-        raise ValueError(f"field 'players': has {len(record.players)}, but the game has {game.num_seats}")
+    if len(record.players) != len(game.roles):
+        raise ValueError(f"field 'players': has {len(record.players)}, but the game has {len(game.roles)}")
     try:
         state = _load(record.game, json.dumps(record.state, sort_keys=True, allow_nan=False))
     except (UserError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
@@ -335,8 +335,8 @@ def check_rules(record: EpisodeRecord) -> None:
 
 
 def _check_rewards(rewards: list[float], mean: float, game: Game) -> None:
-    if len(rewards) != game.num_seats:
-        raise ValueError(f"field 'outcome.rewards': has {len(rewards)}, but the game has {game.num_seats} players")
+    if len(rewards) != len(game.roles):
+        raise ValueError(f"field 'outcome.rewards': has {len(rewards)}, but the game has {len(game.roles)} players")
     if abs(sum(rewards) / len(rewards) - mean) > SAME_REWARD:
         raise ValueError(f"field 'outcome.normalized_reward': {mean}, but 'rewards' have another mean")
 

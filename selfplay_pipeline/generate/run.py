@@ -206,7 +206,7 @@ class Sitting:
     def __post_init__(self) -> None:
         session = self.game.start(self.state)
         seats = (
-            Seat.at(self.game, session, number, self.episode_id, self.place) for number in range(self.game.num_seats)
+            Seat.at(self.game, session, number, self.episode_id, self.place) for number, _ in enumerate(self.game.roles)
         )
         self.episode = Episode(session, [player.sit(seat) for player, seat in zip(self.players, seats, strict=True)])
 

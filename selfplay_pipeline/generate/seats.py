@@ -20,7 +20,7 @@ from selfplay_pipeline.servers import PolicyServer, Servers
 
 def self_play(config: Config) -> tuple[str, ...]:
     """The policy in every seat of the configuration's game."""
-    return (POLICY,) * make_game(config.game).num_seats
+    return (POLICY,) * len(make_game(config.game).roles)
 
 
 def opposite(config: Config, first: str, others: str) -> tuple[str, ...]:

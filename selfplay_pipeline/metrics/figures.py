@@ -143,7 +143,7 @@ def _in_order(games: Sequence[Game]) -> Iterator[Figure]:
     for figure in FIGURES:
         yield figure
         if figure.name == "reward_if_agreed":
-            yield from map(_when_speaking, range(max(game.num_seats for game in games)))
+            yield from map(_when_speaking, range(max(len(game.roles) for game in games)))
         if figure.name == "illegal":
             yield from map(_of_kind, dict.fromkeys(kind for game in games for kind in (CUT, *game.error_kinds)))
     for game in games:

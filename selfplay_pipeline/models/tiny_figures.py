@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from selfplay_pipeline.engines.types import FinishReason
-from selfplay_pipeline.games.base import Game, Lesson, Outcome
-from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
-from selfplay_pipeline.models.imitation import completion, open_streams
+from selfplay_pipeline.engines.types import Completion, SamplingParams, finish_reason
+from selfplay_pipeline.games.base import Game, Lesson
+from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
+from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord
+from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 MAX_NEW_TOKENS = 64
 """Tokens of one turn; the longest that a lesson teaches has 29."""
@@ -46,8 +50,10 @@ def measure(
     import torch
 
     torch.manual_seed(seed)
-    outcomes, streams = play_batch(model, chat, game, states, temperature, lesson)
-    rewards = np.array([np.mean([outcome.rewards[seat] for seat in lesson.seats]) for outcome in outcomes])
+    episodes = asyncio.run(play_together(model, chat, game, states, temperature, lesson))
+    outcomes = [episode.outcome for episode in episodes]
+    streams = [stream for episode in episodes for stream in episode.trajectories]
+    rewards = np.array([np.mean([outcome.reward_of(seat) for seat in lesson.seats]) for outcome in outcomes])
     agreed = np.array([outcome.status in game.goals for outcome in outcomes])
     turns = sum(outcome.num_turns for outcome in outcomes)
     sampled = sum(sum(stream.response_mask) for stream in streams)
@@ -65,37 +71,62 @@ def measure(
     )
 
 
-def play_batch(
+async def play_together(
     model: Any,
     chat: ChatTokenizer,
     game: Game,
     states: Sequence[Any],
     temperature: float,
     lesson: Lesson,
-) -> tuple[list[Outcome], list[Stream]]:
-    """One episode per state, all turn by turn together; the lesson's partner holds the seats that it does not teach."""
-    sessions = [game.start(state) for state in states]
-    streams = [open_streams(game, chat, state) for state in states]
-    rng = np.random.default_rng(0)
+) -> list[EpisodeRecord]:
+    """One episode per state, in step with each other; the lesson's partner holds the seats that it does not teach."""
+    policy = PolicyRecord(
+        checkpoint="", iteration=0, engine="together", temperature=temperature, max_new_tokens=MAX_NEW_TOKENS
+    )
+    own = PolicyPlayer(Together(model), chat, policy, model.config.max_position_embeddings)
+    players = [
+        Scripted(lesson.partner) if lesson.partner and seat not in lesson.seats else own
+        for seat, _ in enumerate(game.roles)
+    ]
+    sittings = [Sitting(game, state, players, str(number), (0, number, 0)) for number, state in enumerate(states)]
+    await asyncio.gather(*(sitting.episode.run() for sitting in sittings))
+    return [sitting.record(policy) for sitting in sittings]
 
-    def take_turn(index: int, text: str, cut: bool = False) -> None:
-        step = sessions[index].step(text, cut=cut)
-        for hearer, observation in zip(streams[index], step.observations, strict=True):
-            hearer.observe(observation)
 
-    while live := [index for index, session in enumerate(sessions) if session.status is None]:
-        if lesson.partner and (theirs := [index for index in live if sessions[index].seat not in lesson.seats]):
-            for index in theirs:
-                session = sessions[index]
-                take_turn(index, lesson.partner.act(game.view(session, session.seat), rng))
-            continue
-        acting = [streams[index][sessions[index].seat] for index in live]
-        replies = _sample(model, [stream.prompt() for stream in acting], temperature)
-        for index, stream, reply in zip(live, acting, replies, strict=True):
-            cut = reply[-1] != chat.end_of_turn
-            text = stream.reply(completion(reply, FinishReason.LENGTH if cut else FinishReason.STOP))
-            take_turn(index, text, cut)
-    return [session.outcome() for session in sessions], [stream for pair in streams for stream in pair]
+@dataclass
+class Batch:
+    """Prompts that wait, and their replies once these are sampled."""
+
+    prompts: list[Sequence[int]] = field(default_factory=list)
+    replies: list[list[int]] = field(default_factory=list)
+
+
+class Together:
+    """An engine that samples for all who wait in one batch: a turn of all episodes is one call of the model.
+
+    It counts on seats that wait for nothing else.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.batch = Batch()
+
+    async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str = "") -> Completion:
+        batch, number = self.batch, len(self.batch.prompts)
+        batch.prompts.append(prompt_ids)
+        await asyncio.sleep(0)  # meanwhile every other episode comes to its next prompt
+        if number == 0:
+            self.batch = Batch()
+            batch.replies = _sample(self.model, batch.prompts, params.temperature)
+        reply = batch.replies[number]
+        reason = finish_reason(None, reply, params)
+        return Completion(reply, [0.0] * len(reply), reason, prompt_tokens=len(prompt_ids), cached_tokens=0)
+
+    async def reload(self, checkpoint: Path) -> None:
+        raise NotImplementedError("it plays with the model that it was given")
+
+    async def close(self) -> None:
+        return None
 
 
 def _sample(model: Any, prompts: Sequence[Sequence[int]], temperature: float) -> list[list[int]]:

@@ -66,7 +66,7 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
             max_new_tokens=self.max_new_tokens,
             thinking=self.thinking,
         )
-        engines = [VerlEngine(self.server_manager, sampling_params) for _ in range(game.num_seats)]
+        engines = [VerlEngine(self.server_manager, sampling_params) for _ in game.roles]
         players = [PolicyPlayer(engine, self.chat, policy, self.context_length) for engine in engines]
         place = (int(info["seed"]), int(info["index"]), int(row.get("session_id", 0)))
         # verl draws a uid for each row of each batch; with the session it names the episode, and with the seat a

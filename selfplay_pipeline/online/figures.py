@@ -18,7 +18,7 @@ RATIOS = tuple(name for name, figure in all_figures().items() if figure.below)
 def figures_of(record: EpisodeRecord, game: Game) -> dict[str, float]:
     """What `selfplay evaluate` measures of an episode, but for `reward`, which verl adds itself."""
     figures: dict[str, float] = {}
-    for name, (above, below) in measure(Measured(game, record, range(game.num_seats))).items():
+    for name, (above, below) in measure(Measured(game, record, range(len(game.roles)))).items():
         figures[name] = float(above)
         if name in RATIOS:
             figures[f"per_{name}"] = float(below)

@@ -94,7 +94,7 @@ def game_rows(game: Game, state: State, number: int, seed: int, split: str, per_
     """The rows of one state: one, or one a player."""
     session = game.start(state)
     rows = []
-    for seat in range(game.num_seats if per_seat else 1):
+    for seat in range(len(game.roles) if per_seat else 1):
         opening = session.opening(seat)
         rows.append(
             {

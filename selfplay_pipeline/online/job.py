@@ -86,7 +86,7 @@ def train_online(config: Config, output: Path, games: Path | None = None) -> Onl
         tensor_parallel=config.engine.tensor_parallel,
     )
     if games is None and not (output / "trainer_state" / "training.json").exists():
-        check_sizes(job, make_game(config.game).num_seats)
+        check_sizes(job, len(make_game(config.game).roles))
         num_train = config.online.steps * config.online.states_per_step
         online_games(config, job.games, num_train, config.online.held_out_states)
     with progress("training online", "verl is starting") as report:

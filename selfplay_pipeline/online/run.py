@@ -171,7 +171,7 @@ def _look_at(config: OnlineConfig) -> StatesFile:
             f"{config.games}: {train} rows to train on and {test} held out; a step takes "
             f"{config.online.states_per_step} (online.states_per_step); write more with `selfplay games`"
         )
-    players = make_game(config.game).num_seats
+    players = len(make_game(config.game).roles)
     return StatesFile(rows=train, rows_per_episode=players if first["perspectives"] == "both" else 1)
 
 
@@ -244,8 +244,8 @@ def _fault(game: Game, row: dict[str, Any], info: dict[str, Any], first: dict[st
         return f"field 'perspectives': {info['perspectives']!r}, expected one of {', '.join(get_args(Perspectives))}"
     if info["perspectives"] != first["perspectives"]:
         return f"field 'perspectives': {info['perspectives']!r}, but {first['perspectives']!r} in row 0"
-    if not 0 <= row["seat"] < game.num_seats:
-        return f"field 'seat': {row['seat']}, expected 0 to {game.num_seats - 1}"
+    if not 0 <= row["seat"] < len(game.roles):
+        return f"field 'seat': {row['seat']}, expected 0 to {len(game.roles) - 1}"
     try:
         game.check_fits(read_state(game, row["game_state"]))
     except UserError as error:

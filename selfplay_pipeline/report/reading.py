@@ -62,6 +62,7 @@ class Reading(BaseModel):
     """One episode.
 
     Attributes:
+        seats: what each seat is called, with its role where it has one.
         finished: whether it reached its game's goal.
         reward: the mean over the seats.
         rewards: of each seat, empty where these do not differ.
@@ -72,6 +73,7 @@ class Reading(BaseModel):
     file: int = 0
     """Number of the file that it is from."""
     episode: int
+    seats: list[str]
     players: list[str]
     status: str
     finished: bool
@@ -103,6 +105,7 @@ def read_episode(record: EpisodeRecord, decoder: Decoder | None = None) -> Readi
     return Reading(
         id=record.episode_id,
         episode=record.episode,
+        seats=[f"seat {seat}, {role}" if role else f"seat {seat}" for seat, role in enumerate(game.roles)],
         players=record.players,
         status=record.outcome.status,
         finished=record.outcome.status in game.goals,

@@ -50,7 +50,7 @@ def show_episode(record: EpisodeRecord, console: Console, decoder: Decoder | Non
     ]
     console.print(Group(*parts))
     for stream in episode.streams:
-        console.print(_tokens(stream))
+        console.print(_tokens(stream, episode.seats[stream.seat]))
 
 
 def choose(path: Path, pick: Pick, seed: int | None = None) -> EpisodeRecord:
@@ -129,7 +129,7 @@ def _whole_lines(path: Path, offset: int) -> list[bytes]:
 
 
 def _head(state: Drawn, episode: Reading) -> Text:
-    seats = "".join(f"  seat {seat}: {reward:.3f}" for seat, reward in enumerate(episode.rewards))
+    seats = "".join(f"  {episode.seats[seat]}: {reward:.3f}" for seat, reward in enumerate(episode.rewards))
     return Text.assemble(
         (harmless(episode.id), "bold"),
         "  ",
@@ -152,7 +152,7 @@ def _table(drawn: Table, episode: Reading) -> RichTable:
     """One of a game's tables: hidden cells in brackets and dimmed, signs beside the cells that the episode marks."""
     title, style = drawn.title, ""
     if drawn.seat is not None:
-        title = f"seat {drawn.seat} ({harmless(Path(episode.players[drawn.seat]).name)}) {drawn.title}"
+        title = f"{episode.seats[drawn.seat]} ({harmless(Path(episode.players[drawn.seat]).name)}) {drawn.title}"
         style = SEAT_STYLES[drawn.seat % len(SEAT_STYLES)]
     table = RichTable(title=Text(title, style=style), box=None, padding=(0, 1))
     table.add_column("")
@@ -181,7 +181,7 @@ def _cell(drawn: Table, episode: Reading, place: Place) -> Text:
 def _dialogue(episode: Reading) -> list[RenderableType]:
     lines: list[RenderableType] = []
     for turn in episode.turns:
-        speaker = f"seat {turn.seat}" + (", cut at the token limit" if turn.cut else "")
+        speaker = episode.seats[turn.seat] + (", cut at the token limit" if turn.cut else "")
         body = Text(harmless(turn.text, lines=True))
         if turn.error:
             body.append(f"\nillegal: {harmless(turn.error)}", style="red")
@@ -190,7 +190,7 @@ def _dialogue(episode: Reading) -> list[RenderableType]:
     return lines or [Text("Nobody said anything.", style="dim")]
 
 
-def _tokens(stream: Stream) -> RenderableType:
+def _tokens(stream: Stream, seat: str) -> RenderableType:
     """A trajectory: observed text dim, sampled tokens underlined, unlikely ones coloured and with their log-prob."""
     text = Text()
     for run in stream.runs:
@@ -204,5 +204,5 @@ def _tokens(stream: Stream) -> RenderableType:
                 text.append(f"({log_prob:.2f})", style="dim red")
     if stream.left_out:
         text.append(f" … {stream.left_out} more tokens", style="dim")
-    title = f"seat {stream.seat}'s tokens: underlined = sampled, (log-prob) where below {SURE}"
+    title = f"tokens of {seat}: underlined = sampled, (log-prob) where below {SURE}"
     return Panel(text, title=title, title_align="left", border_style=SEAT_STYLES[stream.seat % len(SEAT_STYLES)])

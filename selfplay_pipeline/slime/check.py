@@ -114,7 +114,7 @@ def check_rows(path: Path, config: Path) -> list[Item]:
     items = [Item(True, "prompt data", f"{path}: {games}")]
     with suppress(UserError):  # said of the configuration already
         longest = max(rules, key=lambda rule: rule.max_length)
-        turns, promised = make_game(longest).num_seats * RolloutConfig.read(config).max_turns, longest.max_length
+        turns, promised = len(make_game(longest).roles) * RolloutConfig.read(config).max_turns, longest.max_length
         if promised > turns:
             found = f"{path}: the rows promise {promised} turns, a episode gets {turns}"
             remedy = f"write them with --max-length {turns}, or raise max_turns of {config.name}"

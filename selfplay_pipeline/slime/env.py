@@ -80,7 +80,7 @@ class EpisodeEnv:
         numbers = (getattr(self.args, "rollout_seed", 0), self.sample.group_index, self.sample.index)
         place = tuple(abs(int(number or 0)) for number in numbers)
         partner = _partner(self.config.model_dump_json(), asyncio.get_running_loop())
-        players: list[Player] = [ChatPlayer(), *[_Guarded(partner, self)] * (self.game.num_seats - 1)]
+        players: list[Player] = [ChatPlayer(), *[_Guarded(partner, self)] * (len(self.game.roles) - 1)]
         episode_id = str(state_id_of(self.sample.metadata))
         self.episode = Sitting(self.game, self.state, players, episode_id, (place[0], place[1], place[2])).episode
         await self._partner_speaks()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from jinja2 import Template
 from tokenizers import AddedToken
 
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason, SamplingParams
-from selfplay_pipeline.games.base import Game, ScriptedPlayer, Status, state_rng
+from selfplay_pipeline.games.base import Game, ScriptedPlayer, Session, Status, Step, state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
@@ -123,7 +122,7 @@ def make_episode(
     seat = PolicyPlayer(engine, chat, policy, context_length=1 << 30)
     sitting = Sitting(game, state, [seat] * 2, f"s{seed}-g{group:06d}-p{episode}", (seed, group, episode))
     engine.episode = sitting.episode
-    to_its_end(sitting.episode)
+    sitting.episode.play_out()
     return sitting.record(policy)
 
 
@@ -131,17 +130,15 @@ def play_scripts(game: Game, state: Any, scripts: Sequence[ScriptedPlayer], rng:
     """An episode of scripts, which take no illegal turn; they share one stream of random numbers."""
     session = game.start(state)
     seats = [SeatedScript(script, partial(game.view, session, seat), rng) for seat, script in enumerate(scripts)]
-    episode = to_its_end(Episode(session, seats))
+    episode = Episode(session, seats)
+    episode.play_out()
     assert [turn for turn in episode.turns if turn.error is not None] == []
     return episode
 
 
-def to_its_end(episode: Episode) -> Episode:
-    """Plays with seats that wait for nothing, so that no event loop is needed."""
-    with suppress(StopIteration):
-        episode.run().send(None)
-    assert episode.session.status is not None
-    return episode
+def take(session: Session, text: str, *, cut: bool = False) -> Step:
+    """The turn of the seat that may act first."""
+    return session.step(session.seats[0], text, cut=cut)
 
 
 @dataclass

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from factories import take
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,9 +39,9 @@ def optimal_text(state: MatchingState) -> str:
 
 def play_proposal(game: MatchingGame, state: MatchingState, text: str) -> float:
     session = game.start(state)
-    proposed = session.step(text)
+    proposed = take(session, text)
     assert proposed.error is None, proposed.error
-    session.step("[accept]")
+    take(session, "[accept]")
     return session.outcome().rewards[0]
 
 
@@ -228,7 +229,7 @@ def test_no_legal_play_scores_above_one(index, reviewers):
     ],
 )
 def test_a_bad_proposal_is_an_error_that_names_the_line(lines, words):
-    step = SMALL.start(small_state()).step("[propose] Proposal:\n" + lines)
+    step = take(SMALL.start(small_state()), "[propose] Proposal:\n" + lines)
     assert step.action == INVALID
     assert step.error is not None
     assert re.search(words, step.error), step.error
@@ -237,7 +238,7 @@ def test_a_bad_proposal_is_an_error_that_names_the_line(lines, words):
 def test_a_name_that_two_reviewers_share_is_ambiguous():
     data = small_state().to_dict() | {"reviewers": ["Ava Li", "Ava Thompson", "Noah Lee"]}
     session = SMALL.start(SMALL.load_state(data))
-    step = session.step("[propose] Proposal:\nBLEU: Ava\nElectra: Ava Thompson\nGloVe: Noah")
+    step = take(session, "[propose] Proposal:\nBLEU: Ava\nElectra: Ava Thompson\nGloVe: Noah")
     assert step.error is not None and "ambiguous" in step.error
 
 
@@ -247,12 +248,12 @@ def test_a_name_that_two_reviewers_share_is_ambiguous():
 def test_a_message_and_a_proposal_pass_the_turn_and_an_accept_ends_the_episode():
     state = small_state()
     session = SMALL.start(state)
-    assert session.seat == 0
-    heard = session.step("[message] hello")
-    assert (session.seat, heard.observations) == (1, ("", "The other player said: [message] hello"))
-    session.step(optimal_text(state))
-    assert session.seat == 0
-    session.step("[accept]")
+    assert session.seats == (0,)
+    heard = take(session, "[message] hello")
+    assert (session.seats, heard.observations) == ((1,), ("", "The other player said: [message] hello"))
+    take(session, optimal_text(state))
+    assert session.seats == (0,)
+    take(session, "[accept]")
     outcome = session.outcome()
     assert (outcome.status, outcome.rewards[0], outcome.num_turns) == ("agreed", 1.0, 3)
 
@@ -260,45 +261,53 @@ def test_a_message_and_a_proposal_pass_the_turn_and_an_accept_ends_the_episode()
 def test_after_a_proposal_only_an_answer_is_legal_and_reject_keeps_the_turn():
     state = small_state()
     session = SMALL.start(state)
-    session.step(optimal_text(state))
-    refused = session.step("[message] wait")
-    assert refused.error is not None and session.seat == 1
-    rejected = session.step("[reject] not yet")
-    assert session.seat == 1
+    take(session, optimal_text(state))
+    refused = take(session, "[message] wait")
+    assert refused.error is not None and session.seats == (1,)
+    rejected = take(session, "[reject] not yet")
+    assert session.seats == (1,)
     assert rejected.observations[0].startswith("The other player said: [reject]")
-    assert session.step("[accept]").error is not None, "a rejected proposal cannot be accepted"
-    assert session.step("[message] let us talk").error is None
+    assert take(session, "[accept]").error is not None, "a rejected proposal cannot be accepted"
+    assert take(session, "[message] let us talk").error is None
 
 
 def test_an_error_is_seen_by_its_author_alone_and_keeps_the_turn():
     session = SMALL.start(small_state())
-    step = session.step("hello")
-    assert session.seat == 0
+    step = take(session, "hello")
+    assert session.seats == (0,)
     assert step.observations[0].startswith("Error: start with [message]") and step.observations[1] == ""
 
 
 def test_a_cut_turn_is_an_error_even_if_it_could_be_read():
     session = SMALL.start(small_state())
-    assert session.step("[message] hello", cut=True).error is not None
+    assert take(session, "[message] hello", cut=True).error is not None
 
 
 def test_limits_end_the_episode_with_their_cause():
     game = MatchingGame(MatchingConfig(size=3, hard_factor=0, max_length=4, max_errors=3))
     session = game.start(game.sample_state(state_rng(0, 0)))
     for _ in range(4):
-        session.step("[message] hm")
+        take(session, "[message] hm")
     assert session.outcome().status == Status.TURN_LIMIT
     session = game.start(game.sample_state(state_rng(0, 0)))
     for _ in range(3):
-        session.step("hm")
+        take(session, "hm")
     assert (session.outcome().status, session.outcome().rewards[0]) == (Status.ERROR_LIMIT, 0.0)
 
 
 def test_an_ended_episode_takes_no_turn():
     session = SMALL.start(small_state())
     session.abort(Status.CONTEXT_LENGTH)
-    with pytest.raises(RuntimeError):
-        session.step("[message] hello")
+    assert session.seats == ()
+    with pytest.raises(RuntimeError, match="the episode has ended: context_length"):
+        session.step(0, "[message] hello")
+
+
+def test_a_seat_whose_turn_it_is_not_takes_none():
+    session = SMALL.start(small_state())
+    with pytest.raises(RuntimeError, match="seat 1 may not act now"):
+        session.step(1, "[message] hello")
+    assert session.counts.turns == 0
 
 
 # --- what a player may see ----------------------------------------------------------------------------------

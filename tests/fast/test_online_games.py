@@ -180,7 +180,7 @@ def read_by(seat, chat, game, state, words) -> list[int]:
     for text in words:
         if episode.session.status is not None:
             break
-        episode.take_turn(episode.session.seat, Reply(text, False, "stop"))
+        episode.take_turn(episode.session.seats[0], Reply(text, False, "stop"))
     return episode.seats[seat].stream.prompt()
 
 

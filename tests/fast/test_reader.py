@@ -4,6 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from factories import take
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from proposal_corpus import (
@@ -181,7 +182,7 @@ def test_long_hostile_turns_are_read_in_no_time(text: str) -> None:
 
 
 def test_an_error_says_what_was_understood_what_is_wrong_and_the_wanted_form() -> None:
-    step = start().step("[propose]\nBLEU: Ava\nElectra: Peter Lustig\nGloVe: Sofia")
+    step = take(start(), "[propose]\nBLEU: Ava\nElectra: Peter Lustig\nGloVe: Sofia")
     assert step.error_kind == ErrorKind.UNKNOWN_NAME
     assert step.error is not None
     for words in ("BLEU: Ava Li", "Electra: Peter Lustig", "one line 'Paper: Reviewer' for each paper"):
@@ -189,14 +190,14 @@ def test_an_error_says_what_was_understood_what_is_wrong_and_the_wanted_form() -
 
 
 def test_two_actions_are_an_error_that_names_both() -> None:
-    step = start().step(f"[message] What do you think?\n[propose] {THREE}")
+    step = take(start(), f"[message] What do you think?\n[propose] {THREE}")
     assert step.error_kind == ErrorKind.SEVERAL_ACTIONS
     assert step.error is not None and "[message] and [propose]" in step.error
 
 
 def test_errors_grow_more_explicit_until_the_last() -> None:
     session = start(max_errors=6)
-    seen = [session.step("BLEU is for Ava").observations[0] for _ in range(5)]
+    seen = [take(session, "BLEU is for Ava").observations[0] for _ in range(5)]
     assert len(set(seen)) == 5
     assert "BLEU: Ava Li\nElectra: Daniel Nguyen\nGloVe: Sofia Patel" not in seen[0]
     assert all("BLEU: Ava Li\nElectra: Daniel Nguyen\nGloVe: Sofia Patel" in text for text in seen[1:])
@@ -207,8 +208,8 @@ def test_errors_grow_more_explicit_until_the_last() -> None:
 
 def test_the_example_of_an_answer_is_shown_where_an_answer_is_due() -> None:
     session = start()
-    session.step(f"[propose] {THREE}")
-    first, second = (session.step("hm").observations[1] for _ in range(2))
+    take(session, f"[propose] {THREE}")
+    first, second = (take(session, "hm").observations[1] for _ in range(2))
     assert "[accept]\n[reject]" in second and "[accept]\n[reject]" not in first
 
 
@@ -218,7 +219,7 @@ PROPOSED = format_proposal(MATCHING, BOARDS["3"].papers, BOARDS["3"].reviewers)
 
 
 def heard(session: MatchingSession, text: str) -> str:
-    listener, step = 1 - session.seat, session.step(text)
+    listener, step = 1 - session.seats[0], take(session, text)
     assert step.error is None, step.error
     assert session.history[-1][1] in step.observations[listener]
     return session.history[-1][1]
@@ -229,8 +230,8 @@ def heard(session: MatchingSession, text: str) -> str:
 @pytest.mark.parametrize("secret", [" My Ava scores 88 on BLEU.", "\nAva BLEU 88?", ": 88", "**88**"])
 def test_an_answer_reaches_the_partner_without_a_word(mute: bool, answer: str, secret: str) -> None:
     session = start(mute=mute)
-    session.step(f"[propose] {THREE}")
-    step = session.step(answer + secret)
+    take(session, f"[propose] {THREE}")
+    step = take(session, answer + secret)
     assert step.error is None
     assert session.history[-1] == (1, answer)
     assert step.observations[0] == f"The other player said: {answer}"
@@ -270,8 +271,8 @@ def test_a_muted_message_reaches_the_partner_empty() -> None:
 def test_in_the_tiny_models_dialect_every_action_is_heard_as_it_was_said() -> None:
     for turn in ("[message] Ava BLEU 5 Daniel GloVe 3", "[propose] Proposal: BLEU: Sofia\nElectra: Ava\nGloVe: Daniel"):
         session = start(prompts="compact")
-        assert session.step(turn).observations == ("", turn)
-    assert session.step("[reject]").observations == ("[reject]", "again")
+        assert take(session, turn).observations == ("", turn)
+    assert take(session, "[reject]").observations == ("[reject]", "again")
 
 
 def test_what_stands_before_the_tag_is_neither_asked_nor_told() -> None:

@@ -35,12 +35,12 @@ STATE = MatchingGame(SPOKEN).sample_state(state_rng(0, 0))
 def seated(*players, game=None, state=STATE) -> Sitting:
     """Players at the table; where none is named, words come from outside."""
     game = game or MatchingGame(SPOKEN)
-    return Sitting(game, state, players or [ChatPlayer()] * game.num_seats, "g", (0, 0, 0))
+    return Sitting(game, state, players or [ChatPlayer()] * len(game.roles), "g", (0, 0, 0))
 
 
 def say(episode: Episode, text: str, *, cut: bool = False) -> None:
     """Words from outside, for the seat whose turn it is."""
-    seat = episode.session.seat
+    seat = episode.session.seats[0]
     episode.seats[seat].say(text)
     episode.take_turn(seat, Reply(text, cut, "length" if cut else "stop"))
 
@@ -56,7 +56,7 @@ def test_a_scripted_partner_speaks_until_it_is_the_others_turn(seat):
     episode = seated(*players).episode
     asyncio.run(episode.run(until=seat))
     while episode.session.status is None:
-        assert episode.session.seat == seat
+        assert episode.session.seats == (seat,)
         say(episode, SCRIPTED["sharing"].act(player_view(episode.session, seat), np.random.default_rng(0)))
         asyncio.run(episode.run(until=seat))
     assert any("The other player said:" in message["content"] for message in history(episode, seat))
@@ -71,7 +71,7 @@ def test_words_are_the_speakers_as_assistant_and_the_partners_as_user():
     after = [history(episode, seat) for seat in (0, 1)]
     openings = [MatchingGame(SPOKEN).start(STATE).opening(seat) for seat in (0, 1)]
     assert [context[1]["content"] for context in before] == [opening.observation for opening in openings]
-    assert episode.session.seat == 1 and episode.turns[-1].error is None
+    assert episode.session.seats == (1,) and episode.turns[-1].error is None
     assert after[0] == [*before[0], {"role": "assistant", "content": "[message] Ava likes BLEU"}]
     assert [message["role"] for message in after[1]] == ["system", "user"]
     assert after[1][1]["content"] == before[1][1]["content"] + "\nThe other player said: [message] Ava likes BLEU"
@@ -81,7 +81,7 @@ def test_an_illegal_turn_stays_with_its_speaker_and_is_told_to_it_alone():
     episode = seated().episode
     partner = history(episode, 1)
     say(episode, "[accept]")
-    assert episode.session.seat == 0 and history(episode, 1) == partner
+    assert episode.session.seats == (0,) and history(episode, 1) == partner
     assert "no proposal" in episode.turns[-1].error and "no proposal" in history(episode, 0)[-1]["content"]
 
 
@@ -92,7 +92,7 @@ def test_the_optimum_scores_one_for_both_once_it_is_accepted():
     say(episode, "[accept]")
     assert episode.session.status == "agreed" and episode.session.outcome().rewards == (1.0, 1.0)
     with pytest.raises(RuntimeError, match="has ended"):
-        say(episode, "[accept]")
+        episode.take_turn(0, Reply("[accept]", False, "stop"))
 
 
 def test_an_episode_that_was_broken_off_gives_no_reward():
@@ -122,7 +122,7 @@ def test_histories_of_words_are_those_of_the_token_streams(number):
     game = MatchingGame(BOARD)
     episode = seated(game=game, state=game.load_state(record.state)).episode
     for turn in record.turns:
-        assert episode.session.seat == turn.seat
+        assert episode.session.seats == (turn.seat,)
         say(episode, turn.text, cut=turn.finish_reason == "length")
     for trajectory in record.trajectories:
         assert episode.session.outcome().rewards[trajectory.seat] == record.outcome.normalized_reward
@@ -165,7 +165,7 @@ def test_three_players_can_sit_at_a_table():
     sitting = seated(game=RoundTable(), state=RoundTable())
     episode, heard = sitting.episode, []
     for words in ("one", "two", "three"):
-        heard.append((episode.session.seat, history(episode, episode.session.seat)[-1]["content"]))
+        heard.append((episode.session.seats[0], history(episode, episode.session.seats[0])[-1]["content"]))
         say(episode, words)
     assert heard == [(0, "you are 0"), (1, "you are 1\n0: one"), (2, "you are 2\n0: one\n1: two")]
     record = sitting.record(POLICY)
@@ -182,7 +182,7 @@ def test_playing_and_writing_states_need_neither_torch_nor_verl():
 class RoundTable:
     """A game of three in which each says one thing."""
 
-    name, num_seats, players = "round", 3, {}
+    name, roles, players = "round", ("", "", ""), {}
 
     def sample_state(self, rng):
         return self
@@ -203,15 +203,16 @@ class RoundTable:
 class RoundSession:
     seat, status = 0, None
 
-    def opening(self, seat):
+    @property
+    def seats(self):
+        return (self.seat,) if self.status is None else ()
 
+    def opening(self, seat):
         return Opening("rules", f"you are {seat}")
 
-    def step(self, text, *, cut=False):
-        said = tuple("" if seat == self.seat else f"{self.seat}: {text}" for seat in range(3))
-        self.status = "agreed" if self.seat == 2 else None
-        self.seat = (self.seat + 1) % 3
-        return Step(MESSAGE, said)
+    def step(self, seat, text, *, cut=False):
+        self.status, self.seat = "agreed" if seat == 2 else None, seat + 1
+        return Step(MESSAGE, tuple("" if other == seat else f"{seat}: {text}" for other in range(3)))
 
     def abort(self, status):
         self.status = status

@@ -71,7 +71,7 @@ def test_tokens_are_shown_with_the_log_probs_of_unlikely_ones():
     record = make_episode(2, habits=Habits(spoil=0, cut=0))
     (unlikely, *_) = [p for p in record.trajectories[0].response_logprobs if p < -0.5]
     assert f"({unlikely:.2f})" in plain(record, ByteDecoder())
-    assert "seat 0's tokens" in plain(record, ByteDecoder()) and "seat 0's tokens" not in plain(record)
+    assert "tokens of seat 0" in plain(record, ByteDecoder()) and "tokens of seat 0" not in plain(record)
 
 
 def test_best_worst_random_last_or_one_by_its_id(tmp_path):
@@ -100,7 +100,7 @@ def test_tokens_that_cannot_be_read_are_said_to_be_missing(tmp_path):
     assert "No tokens" in selfplay("show", str(path), "--tokens").stdout
     moved = write_episodes(tmp_path / "run" / "iter_1" / "selfplay_games.jsonl", [make_episode(policy=nobody)])
     (tmp_path / "run" / "iter_1" / "checkpoint").symlink_to(Path("data/tiny_model").resolve())
-    assert "seat 0's tokens" in selfplay("show", str(moved), "--tokens").stdout
+    assert "tokens of seat 0" in selfplay("show", str(moved), "--tokens").stdout
 
 
 def test_following_shows_the_newest_game_of_a_growing_file(tmp_path, monkeypatch):

@@ -58,8 +58,8 @@ def test_rewards_turns_and_ends_are_those_of_the_game(partner, number, share):
     game, state = game_of(env.sample.metadata)
     session = game.start(state)
     for turn in env.sample.metadata["episode"]["turns"]:
-        assert session.seat == turn["seat"]
-        session.step(turn["text"])
+        assert session.seats == (turn["seat"],)
+        session.step(turn["seat"], turn["text"])
     assert done == (session.status is not None)
     if done:
         assert info["status"] == session.status == env.sample.metadata["episode"]["status"]

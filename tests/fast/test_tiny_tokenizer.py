@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from factories import take
 
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.core.shipped import shipped
@@ -77,7 +78,7 @@ def test_all_that_the_game_renders_decodes_to_itself(tokenizer: Any, config: Mat
         session = game.start(game.sample_state(state_rng(0, index)))
         texts = [text for seat in (0, 1) for text in vars(session.opening(seat)).values()]
         for action in ("hello", "[message] Ava BLEU 5", "[accept]", "[propose] Proposal: BLEU: Zoe", "[reject]"):
-            texts += session.step(action).observations if session.status is None else []
+            texts += take(session, action).observations if session.status is None else []
         for text in texts:
             assert tokenizer.decode(encode(tokenizer, text)) == text
 

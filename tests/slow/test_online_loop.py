@@ -77,7 +77,7 @@ def with_rewards_of_their_own(groups: int) -> tuple[Game, list[EpisodeRecord]]:
     game, records = BargainingGame(BargainingConfig(reward="selfish")), []
     for group, episode in np.ndindex(groups, EPISODES):
         engine = Script(game, ChatTokenizer.load(BARGAINER), seed=EPISODES * group + episode)
-        players = [PolicyPlayer(engine, engine.chat, POLICY, LIMIT)] * game.num_seats
+        players = [PolicyPlayer(engine, engine.chat, POLICY, LIMIT)] * len(game.roles)
         state = game.sample_state(state_rng(0, group))
         sitting = Sitting(game, state, players, f"g{group}-{episode}", (0, group, episode))
         engine.episode = sitting.episode

@@ -90,8 +90,8 @@ def replayed(sample: Any) -> Any:
     game, state = game_of(sample.metadata)
     session = game.start(state)
     for turn in sample.metadata["episode"]["turns"]:
-        assert session.seat == turn["seat"]
-        assert session.step(turn["text"]).action == turn["action"]
+        assert session.seats == (turn["seat"],)
+        assert session.step(turn["seat"], turn["text"]).action == turn["action"]
     return session
 
 

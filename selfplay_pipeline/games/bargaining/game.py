@@ -30,7 +30,7 @@ class BargainingGame:
 
     name = "bargaining"
     data_source = "bargaining_selfplay"
-    num_seats = 2
+    roles = ("", "")
     about_humans = ""
     goals = frozenset({AGREED})
     actions = frozenset(kind.value for kind in ActionKind)
@@ -81,7 +81,7 @@ class BargainingGame:
         if abs(outcome.score - score) > SAME_SCORE:
             raise ValueError(f"field 'outcome.score': {outcome.score:g}, but the proposal scores {score}")
         try:
-            rules.check_rewards(state, split, outcome.rewards or [outcome.normalized_reward] * self.num_seats)
+            rules.check_rewards(state, split, outcome.rewards or [outcome.normalized_reward] * len(self.roles))
         except ValueError as error:
             raise ValueError(f"field 'outcome.rewards': {error}") from None
 

@@ -47,7 +47,7 @@ class MatchingGame:
 
     name = "matching"
     data_source = "dialop_matching_selfplay"
-    num_seats = 2
+    roles = ("", "")
     shared_reward = True
     goals = frozenset({AGREED})
     actions = frozenset(kind.value for kind in ActionKind)

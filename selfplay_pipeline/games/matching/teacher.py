@@ -103,7 +103,7 @@ LESSONS = {
         early=(AskingTeacher(), Shy()),
         late=(AskingTeacher(), Shy()),
         seats=(0,),
-        partner=Shy(),
+        partner="shy",
     ),
 }
 """What the tiny model can be prepared for."""

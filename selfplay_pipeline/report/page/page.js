@@ -27,6 +27,7 @@ const number = value => value.toFixed(3);
 const link = (episode, text, more = {}) => make("a", {href: `#episode-${episode.number}`, text, ...more});
 // Within a run what kind of episodes; elsewhere which file.
 function kindOf(file) { return file.iteration !== null && file.kind ? file.kind : file.label; }
+const capital = text => text[0].toUpperCase() + text.slice(1);
 const statusClass = episode => episode.finished ? "agreed" : "failed";
 
 // --- filters and list
@@ -102,7 +103,7 @@ function table(episode, drawn) {
     const classes = [hidden && "hidden", isAt(are.good, row, column) && "gain", isAt(are.bad, row, column) && "loss", ...MARKS.filter((_, kind) => found[kind])];
     return make("td", {class: classes.filter(Boolean).join(" ") || null, title: words || null, text}, make("span", {class: "sr", text: words}));
   })));
-  const caption = drawn.seat === null ? drawn.title : `Seat ${drawn.seat} (${episode.players[drawn.seat]}) ${drawn.title}`;
+  const caption = drawn.seat === null ? drawn.title : `${capital(episode.seats[drawn.seat])} (${episode.players[drawn.seat]}) ${drawn.title}`;
   return make("div", {class: "drawn", tabindex: 0, role: "region", "aria-label": caption},
     make("table", {}, make("caption", {text: caption}), make("thead", {}, head), make("tbody", {}, ...rows)));
 }
@@ -116,7 +117,7 @@ function legend(episode) {
 
 function dialogue(episode) {
   const turns = episode.turns.map(turn => make("li", {class: `p${turn.seat % SEAT_COLOURS}`},
-    make("div", {class: "who", text: `Seat ${turn.seat} · ${turn.action}${turn.cut ? " · cut at the token limit" : ""}`}),
+    make("div", {class: "who", text: `${capital(episode.seats[turn.seat])} · ${turn.action}${turn.cut ? " · cut at the token limit" : ""}`}),
     make("div", {class: "text", dir: "auto", text: turn.text}), turn.error ? make("div", {class: "error", text: `illegal: ${turn.error}`}) : null));
   return make("div", {class: "talk"}, make("ol", {class: "dialogue", "aria-label": "Dialogue"}, ...turns.length ? turns : [make("li", {text: "Nobody said anything."})]));
 }
@@ -130,9 +131,9 @@ function mates(episode) {
   return make("div", {class: "scroll", tabindex: 0, role: "region", "aria-label": "Episodes of this state"}, make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
 }
 
-function tokens(stream) {
+function tokens(stream, seat) {
   const line = make("p", {class: "faint", role: "status", text: "Point at a sampled token for its log-prob, or go through them with the arrow keys."});
-  const box = make("div", {class: "tokens", tabindex: 0, role: "region", "aria-label": `Tokens of seat ${stream.seat}`});
+  const box = make("div", {class: "tokens", tabindex: 0, role: "region", "aria-label": `Tokens of ${seat}`});
   let pointed = null;
   const point = span => {
     if (!span || !span.dataset.own) return;
@@ -163,11 +164,11 @@ function tokens(stream) {
   return [line, box];
 }
 
-function trajectory(stream, use) {
+function trajectory(stream, seat, use) {
   const own = stream.runs.filter(run => run.log_probs.length).reduce((sum, run) => sum + run.tokens, 0);
   const all = stream.runs.reduce((sum, run) => sum + run.tokens, 0);
-  const details = make("details", {}, make("summary", {text: `Trajectory of seat ${stream.seat}: ${all} tokens, ${own} of them ${use} (underlined; the stronger the colour, the less likely)`}));
-  details.addEventListener("toggle", () => { if (details.open && details.children.length === 1) details.append(...tokens(stream)); });
+  const details = make("details", {}, make("summary", {text: `Trajectory of ${seat}: ${all} tokens, ${own} of them ${use} (underlined; the stronger the colour, the less likely)`}));
+  details.addEventListener("toggle", () => { if (details.open && details.children.length === 1) details.append(...tokens(stream, seat)); });
   return details;
 }
 
@@ -175,7 +176,7 @@ function show(episode) {
   current = episode;
   document.getElementById("said").textContent = `${episode.id}: ${episode.status}, reward ${number(episode.reward)}`;
   const jumps = [["← previous", step(-1)], ["next →", step(1)], ["best", extreme(ORDERS.best)], ["worst", extreme(ORDERS.worst)], ["median", median()], ["illegal", illegal()]];
-  const facts = [`reward ${number(episode.reward)}`, ...episode.rewards.map((reward, seat) => `seat ${seat}: reward ${number(reward)}`), `score ${episode.score} of ${episode.state.best}`, episode.from.label, `state ${episode.state.group}, episode ${episode.episode}`, `${episode.illegal} illegal actions`];
+  const facts = [`reward ${number(episode.reward)}`, ...episode.rewards.map((reward, seat) => `${episode.seats[seat]}: reward ${number(reward)}`), `score ${episode.score} of ${episode.state.best}`, episode.from.label, `state ${episode.state.group}, episode ${episode.episode}`, `${episode.illegal} illegal actions`];
   const views = episode.state.drawing.views, [first, ...others] = views, wide = others.length > 1 || first.columns.length > 4;
   article.replaceChildren(...[
     make("h3", {text: episode.id}),
@@ -187,7 +188,7 @@ function show(episode) {
     episode.drawing.about_whole ? make("h4", {text: episode.drawing.about_whole}) : null,
     make("div", {class: "table-wide"}, ...episode.state.drawing.whole.map(whole => table(episode, whole)), ...episode.drawing.results.map(result => table(episode, result))),
     make("h4", {text: "All episodes of this state"}), mates(episode),
-    make("h4", {text: "Tokens"}), ...episode.streams.length ? episode.streams.map(stream => trajectory(stream, episode.from.kind === "training episodes" ? "trained on" : "sampled")) : [make("p", {class: "faint", text: data.no_tokens})]].filter(Boolean));
+    make("h4", {text: "Tokens"}), ...episode.streams.length ? episode.streams.map(stream => trajectory(stream, episode.seats[stream.seat], episode.from.kind === "training episodes" ? "trained on" : "sampled")) : [make("p", {class: "faint", text: data.no_tokens})]].filter(Boolean));
   if (at() >= shown) { shown = at() + 1; showList(); } else markCurrent();
 }
 

@@ -1,0 +1,211 @@
+"""A game of three seats with roles and two private rooms is played, recorded, converted and shown by code that knows
+nothing of it.
+
+Each user sits in a room with the agent and has a number. Both say theirs at once, the agent tells the first user what
+the second one has, and the first user names the sum.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from io import StringIO
+
+import pyarrow.parquet as pq
+import pytest
+from factories import POLICY, byte_chat
+from pydantic import BaseModel
+from rich.console import Console
+
+from selfplay_pipeline.convert.run import run_convert
+from selfplay_pipeline.engines.types import Completion, FinishReason
+from selfplay_pipeline.games import registry
+from selfplay_pipeline.games.base import INVALID, MESSAGE, Asking, Game, Opening, Outcome, Status, Step, check_may_act
+from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, Table
+from selfplay_pipeline.games.tags import untagged
+from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
+from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
+from selfplay_pipeline.generate.run import GenerateJob, run_generate
+from selfplay_pipeline.report.reading import read_episode
+from selfplay_pipeline.report.terminal import show_episode
+
+FIRST, SECOND, AGENT = range(3)
+
+
+class RoomsState(BaseModel):
+    numbers: tuple[int, int]
+    best: float = 1.0
+
+    def to_dict(self):
+        return self.model_dump()
+
+
+class RoomsSession:
+    def __init__(self, state: RoomsState) -> None:
+        self.state, self.status, self.said, self.next, self.illegal = state, None, [], (FIRST, SECOND), 0
+
+    @property
+    def seats(self):
+        return self.next if self.status is None else ()
+
+    def opening(self, seat):
+        return Opening("rules", "help them" if seat == AGENT else f"your number is {self.state.numbers[seat]}")
+
+    def step(self, seat, text, *, cut=False):
+        check_may_act(self, seat)
+        told = ["", "", ""]
+        if cut or not untagged(text).isdigit():
+            self.illegal, told[seat] = self.illegal + 1, "say a number"
+            return Step(INVALID, tuple(told), error="no number", error_kind="no_number")
+        number, users_spoke = int(untagged(text)), len(self.said) > 1
+        self.said.append(number)
+        self.next = tuple(other for other in self.next if other != seat) or ((FIRST,) if users_spoke else (AGENT,))
+        if seat == AGENT:
+            told[FIRST] = f"the agent said: {number}"
+        elif users_spoke:
+            self.status = "solved"
+            return Step(MESSAGE, ("", "", ""), decision=number)
+        else:
+            told[AGENT] = f"a user said: {number}"
+        return Step(MESSAGE, tuple(told))
+
+    def abort(self, status):
+        self.status = self.status or status
+
+    def outcome(self):
+        score = float(self.status == "solved" and self.said[-1] == sum(self.state.numbers))
+        decision = self.said[-1] if self.status == "solved" else None
+        turns = len(self.said)
+        return Outcome(self.status, (score,) * 3, score, 1.0, decision, turns + self.illegal, turns, 0, self.illegal)
+
+
+class Helpful:
+    """Says what helps: its own number, the second user's, the sum."""
+
+    def act(self, view, rng):
+        session, seat = view
+        first, second = session.state.numbers
+        said = {AGENT: second, SECOND: second, FIRST: first + second if session.said[2:] else first}
+        return f"[message] {said[seat]}"
+
+
+class RoomsGame(Game):
+    name, data_source, roles, shared_reward = "rooms", "rooms_selfplay", ("user", "user", "agent"), True
+    goals, actions, error_kinds = frozenset({"solved"}), frozenset({MESSAGE}), ("no_number",)
+    players, figures, lines = {"helpful": Helpful()}, (), ()
+
+    def sample_state(self, rng):
+        return RoomsState(numbers=tuple(rng.integers(1, 9, 2).tolist()))
+
+    def load_state(self, data):
+        return RoomsState.model_validate(data)
+
+    def start(self, state):
+        return RoomsSession(state)
+
+    def view(self, session, seat):
+        return session, seat
+
+    def asking(self, state, turns, seat):
+        return Asking()
+
+    def draw_state(self, state):
+        return StateDrawing(
+            views=[
+                Table(title="sees", seat=seat, columns=["number"], rows=["own"], cells=[[str(state.numbers[seat])]])
+                for seat in (FIRST, SECOND)
+            ]
+        )
+
+    def draw_episode(self, state, turns, decision):
+        return EpisodeDrawing(decision=f"the sum is {decision}")
+
+
+class Model:
+    """An engine whose model says the last number that it has read, as an agent only when told to say one."""
+
+    async def generate(self, prompt, params, *, session=""):
+        read = byte_chat().tokenizer.decode(prompt)
+        hesitates = "help them" in read and "say a number" not in read
+        text = "hm" if hesitates else f"[message] {re.findall(r'[0-9]+', read)[-1]}"
+        ids = [*byte_chat().tokenizer.encode(text, add_special_tokens=False), byte_chat().end_of_turn]
+        return Completion(ids, [-0.5] * len(ids), FinishReason.STOP, len(prompt), 0)
+
+
+@pytest.fixture(scope="module")
+def games(tmp_path_factory):
+    """Four episodes of two states: a script in the first user's seat, the policy in the others."""
+    path = tmp_path_factory.mktemp("rooms") / "selfplay_games.jsonl"
+    policy = PolicyPlayer(Model(), byte_chat(), POLICY, 100_000)
+    players = [Scripted("helpful"), policy, policy]
+    job = GenerateJob(path, 0, 0, 2, 2, 4, 0, POLICY, {})
+    states = [RoomsState(numbers=(3, 4)), RoomsState(numbers=(5, 9))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(registry._GAMES, RoomsGame.name, RoomsGame())
+        asyncio.run(run_generate(job, RoomsGame(), states.__getitem__, lambda number: players))
+        yield path
+
+
+@pytest.fixture(scope="module")
+def record(games) -> EpisodeRecord:
+    return next(read_episodes(games))
+
+
+def test_who_may_act_is_named_and_nobody_else_may():
+    session = RoomsSession(RoomsState(numbers=(3, 4)))
+    assert session.seats == (FIRST, SECOND)
+    with pytest.raises(RuntimeError, match="seat 2 may not act now; it is the turn of 0, 1"):
+        session.step(AGENT, "[message] 4")
+    session.step(SECOND, "[message] 4")
+    assert session.seats == (FIRST,), "each acts once at a time, whoever was first"
+    session.abort(Status.TURN_LIMIT)
+    assert session.seats == ()
+
+
+def test_users_act_at_once_then_the_agent_and_an_illegal_turn_is_repeated(record):
+    assert [(turn.seat, turn.text) for turn in record.turns] == [
+        (FIRST, "[message] 3"),
+        (SECOND, "[message] 4"),
+        (AGENT, "hm"),
+        (AGENT, "[message] 4"),
+        (FIRST, "[message] 7"),
+    ]
+    assert (record.outcome.status, record.outcome.proposal, record.outcome.normalized_reward) == ("solved", 7, 1.0)
+
+
+def test_a_room_does_not_hear_the_other(record):
+    agent, second = (read(record.trajectories, seat) for seat in (AGENT, SECOND))
+    assert "a user said: 3\na user said: 4" in agent
+    assert "your number is 4" in second and "said" not in second and "3" not in second
+
+
+def read(trajectories, seat) -> str:
+    (own,) = [one for one in trajectories if one.seat == seat]
+    return byte_chat().tokenizer.decode([*own.prompt_ids, *own.response_ids])
+
+
+def test_whichever_of_two_rooms_is_first_each_seat_reads_the_same():
+    heard = []
+    for order in ((FIRST, SECOND), (SECOND, FIRST)):
+        session = RoomsSession(RoomsState(numbers=(4, 4)))
+        steps = [session.step(seat, "[message] 4") for seat in order]
+        heard.append(["".join(step.observations[seat] for step in steps) for seat in range(3)])
+    assert heard[0] == heard[1] == ["", "", "a user said: 4" * 2]
+
+
+def test_the_seats_of_the_policy_become_rows_with_the_reward(games):
+    report = run_convert(games, games.parent)
+    rows = pq.read_table(games.with_name("train.parquet")).to_pylist()
+    assert (report.episodes, report.groups, len(rows)) == (4, 2, 8)
+    assert [row["extra_info"]["seat"] for row in rows] == [SECOND, AGENT] * 4
+    assert {row["data_source"] for row in rows} == {"rooms_selfplay"}
+    assert {row["reward_model"]["normalized_reward"] for row in rows} == {1.0}
+
+
+def test_the_terminal_names_seats_with_their_roles(record):
+    console = Console(file=StringIO(), width=120, highlight=False)
+    show_episode(record, console)
+    text = console.file.getvalue()
+    assert "seat 0, user" in text and "─ seat 1, user ─" in text
+    assert "─ seat 2, agent ─" in text and "illegal: no number" in text
+    assert read_episode(record).seats == ["seat 0, user", "seat 1, user", "seat 2, agent"]
