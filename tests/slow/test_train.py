@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -179,6 +180,13 @@ def data(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
+def trainer() -> Iterator[Trainer]:
+    """One process for the trainings that need none of their own. It is started anew for the first with a KL term."""
+    with Trainer() as trainer:
+        yield trainer
+
+
+@pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory, model: Path, data: Path) -> Run:
     """Two epochs over 13 groups, 8 at a time, with importance correction and without KL."""
     config = TrainConfig(
@@ -338,14 +346,16 @@ def test_verl_does_what_a_hand_written_loop_does(plain: Run) -> None:
             torch.testing.assert_close(value, trained[name], atol=2e-3, rtol=0)
 
 
-def test_games_in_which_a_partner_held_a_seat_are_trained_on_row_by_row(tmp_path: Path, model: Path) -> None:
+def test_games_in_which_a_partner_held_a_seat_are_trained_on_row_by_row(
+    tmp_path: Path, model: Path, trainer: Trainer
+) -> None:
     write_games(tmp_path / "train.parquet", model, seats=(1,))
     config = TrainConfig(
         model=str(model), data=tmp_path / "train.parquet", output=tmp_path / "out",
         train_batch_size=GROUPS * 2 * EPISODES,
         learning_rate=1e-3, dump_rows=True, device="cpu",
     )  # fmt: skip
-    run = Run(config, run_train(config), [], set())
+    run = Run(config, run_train(config, trainer=trainer), [], set())
     network, optimizer = trainable(config.model, 1e-3)
     loss = grpo_loss(network, [*rows_by_group(config.data).values()])
     (line,) = run.lines()
@@ -354,8 +364,28 @@ def test_games_in_which_a_partner_held_a_seat_are_trained_on_row_by_row(tmp_path
     assert optimise(network, optimizer, loss) == pytest.approx(line["actor/grad_norm"], rel=1e-2)
 
 
+def test_with_the_games_log_probs_a_token_beyond_the_clip_range_has_no_gradient(
+    tmp_path: Path, model: Path, plain: Run, trainer: Trainer
+) -> None:
+    write_games(tmp_path / "train.parquet", model, stale=0.4)
+    config = TrainConfig(
+        model=str(model), data=tmp_path / "train.parquet", output=tmp_path / "out",
+        train_batch_size=GROUPS * 2 * EPISODES,
+        learning_rate=1e-3, old_log_probs="games", clip_low=0.1, clip_high=0.3, device="cpu",
+    )  # fmt: skip
+    run = Run(config, run_train(config, trainer=trainer), [], set())
+    assert distance_from_plain_torch(run, clip=(0.1, 0.3)) < 1e-3
+    assert distance_from_plain_torch(run, clip=(0.3, 0.1)) > 1e-2
+    assert distance_from_plain_torch(run, clip=None) > 1e-2, "truncated importance weights are another loss"
+    (line,) = run.lines()
+    assert line["actor/pg_clipfrac"] > 0.2
+    assert not any(name.startswith(("rollout_corr/", "selfplay/log_prob_gap")) for name in line)
+    assert run.result.log_prob_gap is None
+    assert {line["actor/pg_clipfrac"] for line in plain.lines()} == {0.0}, "by default the ratio is 1"
+
+
 @pytest.fixture(scope="module")
-def one_step(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Run:
+def one_step(tmp_path_factory: pytest.TempPathFactory, model: Path, trainer: Trainer) -> Run:
     """One step on all groups at learning rate 1e-3, on games of a policy that has since moved on, with a KL term."""
     folder = tmp_path_factory.mktemp("one_step")
     write_games(folder / "train.parquet", model, stale=0.4)
@@ -364,7 +394,7 @@ def one_step(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Run:
         model=str(model), data=folder / "train.parquet", output=folder / "out", train_batch_size=GROUPS * 2 * EPISODES,
         learning_rate=1e-3, kl_coef=0.05, reference_model=str(folder / "reference"), device="cpu",
     )  # fmt: skip
-    return Run(config, run_train(config), [], set())
+    return Run(config, run_train(config, trainer=trainer), [], set())
 
 
 @pytest.mark.parametrize(
@@ -395,26 +425,6 @@ def distance_from_plain_torch(one_step: Run, **options: Any) -> float:
     apart = torch.linalg.norm(torch.cat(moved) - torch.cat(expected)) / torch.linalg.norm(torch.cat(expected))
     print(f"relative distance {float(apart):.2e}")
     return float(apart)
-
-
-def test_with_the_games_log_probs_a_token_beyond_the_clip_range_has_no_gradient(
-    tmp_path: Path, model: Path, plain: Run
-) -> None:
-    write_games(tmp_path / "train.parquet", model, stale=0.4)
-    config = TrainConfig(
-        model=str(model), data=tmp_path / "train.parquet", output=tmp_path / "out",
-        train_batch_size=GROUPS * 2 * EPISODES,
-        learning_rate=1e-3, old_log_probs="games", clip_low=0.1, clip_high=0.3, device="cpu",
-    )  # fmt: skip
-    run = Run(config, run_train(config), [], set())
-    assert distance_from_plain_torch(run, clip=(0.1, 0.3)) < 1e-3
-    assert distance_from_plain_torch(run, clip=(0.3, 0.1)) > 1e-2
-    assert distance_from_plain_torch(run, clip=None) > 1e-2, "truncated importance weights are another loss"
-    (line,) = run.lines()
-    assert line["actor/pg_clipfrac"] > 0.2
-    assert not any(name.startswith(("rollout_corr/", "selfplay/log_prob_gap")) for name in line)
-    assert run.result.log_prob_gap is None
-    assert {line["actor/pg_clipfrac"] for line in plain.lines()} == {0.0}, "by default the ratio is 1"
 
 
 def test_the_checkpoint_is_the_trained_model_in_the_dtype_it_claims(plain: Run) -> None:
@@ -523,24 +533,25 @@ def test_a_killed_training_is_resumed_and_misses_and_repeats_nothing(resumed: Ru
     assert optimizer_updates(resumed.result.trainer_state) == 4 + 2 * 12, "the optimizer went on from the earlier one"
 
 
-def test_a_trainer_that_stays_ends_where_one_that_starts_anew_does(plain: Run, resumed: Run, tmp_path: Path) -> None:
-    """Its first task gets it ready, the second is another training, and only the third is the one compared."""
+def test_a_trainer_that_stays_ends_where_one_that_starts_anew_does(
+    plain: Run, resumed: Run, trainer: Trainer, tmp_path: Path
+) -> None:
+    """Another training comes before the one that is compared."""
 
     def after(run: TrainResult, name: str, **changes: Any) -> TrainConfig:
         began_with = {"model": str(run.checkpoint), "initial_trainer_state": run.trainer_state}
         return continued(plain, tmp_path / name).model_copy(update=began_with | changes)
 
-    with Trainer() as trainer:
-        other = after(plain.result, "other", epochs=1, seed=1)
-        prepare_training(other, trainer, tmp_path / "trainer.log")
-        process = trainer.process_id
-        first = run_train(other, trainer=trainer)
-        loaded = run_train(after(plain.result, "loaded"), trainer=trainer)
-        assert farthest(loaded.checkpoint, resumed.result.checkpoint) < 1e-6, "another training in between left nothing"
-        held = run_train(after(loaded, "held", epochs=1), trainer=trainer)
-        again = run_train(after(loaded, "again", epochs=1), trainer=trainer)
-        assert farthest(held.checkpoint, again.checkpoint) == 0, "what is held in memory is what was saved"
-        assert process is not None and trainer.process_id == process, "all of it in one process"
+    other = after(plain.result, "other", epochs=1, seed=1)
+    prepare_training(other, trainer, tmp_path / "trainer.log")
+    process = trainer.process_id
+    first = run_train(other, trainer=trainer)
+    loaded = run_train(after(plain.result, "loaded"), trainer=trainer)
+    assert farthest(loaded.checkpoint, resumed.result.checkpoint) < 1e-6, "another training in between left nothing"
+    held = run_train(after(loaded, "held", epochs=1), trainer=trainer)
+    again = run_train(after(loaded, "again", epochs=1), trainer=trainer)
+    assert farthest(held.checkpoint, again.checkpoint) == 0, "what is held in memory is what was saved"
+    assert process is not None and trainer.process_id == process, "all of it in one process"
     assert farthest(first.checkpoint, loaded.checkpoint) > 1e-4
     assert optimizer_updates(loaded.trainer_state) == 4 + 2 * 12
     assert optimizer_updates(held.trainer_state) == optimizer_updates(again.trainer_state) == 4 + 2 * 12 + 2 * 2
