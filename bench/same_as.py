@@ -93,8 +93,12 @@ TENSORS_NOW = {
 }
 """Tensors of `row_tensors`, which earlier code had, and where they are without it: in what verl is handed."""
 
-TOLERANCE = 1e-6
-"""Of what a training computes; everything else must be equal."""
+TOLERANCE = 5e-6
+"""Of what a training computes; everything else must be equal.
+
+It was 1e-6 until the rows of an update were sorted by length and log-probs taken of many tokens at a time: float32 sums
+are rounded otherwise since, which AdamW makes up to 1.7e-6 in three steps.
+"""
 STOP_SECONDS = 30
 ROOT = Path(__file__).parents[1]
 CONFIGS = {
