@@ -17,6 +17,8 @@ NAMES = {
     "single_play_groups_dropped": "single_episode_groups_dropped",
     "opponent": "partner",
     "keep_server": "keep_processes",
+    "reward_first": "reward_seat_0",
+    "reward_second": "reward_seat_1",
     "illegal_per_game": "illegal_per_episode",
     "messages_per_game": "messages_per_episode",
     "questions_per_game": "questions_per_episode",

@@ -9,7 +9,7 @@ from rich.table import Table
 from selfplay_pipeline.core.terminal import Terminal
 from selfplay_pipeline.core.terminal.harmless import one_line
 from selfplay_pipeline.generate.summary import Summary
-from selfplay_pipeline.metrics.figures import REWARD, summarised
+from selfplay_pipeline.metrics.figures import REWARD
 
 
 def line_of(summary: Summary) -> str:
@@ -27,9 +27,9 @@ def show_summary(summary: Summary, output: Path) -> None:
     table = Table(
         title=one_line(f"{played.episodes} episodes of {played.states} game states in {output}"), show_header=False
     )
-    for key, figure in summarised().items():
+    for figure, value in summary.shown:
         spread = f" ± {played.reward_standard_error:.3f}" if figure is REWARD else ""
-        table.add_row(figure.label + ", all seats" * figure.everyone, figure.text(getattr(played, key)) + spread)
+        table.add_row(figure.label + ", all seats" * figure.everyone, figure.text(value) + spread)
     table.add_row("statuses", ", ".join(f"{name} {count}" for name, count in sorted(played.statuses.items())))
     table.add_row("tokens sampled, in prompts", f"{played.sampled_tokens:,}, {played.prompt_tokens:,}")
     table.add_row("prefix-cache hit share", f"{played.prefix_cache_hit_share:.1%}")

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from selfplay_pipeline.games.base import Status
+from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.records import POLICY, EpisodeRecord, PartnerUsage
@@ -57,6 +58,10 @@ class Played(BaseModel):
         return self.groups_without_signal / max(1, self.groups)
 
 
+ALWAYS = [key for key in summarised() if key in Played.model_fields and Played.model_fields[key].is_required()]
+"""The figures that `Played` cannot be without."""
+
+
 @dataclass
 class Summary:
     """Add episodes, then read `result`. Engine failures are counted but are in no mean.
@@ -72,6 +77,8 @@ class Summary:
     shared: bool = True
     """Whether in each episode all seats have one reward."""
     statuses: Counter[str] = field(default_factory=Counter)
+    games: set[str] = field(default_factory=set)
+    """The names of the games of the episodes."""
     sums: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Numerator and denominator of figures, by their keys in `Played`."""
     distinct: set[int] = field(default_factory=set)
@@ -99,6 +106,7 @@ class Summary:
         if record.partner is not None:
             self.partner = (self.partner or PartnerUsage()) + record.partner
         game = game_named(record.game)
+        self.games.add(record.game)
         everyone = Measured(game, record, range(len(record.players)))
         self.sampled_tokens += everyone.sampled_tokens
         if record.outcome.status == Status.ENGINE_FAILURE:
@@ -141,10 +149,18 @@ class Summary:
 
     @property
     def figures(self) -> dict[str, float]:
-        """Figures by their keys in `Played`; 0 where there was nothing to measure."""
-        nothing = dict.fromkeys(summarised(), 0.0)
+        """Figures of the episodes' games by their keys in `Played`; none where there was nothing to measure.
+
+        What every summary has is 0 before the first episode.
+        """
         means = {key: above / below for key, (above, below) in self.sums.items() if below}
-        return nothing | {REWARD.summary: self.mean_reward} | means
+        return dict.fromkeys(ALWAYS, 0.0) | {REWARD.summary: self.mean_reward} | means
+
+    @property
+    def shown(self) -> list[tuple[Figure, float]]:
+        """The figures that have a value, in the order in which they are shown."""
+        known, figures = self.figures, summarised(*map(game_named, sorted(self.games)))
+        return [(figure, known[key]) for key, figure in figures.items() if key in known]
 
     @property
     def signal(self) -> Signal:

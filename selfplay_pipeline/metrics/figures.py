@@ -21,8 +21,8 @@ from selfplay_pipeline.games.registry import all_games
 from selfplay_pipeline.games.tags import untagged
 from selfplay_pipeline.metrics.bootstrap import Totals
 
-ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
-BY_SEAT = frozenset(f"reward_{name}" for name in ORDINALS)
+BY_SEAT = "reward_seat_"
+"""How the names of the figures begin that are of one seat's reward."""
 """Measured only where one seat is."""
 
 
@@ -117,11 +117,10 @@ def _of_kind(kind: str) -> Figure:
 
 
 @cache
-def _when_speaking(seat: int) -> Figure:
+def _in_seat(seat: int, role: str) -> Figure:
     """Reward of episodes in which the one measured seat is this one."""
-    name = ORDINALS[seat]
     return Figure(
-        f"reward_{name}", f"reward when speaking {name}",
+        f"{BY_SEAT}{seat}", f"reward in seat {seat}" + f", {role}" * bool(role),
         lambda e: e.reward * (tuple(e.seats) == (seat,)), lambda e: tuple(e.seats) == (seat,),
         better="higher", unit="reward",
     )  # fmt: skip
@@ -143,7 +142,9 @@ def _in_order(games: Sequence[Game]) -> Iterator[Figure]:
     for figure in FIGURES:
         yield figure
         if figure.name == "reward_if_agreed":
-            yield from map(_when_speaking, range(max(len(game.roles) for game in games)))
+            longest = max((game.roles for game in games), key=len)
+            roles = longest if len(games) == 1 else [""] * len(longest)
+            yield from (_in_seat(seat, role) for seat, role in enumerate(roles))
         if figure.name == "illegal":
             yield from map(_of_kind, dict.fromkeys(kind for game in games for kind in (CUT, *game.error_kinds)))
     for game in games:
@@ -174,7 +175,7 @@ def measure(episode: Measured) -> Measures:
     return {
         name: figure.parts(episode)
         for name, figure in figures_of(episode.game).items()
-        if len(episode.seats) == 1 or name not in BY_SEAT
+        if len(episode.seats) == 1 or not name.startswith(BY_SEAT)
     }
 
 

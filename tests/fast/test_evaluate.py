@@ -169,8 +169,8 @@ def test_figures_of_an_episode_are_those_counted_by_hand():
     assert both["told"] == (1, int(state.masks[0].sum() + state.masks[1].sum()))
     assert both["reward"] == (0, 1)
     assert both["reward_if_agreed"] == (0, 0)
-    assert first["reward_first"] == (0, 1)
-    assert first["reward_second"] == (0, 0)
+    assert first["reward_seat_0"] == (0, 1)
+    assert first["reward_seat_1"] == (0, 0)
 
 
 @settings(max_examples=40)
@@ -220,7 +220,7 @@ def test_both_seatings_are_played_and_only_the_evaluated_players_words_count(tmp
         assert record.players[1 - seat] == "random"
         assert record.trajectories == []
     assert value(evaluation, "messages") == pytest.approx(0.5, abs=0.01), "it talks when it speaks first"
-    assert value(evaluation, "reward_first") is not None
+    assert value(evaluation, "reward_seat_0") is not None
 
 
 def test_muted_messages_say_nothing(tmp_path):

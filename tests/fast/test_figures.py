@@ -12,6 +12,7 @@ from selfplay_pipeline.asking.statistics import FIGURES as ASKED
 from selfplay_pipeline.asking.statistics import figures_of as asked_figures
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.evaluate.tally import Seating, Tally
+from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.registry import all_games, game_named
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.generate.summary import Played, Summary
@@ -96,7 +97,7 @@ def test_a_table_shows_what_has_a_value(records):
     figures = Tally(game, STATES, Seating.BOTH).add(records).totals().intervals()
     labels = [label for label, _ in rows_of([figures], game)]
     assert {"normalised reward", "illegal actions an episode", "questions an episode"} <= set(labels)
-    assert not any("speaking" in label for label in labels), "no seat played alone"
+    assert not any("reward in seat" in label for label in labels), "no seat played alone"
 
 
 def test_groups_without_signal_are_the_same_everywhere(records, played, tmp_path):
@@ -117,3 +118,22 @@ def test_seats_that_share_a_reward_are_one_group(shared, groups):
 
 def test_a_group_of_one_episode_has_no_signal():
     assert Signal.of([[0.5], [0.5, 0.5], [0.5, 0.6]]) == Signal(groups=3, without=2)
+
+
+def test_a_figure_of_one_game_is_in_no_summary_of_another(records, monkeypatch):
+    other = next(game for game in all_games() if game.name != records[0].game)
+    eyes = Figure("eyes", "eyes an episode", lambda episode: 1, summary="eyes_per_episode")
+    monkeypatch.setattr(type(other), "figures", (*other.figures, eyes))
+    summary = Summary()
+    for record in records:
+        summary.add(record)
+    assert "eyes_per_episode" in summarised()
+    assert "eyes_per_episode" not in summary.figures
+    assert "eyes" not in [figure.name for figure, _ in summary.shown]
+
+
+def test_what_could_not_be_measured_has_no_figure_instead_of_a_zero(records):
+    summary = Summary()
+    for record in records:
+        summary.add(record.model_copy(update={"trajectories": []}))
+    assert "token_entropy" not in summary.figures and summary.result().token_entropy is None
