@@ -23,7 +23,7 @@ import typer
 from bench import command
 from bench.ablate import evaluate_all
 from bench.learn import STATE_SEED
-from bench.race.measure import Taken, measured
+from bench.race.measure import measured
 from bench.race.table import SIDES, Figures, Rise, Side, table
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.core.errors import UserError
@@ -166,7 +166,8 @@ def _ours(race: Race, seed: int, folder: Path, load: float) -> Figures:
         "--output": folder,
     }
     arguments = [str(part) for option in options.items() for part in option]
-    taken = _timed([sys.executable, "-m", "selfplay_pipeline", "iterate", *arguments], folder, {})
+    command_line = [sys.executable, "-m", "selfplay_pipeline", "iterate", *arguments]
+    taken = measured(command_line, folder.with_suffix(".log"), {})
     run = RunDirectory(folder)
     state, parts = run.load(), defaultdict[str, float](float)
     numbers = range(1, config.iterate.num_iterations + 1)
@@ -177,7 +178,7 @@ def _ours(race: Race, seed: int, folder: Path, load: float) -> Figures:
         for line in metrics.read_text().splitlines() if metrics.exists() else []:
             for name, value in json.loads(line).items():
                 if name.startswith("timing_s/"):
-                    parts[name.removeprefix("timing_")] += value
+                    parts[name] += value
     played, trained = [state.played(number) for number in numbers], [state.trained(number) for number in numbers]
     return Figures(
         seconds=taken.seconds,
@@ -199,19 +200,13 @@ def _peer(race: Race, seed: int, folder: Path, load: float) -> Figures:
     write_json(settings, race.settings(seed).model_dump(mode="json"))
     arguments = [str(path.absolute()) for path in (settings, folder)]
     # Not resolved: the link is what tells Python which environment it is in.
-    taken = _timed(
+    taken = measured(
         [str(race.peer.absolute()), "-m", "bench.race.peer", *arguments],
-        folder,
+        folder.with_suffix(".log"),
         {"OMP_NUM_THREADS": str(CORES), "PYTHONPATH": str(PROJECT)},
     )
     report = read_json(folder / "report.json")
-    return Figures(
-        **report, seconds=taken.seconds, peak_gb=taken.peak / 1e9, looking=taken.looking, load=load
-    )  # fmt: skip
-
-
-def _timed(command_line: list[str], folder: Path, env: dict[str, str]) -> Taken:
-    return measured(command_line, folder.with_suffix(".log"), env)
+    return Figures(**report, seconds=taken.seconds, peak_gb=taken.peak / 1e9, looking=taken.looking, load=load)
 
 
 def _rises(race: Race, figures: dict[Side, list[Figures]], states: int, episodes: int) -> dict[str, Rise]:

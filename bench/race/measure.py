@@ -17,6 +17,9 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.processes import PR_SET_PDEATHSIG, environment, last_lines
 
 SECONDS_BETWEEN_LOOKS = 1.0
+"""At least."""
+LOOKING = 0.02
+"""Share of the time that looking at the memory may take: the kernel counts the pages of dozens of processes anew."""
 
 
 @dataclass(frozen=True)
@@ -38,16 +41,17 @@ def measured(command: Sequence[str], log: Path, env: Mapping[str, str]) -> Taken
     Raises:
         UserError: it failed.
     """
-    peak, looking, began = 0, 0.0, time.monotonic()
+    peak, look, looking, began = 0, 0.0, 0.0, time.monotonic()
     process = _started(command, log, env)
     try:
         while True:
             with suppress(subprocess.TimeoutExpired):
-                code = process.wait(SECONDS_BETWEEN_LOOKS)
+                code = process.wait(max(SECONDS_BETWEEN_LOOKS, look / LOOKING))
                 break
             looked = time.monotonic()
             peak = max(peak, tree_memory(process.pid))
-            looking += time.monotonic() - looked
+            look = time.monotonic() - looked
+            looking += look
         seconds = time.monotonic() - began
     finally:
         process.terminate()  # unless it has ended

@@ -26,7 +26,7 @@ class Figures(BaseModel):
         looking: spent in taking the memory, while the command ran.
         load: processes that wanted a core in the minute before it began, on average; above 0.5 the machine was busy.
         checkpoint: the folder of the last one.
-        parts: seconds of the parts of steps and of the stages, by name, where they are known.
+        parts: seconds of the stages, and of the parts of steps by verl's names, where they are known.
         packages: versions, where they are others than ours.
     """
 
@@ -107,14 +107,19 @@ def rows(figures: Mapping[Side, Sequence[Figures]], rises: Mapping[str, Rise]) -
 
 
 def table(figures: Mapping[Side, Sequence[Figures]], rises: Mapping[str, Rise]) -> str:
-    """The table in Markdown, and below it the paired differences."""
+    """The table in Markdown, and below it the paired differences and where our time went."""
     lines = [
         f"| mean of {len(figures['ours'])} seeds (least to most), or [95 % interval] | ours | TRL | ours ÷ TRL |",
         "|---|---|---|---|",
     ]
     lines += [f"| {' | '.join(row)} |" for row in rows(figures, rises)]
     differences = ", ".join(f"{mode} {_signed(rise.difference)}" for mode, rise in rises.items())
-    return "\n".join([*lines, "", f"Held-out reward, ours minus TRL, paired by state: {differences}."]) + "\n"
+    parts = ", ".join(
+        f"{name} {_mean([seed.parts.get(name, 0.0) for seed in figures['ours']]):.1f}"
+        for name in figures["ours"][0].parts
+    )
+    lines += ["", f"Held-out reward, ours minus TRL, paired by state: {differences}."]
+    return "\n".join([*lines, "", f"Seconds of our stages and of parts of our steps, mean: {parts}."]) + "\n"
 
 
 def _mean(values: Sequence[float]) -> float:

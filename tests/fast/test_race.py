@@ -14,8 +14,9 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.metrics.bootstrap import Interval
 
 OURS = Figures(
-    seconds=30, playing=8, in_steps=16, episodes=1600, steps=12, peak_gb=4, looking=0.1, load=0.2, checkpoint="ours"
-)
+    seconds=30, playing=8, in_steps=16, episodes=1600, steps=12, peak_gb=4, looking=0.1, load=0.2, checkpoint="ours",
+    parts={"generate": 9.0, "train": 18.0},
+)  # fmt: skip
 TRL = OURS.model_copy(update={"seconds": 60.0, "playing": 20.0, "in_steps": 32.0, "peak_gb": 1.6})
 RISES = {
     "sampled": Rise(
@@ -59,13 +60,12 @@ def test_a_ratio_to_what_did_not_rise_is_not_given(value):
     assert cells(rises={"sampled": flat})["sampled reward, rise"][2] == "–"
 
 
-def test_the_table_is_markdown_and_ends_with_the_paired_difference():
-    head, rule, *body, blank, last = table({"ours": [OURS], "trl": [TRL]}, RISES).splitlines()
+def test_the_table_is_markdown_and_ends_with_the_paired_difference_and_where_our_time_went():
+    slower = OURS.model_copy(update={"parts": {"generate": 10.0, "train": 18.0}})
+    head, rule, *body, _, difference, _, parts = table({"ours": [OURS, slower], "trl": [TRL, TRL]}, RISES).splitlines()
     assert {line.count("|") for line in (head, rule, *body)} == {5}
-    assert (blank, last) == (
-        "",
-        "Held-out reward, ours minus TRL, paired by state: sampled -0.010 [-0.020, +0.001].",
-    )
+    assert difference == "Held-out reward, ours minus TRL, paired by state: sampled -0.010 [-0.020, +0.001]."
+    assert parts == "Seconds of our stages and of parts of our steps, mean: generate 9.5, train 18.0."
 
 
 def race(work, **changes):
@@ -102,6 +102,7 @@ time.sleep(0.5)
 
 def test_the_memory_of_a_command_is_that_of_all_its_processes(tmp_path, monkeypatch):
     monkeypatch.setattr("bench.race.measure.SECONDS_BETWEEN_LOOKS", 0.1)
+    monkeypatch.setattr("bench.race.measure.LOOKING", 1.0)
     (tmp_path / "held.py").write_text(HOLD_AND_START_ANOTHER)
     taken = measured([sys.executable, str(tmp_path / "held.py")], tmp_path / "log", {})
     assert 80_000_000 < taken.peak < 300_000_000
