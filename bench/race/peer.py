@@ -120,7 +120,6 @@ class SelfPlay:
         return session, [Seat(tokenizer, session.opening(seat)) for seat in range(self._game.num_seats)]
 
 
-@torch.no_grad()
 def _sample(model: Any, prompts: Sequence[list[int]], trainer: GRPOTrainer) -> list[list[int]]:
     """A turn for each prompt, up to and with its first end token."""
     pad, end = trainer.processing_class.pad_token_id, trainer.processing_class.eos_token_id

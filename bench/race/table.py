@@ -95,8 +95,9 @@ def rows(figures: Mapping[Side, Sequence[Figures]], rises: Mapping[str, Rise]) -
     """
     found = []
     for name, (take, digits) in COSTS.items():
-        ours, trl = ([take(seed) for seed in figures[side]] for side in SIDES)
-        found.append(Row(name, _spread(ours, digits), _spread(trl, digits), _ratio(_mean(ours), _mean(trl))))
+        each = [[take(seed) for seed in figures[side]] for side in SIDES]
+        spreads, means = [_spread(values, digits) for values in each], [_mean(values) for values in each]
+        found.append(Row(name, spreads[0], spreads[1], _ratio(means[0], means[1])))
     minutes = {side: _mean([seed.seconds for seed in figures[side]]) / 60 for side in SIDES}
     for mode, rise in rises.items():
         ours, trl = rise.ours, rise.trl
