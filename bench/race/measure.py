@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +18,14 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.processes import PR_SET_PDEATHSIG, environment, last_lines
 
 SECONDS_BETWEEN_LOOKS = 1.0
-"""At least."""
-LOOKING = 0.02
-"""Share of the time that looking at the memory may take: the kernel counts the pages of dozens of processes anew."""
+GROWN = 1.02
+"""Shared pages are told apart when a tree's resident memory is larger by this factor than when they were last."""
+PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True)
 class Taken:
-    """Seconds of the command, its largest memory in bytes, and the seconds that looking at its memory took."""
+    """Seconds of the command, its largest memory in bytes, and the CPU seconds that looking at its memory took."""
 
     seconds: float
     peak: int
@@ -41,17 +42,18 @@ def measured(command: Sequence[str], log: Path, env: Mapping[str, str]) -> Taken
     Raises:
         UserError: it failed.
     """
-    peak, look, looking, began = 0, 0.0, 0.0, time.monotonic()
+    peak, resident, looking, began = 0, 0, 0.0, time.monotonic()
     process = _started(command, log, env)
     try:
         while True:
             with suppress(subprocess.TimeoutExpired):
-                code = process.wait(max(SECONDS_BETWEEN_LOOKS, look / LOOKING))
+                code = process.wait(SECONDS_BETWEEN_LOOKS)
                 break
-            looked = time.monotonic()
-            peak = max(peak, tree_memory(process.pid))
-            look = time.monotonic() - looked
-            looking += look
+            looked = time.thread_time()
+            now = tree_memory(process.pid, _resident)
+            if now > GROWN * resident:  # the kernel needs long to count the pages of dozens of processes
+                peak, resident = max(peak, tree_memory(process.pid, _proportional)), now
+            looking += time.thread_time() - looked
         seconds = time.monotonic() - began
     finally:
         process.terminate()  # unless it has ended
@@ -78,17 +80,27 @@ def _started(command: Sequence[str], log: Path, env: Mapping[str, str]) -> subpr
         )
 
 
-def tree_memory(pid: int) -> int:
-    """Proportional set size in bytes of a process and its descendants: a page of n processes is 1/n of each one's."""
+def tree_memory(pid: int, of: Callable[[Path], int]) -> int:
+    """Bytes of a process and its descendants.
+
+    Args:
+        of: those of one process, from its folder in /proc.
+    """
     total = 0
     with suppress(psutil.Error):
         top = psutil.Process(pid)
         for process in (top, *top.children(recursive=True)):
             with suppress(OSError):  # it has ended
-                total += _proportional(Path(f"/proc/{process.pid}/smaps_rollup").read_text())
+                total += of(Path("/proc") / str(process.pid))
     return total
 
 
-def _proportional(rollup: str) -> int:
-    """Bytes, from the line `Pss:  123 kB`; 0 of a process that has ended and is still listed."""
-    return next((int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Pss:")), 0)
+def _resident(folder: Path) -> int:
+    """Shared pages count in each process."""
+    return int((folder / "statm").read_text().split()[1]) * PAGE
+
+
+def _proportional(folder: Path) -> int:
+    """Proportional set size: a page that n processes share is 1/n of each one's; 0 of a process that has ended."""
+    lines = (folder / "smaps_rollup").read_text().splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)

@@ -23,7 +23,7 @@ class Figures(BaseModel):
         episodes: played.
         steps: of the optimiser.
         peak_gb: the largest memory of all its processes together, memory that they share counted once.
-        looking: spent in taking the memory, while the command ran.
+        looking: CPU seconds spent in taking the memory, while the command ran.
         load: processes that wanted a core in the minute before it began, on average; above 0.5 the machine was busy.
         checkpoint: the folder of the last one.
         parts: seconds of the stages, and of the parts of steps by verl's names, where they are known.
