@@ -19,7 +19,9 @@ from selfplay_pipeline.core.processes import PR_SET_PDEATHSIG, environment, last
 
 SECONDS_BETWEEN_LOOKS = 1.0
 GROWN = 1.02
-"""Shared pages are told apart when a tree's resident memory is larger by this factor than when they were last."""
+"""Shared pages are told apart when a tree's resident memory is larger by this factor than when they were last …"""
+LOOKING = 0.02
+"""… and looking has taken less than this share of a core so far: the kernel counts 1 GB of pages in 0.03 s."""
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -51,7 +53,7 @@ def measured(command: Sequence[str], log: Path, env: Mapping[str, str]) -> Taken
                 break
             looked = time.thread_time()
             now = tree_memory(process.pid, _resident)
-            if now > GROWN * resident:  # the kernel needs long to count the pages of dozens of processes
+            if now > GROWN * resident and looking < LOOKING * (time.monotonic() - began):
                 peak, resident = max(peak, tree_memory(process.pid, _proportional)), now
             looking += time.thread_time() - looked
         seconds = time.monotonic() - began
