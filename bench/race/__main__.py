@@ -78,15 +78,18 @@ def main(
     episodes: Annotated[int, typer.Option(min=1, help="Sampled episodes of each state.")] = 2,
     quick: Annotated[bool, typer.Option("--quick", help="Does it work? One seed, one iteration, 64 episodes.")] = False,
     peer: Annotated[Path, typer.Option(help="The Python of TRL's environment.")] = Path(".venv-race/bin/python"),
-    work: Annotated[Path, typer.Option(help="Gets the runs; with --quick a folder within.")] = Path("data/race"),
-    output: Annotated[Path, typer.Option(help="Gets results.json and table.md.")] = Path("docs/results/race"),
+    work: Annotated[Path, typer.Option(help="Gets a folder of runs, named after the configuration.")] = Path(
+        "data/race"
+    ),
+    output: Annotated[Path, typer.Option(help="Gets a folder of results, named so too.")] = Path("docs/results/race"),
 ) -> None:
     """Race ours against TRL and print a table of what each took and won."""
     if quick:
         race = Race(config, QUICK, 1, work / "quick", peer)
         states, episodes, output = QUICK_STATES, 1, race.work
     else:
-        race = Race(config, {}, seeds, work, peer)
+        name = Path(config).stem
+        race, output = Race(config, {}, seeds, work / name, peer), output / name
     _claim(race)
     figures: dict[Side, list[Figures]] = defaultdict(list)
     for seed in range(1, race.seeds + 1):
