@@ -137,7 +137,7 @@ def _claim(race: Race) -> None:
 def _rows_of(config: Config) -> int:
     """Rows of an iteration."""
     per_state = config.generate.episodes_per_state
-    return -(-config.generate.num_episodes // per_state) * per_state * make_game(config.game).num_seats
+    return -(-config.generate.num_episodes // per_state) * per_state * len(make_game(config.game).roles)
 
 
 def _figures(race: Race, seed: int, side: Side) -> Figures:

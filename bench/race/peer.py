@@ -94,16 +94,16 @@ class SelfPlay:
         """
         began = time.monotonic()
         tokenizer = trainer.processing_class
-        episodes = [self._start(int(number), tokenizer) for number in prompts[:: self._game.num_seats]]
+        episodes = [self._start(int(number), tokenizer) for number in prompts[:: len(self._game.roles)]]
         with unwrap_model_for_generation(
             trainer.model_wrapped, trainer.accelerator, generation_kwargs=trainer.generation_kwargs
         ) as model:
-            while live := [(session, seats) for session, seats in episodes if session.status is None]:
-                turns = _sample(model, [seats[session.seat].read() for session, seats in live], trainer)
-                for (session, seats), turn in zip(live, turns, strict=True):
-                    seats[session.seat].say(turn)
+            while live := [(session, seats, session.seats[0]) for session, seats in episodes if session.seats]:
+                turns = _sample(model, [seats[actor].read() for _, seats, actor in live], trainer)
+                for (session, seats, actor), turn in zip(live, turns, strict=True):
+                    seats[actor].say(turn)
                     text = tokenizer.decode(turn, skip_special_tokens=True)
-                    step = session.step(text, cut=turn[-1] != tokenizer.eos_token_id)
+                    step = session.step(actor, text, cut=turn[-1] != tokenizer.eos_token_id)
                     for seat, heard in zip(seats, step.observations, strict=True):
                         seat.heard += [heard] if heard else []
         rows = [
@@ -117,7 +117,7 @@ class SelfPlay:
 
     def _start(self, number: int, tokenizer: Any) -> tuple[Session, list[Seat]]:
         session = self._game.start(self._game.sample_state(state_rng(self._seed, number, TRAIN)))
-        return session, [Seat(tokenizer, session.opening(seat)) for seat in range(self._game.num_seats)]
+        return session, [Seat(tokenizer, session.opening(seat)) for seat in range(len(self._game.roles))]
 
 
 def _sample(model: Any, prompts: Sequence[list[int]], trainer: GRPOTrainer) -> list[list[int]]:
@@ -155,7 +155,7 @@ def main(settings: Settings, output: Path) -> None:
     """Train, save the checkpoint, and write what `bench.race` wants to know."""
     game = make_game(parse_game_config(settings["game"]))
     play = SelfPlay(settings)
-    options, states = _options(settings, str(output), game.num_seats)
+    options, states = _options(settings, str(output), len(game.roles))
     trainer = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(settings["model"], dtype=torch.float32),
         processing_class=AutoTokenizer.from_pretrained(settings["model"]),
