@@ -3,6 +3,7 @@ PYTHON ?= python3
 DEVICE ?= $(if $(shell command -v nvidia-smi 2>/dev/null),gpu,cpu)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+RACE   := .venv-race
 READY  := $(VENV)/.ready-$(DEVICE)
 
 # More threads than free cores make the server many times slower.
@@ -18,7 +19,7 @@ ITERATE_OPTIONS := --num-iterations $(NUM_ITERATIONS) $(if $(GAMES_PER_ITER),--n
                    $(if $(EPOCHS_PER_ITER),--epochs $(EPOCHS_PER_ITER)) $(COMMON_OPTIONS)
 ONLINE_OPTIONS  := $(if $(STEPS),--steps $(STEPS)) $(COMMON_OPTIONS)
 
-.PHONY: help setup browser iterate online generate convert train evaluate crossplay report show test test-fast chaos lint docs check-gpu-lock bench same learn shy ablate smoke-smollm2 clean
+.PHONY: help setup browser iterate online generate convert train evaluate crossplay report show test test-fast chaos lint docs check-gpu-lock bench race same learn shy ablate smoke-smollm2 clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -92,6 +93,15 @@ check-gpu-lock: ## install requirements/gpu.txt afresh and import what a run imp
 bench: $(READY) ## measure throughput, waste and overhead; prints one line of JSON a benchmark
 	$(BIN)/python -m bench $(ARGS)
 
+$(RACE)/.ready: requirements/race.txt
+	test -x $(RACE)/bin/python || $(PYTHON) -m venv $(RACE)
+	$(RACE)/bin/python -m pip install --quiet torch==2.13.0
+	$(RACE)/bin/python -m pip install --quiet --no-deps -r requirements/race.txt
+	touch $@
+
+race: $(READY) $(RACE)/.ready ## time, memory and reward beside TRL's GRPOTrainer: SEEDS=3 trainings each (ARGS=--quick tries it)
+	$(BIN)/python -m bench.race --seeds $(SEEDS) --peer $(RACE)/bin/python $(ARGS)
+
 same: $(READY) ## does this code play, convert and (ARGS=--train) train as revision AS=HEAD did?
 	$(BIN)/python -m bench.same_as $(AS) $(ARGS)
 
@@ -109,5 +119,5 @@ smoke-smollm2: $(READY) ## a real language model on a CPU: SmolLM2-135M plays an
 	bin/smoke_smollm2.sh $(ARGS)
 
 clean: ## remove the environment and what runs wrote
-	rm -rf $(VENV) build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
-	rm -rf data/matching_game_selfplay data/matching_game_selfplay_iterations data/matching_game_online data/selfplay_online data/online data/evaluations data/crossplay data/learn data/ablate data/shy data/slime data/slime_matching data/games*.jsonl
+	rm -rf $(VENV) $(RACE) build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf data/matching_game_selfplay data/matching_game_selfplay_iterations data/matching_game_online data/selfplay_online data/online data/evaluations data/crossplay data/learn data/race data/ablate data/shy data/slime data/slime_matching data/games*.jsonl

@@ -1,0 +1,1 @@
+"""Ours and TRL on the same games, side by side."""

@@ -1,0 +1,108 @@
+"""What a command takes: its time, and the memory of all its processes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.processes import PR_SET_PDEATHSIG, environment, last_lines
+
+SECONDS_BETWEEN_LOOKS = 1.0
+GROWN = 1.02
+"""Shared pages are told apart when a tree's resident memory is larger by this factor than when they were last …"""
+LOOKING = 0.02
+"""… and looking has taken less than this share of a core so far: the kernel counts 1 GB of pages in 0.03 s."""
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Seconds of the command, its largest memory in bytes, and the CPU seconds that looking at its memory took."""
+
+    seconds: float
+    peak: int
+    looking: float
+
+
+def measured(command: Sequence[str], log: Path, env: Mapping[str, str]) -> Taken:
+    """Run a command to its end. It must end its own processes when it is told to end.
+
+    Args:
+        log: gets what it prints.
+        env: variables beside this process's own.
+
+    Raises:
+        UserError: it failed.
+    """
+    peak, resident, looking, began = 0, 0, 0.0, time.monotonic()
+    process = _started(command, log, env)
+    try:
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                code = process.wait(SECONDS_BETWEEN_LOOKS)
+                break
+            looked = time.thread_time()
+            now = tree_memory(process.pid, _resident)
+            if now > GROWN * resident and looking < LOOKING * (time.monotonic() - began):
+                peak, resident = max(peak, tree_memory(process.pid, _proportional)), now
+            looking += time.thread_time() - looked
+        seconds = time.monotonic() - began
+    finally:
+        process.terminate()  # unless it has ended
+        process.wait()
+    if code:
+        raise UserError(f"{' '.join(command)} ended with exit code {code}; the end of {log}:\n{last_lines(log, 15)}")
+    return Taken(seconds, peak, looking)
+
+
+def _started(command: Sequence[str], log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """A process that is told to end when this one is killed.
+
+    Not under a supervisor: `iterate` has some of its own, and the paths of Ray's sockets are too long below two.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment(env),
+            preexec_fn=lambda: ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM),
+        )
+
+
+def tree_memory(pid: int, of: Callable[[Path], int]) -> int:
+    """Bytes of a process and its descendants.
+
+    Args:
+        of: those of one process, from its folder in /proc.
+    """
+    total = 0
+    with suppress(psutil.Error):
+        top = psutil.Process(pid)
+        for process in (top, *top.children(recursive=True)):
+            with suppress(OSError):  # it has ended
+                total += of(Path("/proc") / str(process.pid))
+    return total
+
+
+def _resident(folder: Path) -> int:
+    """Shared pages count in each process."""
+    return int((folder / "statm").read_text().split()[1]) * PAGE
+
+
+def _proportional(folder: Path) -> int:
+    """Proportional set size: a page that n processes share is 1/n of each one's; 0 of a process that has ended."""
+    lines = (folder / "smaps_rollup").read_text().splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)

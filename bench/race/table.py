@@ -1,0 +1,147 @@
+"""The figures of the race, and their table. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from selfplay_pipeline.metrics.bootstrap import Interval
+
+Side = Literal["ours", "trl"]
+SIDES: tuple[Side, Side] = ("ours", "trl")
+
+
+class Figures(BaseModel):
+    """What one side took for one seed; times are wall-clock seconds.
+
+    Attributes:
+        seconds: from the start of the command to its end.
+        playing: of these, in episodes.
+        in_steps: of these, in training steps.
+        episodes: played.
+        steps: of the optimiser.
+        peak_gb: the largest memory of all its processes together, memory that they share counted once.
+        looking: CPU seconds spent in taking the memory, while the command ran.
+        load: processes that wanted a core in the minute before it began, on average; above 0.5 the machine was busy.
+        checkpoint: the folder of the last one.
+        parts: seconds of the stages, and of the parts of steps by verl's names, where they are known.
+        packages: versions, where they are others than ours.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    seconds: float
+    playing: float
+    in_steps: float
+    episodes: int
+    steps: int
+    peak_gb: float
+    looking: float
+    load: float
+    checkpoint: str
+    parts: dict[str, float] = {}
+    packages: dict[str, str] = {}
+
+    @property
+    def rest(self) -> float:
+        """Neither in episodes nor in steps: starting, loading, converting, saving, ending."""
+        return self.seconds - self.playing - self.in_steps
+
+    @property
+    def episodes_per_second(self) -> float:
+        """While it plays."""
+        return self.episodes / self.playing
+
+
+class Rise(BaseModel):
+    """Held-out reward above the warm start's, mean of the seeds, paired by state."""
+
+    ours: Interval
+    trl: Interval
+    difference: Interval
+    """Ours minus TRL."""
+
+
+class Row(NamedTuple):
+    """A line of the table; the ratio is ours ÷ TRL."""
+
+    name: str
+    ours: str
+    trl: str
+    ratio: str
+
+
+COSTS: Mapping[str, tuple[Callable[[Figures], float], int]] = {
+    "wall time, s": (lambda side: side.seconds, 1),
+    "playing, s": (lambda side: side.playing, 1),
+    "training steps, s": (lambda side: side.in_steps, 1),
+    "rest, s": (lambda side: side.rest, 1),
+    "rest, % of wall time": (lambda side: 100 * side.rest / side.seconds, 1),
+    "episodes a second while playing": (lambda side: side.episodes_per_second, 1),
+    "peak memory, GB": (lambda side: side.peak_gb, 2),
+    "optimiser steps": (lambda side: side.steps, 0),
+}
+"""Each figure of a side, and the digits with which it is shown."""
+
+
+def rows(figures: Mapping[Side, Sequence[Figures]], rises: Mapping[str, Rise]) -> list[Row]:
+    """The lines of the table.
+
+    Args:
+        figures: of each seed, by side.
+        rises: by the way to sample.
+    """
+    found = []
+    for name, (take, digits) in COSTS.items():
+        each = [[take(seed) for seed in figures[side]] for side in SIDES]
+        spreads, means = [_spread(values, digits) for values in each], [_mean(values) for values in each]
+        found.append(Row(name, spreads[0], spreads[1], _ratio(means[0], means[1])))
+    minutes = {side: _mean([seed.seconds for seed in figures[side]]) / 60 for side in SIDES}
+    for mode, rise in rises.items():
+        ours, trl = rise.ours, rise.trl
+        found.append(Row(f"{mode} reward, rise", _signed(ours), _signed(trl), _ratio(ours.value, trl.value)))
+        ours, trl = _scaled(ours, 1 / minutes["ours"]), _scaled(trl, 1 / minutes["trl"])
+        found.append(Row(f"{mode} reward, rise a minute", _signed(ours), _signed(trl), _ratio(ours.value, trl.value)))
+    return found
+
+
+def table(figures: Mapping[Side, Sequence[Figures]], rises: Mapping[str, Rise]) -> str:
+    """The table in Markdown, and below it the paired differences and where our time went."""
+    lines = [
+        f"| mean of {len(figures['ours'])} seeds (least to most), or [95 % interval] | ours | TRL | ours ÷ TRL |",
+        "|---|---|---|---|",
+    ]
+    lines += [f"| {' | '.join(row)} |" for row in rows(figures, rises)]
+    differences = ", ".join(f"{mode} {_signed(rise.difference)}" for mode, rise in rises.items())
+    parts = ", ".join(
+        f"{name} {_mean([seed.parts.get(name, 0.0) for seed in figures['ours']]):.1f}"
+        for name in figures["ours"][0].parts
+    )
+    lines += ["", f"Held-out reward, ours minus TRL, paired by state: {differences}."]
+    return "\n".join([*lines, "", f"Seconds of our stages and of parts of our steps, mean: {parts}."]) + "\n"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _spread(values: Sequence[float], digits: int) -> str:
+    mean, least, most = (f"{value:.{digits}f}" for value in (_mean(values), min(values), max(values)))
+    return mean if least == most else f"{mean} ({least} to {most})"
+
+
+def _ratio(ours: float | None, trl: float | None) -> str:
+    """Of two rises that are not both above 0 the ratio says nothing."""
+    return f"{ours / trl:.2f}" if ours is not None and trl is not None and ours > 0 < trl else "–"
+
+
+def _scaled(interval: Interval, by: float) -> Interval:
+    return Interval(**{end: None if value is None else value * by for end, value in interval.model_dump().items()})
+
+
+def _signed(interval: Interval) -> str:
+    if interval.value is None or interval.low is None or interval.high is None:
+        return "–"
+    return f"{interval.value:+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
