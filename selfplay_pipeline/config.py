@@ -76,7 +76,7 @@ class GenerateConfig(Section):
     """How many episodes are played, and how the policy samples."""
 
     num_episodes: Annotated[int, Field(ge=1), Identity("generate", "iterate")] = 100
-    """Episodes to play, rounded up to whole groups; where both seats are the policy's, 100 episodes give 200 rows."""
+    """Episodes to play, rounded up to whole groups; each seat of the policy's gives a row an episode."""
     episodes_per_state: Annotated[int, Field(ge=1), Identity("generate", "iterate")] = 8
     """G: episodes of one state, which form one group."""
     temperature: Annotated[float, Field(ge=0)] = 0.7

@@ -114,7 +114,7 @@ def _correlation_in_words(found: dict[str, Interval]) -> str:
 def _leaks_in_words(leaks: Interval) -> str:
     if leaks.value is None:
         return "Leak meter: the partner said nothing."
-    return f"Leak meter: {leaks} of the partner's messages told a score that nobody had asked for."
+    return f"Leak meter: {leaks} of the partner's messages told a fact that nobody had asked for."
 
 
 def count(number: int, thing: str) -> str:

@@ -69,6 +69,6 @@ def _reward_by_questions(bins: Sequence[Bin]) -> Chart:
     names = [str(found.low) if found.low == found.high else f"{found.low}–{found.high}" for found in bins]
     return Chart(
         "reward_by_questions", f"Reward by questions: {WITH_INTERVALS}", "",
-        "questions in a episode", "reward above its step's mean",
+        "questions in an episode", "reward above its step's mean",
         [_with_ends("episodes", range(len(bins)), [found.reward for found in bins])], {"mean": 0.0}, "points", names,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""How people ask: their games, counted as the policy's episodes are."""
+"""How people ask: their episodes, counted as the policy's episodes are."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from selfplay_pipeline.games.base import Game, HumanEpisode
 from selfplay_pipeline.metrics.bootstrap import Interval
 
 FINISHED = "finished"
-"""Stands for the status of a game between people, whose record does not name it."""
+"""Stands for the status of an episode of people, whose record does not name it."""
 
 
 class HumanReference(BaseModel):
-    """Figures of the human games.
+    """Figures of the human episodes.
 
     The share of messages with a question mark is given twice, since the 29 % that are usually cited are the mean of
-    the games' shares.
+    the episodes' shares.
     """
 
     counted: str
     games: int
     messages: int
     with_question_mark: float
-    with_question_mark_mean_of_games: float
+    with_question_mark_mean_of_episodes: float
     figures: dict[str, Interval]
 
 
 def human_reference(game: Game) -> HumanReference | None:
-    """Figures of the games that people played; None where there are none."""
+    """Figures of the episodes that people played; None where there are none."""
     episodes = list(game.human_episodes())
     if not episodes:
         return None
@@ -44,7 +44,7 @@ def human_reference(game: Game) -> HumanReference | None:
         games=len(episodes),
         messages=sum(messages),
         with_question_mark=sum(marks) / sum(messages),
-        with_question_mark_mean_of_games=sum(
+        with_question_mark_mean_of_episodes=sum(
             marked / max(1, count) for marked, count in zip(marks, messages, strict=True)
         )
         / len(episodes),

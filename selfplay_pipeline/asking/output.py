@@ -41,8 +41,8 @@ def in_markdown(analysis: Analysis) -> str:
     if analysis.human:
         lines += [
             f"Humans: {analysis.human.games} {analysis.human.counted}. Of their {analysis.human.messages:,} messages "
-            f"{analysis.human.with_question_mark:.1%} hold a question mark; the mean of the games' shares is "
-            f"{analysis.human.with_question_mark_mean_of_games:.1%}.",
+            f"{analysis.human.with_question_mark:.1%} hold a question mark; the mean of the episodes' shares is "
+            f"{analysis.human.with_question_mark_mean_of_episodes:.1%}.",
             "",
         ]
     return "\n".join(lines)

@@ -38,7 +38,7 @@ class AskingRecord(BaseModel):
     status: str
     """How it ended, a `games.base.Status`, or one of the game's goals."""
     turns: Count
-    """Of both players."""
+    """Turns of all seats."""
     people_played: bool | None = Field(default=None, validation_alias=AliasChoices("people_played", "dialops_board"))
     """Whether people have played states of the same configuration; None in logs of earlier versions."""
     messages: Count

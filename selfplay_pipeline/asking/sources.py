@@ -58,7 +58,7 @@ def read(path: Path) -> Records:
 
 
 def _run(path: Path) -> Iterator[AskingRecord]:
-    """All games of a run, the step being the iteration that trained on them.
+    """All episodes of a run, the step being the iteration that trained on them.
 
     An iteration that is still playing is left out: episodes with few questions end first.
     """

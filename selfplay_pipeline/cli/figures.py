@@ -71,7 +71,7 @@ def evaluate(
 
     game = make_game(settings.game)
     if first_only and partner == "self":
-        raise UserError("--first-only: opposite itself a player holds both seats; name a --partner")
+        raise UserError("--first-only: opposite itself a player holds all seats; name a --partner")
     check_names(settings, {checkpoint, partner} - {"self"})  # before states are sampled, which may take long
     job = EvaluationJob(
         player=checkpoint,

@@ -36,7 +36,7 @@ class EvaluationJob:
     Attributes:
         player: a checkpoint, the name of a scripted partner, or `chat`.
         partner: who holds the other seats: `self`, another checkpoint or a scripted player.
-        first_only: opposite another player it holds seat 0 in all episodes, instead of both seats in turns.
+        first_only: opposite another player it holds seat 0 in all episodes, instead of each seat in turns.
         episodes: sampled episodes of each state (and of each seating).
         output: gets `sampled.jsonl`, `greedy.jsonl` and `evaluation.json`.
     """

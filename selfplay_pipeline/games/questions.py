@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TypeVar
 
 from selfplay_pipeline.games.base import MESSAGE, Asking, Turn
@@ -19,35 +20,46 @@ OPENERS = re.compile(
     re.IGNORECASE,
 )
 """A sentence that opens like a question is one, with or without its mark."""
-REQUESTS = re.compile(
+REQUESTS = (
     r"\b(?:let me know|tell me|lmk|wondering (?:if|what|who|how|whether)|curious (?:if|what|who|how|about)"
     r"|what (?:do|did|are|is) (?:you|your|u)\b|(?:what|how) about\b|do you (?:have|see|know|think|want|agree|mind)"
     r"|(?:can|could|would) you (?:tell|share|send|give|confirm|list|check)|what do we\b"
     r"|(?:share|give|send|provide|list|tell|show|need|want|like to know|your)\b[^.?!\n]{0,40}?"
-    r"\b(?:scores?|ratings?|values?|numbers?|affinit(?:y|ies))\b[^.?!\n]{0,20}?\b(?:for|of|on)\b)",
-    re.IGNORECASE,
+    r"\b(?:NOUNS)\b[^.?!\n]{0,20}?\b(?:for|of|on)\b)"
 )
 """Words that ask wherever they stand in a sentence."""
+NOUNS = ("scores?", "ratings?", "values?", "numbers?")
+"""What players of any game request of each other, as regular expressions."""
 
 Fact = TypeVar("Fact")
 
 
-def questions_in(text: str) -> list[str]:
-    """The sentences of a message that ask for something; items of a list that follows one ask too."""
+@cache
+def _requests(nouns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile(REQUESTS.replace("NOUNS", "|".join((*NOUNS, *nouns))), re.IGNORECASE)
+
+
+def questions_in(text: str, nouns: tuple[str, ...] = ()) -> list[str]:
+    """The sentences of a message that ask for something; items of a list that follows one ask too.
+
+    Args:
+        nouns: what players of the game request beside `NOUNS`, as regular expressions.
+    """
+    requests = _requests(nouns)
     asking, found = False, []
     for part in SENTENCE.split(LIST_ITEM.sub("\n- ", untagged(text))):
         if not (sentence := (part or "").strip()):
             continue
-        asks = bool(sentence.endswith("?") or OPENERS.search(sentence) or REQUESTS.search(sentence))
+        asks = bool(sentence.endswith("?") or OPENERS.search(sentence) or requests.search(sentence))
         asking = asks or (asking and sentence.startswith("- "))
         if asking:
             found.append(sentence)
     return found
 
 
-def is_question(text: str) -> bool:
+def is_question(text: str, nouns: tuple[str, ...] = ()) -> bool:
     """Whether a message asks for anything: a question mark, a question word in front, a request."""
-    return bool(questions_in(text))
+    return bool(questions_in(text, nouns))
 
 
 def count_asking(
@@ -56,6 +68,7 @@ def count_asking(
     asked_in: Callable[[str], set[Fact]],
     told_in: Callable[[str, set[Fact]], set[Fact]],
     hidden: Callable[[Fact], bool],
+    nouns: tuple[str, ...] = (),
 ) -> Asking:
     """Count one seat's questions in an episode, and what they brought.
 
@@ -63,6 +76,7 @@ def count_asking(
         asked_in: the facts that a message of the seat asks for.
         told_in: the facts that a message of the others tells, given those asked for so far.
         hidden: whether the seat does not see a fact itself.
+        nouns: those of `questions_in`.
     """
     asked: set[Fact] = set()
     learned: set[Fact] = set()
@@ -78,7 +92,7 @@ def count_asking(
             learned |= {fact for fact in told & asked if hidden(fact)}
             continue
         messages += 1
-        questions += is_question(text)
+        questions += is_question(text, nouns)
         facts = asked_in(text)
         specific += bool(facts)
         repeated += bool(facts) and facts <= asked

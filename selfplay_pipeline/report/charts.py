@@ -272,7 +272,7 @@ def _histogram(scans: Sequence[Scan]) -> Chart:
         )
         for scan in chosen[:MOST_HISTOGRAMS]
     ]
-    note = "Games that did not reach their goal have reward 0."
+    note = "Episodes that did not reach their goal have reward 0."
     if len(chosen) > MOST_HISTOGRAMS:
         note += f" The first {MOST_HISTOGRAMS} of {len(chosen)} files."
     return Chart("histogram", "Distribution of rewards", note, REWARD.label, "share of episodes", series, style="steps")

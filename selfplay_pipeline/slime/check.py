@@ -105,7 +105,7 @@ def _partner(config: RolloutConfig) -> str:
 
 
 def check_rows(path: Path, config: Path) -> list[Item]:
-    """Whether the rows can be played, and promise no more turns than a episode of this configuration gets."""
+    """Whether the rows can be played, and promise no more turns than an episode of this configuration gets."""
     try:
         rules = check_data(path)
     except UserError as error:
@@ -116,7 +116,7 @@ def check_rows(path: Path, config: Path) -> list[Item]:
         longest = max(rules, key=lambda rule: rule.max_length)
         turns, promised = len(make_game(longest).roles) * RolloutConfig.read(config).max_turns, longest.max_length
         if promised > turns:
-            found = f"{path}: the rows promise {promised} turns, a episode gets {turns}"
+            found = f"{path}: the rows promise {promised} turns, an episode gets {turns}"
             remedy = f"write them with --max-length {turns}, or raise max_turns of {config.name}"
             items.append(Item(False, "turns", found, remedy))
     return items

@@ -201,7 +201,7 @@ def test_the_human_reference_counts_dialops_games_by_our_rules(log_dir):
     assert human is not None
     assert (human.games, human.messages) == (134, 1610)
     assert human.with_question_mark == pytest.approx(439 / 1610)
-    assert round(human.with_question_mark_mean_of_games, 2) == 0.29
+    assert round(human.with_question_mark_mean_of_episodes, 2) == 0.29
     assert human.figures["asking"].value > human.with_question_mark, "not every question has its mark"
     assert human.figures["messages"].value == pytest.approx(1610 / (2 * 134)), "each game counts from both seats"
     assert human.figures["reward"].value == pytest.approx(0.921, abs=5e-4)

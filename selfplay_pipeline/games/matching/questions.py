@@ -14,6 +14,8 @@ from selfplay_pipeline.games.matching.mentions import Cell, mentions, told_cells
 from selfplay_pipeline.games.matching.rules import MatchingState
 from selfplay_pipeline.games.questions import count_asking, questions_in
 
+NOUNS = ("affinit(?:y|ies)",)
+"""What players of this game request of each other beside scores and the like."""
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 EXCEPT = re.compile(r"\b(?:besides|beside|except|other than|apart from)\b.*", re.IGNORECASE)
 """Names behind these words are those that a question is not about."""
@@ -27,7 +29,7 @@ def asked_pairs(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> s
     """
     return {
         cell
-        for question in questions_in(text)
+        for question in questions_in(text, NOUNS)
         for mention in mentions(EXCEPT.sub("", question), papers, reviewers)
         if not mention.scored
         for cell in mention.cells
@@ -46,7 +48,7 @@ def asking(turns: Sequence[Turn], state: MatchingState, seat: int) -> Asking:
     def told_in(text: str, asked: set[Cell]) -> set[Cell]:
         return _told(text, view, state, asked, own_numbers)
 
-    return count_asking(turns, seat, asked_in, told_in, lambda cell: not state.masks[seat][cell])
+    return count_asking(turns, seat, asked_in, told_in, lambda cell: not state.masks[seat][cell], NOUNS)
 
 
 def _told(text: str, view: dict[Cell, str], state: MatchingState, asked: set[Cell], known: set[str]) -> set[Cell]:

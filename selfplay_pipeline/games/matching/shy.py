@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from selfplay_pipeline.games.matching.mentions import Cell
-from selfplay_pipeline.games.matching.questions import asked_pairs
+from selfplay_pipeline.games.matching.questions import NOUNS, asked_pairs
 from selfplay_pipeline.games.matching.rules import best_matching
 from selfplay_pipeline.games.matching.scripted import PlayerView, ask, estimate, heard_cells, own_cells, propose, tell
 from selfplay_pipeline.games.matching.text import parse_action
@@ -46,7 +46,7 @@ class Shy:
         pairs = sorted(asked_pairs(text, view.papers, view.reviewers))
         if pairs:
             return tell(view, {(reviewer, paper): view.table[reviewer][paper] for reviewer, paper in pairs})
-        return self.VAGUE if is_question(text) else self.HEARD
+        return self.VAGUE if is_question(text, NOUNS) else self.HEARD
 
 
 @dataclass(frozen=True)
