@@ -94,7 +94,7 @@ TENSORS_NOW = {
 """Tensors of `row_tensors`, which earlier code had, and where they are without it: in what verl is handed."""
 
 TOLERANCE = 5e-6
-"""Of what a training computes; everything else must be equal.
+"""Tolerance of what a training computes; everything else must be equal.
 
 It was 1e-6 until the rows of an update were sorted by length and log-probs taken of many tokens at a time: float32 sums
 are rounded otherwise since, which AdamW makes up to 1.7e-6 in three steps.
@@ -153,7 +153,9 @@ CASES = (
 CONVERTED = (10, 11)
 """Cases whose games, as the earlier code wrote them, are converted by both. Training is on the first one's rows."""
 CONTEXT_LENGTH = 4096
-"""Of the model that plays: the shipped one's own does not hold DialOp's prompts. How well it plays does not matter."""
+"""Context length of the model that plays: the shipped one's own does not hold DialOp's prompts, and its skill does not
+matter.
+"""
 START = "from selfplay_pipeline.cli import main; main()"
 """How a code is started that has no `__main__`."""
 

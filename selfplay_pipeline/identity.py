@@ -38,7 +38,7 @@ TRAINED = {
 """The keys of the configuration by the names that records of trainings have for them."""
 KEYS = {stored: key for key, stored in PLAYED.items()} | TRAINED
 MOST_DIFFERENCES = 5
-"""That a message lists."""
+"""The most differences that a message lists."""
 LONGEST_VALUE = 100
 """Characters of a value that a message shows."""
 

@@ -16,7 +16,7 @@ from selfplay_pipeline.generate.records import Count, read_lines
 from selfplay_pipeline.generate.store import repair
 
 FILE_NAME, EARLIER_NAME = "questions.jsonl", "dialogues.jsonl"
-"""In a log directory, today and in earlier versions."""
+"""Name of the records in a log directory, today and in earlier versions."""
 
 
 class AskingRecord(BaseModel):
@@ -28,7 +28,7 @@ class AskingRecord(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     step: Count
-    """Of training: how often the policy had been updated, or the iteration that played."""
+    """Step of training: how often the policy had been updated, or the iteration that played."""
     episode_id: str = Field(validation_alias=AliasChoices("episode_id", "game_id"))
     """Called `game_id` in logs of earlier versions."""
     group: int = Field(ge=0, lt=2**63)
@@ -42,7 +42,7 @@ class AskingRecord(BaseModel):
     people_played: bool | None = Field(default=None, validation_alias=AliasChoices("people_played", "dialops_board"))
     """Whether people have played states of the same configuration; None in logs of earlier versions."""
     messages: Count
-    """The policy's."""
+    """Messages of the policy."""
     questions: Count
     """Messages that ask."""
     specific: Count
@@ -126,7 +126,7 @@ def _append(path: Path, lines: str) -> None:
 
 
 def _last_step(path: Path) -> int:
-    """Of the last whole line, -1 without one; the end of the file is enough to find it."""
+    """Step of the last whole line, -1 without one; the end of the file is enough to find it."""
     if not path.exists():
         return -1
     with path.open("rb") as file:

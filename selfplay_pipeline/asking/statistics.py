@@ -19,9 +19,9 @@ from selfplay_pipeline.metrics.bootstrap import CHUNK, RESAMPLES, Interval, Tota
 from selfplay_pipeline.metrics.figures import figures_of as figures_of_games
 
 ALPHA = 0.05
-"""Of every test and interval."""
+"""Level of every test and interval."""
 MOST_BINS = 7
-"""Of numbers of questions."""
+"""The most bins that numbers of questions are put into."""
 MIN_STATES = 6
 """Fewer signs than this have no pattern that is rarer than `ALPHA`."""
 

@@ -31,8 +31,8 @@ def data(
         int | None,
         typer.Option(
             min=1,
-            help="Turns of all seats, at most max_turns of matching_config.yaml for each [default: 40; of a YAML file, its "
-            "game.max_length].",
+            help="Turns of all seats, at most max_turns of matching_config.yaml for each [default: 40; of a YAML file, "
+            "its game.max_length].",
         ),
     ] = None,
     held_out: Annotated[

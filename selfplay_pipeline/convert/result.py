@@ -15,7 +15,7 @@ class Converted(BaseModel):
     """Episodes read; those that the engine failed are counted too."""
     engine_failures: int = 0
     bad_lines: list[str] = []
-    """For each line that was left out: file, number and reason."""
+    """File, number and reason of each line that was left out."""
     groups: int = 0
     single_episode_groups_dropped: int = 0
     groups_without_signal: int = 0

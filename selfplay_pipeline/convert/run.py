@@ -151,7 +151,7 @@ def _check_sampling(games: Path, number: int, record: EpisodeRecord, temperature
 
 
 def _groups(rewards: NDArray[np.float64], shared: bool) -> list[list[float]]:
-    """Those of one state; shape (episodes, seats), NaN where the policy did not hold the seat."""
+    """Groups of one state; `rewards` has the shape (episodes, seats), NaN where the policy did not hold the seat."""
     return groups_of(
         [{seat: r for seat, r in enumerate(episode) if not np.isnan(r)} for episode in rewards.tolist()], shared=shared
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 LARGEST = 2**31 - 1
-"""Of numbers on the command line, as of those in the configuration."""
+"""Largest number that the command line takes, as the configuration does."""
 announced: list[str] = []
 """Lines that a command says as soon as something begins; a command that is refused before says nothing but why."""
 

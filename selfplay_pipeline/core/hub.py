@@ -8,7 +8,7 @@ from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.terminal import say
 
 PATIENCE_SECONDS = 10.0
-"""For the answer whether there is such a model, not for its download."""
+"""Limits the wait for the answer whether there is such a model, not its download."""
 
 
 @cache

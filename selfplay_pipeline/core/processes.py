@@ -30,7 +30,7 @@ GRACE_SECONDS = 8.0
 SCRATCH_VARIABLE = "SELFPLAY_SCRATCH"
 """Names a folder that the supervisor makes for the command, and removes after it. No other user can look into it."""
 SCRATCH_HOME = Path("/tmp")
-"""Not TMPDIR, because Ray's sockets are in the folder and their paths may have 107 characters at most."""
+"""It is not TMPDIR, because Ray's sockets are in the folder and their paths may have 107 characters at most."""
 SCRATCH_PREFIX = "selfplay-run-"
 DATASETS_CACHE = "HF_DATASETS_CACHE"
 """Names the folder into which `datasets` copies each file that verl reads; by default it is in the home directory."""
@@ -49,7 +49,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Of the supervisor."""
+        """Process id of the supervisor."""
         return self._process.pid
 
     def poll(self) -> int | None:

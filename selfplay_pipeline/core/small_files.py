@@ -14,7 +14,7 @@ from selfplay_pipeline.core.earlier import renamed
 from selfplay_pipeline.core.errors import UserError
 
 MOST_BYTES = 50_000_000
-"""Of a JSON file: a run of thousands of iterations has a `state.json` of a few million."""
+"""The largest JSON file that is read: a run of thousands of iterations has a `state.json` of a few million."""
 KINDS = {
     stat.S_ISDIR: "a folder",
     stat.S_ISFIFO: "a pipe",

@@ -50,12 +50,12 @@ stop = Stop()
 
 
 def quit_at_once() -> None:
-    """From now on end at a signal: for the time of the imports, in which nothing has begun."""
+    """End at a signal from now on: for the time of the imports, in which nothing has begun."""
     _handle(_quit)
 
 
 def interrupt() -> None:
-    """From now on stop at a signal as at Ctrl-C, and clean up; further signals do not interrupt that."""
+    """Stop at a signal from now on as at Ctrl-C, and clean up; further signals do not interrupt that."""
     _handle(stop.on_signal)
 
 

@@ -35,7 +35,7 @@ class _StandIn(types.ModuleType):
 
 
 class _NoImages:
-    """For `transformers.AutoImageProcessor`, which refuses even `register` without torchvision."""
+    """Stands in for `transformers.AutoImageProcessor`, which refuses even `register` without torchvision."""
 
     @classmethod
     def register(cls, *args: Any, **kwargs: Any) -> None:

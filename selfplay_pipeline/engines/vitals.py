@@ -7,7 +7,7 @@ import time
 import psutil
 
 IDLE_SHARE = 0.03
-"""Of one core. An idle SGLang server takes about 0.013."""
+"""Share of one core below which a server is idle. An idle SGLang server takes about 0.013."""
 WORKING = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 

@@ -155,7 +155,7 @@ class Asking:
     questions: int = 0
     """Messages that ask for something."""
     specific: int = 0
-    """Of these, messages that ask for a fact of the state."""
+    """Messages that ask for a fact of the state; they are among the questions."""
     facts: int = 0
     """Different facts asked for."""
     repeated: int = 0

@@ -24,11 +24,11 @@ def _made(name: str) -> Game:
 
 _GAMES = {name: _made(name) for name in NAMES}
 FIRST_GAME = NAMES[0]
-"""That of files from before there were several games, which name none."""
+"""The game of files from before there were several games, which name none."""
 MOST_SEATS = max(len(game.roles) for game in _GAMES.values())
-"""Of any game."""
+"""The most seats of any game."""
 SCRIPTED = frozenset(name for game in _GAMES.values() for name in game.players)
-"""Names of scripted players, of any game."""
+"""Names of the scripted players of all games."""
 
 
 def _name_in(data: Any) -> Any:
@@ -61,7 +61,7 @@ def parse_game_config(data: Any) -> GameConfig:
 
 
 def first_game_config() -> GameConfig:
-    """That of the game that is played where none is named."""
+    """Configuration of the game that is played where none is named."""
     return parse_game_config({})
 
 

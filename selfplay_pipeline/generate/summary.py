@@ -29,7 +29,7 @@ class Played(BaseModel):
     episodes: int | None = None
     states: int | None = None
     groups: int
-    """As `metrics.signal` counts them."""
+    """Groups as `metrics.signal` counts them."""
     mean_reward: float
     reward_standard_error: float
     agreement_rate: float

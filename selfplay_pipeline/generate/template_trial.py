@@ -51,7 +51,7 @@ def _unbounded(request: str) -> str:
 
 
 def _render(template: str, conversations: Conversations, variables: Mapping[str, object]) -> str:
-    """In an environment such as transformers has, which would take seconds to import."""
+    """Render in an environment such as that of transformers, which would take seconds to import."""
     from jinja2 import TemplateError, nodes
     from jinja2.ext import Extension, loopcontrols
     from jinja2.parser import Parser

@@ -193,7 +193,7 @@ def _messages(*messages: tuple[Literal["system", "user", "assistant"], str]) -> 
 
 
 _LONG = _messages(("system", "What a player knows. " * 200), ("user", "What a player hears.\n" * 100))
-"""As long as what a player reads first."""
+"""A conversation as long as what a player reads first."""
 
 
 def _controls(token: Any, template: str) -> bool:

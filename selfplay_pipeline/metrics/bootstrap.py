@@ -48,7 +48,7 @@ class Totals:
 
     @classmethod
     def of(cls, columns: Mapping[str, tuple[Column, Column]]) -> Totals:
-        """From (numerators, denominators) by name, each one number per state."""
+        """Make totals from (numerators, denominators) by name, each one number per state."""
         pairs = list(columns.values())
         return cls(
             tuple(columns),

@@ -55,7 +55,7 @@ class OnlineResult:
     metrics_path: Path
     seconds_total: float
     seconds_to_first_step: float | None
-    """From the start until the first step began, the first validation included; None if no step was left to do."""
+    """Time from the start until the first step began, the first validation included; None if no step was left to do."""
     seconds_per_step: float | None
     """Mean time of this process's steps, without saving."""
 

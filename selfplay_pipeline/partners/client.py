@@ -51,7 +51,7 @@ class ChatClient:
         self.config = config
         self.endpoint = config.endpoint
         self.total = PartnerUsage()
-        """Of all requests so far."""
+        """Usage of all requests so far."""
         self._key = config.key()
         self._openai: AsyncOpenAI | None = None
         self._cache = AnswerCache(config.cache) if config.cache is not None else None

@@ -157,7 +157,7 @@ def _reference_lines(lines: Mapping[str, float], axes: Any, theme: Theme) -> Non
 
 
 def _label(series: Series) -> str:
-    """For the legend, from which matplotlib leaves out what begins with an underscore."""
+    """The label for the legend, from which matplotlib leaves out what begins with an underscore."""
     return harmless(series.label).lstrip("_")
 
 

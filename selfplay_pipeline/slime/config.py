@@ -48,7 +48,7 @@ class RolloutConfig(BaseModel):
     max_turns: Annotated[int, Field(ge=1)] = 20
     """Turns of the policy in one episode; an episode that needs more is truncated."""
     rollout_interaction_env_path: str = "selfplay_pipeline.slime.env"
-    """For rollout functions of slime's that play any environment."""
+    """Environment for rollout functions of slime's that play any."""
     selfplay: SelfplaySection = SelfplaySection()
 
     @classmethod

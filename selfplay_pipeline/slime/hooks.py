@@ -24,7 +24,7 @@ from selfplay_pipeline.slime.env import EPISODE, POLICY_SEAT
 
 GROUP_NORMALISED = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
 STD_NORMALISED = ("grpo", "gspo", "cispo")
-"""As in `_post_process_rewards` of slime 0.3.1."""
+"""Estimators by what they normalise, as in `_post_process_rewards` of slime 0.3.1."""
 logger = logging.getLogger(__name__)
 _trained: set[Path] = set()
 """Log folders of the runs whose training rollouts this process has logged; slime logs all of a run in one process."""

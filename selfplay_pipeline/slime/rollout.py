@@ -141,7 +141,7 @@ class EpisodeRollout:
         return "ABORTED"
 
     def headers(self) -> dict[str, str]:
-        """For the router: each request begins with the one before, which one server has cached."""
+        """Headers for the router: each request begins with the one before, which one server has cached."""
         routed = getattr(self.args, "router_policy", None) == "consistent_hashing"
         return {"X-SMG-Routing-Key": self.sample.session_id} if routed else {}
 

@@ -28,7 +28,7 @@ class Launch(BaseModel):
     overrides: list[str] = []
     """Hydra overrides; none where all steps are done, and only the checkpoint is to be written."""
     arguments: list[str] | None = None
-    """Of verl's `main_ppo`, which does this task alone; None where verl stays for further tasks."""
+    """Arguments of verl's `main_ppo`, which does this task alone; None where verl stays for further tasks."""
     export: Export | None = None
     """None where verl is only to get ready."""
 

@@ -46,7 +46,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Of its supervisor."""
+        """Process id of its supervisor."""
         return self._child.pid
 
     @property
@@ -84,7 +84,7 @@ class Trainer:
 
     @property
     def process_id(self) -> int | None:
-        """Of the supervisor of the process, None if there is no process."""
+        """Process id of the supervisor, None if there is no process."""
         return None if self._process is None else self._process.pid
 
     def prepare(self, making: Making, launch: Launch) -> None:

@@ -144,7 +144,7 @@ def short(title: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Without markup: plain quotes, dashes, colons and line ends, no emphasis."""
+    """The text without markup: plain quotes, dashes, colons and line ends, no emphasis."""
     text = unicodedata.normalize("NFKC", html.unescape(text)).translate(SPELLINGS)
     return INLINE.sub(" ", LINE_END.sub("\n", text))
 

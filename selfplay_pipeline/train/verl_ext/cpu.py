@@ -57,7 +57,7 @@ class CPUPlatform(PlatformBase):  # type: ignore[misc]
         return True
 
     def current_device(self) -> torch.device:
-        """Not an index: verl hands the answer to `Tensor.to`, where 0 would mean the first accelerator."""
+        """The device, not an index: verl hands the answer to `Tensor.to`, where 0 would mean the first accelerator."""
         return torch.device("cpu")
 
     def device_count(self) -> int:

@@ -35,7 +35,7 @@ FIELDS = {
 }
 """Fields of a row that are checked; a cause stands before its consequences."""
 BYTES_A_WEIGHT = 16
-"""In a save, in float32: the shard, AdamW's two moments, and the weights once more as safetensors."""
+"""Bytes of a weight in a save, in float32: the shard, AdamW's two moments, and the weights once more as safetensors."""
 FULL = 2**20
 """A disk with less than this free is full: torch does not say why it could not write."""
 
