@@ -34,7 +34,7 @@ def games(
     """Write game states for online training: nothing is played yet.
 
     One row a state, whose episodes give training rows of all seats; with --per-seat one row for each seat, whose
-    episodes give that seat's rows alone, so that half of what is played is not trained on.
+    episodes give that seat's rows alone, so that what the other seats said is not trained on.
     """
     settings = load(context)
     from selfplay_pipeline.core.terminal.progress import say_announced

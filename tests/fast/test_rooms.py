@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import partial
 from io import StringIO
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from factories import POLICY, byte_chat
@@ -23,7 +25,8 @@ from selfplay_pipeline.games import registry
 from selfplay_pipeline.games.base import INVALID, MESSAGE, Asking, Game, Opening, Outcome, Status, Step, check_may_act
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, Table
 from selfplay_pipeline.games.tags import untagged
-from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
+from selfplay_pipeline.generate.episode import Episode
+from selfplay_pipeline.generate.players import PolicyPlayer, Scripted, Seat, SeatedScript
 from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
 from selfplay_pipeline.generate.run import GenerateJob, run_generate
 from selfplay_pipeline.report.reading import read_episode
@@ -79,6 +82,16 @@ class RoomsSession:
         return Outcome(self.status, (score,) * 3, score, 1.0, decision, turns + self.illegal, turns, 0, self.illegal)
 
 
+class LookingSession(RoomsSession):
+    """The agent may look the second user's number up: a tool, whose answer it reads within its turn."""
+
+    def step(self, seat, text, *, cut=False):
+        if seat != AGENT or untagged(text) != "look":
+            return super().step(seat, text, cut=cut)
+        check_may_act(self, seat)
+        return Step("look", ("", "", f"the table says: {self.state.numbers[SECOND]}"))
+
+
 class Helpful:
     """Says what helps: its own number, the second user's, the sum."""
 
@@ -127,9 +140,20 @@ class Model:
     async def generate(self, prompt, params, *, session=""):
         read = byte_chat().tokenizer.decode(prompt)
         hesitates = "help them" in read and "say a number" not in read
-        text = "hm" if hesitates else f"[message] {re.findall(r'[0-9]+', read)[-1]}"
-        ids = [*byte_chat().tokenizer.encode(text, add_special_tokens=False), byte_chat().end_of_turn]
-        return Completion(ids, [-0.5] * len(ids), FinishReason.STOP, len(prompt), 0)
+        return said("hm" if hesitates else f"[message] {re.findall(r'[0-9]+', read)[-1]}", prompt)
+
+
+class Looks:
+    """An engine whose model looks up what it says."""
+
+    async def generate(self, prompt, params, *, session=""):
+        answers = re.findall(r"the table says: ([0-9]+)", byte_chat().tokenizer.decode(prompt))
+        return said(f"[message] {answers[-1] if answers else 'look'}", prompt)
+
+
+def said(text, prompt) -> Completion:
+    ids = [*byte_chat().tokenizer.encode(text, add_special_tokens=False), byte_chat().end_of_turn]
+    return Completion(ids, [-0.5] * len(ids), FinishReason.STOP, len(prompt), 0)
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +215,20 @@ def test_whichever_of_two_rooms_is_first_each_seat_reads_the_same():
         steps = [session.step(seat, "[message] 4") for seat in order]
         heard.append(["".join(step.observations[seat] for step in steps) for seat in range(3)])
     assert heard[0] == heard[1] == ["", "", "a user said: 4" * 2]
+
+
+def test_a_tool_answers_its_own_seat_within_the_turn():
+    session = LookingSession(RoomsState(numbers=(3, 4)))
+    script = SeatedScript(Helpful(), partial(RoomsGame().view, session, FIRST), np.random.default_rng(0))
+    agent = PolicyPlayer(Looks(), byte_chat(), POLICY, 100_000).sit(Seat.at(RoomsGame(), session, AGENT, "e", (0,)))
+    episode = Episode(session, [script, script, agent])
+    asyncio.run(episode.run())
+    taken = [(turn.seat, turn.text) for turn in episode.turns]
+    assert taken[2:4] == [(AGENT, "[message] look"), (AGENT, "[message] 4")] and session.status == "solved"
+    own = agent.finish()
+    sampled = [token for token, mask in zip(own.response_ids, own.response_mask, strict=True) if mask]
+    assert "the table says: 4" in byte_chat().tokenizer.decode(own.response_ids)
+    assert "the table says" not in byte_chat().tokenizer.decode(sampled), "a tool's answer is not trained on"
 
 
 def test_the_seats_of_the_policy_become_rows_with_the_reward(games):

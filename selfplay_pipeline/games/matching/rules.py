@@ -46,7 +46,7 @@ class MatchingConfig(GameSettings):
     unfiltered_after: Annotated[int, Field(ge=0)] = 0
     """After this many draws that fail the hard filter the next one is kept whatever it is; 0 never does so.
 
-    DialOp's is 10,001: about 3 % of its states, 6 of the 134 human games among them, pass no filter.
+    DialOp's is 10,001: about 3 % of its states, 6 of the 134 human episodes among them, pass no filter.
     """
     max_length: Annotated[int, Field(ge=1)] = 100
     """Turns of both players together, illegal ones included, after which an episode ends without agreement."""
