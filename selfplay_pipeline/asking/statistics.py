@@ -49,7 +49,7 @@ class Trend(BaseModel):
 
     verdict: Literal["rose", "fell", "no evidence", "cannot be told"]
     slope: Interval
-    """Per step, with the interval that belongs to the test."""
+    """Slope per step, with the interval that belongs to the test."""
     p: float | None
     """Two-sided, of the wild cluster bootstrap test."""
     episodes: int

@@ -51,8 +51,8 @@ def evaluate(
 ) -> None:
     """Play fixed held-out states, sampled and greedily, and report every figure with a 95 % interval.
 
-    Intervals resample game states. The states' seed space is apart from training's. Against another player both
-    seatings are played, and counts are of the evaluated player's seats. Stopped, the same command continues.
+    Intervals resample game states. The states' seed space is apart from training's. Against another player each
+    seating is played, and counts are of the evaluated player's seats. Stopped, the same command continues.
     """
     settings = load(context)
     checkpoint, partner = shipped(checkpoint), shipped(partner)

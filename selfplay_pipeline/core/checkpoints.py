@@ -40,7 +40,7 @@ class Stored(NamedTuple):
 
     shape: tuple[int, ...]
     type: str
-    """Such as BF16 or I32."""
+    """Type of the numbers, such as BF16 or I32."""
 
 
 Weights = dict[str, Stored]

@@ -77,7 +77,7 @@ class Key:
 
     @property
     def limits(self) -> str:
-        """Its bounds, in words."""
+        """Bounds of the value, in words."""
         words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
         return " and ".join(f"{say} {self.bound(name)}" for name, say in words.items() if self.bound(name) is not None)
 

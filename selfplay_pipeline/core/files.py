@@ -46,7 +46,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """The same for bytes."""
+    """Write bytes as `write_text` writes text."""
     with _explained(path):
         if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
             return

@@ -47,7 +47,7 @@ class AttachedServer:
         return False
 
     async def end(self) -> None:
-        """It is not ours."""
+        """Leave the server alone: it is not ours."""
 
     async def come_back(self, reason: str) -> None:
         """Wait until something comes through its scheduler, with growing pauses.

@@ -31,7 +31,7 @@ class Server(Protocol):
 
     @property
     def url(self) -> str:
-        """Its address. A server that is started again may get another one."""
+        """Address of the server. A server that is started again may get another one."""
         ...
 
     @property
@@ -49,7 +49,7 @@ class Server(Protocol):
         ...
 
     async def end(self) -> None:
-        """It hangs: kill it, if it is ours."""
+        """Kill a server that hangs, if it is ours."""
         ...
 
     async def come_back(self, reason: str) -> None:
@@ -243,7 +243,7 @@ class Line:
                 self._watch = None
 
     async def _look_after(self, pause: float, probe: str | None) -> None:
-        """Until nothing is under way: end a server that hangs, so that its requests fail as with one that is gone."""
+        """Until nothing is under way, end a server that hangs, so that its requests fail as with one that is gone."""
         self.server.computes()
         silent = idle = 0
         while True:

@@ -57,7 +57,7 @@ class Totals:
         )
 
     def select(self, names: Sequence[str]) -> Totals:
-        """Only these figures, in this order."""
+        """The totals of only these figures, in this order."""
         columns = [self.names.index(name) for name in names]
         return Totals(tuple(names), self.numerators[:, columns], self.denominators[:, columns])
 

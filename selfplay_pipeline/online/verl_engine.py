@@ -59,7 +59,7 @@ class VerlEngine:
         )
 
     async def reload(self, checkpoint: Path) -> None:
-        """Not used: verl updates its servers itself."""
+        """Is not used: verl updates its servers itself."""
         raise EngineError("verl's servers get their weights from verl")
 
     async def close(self) -> None:

@@ -148,7 +148,7 @@ def read_stream(trajectory: Trajectory, decoder: Decoder) -> Stream:
 
 
 def shorten(text: str) -> str:
-    """At most `LONGEST_TEXT` characters, with a count of what was left out."""
+    """The text, cut to `LONGEST_TEXT` characters, with a count of what was left out."""
     more = len(text) - LONGEST_TEXT
     return text if more <= 0 else f"{text[:LONGEST_TEXT]} … ({more} more characters)"
 

@@ -144,7 +144,7 @@ def _evaluated(folder: Path, iteration: int | None) -> list[EpisodesFile]:
 
 
 def _evaluated_player(games: Path) -> str:
-    """Under which name the evaluated player sits: its own if scripted, else as the policy."""
+    """The name under which the evaluated player sits: its own if scripted, else as the policy."""
     name = str(_arguments(games).get("first"))
     return name if name in SCRIPTED else POLICY
 

@@ -95,7 +95,7 @@ class BargainingGame:
         return measures.references(states, self.config)
 
     def known_reward(self, state: BargainingState, data: dict[str, Any]) -> float | None:
-        """No record of people's dialogues is read."""
+        """No record of people's episodes is read."""
         return None
 
     def known_lines(self) -> dict[str, float]:

@@ -12,7 +12,7 @@ from selfplay_pipeline.games.matching.states import load_state
 GAMES = Path(__file__).parent / "data" / "dialop" / "optimization_human.jsonl"
 ABOUT = (
     "games between two humans on 8×8 boards (data/dialop), each looked at from both seats, counted by the rules of "
-    "games/matching/questions.py like the policy's dialogues; neither human was shy"
+    "games/matching/questions.py like the policy's episodes; neither human was shy"
 )
 
 
