@@ -105,7 +105,7 @@ class Loop:
                 self._watch(number)
 
     def _remove_earlier_states(self, number: int) -> None:
-        """Remove all but the last, once the training is recorded as done: one that was cut begins from the state before."""
+        """Remove all but the last, once the training is recorded: one that was cut begins from the state before."""
         if self.config.iterate.keep_trainer_states == "last":
             for state in self._trainer_states(number)[:-1]:
                 shutil.rmtree(state, ignore_errors=True)

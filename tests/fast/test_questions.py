@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from selfplay_pipeline.games.base import INVALID, Asking, Said
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
-from selfplay_pipeline.games.matching.questions import asked_pairs, asking
+from selfplay_pipeline.games.matching.questions import NOUNS, asked_pairs, asking
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
 from selfplay_pipeline.games.matching.scripted import ask, player_view, tell
 from selfplay_pipeline.games.questions import is_question
@@ -163,3 +163,9 @@ def test_a_share_of_human_messages_asks() -> None:
     said = [turn["message"]["data"] for game in games for turn in game["action_log"] if turn["type"] == "message"]
     assert np.mean(["?" in text for text in said]) == pytest.approx(0.27, abs=0.005)
     assert np.mean([is_question(text) for text in said]) == pytest.approx(0.321, abs=0.005)
+
+
+def test_a_game_adds_the_nouns_that_its_players_request():
+    text = "Please share the affinities of Ava"
+    assert is_question(text, NOUNS) and not is_question(text)
+    assert is_question("Please share the scores of Ava"), "what is a word of any game needs no list"
