@@ -44,7 +44,7 @@ class TestHumanMessages:
 
     @pytest.mark.parametrize(("lines", "least"), [(LABELS, (0.96, 0.95)), (ODD, (0.94, 0.91))], ids=["all", "unseen"])
     def test_questions_are_found(self, lines: list[dict], least: tuple[float, float]) -> None:
-        found = [{True} & {is_question(line["text"])} for line in lines]
+        found = [{True} & {is_question(line["text"], NOUNS)} for line in lines]
         precision, recall = precision_and_recall(found, [{True} & {line["asks"]} for line in lines])
         assert (precision >= least[0], recall >= least[1]) == (True, True), (precision, recall)
 
@@ -162,7 +162,7 @@ def test_a_share_of_human_messages_asks() -> None:
     games = [json.loads(line) for line in Path("data/dialop/optimization_human.jsonl").read_text().splitlines()]
     said = [turn["message"]["data"] for game in games for turn in game["action_log"] if turn["type"] == "message"]
     assert np.mean(["?" in text for text in said]) == pytest.approx(0.27, abs=0.005)
-    assert np.mean([is_question(text) for text in said]) == pytest.approx(0.321, abs=0.005)
+    assert np.mean([is_question(text, NOUNS) for text in said]) == pytest.approx(0.321, abs=0.005)
 
 
 def test_a_game_adds_the_nouns_that_its_players_request():
