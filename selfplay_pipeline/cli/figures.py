@@ -35,7 +35,7 @@ def evaluate(
     checkpoint: Annotated[
         str, typer.Argument(help="The evaluated player: a folder, a hub name, a scripted player, or chat.")
     ],
-    partner: Annotated[str, typer.Option(help=f"Who sits opposite: self, {OTHERS}.")] = "self",
+    partner: Annotated[str, typer.Option(help=f"Who holds the other seats: self, {OTHERS}.")] = "self",
     first_only: Annotated[
         bool,
         typer.Option("--first-only", help="With --partner: hold seat 0 in all episodes, not each seat in turn."),
@@ -51,8 +51,9 @@ def evaluate(
 ) -> None:
     """Play fixed held-out states, sampled and greedily, and report every figure with a 95 % interval.
 
-    Intervals resample game states. The states' seed space is apart from training's. Against another player each
-    seating is played, and counts are of the evaluated player's seats. Stopped, the same command continues.
+    Intervals resample game states. The states' seed space is apart from training's. With another player as
+    partner each seat is held in turn, and counts are of the evaluated player's seats. Stopped, the same command
+    continues.
     """
     settings = load(context)
     checkpoint, partner = shipped(checkpoint), shipped(partner)
@@ -103,7 +104,7 @@ def crossplay(
     episodes: Annotated[int, typer.Option(min=1, max=LARGEST, help="Episodes of each state and pair.")] = 1,
     output: Annotated[Path, typer.Option(help="Folder for episodes and crossplay.json.")] = Path("data/crossplay"),
 ) -> None:
-    """Let every player play with every other, in both seatings, and print the matrix of mean rewards.
+    """Let every player hold seat 0 with every other in all other seats, and print the matrix of mean rewards.
 
     Checkpoints that do worse with each other than with themselves may have found a code that only they understand.
     """

@@ -92,7 +92,7 @@ def iterate(
 ) -> None:
     """Loop: the policy plays itself, its episodes become data, verl trains it, and the new policy plays.
 
-    With --partner it holds seat 0 opposite another player, in training and in evaluation.
+    With --partner it holds seat 0 and another player all others, in training and in evaluation.
     Killed anywhere, the same command continues at the stage that was cut.
     """
     settings = load(context)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, upgrade_rows
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.small_files import check_regular
-from selfplay_pipeline.games.registry import MOST_SEATS
+from selfplay_pipeline.games.registry import all_games
 from selfplay_pipeline.generate.records import SAME_REWARD, SCHEMA_VERSION
 from selfplay_pipeline.generate.streams import MAX_COUNT, Lists, Streams, first_fault
 
@@ -36,6 +36,7 @@ NUMBERS = {
 STREAMS = ("prompt_ids", "response_ids", "response_mask", "response_logprobs")
 TEMPERATURE = "sampling_temperature"
 PROMPT = "prompt"
+SOURCE = "data_source"
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class Rows:
     episodes_per_state: NDArray[np.int64]
     normalized_reward: NDArray[np.float64]
     sampling_temperature: NDArray[np.float64]
+    num_seats: NDArray[np.int64]
+    """Of each row's game; of a game that is not known, as many as there can be."""
     streams: Streams
     shared_reward: bool
     """Whether the seats of an episode have one reward."""
@@ -67,7 +70,7 @@ def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
     shared = _check_facts(path, reader.schema_arrow.metadata or {})
     temperature = None
     episodes: list[tuple[NDArray[Any], ...]] = []
-    columns = [*dict.fromkeys(NUMBERS.values()), TEMPERATURE, PROMPT, *STREAMS]
+    columns = [*dict.fromkeys(NUMBERS.values()), TEMPERATURE, PROMPT, SOURCE, *STREAMS]
     first = 0
     for batch in _batches(path, reader, columns):
         rows = _rows(path, first, batch, shared)
@@ -158,7 +161,7 @@ def _check_columns(path: Path, schema: pa.Schema) -> None:
         _check_column(
             path, name, pa.schema(list(schema.field(column).type)), pa.schema(list(SCHEMA.field(column).type))
         )
-    for name in (*STREAMS, TEMPERATURE, PROMPT):
+    for name in (*STREAMS, TEMPERATURE, PROMPT, SOURCE):
         _check_column(path, name, schema, SCHEMA)
 
 
@@ -178,6 +181,8 @@ def _rows(path: Path, first: int, batch: pa.RecordBatch, shared: bool) -> Rows:
         _check_nulls(path, first, name, values)
         numbers[name] = values.to_numpy(zero_copy_only=False)
     _check_nulls(path, first, PROMPT, batch.column(PROMPT))
+    known = {game.data_source: len(game.roles) for game in all_games()}
+    num_seats = np.array([known.get(source, MAX_COUNT) for source in batch.column(SOURCE).to_pylist()])
     lists = {}
     for name in STREAMS:
         column = batch.column(name)
@@ -190,7 +195,7 @@ def _rows(path: Path, first: int, batch: pa.RecordBatch, shared: bool) -> Rows:
             row = first + int(np.searchsorted(offsets, at, side="right")) - 1
             raise _impossible(path, row, name, "an entry is null")
         lists[name] = Lists(values.to_numpy(), offsets)
-    return Rows(**numbers, streams=Streams(**lists), shared_reward=shared)
+    return Rows(**numbers, num_seats=num_seats, streams=Streams(**lists), shared_reward=shared)
 
 
 def _check_nulls(path: Path, first: int, name: str, values: pa.Array) -> None:
@@ -199,12 +204,11 @@ def _check_nulls(path: Path, first: int, name: str, values: pa.Array) -> None:
 
 
 def _check(path: Path, first: int, rows: Rows, vocabulary: int | None) -> None:
-    seats = MOST_SEATS  # a row does not say how many there are
     for field, least, below, expected in (
         ("index", 0, MAX_COUNT, f"0 to {MAX_COUNT - 1}"),
         ("episodes_per_state", 1, MAX_COUNT, f"1 to {MAX_COUNT - 1}"),
         ("episode", 0, rows.episodes_per_state, "0 or more, below episodes_per_state"),
-        ("seat", 0, seats, f"0 to {seats - 1}"),
+        ("seat", 0, rows.num_seats, "0 or more, below the seats of its game"),
         ("normalized_reward", 0, np.nextafter(1, 2), "0 to 1"),
         (TEMPERATURE, 0, np.inf, "a finite number above 0"),
     ):

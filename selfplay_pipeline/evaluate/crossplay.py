@@ -1,4 +1,4 @@
-"""`selfplay crossplay`: every player with every other, in both seatings."""
+"""`selfplay crossplay`: every player in seat 0 with every other in all other seats."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from selfplay_pipeline.servers import Servers
 
 
 class CrossPlay(BaseModel):
-    """`crossplay.json`. `rewards[i][j]` is the mean reward when player i speaks first and player j second."""
+    """`crossplay.json`. `rewards[i][j]` is the mean reward where player i holds seat 0 and player j all others.
+
+    It is the mean over all seats where they share one reward, and that of seat 0 where rewards differ and i is not j.
+   """
 
     model_config = ConfigDict(extra="forbid")
 

@@ -78,14 +78,14 @@ class EvaluationJob:
         }
         counts = ", ".join(f"{count} {mode} episodes" for mode, count in episodes.items())
         with_whom = "itself" if self.self_play else self.partner
-        with_whom += " in the second seat" if self.seating is Seating.FIRST else ""
+        with_whom += " in the other seats" if self.seating is Seating.FIRST else ""
         return f"{self.player} with {with_whom} on {self.states.name}: {counts} to {self.output}"
 
     def file(self, mode: Mode) -> Path:
         return self.output / f"{mode}.jsonl"
 
     def pairing(self, config: Config, mode: Mode) -> Pairing:
-        """What is played for one mode. A checkpoint opposite a scripted player samples."""
+        """What is played for one mode. A checkpoint with a scripted player samples."""
         return Pairing(
             first=self.player,
             second=self.player if self.self_play else self.partner,

@@ -23,7 +23,7 @@ class Seating(StrEnum):
     EITHER = "either"
     """It holds one seat, another one in each episode in turn."""
     FIRST = "first"
-    """It holds seat 0, as in a training opposite a partner."""
+    """It holds seat 0, as in a training with a partner."""
 
     def seats(self, episode: int, num_seats: int) -> tuple[int, ...]:
         """The seats that it holds in the episode of this number."""

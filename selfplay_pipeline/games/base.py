@@ -50,7 +50,7 @@ class ParseError(Exception):
     """The text is not a legal action.
 
     Attributes:
-        kind: what is wrong in one word, one of the game's `error_kinds`.
+        kind: what is wrong in one word, `CUT` or one of the game's `error_kinds`.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -236,7 +236,7 @@ def check_may_act(session: Session, seat: int) -> None:
 
 
 class ScriptedPlayer(Protocol):
-    """A player that needs no model: what it knows in, its turn's text out.
+    """A player that needs no model: what it knows in, its turn's text out. One player may hold any seat.
 
     Args of `act`:
         view: what the game's `view` gives for its seat.
@@ -387,7 +387,7 @@ class Game(Protocol):
         ...
 
     def references(self, states: Sequence[Any]) -> dict[str, list[float]]:
-        """Rewards to compare with, by name, one for each state."""
+        """Rewards to compare with, by name, one for each state: means over all seats. Charts draw `best` as the optimum."""
         ...
 
     def known_reward(self, state: Any, data: dict[str, Any]) -> float | None:

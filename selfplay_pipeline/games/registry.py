@@ -25,8 +25,6 @@ def _made(name: str) -> Game:
 _GAMES = {name: _made(name) for name in NAMES}
 FIRST_GAME = NAMES[0]
 """The game of files from before there were several games, which name none."""
-MOST_SEATS = max(len(game.roles) for game in _GAMES.values())
-"""The most seats of any game."""
 SCRIPTED = frozenset(name for game in _GAMES.values() for name in game.players)
 """Names of the scripted players of all games."""
 

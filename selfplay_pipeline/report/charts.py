@@ -90,6 +90,7 @@ def charts_of(source: Source, scans: Sequence[Scan]) -> list[Chart]:
 def reference_lines(source: Source, scans: Sequence[Scan]) -> dict[str, float]:
     """The game's own lines, that of people and the optimum, on the states played where that is known.
 
+    The optimum is the game's reference `best`, and 1 where it has none.
     What is known of people elsewhere is drawn only where they played states of the same configuration.
     """
     found = source.references or next((scan.references for scan in reversed(scans) if scan.references), {})
@@ -103,7 +104,7 @@ def reference_lines(source: Source, scans: Sequence[Scan]) -> dict[str, float]:
         elsewhere = [make_game(config).known_lines() if config is not None else {} for config in configs]
         if elsewhere and all(found == elsewhere[0] for found in elsewhere):
             lines |= elsewhere[0]
-    return lines | {"optimum": 1.0}
+    return lines | {"optimum": known.get("best", 1.0)}
 
 
 def games_in(scans: Sequence[Scan]) -> list[Game]:
@@ -232,7 +233,7 @@ def _tokens(source: Source, scans: Sequence[Scan]) -> Chart:
         trained[number] = trained.get(number, 0) + line.get("perf/total_num_tokens", 0)
     series = [Series(name, list(found), list(found.values())) for name, found in (counts | {"train": trained}).items()]
     note = (
-        "Prompts without what came from the engine's cache; train: of both perspectives, prompts included, each epoch."
+        "Prompts without what came from the engine's cache; train: of all seats trained on, prompts included, each epoch."
     )
     return Chart("tokens", "Tokens per stage", note, "iteration", "tokens", series, style="bars")
 

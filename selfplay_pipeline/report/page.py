@@ -88,7 +88,7 @@ def facts(source: Source, scans: Sequence[Scan], now: datetime) -> list[str]:
         facts.append(f"{done} of {planned} iterations trained" if done < planned else f"{done} iterations")
         facts += [f"begun {source.manifest.created:{TIME}}", f"model {source.manifest.config.get('model')}"]
     if source.evaluation:
-        facts += [f"opposite {source.evaluation.partner}", source.evaluation.states]
+        facts += [f"with {source.evaluation.partner}", source.evaluation.states]
         facts += ["messages muted"] if source.evaluation.mute else []
     return [*facts, f"this page: {now:{TIME}}"]
 

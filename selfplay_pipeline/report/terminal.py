@@ -49,7 +49,7 @@ def show_episode(record: EpisodeRecord, console: Console, decoder: Decoder | Non
         Columns(whole, padding=(0, 4)),
     ]
     console.print(Group(*parts))
-    for stream in episode.streams:
+    for stream in (stream for stream in episode.streams if stream.runs):
         console.print(_tokens(stream, episode.seats[stream.seat]))
 
 

@@ -28,7 +28,7 @@ class SelfplaySection(Section):
     model_config = ConfigDict(frozen=True)
 
     partner: str = "shy"
-    """Who sits opposite: `shy`, `chat` or another scripted partner."""
+    """Who holds the other seats: `shy`, `chat` or another scripted partner."""
     max_new_tokens: Annotated[int, Field(ge=1)] = 256
     """Token limit of one turn, its thoughts included; a longer one is cut, and its author gets an error to read."""
     thinking: bool = False

@@ -157,7 +157,6 @@ def test_rewards_of_their_own_are_compared_with_the_same_seat_of_the_other_episo
 def test_online_gives_the_advantages_of_the_same_episodes_offline_to_the_bit(
     reward: Any, seats: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("selfplay_pipeline.convert.parquet.MOST_SEATS", seats)  # no game of three is registered
     shared, rng = reward == "cooperative", np.random.default_rng(3)
     rewards: dict[Key, float] = {}
     for group in range(GROUPS):

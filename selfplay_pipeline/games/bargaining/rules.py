@@ -48,7 +48,7 @@ class BargainingConfig(GameSettings):
     total_value: Annotated[int, Field(ge=1, le=20)] = 10
     """What all items together are worth to each player."""
     max_length: Annotated[int, Field(ge=1)] = 20
-    """Turns of both players together, illegal ones included, after which an episode ends without agreement."""
+    """Turns of all players together, illegal ones included, after which an episode ends without agreement."""
     max_errors: Annotated[int, Field(ge=1)] = 5
     """Illegal actions of one player in a row after which an episode ends without agreement."""
 

@@ -7,16 +7,14 @@ from enum import StrEnum
 
 from selfplay_pipeline.games import tagged_session, tags
 from selfplay_pipeline.games.bargaining.rules import ITEMS, Triple
-from selfplay_pipeline.games.base import CUT, ParseError
+from selfplay_pipeline.games.base import ParseError
 from selfplay_pipeline.games.questions import SENTENCE, questions_in
 from selfplay_pipeline.games.tags import untagged
 
 
 class ErrorKind(StrEnum):
-    """What was wrong with an illegal action."""
+    """What was wrong with an illegal action, beside `games/base.py: CUT`."""
 
-    CUT = CUT
-    """The token limit of a turn cut it."""
     NO_TAG = tags.NO_TAG
     SEVERAL_ACTIONS = tags.SEVERAL_ACTIONS
     EMPTY_MESSAGE = tagged_session.EMPTY_MESSAGE

@@ -5,14 +5,11 @@ from __future__ import annotations
 from enum import StrEnum
 
 from selfplay_pipeline.games import tagged_session, tags
-from selfplay_pipeline.games.base import CUT
 
 
 class ErrorKind(StrEnum):
-    """What was wrong with an illegal action."""
+    """What was wrong with an illegal action, beside `games/base.py: CUT`."""
 
-    CUT = CUT
-    """The token limit of a turn cut it."""
     NO_TAG = tags.NO_TAG
     SEVERAL_ACTIONS = tags.SEVERAL_ACTIONS
     EMPTY_MESSAGE = tagged_session.EMPTY_MESSAGE

@@ -49,7 +49,7 @@ class MatchingConfig(GameSettings):
     DialOp's is 10,001: about 3 % of its states, 6 of the 134 human episodes among them, pass no filter.
     """
     max_length: Annotated[int, Field(ge=1)] = 100
-    """Turns of both players together, illegal ones included, after which an episode ends without agreement."""
+    """Turns of all players together, illegal ones included, after which an episode ends without agreement."""
     max_errors: Annotated[int, Field(ge=1)] = 5
     """Illegal actions of one player in a row after which an episode ends without agreement."""
 
