@@ -26,7 +26,7 @@ class CrossPlay(BaseModel):
     """`crossplay.json`. `rewards[i][j]` is the mean reward where player i holds seat 0 and player j all others.
 
     It is the mean over all seats where they share one reward, and that of seat 0 where rewards differ and i is not j.
-   """
+    """
 
     model_config = ConfigDict(extra="forbid")
 

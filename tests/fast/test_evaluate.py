@@ -24,7 +24,7 @@ from selfplay_pipeline.evaluate.states import (
     states_in,
 )
 from selfplay_pipeline.evaluate.tally import Seating, Tally
-from selfplay_pipeline.games.base import Status, state_rng
+from selfplay_pipeline.games.base import CUT, Status, state_rng
 from selfplay_pipeline.games.figures import Measures
 from selfplay_pipeline.games.matching.actions import ErrorKind
 from selfplay_pipeline.games.matching.game import MatchingGame
@@ -181,7 +181,7 @@ def test_figures_of_any_episode_fit_together(group, number):
     assert figures["illegal"][0] == record.outcome.num_illegal
     assert figures["messages"][0] == record.outcome.num_messages
     assert figures["turns"][0] == record.outcome.num_turns
-    assert figures["illegal"][0] == sum(figures[f"illegal_{kind.value}"][0] for kind in ErrorKind)
+    assert figures["illegal"][0] == sum(figures[f"illegal_{kind}"][0] for kind in (CUT, *ErrorKind))
     assert 0 <= figures["told"][0] <= figures["told"][1]
     assert figures["reward_if_agreed"][0] == figures["reward"][0]
     for name in ("messages", "illegal", "words", "proposals", "questions", "told"):

@@ -8,6 +8,7 @@ import itertools
 import json
 import re
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
@@ -29,6 +30,7 @@ from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord, describe
+from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.report import reading, sample
 from selfplay_pipeline.report.charts import Chart, Series, charts_of
 from selfplay_pipeline.report.draw import DARK, LIGHT, draw, in_dark
@@ -280,6 +282,12 @@ def test_the_reference_lines_stand_beside_the_rewards(run_folder):
     lines = charts(run_folder)["reward"].lines
     assert list(lines) == ["random", "own view", "optimum"]
     assert 0 < lines["random"] < lines["own view"] < 1 == lines["optimum"]
+
+
+def test_the_optimum_is_the_best_that_the_game_knows_of(run_folder):
+    source = replace(discover(run_folder), references={"best": Interval(value=0.7, low=0.6, high=0.8)})
+    found = charts_of(source, [scan(file) for file in source.files])
+    assert next(chart for chart in found if chart.key == "reward").lines["optimum"] == 0.7
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,16 @@ from functools import partial
 from io import StringIO
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from factories import POLICY, byte_chat
 from pydantic import BaseModel
 from rich.console import Console
 
+from selfplay_pipeline.convert.parquet import read_rows
 from selfplay_pipeline.convert.run import run_convert
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.games import registry
 from selfplay_pipeline.games.base import INVALID, MESSAGE, Asking, Game, Opening, Outcome, Status, Step, check_may_act
@@ -238,6 +241,18 @@ def test_the_seats_of_the_policy_become_rows_with_the_reward(games):
     assert [row["extra_info"]["seat"] for row in rows] == [SECOND, AGENT] * 4
     assert {row["data_source"] for row in rows} == {"rooms_selfplay"}
     assert {row["reward_model"]["normalized_reward"] for row in rows} == {1.0}
+    (read,) = read_rows(games.with_name("train.parquet"))
+    assert read.seat.tolist() == [SECOND, AGENT] * 4
+
+
+def test_a_row_of_a_seat_that_the_game_lacks_is_refused(games, tmp_path):
+    run_convert(games, games.parent)
+    table = pq.read_table(games.with_name("train.parquet"))
+    at = table.schema.names.index("data_source")
+    two_seats = pa.array(["dialop_matching_selfplay"] * len(table))
+    pq.write_table(table.set_column(at, "data_source", two_seats), tmp_path / "train.parquet")
+    with pytest.raises(UserError, match="row 1: field 'seat': 2, expected 0 or more, below the seats of its game"):
+        list(read_rows(tmp_path / "train.parquet"))
 
 
 def test_the_terminal_names_seats_with_their_roles(record):
