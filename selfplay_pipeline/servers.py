@@ -49,7 +49,7 @@ class PolicyServer:
 
 
 class Servers:
-    """A server for the policy, a second one for when another checkpoint holds other seats, and a chat model's endpoint."""
+    """A server for the policy, a second one for another checkpoint in other seats, and a chat model's endpoint."""
 
     def __init__(self, config: EngineConfig, folder: Path, *, two: bool = False) -> None:
         """Args:
