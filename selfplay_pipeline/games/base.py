@@ -387,7 +387,7 @@ class Game(Protocol):
         ...
 
     def references(self, states: Sequence[Any]) -> dict[str, list[float]]:
-        """Rewards to compare with, by name, one for each state: means over all seats. `best` is drawn as the optimum."""
+        """Rewards to compare with, by name, one for each state: means over all seats. `best` is drawn as optimum."""
         ...
 
     def known_reward(self, state: Any, data: dict[str, Any]) -> float | None:

@@ -232,9 +232,7 @@ def _tokens(source: Source, scans: Sequence[Scan]) -> Chart:
     for number, line in source.steps:
         trained[number] = trained.get(number, 0) + line.get("perf/total_num_tokens", 0)
     series = [Series(name, list(found), list(found.values())) for name, found in (counts | {"train": trained}).items()]
-    note = (
-        "Prompts without what came from the engine's cache; train: of all trained seats, prompts included, each epoch."
-    )
+    note = "Prompts without what came from the engine's cache; train: of all rows, prompts included, each epoch."
     return Chart("tokens", "Tokens per stage", note, "iteration", "tokens", series, style="bars")
 
 
