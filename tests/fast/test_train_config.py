@@ -59,6 +59,7 @@ def write(
     """One group per list of rewards, a row per reward and seat."""
     rows = [
         {
+            "data_source": "matching_game_selfplay",
             "reward_model": {"normalized_reward": reward},
             "extra_info": {"index": group, "episode": episode, "seat": seat, "episodes_per_state": episodes_per_state},
             "prompt": [{"role": "user", "content": "hello"}],
@@ -74,6 +75,7 @@ def write(
     ]
     schema = pa.schema(
         {
+            "data_source": pa.string(),
             "reward_model": pa.struct({"normalized_reward": pa.float64()}),
             "extra_info": pa.struct({key: pa.int64() for key in ("index", "episode", "seat", "episodes_per_state")}),
             "prompt": SCHEMA.field("prompt").type,
