@@ -59,7 +59,7 @@ def write(
     """One group per list of rewards, a row per reward and seat."""
     rows = [
         {
-            "data_source": "matching_game_selfplay",
+            "data_source": "dialop_matching_selfplay",
             "reward_model": {"normalized_reward": reward},
             "extra_info": {"index": group, "episode": episode, "seat": seat, "episodes_per_state": episodes_per_state},
             "prompt": [{"role": "user", "content": "hello"}],

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from factories import BOARD, POLICY, Habits, make_episode, to_its_end
+from factories import BOARD, POLICY, Habits, make_episode
 
 from selfplay_pipeline.convert.rows import episode_to_rows
 from selfplay_pipeline.core.shipped import shipped
@@ -81,7 +81,7 @@ def with_rewards_of_their_own(groups: int) -> tuple[Game, list[EpisodeRecord]]:
         state = game.sample_state(state_rng(0, group))
         sitting = Sitting(game, state, players, f"g{group}-{episode}", (0, group, episode))
         engine.episode = sitting.episode
-        to_its_end(sitting.episode)
+        sitting.episode.play_out()
         records.append(sitting.record(POLICY))
     return game, records
 

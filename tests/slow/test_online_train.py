@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from conftest import TINY, Server
 from test_kill import Driver
-from test_train import farthest, optimizer_updates, remaining, traces
+from test_train import MARK, farthest, optimizer_updates, remaining, traces
 
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate
@@ -54,10 +55,17 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     home = tmp_path_factory.mktemp("online")
     (home / "config.yaml").write_text(CONFIG)
     folder, log = home / "run", home / "driver.log"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARK, str(folder))
+        yield killed_once(home, folder, log)
+
+
+def killed_once(home: Path, folder: Path, log: Path) -> Run:
+    """Train, kill the driver in the middle, and let the same command continue."""
     metrics = folder / "metrics.jsonl"
     command = ("train-online", "--config", str(home / "config.yaml"), "--output", str(folder))
     # Greedy validation, so that its figures can be compared exactly.
@@ -101,7 +109,7 @@ def test_what_a_kill_9_of_the_driver_leaves_is_nothing_not_even_the_server(run):
 def test_no_other_machine_can_reach_a_socket_of_online_training(run):
     listeners = {listener for driver in run.drivers for listener in driver.watch.listeners}
     commands = " ".join(listener.command for listener in listeners)
-    for of_playing_or_training in ("sglang_launch", "sglang::scheduler", "raylet", "verl_main", "AgentLoopWorker"):
+    for of_playing_or_training in ("sglang_launch", "sglang::scheduler", "raylet", "verl_main", "SeatWorker"):
         assert of_playing_or_training in commands
     assert [listener for listener in sorted(listeners) if not listener.is_local] == []
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import transfer_queue as tq
 from omegaconf import OmegaConf
+from verl.utils.import_utils import load_class_from_fqn
 from verl.utils.logging_utils import configure_verl_logging
 
-from selfplay_pipeline.train.verl_ext.replay import ReplayManager
 from selfplay_pipeline.train.verl_ext.trainer import OfflineTrainer
 
 
@@ -38,8 +38,9 @@ class Runner:
             return
         os.environ.update(config.selfplay.environment)
         self._trainer.take(config)
+        manager = load_class_from_fqn(config.actor_rollout_ref.rollout.agent.agent_loop_manager_class)
         try:
-            self._trainer.fit(ReplayManager.create(config))
+            self._trainer.fit(manager.create(config))
         except BaseException:
             self._trainer.finish(1)
             raise
