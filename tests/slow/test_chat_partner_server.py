@@ -31,8 +31,11 @@ def test_games_with_a_chat_model_become_one_row_each(sglang_server, tmp_path, mo
         assert [trajectory.seat for trajectory in record.trajectories] == [0]
         own = [turn for turn in record.turns if turn.seat == 1]
         assert {turn.finish_reason for turn in own} <= {"stop", "length"}
-        assert record.partner.requests - record.partner.retries == len(own)
-        assert record.partner.prompt_tokens > record.partner.completion_tokens > 0
+        # The policy may end an episode before the partner is asked anything.
+        assert (record.partner is None) == (not own)
+        if record.partner is not None:
+            assert record.partner.requests - record.partner.retries == len(own)
+            assert record.partner.prompt_tokens > record.partner.completion_tokens > 0
         sent = [turn for turn in record.turns if turn.seat == 0]
         assert len(record.trajectories[0].prompt_ids) * len(sent) <= record.prompt_tokens
     # As good as the model with itself, 0.83 with a standard error of 0.03 here: the partner reads what a policy reads.
