@@ -6,8 +6,8 @@ BIN    := $(VENV)/bin
 RACE   := .venv-race
 READY  := $(VENV)/.ready-$(DEVICE)
 
-# More threads than free cores make the server many times slower.
-export OMP_NUM_THREADS ?= 1
+# Tests run two at a time, and more threads than free cores make a server many times slower.
+test test-fast chaos: export OMP_NUM_THREADS ?= 1
 # Compiled once, and not by each of the hundred processes that the tests start.
 unexport PYTHONDONTWRITEBYTECODE
 

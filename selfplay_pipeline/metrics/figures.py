@@ -22,8 +22,7 @@ from selfplay_pipeline.games.tags import untagged
 from selfplay_pipeline.metrics.bootstrap import Totals
 
 BY_SEAT = "reward_seat_"
-"""How the names of the figures begin that are of one seat's reward."""
-"""Measured only where one seat is."""
+"""How the names of the figures begin that are of one seat's reward, which is measured only where one seat is."""
 
 
 def _words(episode: Measured) -> int:

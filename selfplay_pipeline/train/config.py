@@ -26,10 +26,10 @@ class TrainOptions(Section):
     old_log_probs: Annotated[Literal["step", "games"], Identity("train", "iterate")] = "step"
     """Log-probs in the denominator of PPO's ratio: those at the beginning of a `step`, or those of the `games`.
 
-    With `step` they are computed anew with the weights that the batch begins with; with one mini-batch the ratio is
-    then 1, and importance weights alone correct for the weights that played. With `games`, the log-probs stored while
-    playing, clipping bounds how far the policy moves from the weights that played, and replaces the importance weights,
-    which verl does not apply then.
+    With `step` they are those of the weights that the batch begins with; with one mini-batch the update's own pass
+    gives them, the ratio is 1, and importance weights alone correct for the weights that played. With `games`, the
+    log-probs stored while playing, clipping bounds how far the policy moves from the weights that played, and replaces
+    the importance weights, which verl does not apply then.
     """
     clip_low: Annotated[float, Field(gt=0)] = 0.2
     """PPO's ratio is clipped below at 1 - clip_low.

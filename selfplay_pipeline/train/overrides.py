@@ -70,7 +70,10 @@ def process_settings(config: TrainConfig, device: Device) -> dict[str, Any]:
         "algorithm.adv_estimator": "grpo",
         "algorithm.use_kl_in_reward": False,
         # verl's bypass mode takes the stored log-probs for PPO's old ones, and leaves the importance weights out.
-        "algorithm.rollout_correction.bypass_mode": config.old_log_probs == "games",
+        "algorithm.rollout_correction.bypass_mode": config.old_log_probs == "games" or one_update(config),
+        "+selfplay.one_update": one_update(config),
+        "+selfplay.importance_threshold": config.importance_threshold,
+        "+actor_rollout_ref.threads": worker_threads(config.num_gpus) if device == "cpu" else None,
         "data.shuffle": False,
         "data.dataloader_num_workers": 0,
         "data.custom_cls.path": f"pkg://{EXTENSION}.dataset",
@@ -99,6 +102,16 @@ def process_settings(config: TrainConfig, device: Device) -> dict[str, Any]:
         "trainer.resume_mode": "auto",
         "trainer.max_actor_ckpt_to_keep": 2,
     }
+
+
+def one_update(config: TrainConfig) -> bool:
+    """Whether the update's own forward pass gives the old log-probs of its batch (`verl_ext/loss.py`).
+
+    A pass before it is needed where several updates share them, where they are written down, and where a user's own
+    keys ask verl for what it does with them in between.
+    """
+    alone = config.old_log_probs == "step" and config.mini_batches == 1 and not config.dump_rows
+    return alone and not any(word in key for key in config.overrides for word in ("rollout_correction", "ppo_epochs"))
 
 
 def training_settings(config: TrainConfig, data: TrainData, num_groups: int) -> dict[str, Any]:
@@ -215,6 +228,12 @@ def environment(
             "CUDA_VISIBLE_DEVICES": ",".join(["-1"] * config.num_gpus),
         }
     return env
+
+
+def worker_threads(workers: int, base: Mapping[str, str] = os.environ) -> int:
+    """Threads of each of so many training processes on a CPU: all cores, since nothing else computes meanwhile, unless
+    OMP_NUM_THREADS says otherwise."""
+    return int(base.get("OMP_NUM_THREADS") or max(1, len(os.sched_getaffinity(0)) // workers))
 
 
 def logging_environment(config: PolicyTraining, base: Mapping[str, str] = os.environ) -> dict[str, str]:

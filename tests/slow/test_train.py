@@ -411,6 +411,22 @@ def test_one_step_moves_the_weights_as_a_plain_torch_step_does(
     assert apart < 1e-3 if agrees else apart > 1e-2
 
 
+def test_a_batch_that_is_one_update_needs_no_pass_for_old_log_probs(
+    one_step: Run, tmp_path: Path, trainer: Trainer
+) -> None:
+    """Where rows are written down they are computed before: the update is the same, with importance weights too."""
+    config = one_step.config.model_copy(update={"output": tmp_path / "out", "dump_rows": True})
+    before = Run(config, run_train(config, trainer=trainer), [], set())
+    assert farthest(one_step.result.checkpoint, before.result.checkpoint) < 1e-6
+    (line,), (expected,) = one_step.lines(), before.lines()
+    assert line.keys() == expected.keys()
+    weight, gap = "rollout_corr/rollout_is_mean", "selfplay/log_prob_gap/mean"
+    assert expected[gap] > 0.1, "the policy has moved on"
+    for name in ("actor/loss", "actor/grad_norm", "actor/kl_loss", weight, gap, "selfplay/log_prob_gap/max"):
+        assert line[name] == pytest.approx(expected[name], rel=1e-4), name
+    assert line["actor/entropy"] == pytest.approx(expected["actor/entropy"], rel=0.2), "estimated, not computed"
+
+
 def distance_from_plain_torch(one_step: Run, **options: Any) -> float:
     """‖Δ - Δref‖ / ‖Δref‖ of one step on all groups at learning rate 1e-3."""
     import torch

@@ -51,19 +51,18 @@ class Guarded(Trainer):  # type: ignore[misc]
         temperature = float(self.config.actor_rollout_ref.rollout.temperature)
         if not (math.isfinite(temperature) and temperature > 0):
             raise TrainingStopped(f"step {self.global_steps}: the sampling temperature is {temperature}")
-        self._check_rows(batch, ["rollout_log_probs", "rm_scores"])
         return super()._compute_old_log_prob(batch, metrics)
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         batch = super()._compute_advantage(batch, metrics)
-        self._check_rows(batch, list(FIELDS))
+        self._check_rows(batch)
         return batch
 
-    def _check_rows(self, batch: Any, fields: list[str]) -> None:
+    def _check_rows(self, batch: Any) -> None:
         """Stop where a row holds a number that is not finite."""
-        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
+        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(FIELDS))
         rows = [row for row, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]
-        for field in fields:
+        for field in FIELDS:
             values = data[field].unbind() if field in data.keys() else ()  # noqa: SIM118
             bad = [row for row in rows if values and not torch.isfinite(values[row]).all()]
             if bad:

@@ -34,13 +34,13 @@ class ReplayManager:
 
     def generate_sequences(self, prompts: Any) -> None:
         """Store the trajectories of a batch of groups and mark the groups as finished."""
-        uids, positions = prompts["uid"], prompts["position"]
-        for uid, position in zip(list(uids), list(positions), strict=True):
-            keys, fields, tags = [], [], []
+        uids, step = list(prompts["uid"]), int(prompts["global_steps"])
+        keys, fields, tags = [], [], []
+        for uid, position in zip(uids, prompts["position"], strict=True):
             for row in self._dataset.rows(int(position)):
                 info = row["extra_info"]
                 keys.append(f"{uid}_{info['episode']}_{info['seat']}")
-                fields.append(trajectory_fields(row) | {"uid": uid, "global_steps": int(prompts["global_steps"])})
+                fields.append(trajectory_fields(row) | {"uid": uid, "global_steps": step})
                 lengths = len(row["prompt_ids"]), len(row["response_ids"])
                 tags.append(
                     {
@@ -48,13 +48,14 @@ class ReplayManager:
                         "prompt_len": lengths[0],
                         "response_len": lengths[1],
                         "seq_len": sum(lengths),
-                        "global_steps": int(prompts["global_steps"]),
+                        "global_steps": step,
                         "min_global_steps": 0,
                         "max_global_steps": 0,
                     }
                 )
-            tq.kv_batch_put(keys=keys, partition_id=PARTITION, fields=list_of_dict_to_tensordict(fields), tags=tags)
-            tq.kv_put(key=uid, partition_id=PARTITION, tag={"status": "finished"})
+        # All at once: making nested tensors for each group took a tenth of a small step.
+        tq.kv_batch_put(keys=keys, partition_id=PARTITION, fields=list_of_dict_to_tensordict(fields), tags=tags)
+        tq.kv_batch_put(keys=uids, partition_id=PARTITION, tags=[{"status": "finished"} for _ in uids])
 
 
 def trajectory_fields(row: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import ray
-import torch
 import transfer_queue as tq
 from omegaconf import OmegaConf
 from verl.trainer.ppo.checkpoint_callback import build_checkpoint_callback
@@ -25,6 +24,7 @@ from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 from selfplay_pipeline.core.files import appending
 from selfplay_pipeline.train.groups import by_length, plan_steps, split_rows
 from selfplay_pipeline.train.verl_ext.guard import Guarded, loading
+from selfplay_pipeline.train.verl_ext.loss import ONE_UPDATE
 from selfplay_pipeline.train.verl_ext.worker import PolicyWorker, ReferenceWorker
 
 Values = dict[str, np.ndarray]
@@ -123,7 +123,12 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
         self._held = self._untouched = None
-        return super()._update_actor(self._in_passes(batch), metrics)
+        if self.config.selfplay.one_update:
+            batch.extra_info[ONE_UPDATE] = self.config.selfplay.importance_threshold
+        batch = super()._update_actor(self._in_passes(batch), metrics)
+        for name in [name for name in metrics if name.startswith(("actor/rollout_corr/", "actor/selfplay/"))]:
+            metrics[name.removeprefix("actor/")] = metrics.pop(name)
+        return batch
 
     def finish(self, exit_code: int) -> None:
         """Close what the training logged to."""
@@ -175,23 +180,31 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         batch = super()._compute_advantage(batch, metrics)
-        fields = ["response_mask", "old_log_probs", "rollout_log_probs", "advantages"]
-        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
+        metrics["selfplay/rows"] = sum(not tag.get("is_padding", False) for tag in batch.tags)
+        dumps, compares = self.config.selfplay.dump_rows, not self.config.algorithm.rollout_correction.bypass_mode
+        if dumps or compares:
+            rows = self._own_tokens(batch)
+            if compares:
+                gaps = np.abs(np.concatenate([row["old_log_probs"] - row["rollout_log_probs"] for row in rows]))
+                metrics["selfplay/log_prob_gap/mean"] = float(gaps.mean())
+                metrics["selfplay/log_prob_gap/max"] = float(gaps.max())
+            if dumps:
+                self._dump(batch, rows)
+        return batch
+
+    def _own_tokens(self, batch: Any) -> list[Values]:
+        """What each row holds for its own (unmasked) tokens, 1-d."""
+        fields = ["old_log_probs", "rollout_log_probs", "advantages"]
+        data = tq.kv_batch_get(
+            keys=batch.keys, partition_id=batch.partition_id, select_fields=["response_mask", *fields]
+        )
         # A nested tensor takes itself apart anew for each row that it is asked for.
-        columns = [data[field].unbind() for field in fields]
-        rows = [
-            _own_tokens(*row)
-            for row, tag in zip(zip(*columns, strict=True), batch.tags, strict=True)
+        masks, *columns = (data[field].unbind() for field in ("response_mask", *fields))
+        return [
+            {name: values[mask.bool()].float().numpy() for name, values in zip(fields, row, strict=True)}
+            for mask, row, tag in zip(masks, zip(*columns, strict=True), batch.tags, strict=True)
             if not tag.get("is_padding", False)
         ]
-        if not self.config.algorithm.rollout_correction.bypass_mode:  # there they are the same by definition
-            gaps = np.abs(np.concatenate([row["old_log_probs"] - row["rollout_log_probs"] for row in rows]))
-            metrics["selfplay/log_prob_gap/mean"] = float(gaps.mean())
-            metrics["selfplay/log_prob_gap/max"] = float(gaps.max())
-        metrics["selfplay/rows"] = len(rows)
-        if self.config.selfplay.dump_rows:
-            self._dump(batch, rows)
-        return batch
 
     def _dump(self, batch: Any, rows: list[Values]) -> None:
         keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
@@ -235,12 +248,6 @@ def made_with(config: Any) -> dict[str, Any]:
     if actor["optim"]["lr_scheduler_type"] == "constant" and not actor["optim"]["lr_warmup_steps_ratio"]:
         del actor["optim"]["total_training_steps"]
     return policy
-
-
-def _own_tokens(mask: torch.Tensor, old: torch.Tensor, rollout: torch.Tensor, advantages: torch.Tensor) -> Values:
-    """A row's values on its own (unmasked) tokens, 1-d."""
-    named = {"old_log_probs": old, "rollout_log_probs": rollout, "advantages": advantages}
-    return {name: values[mask.bool()].float().numpy() for name, values in named.items()}
 
 
 def _number(value: Any) -> float | None:

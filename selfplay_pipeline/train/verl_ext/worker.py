@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import copy
 import gc
+from functools import partial
 from typing import Any
 
+import torch
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.workers.engine_workers import ActorRolloutRefWorker
+
+from selfplay_pipeline.train.verl_ext.loss import one_update_loss
 
 
 class PolicyWorker(ActorRolloutRefWorker):  # type: ignore[misc]
@@ -19,7 +23,11 @@ class PolicyWorker(ActorRolloutRefWorker):  # type: ignore[misc]
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def init_model(self) -> None:
+        if self.config.threads:
+            torch.set_num_threads(self.config.threads)
         super().init_model()
+        if self.actor is not None:
+            self.actor.set_loss_fn(partial(one_update_loss, self.loss_fn))
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def make_anew(self, config: Any) -> None:

@@ -1,0 +1,73 @@
+"""verl's PPO loss for a batch that is one update, which needs no pass of its own for the old log-probs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
+from verl.utils import tensordict_utils as tu
+from verl.utils.metric import AggregationType, Metric
+from verl.workers.utils.padding import response_from_nested
+
+ONE_UPDATE = "one_update"
+"""What a batch says of itself; its value is the bound of importance weights, 0 if there are none."""
+
+PPOLoss = Callable[..., tuple[torch.Tensor, dict[str, Any]]]
+
+
+def one_update_loss(
+    ppo_loss: PPOLoss, model_output: dict[str, torch.Tensor], data: TensorDict, dp_group: Any = None
+) -> tuple[torch.Tensor, dict[str, Any]]:
+    """`ppo_loss`, in a batch that is one update with the policy's own log-probs as old ones.
+
+    The weights have not changed since the batch began, so that the log-probs of this pass are those that another pass
+    before it would give: PPO's ratio is 1, and the importance weights are known now.
+
+    Args:
+        ppo_loss: verl's loss.
+        model_output: `log_probs`, nested (rows, tokens of prompt and response).
+        data: a micro-batch. `old_log_probs` are those stored while playing, nested (rows, tokens of the response).
+
+    Returns:
+        The loss, and metrics by the names that verl gives them where it computes old log-probs before. The entropy is
+        estimated: it is the mean negative log-prob of the sampled tokens, whose expectation it is.
+    """
+    bound = tu.get_non_tensor_data(data=data, key=ONE_UPDATE, default=None)
+    if bound is None:
+        return ppo_loss(model_output=model_output, data=data, dp_group=dp_group)
+    own = response_from_nested(model_output["log_probs"].detach(), data["response_mask"])
+    old, played = own.to_padded_tensor(0.0), data["old_log_probs"].to_padded_tensor(0.0)
+    mask = data["response_mask"].to_padded_tensor(0)
+    share = mask.sum().item() * data["dp_size"] / data["batch_num_tokens"]
+    if not share:  # only rows that fill up the batch: verl refuses to measure nothing
+        mask = torch.ones_like(mask)
+    weights, _, found = compute_rollout_correction_and_rejection_mask(
+        old, played, mask, rollout_is="token" if bound else None, rollout_is_threshold=bound or 2.0
+    )
+    data["old_log_probs"] = own
+    if weights is not None:
+        data["rollout_is_weights"] = weights.batch["rollout_is_weights"]
+    loss, metrics = ppo_loss(model_output=model_output, data=data, dp_group=dp_group)
+    own_tokens = mask.bool()
+    gaps = (old - played)[own_tokens].abs()
+    found |= {
+        "entropy": -old[own_tokens].mean().item(),
+        "selfplay/log_prob_gap/mean": gaps.mean().item(),
+        "selfplay/log_prob_gap/max": gaps.max().item(),
+    }
+    return loss, metrics | {name: _metric(name, value, share) for name, value in found.items()}
+
+
+def _metric(name: str, value: float, share: float) -> Metric:
+    """A micro-batch's part of the batch's value.
+
+    Args:
+        share: tokens of the micro-batch over those of the batch.
+    """
+    for extreme in (AggregationType.MAX, AggregationType.MIN):
+        if extreme.value in name:
+            return Metric(extreme, value)
+    return Metric(AggregationType.SUM, value * share)
