@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.metrics.signal import Signal
 from selfplay_pipeline.train.config import TrainConfig, TrainOptions
 from selfplay_pipeline.train.groups import NoSignalError, TrainData, plan_steps, read_data, split_rows, to_groups
-from selfplay_pipeline.train.overrides import environment, verl_overrides
+from selfplay_pipeline.train.overrides import environment, verl_overrides, worker_threads
 from selfplay_pipeline.train.run import run_train
 
 DATA = TrainData(
@@ -139,11 +140,36 @@ class TestOverrides:
         assert found["trainer.test_freq"] == "-1"
 
     def test_importance_weights_are_truncated_per_token_and_not_bypassed(self) -> None:
-        found = overrides("cpu")
+        found = overrides("cpu", mini_batches=2)
         assert found["algorithm.rollout_correction.rollout_is"] == "token"
         assert found["algorithm.rollout_correction.rollout_is_threshold"] == "2.0"
         assert found["algorithm.rollout_correction.bypass_mode"] == "false"
         assert overrides("cpu", importance_threshold=0)["algorithm.rollout_correction.rollout_is"] == "null"
+
+    def test_no_pass_goes_before_an_update_that_is_alone_in_its_batch(self) -> None:
+        """verl's bypass mode brings the stored log-probs to the loss, which makes importance weights of them."""
+        found = overrides("cpu", importance_threshold=3)
+        assert found["+selfplay.one_update"] == found["algorithm.rollout_correction.bypass_mode"] == "true"
+        assert found["+selfplay.importance_threshold"] == "3.0"
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"mini_batches": 2},
+            {"dump_rows": True},
+            {"overrides": ["actor_rollout_ref.actor.ppo_epochs=2"]},
+            {"overrides": ["+algorithm.rollout_correction.rollout_rs=token_k1"]},
+        ],
+        ids=["several updates", "rows are written down", "several updates, in verl's words", "rejected tokens"],
+    )
+    def test_a_pass_goes_before_where_old_log_probs_are_used_for_more(self, options: dict[str, Any]) -> None:
+        found = overrides("cpu", **options)
+        assert found["+selfplay.one_update"] == found["algorithm.rollout_correction.bypass_mode"] == "false"
+
+    def test_a_worker_takes_all_cores_unless_it_is_told_how_many(self) -> None:
+        assert worker_threads(1, {}) == len(os.sched_getaffinity(0))
+        assert worker_threads(1000, {}) == 1
+        assert worker_threads(1, {"OMP_NUM_THREADS": "3"}) == 3
 
     def test_log_probs_of_the_games_become_the_old_ones_where_asked(self) -> None:
         """verl's bypass mode: PPO's ratio is to the stored log-probs, and no importance weights are computed."""
