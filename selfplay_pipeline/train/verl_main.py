@@ -82,12 +82,20 @@ def _run_staying(overrides: list[str]) -> None:
     from hydra import compose, initialize_config_module
     from verl.trainer.main_ppo import auto_set_device, need_critic, need_reference_policy, run_ppo, validate_config
 
+    from selfplay_pipeline.train.verl_ext import one_process
     from selfplay_pipeline.train.verl_ext.runner import Runner
 
     with initialize_config_module("verl.trainer.config", version_base=None):
         config = compose("ppo_trainer", overrides)
     auto_set_device(config)
     validate_config(config, need_reference_policy(config), need_critic(config))
+
+    if one_process.is_enough(config):
+        if not _staying:
+            one_process.use_one_process()
+            _staying.append(Runner())
+        _staying[0].run(config)
+        return
 
     def runner() -> Any:
         if not _staying:

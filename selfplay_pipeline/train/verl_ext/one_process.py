@@ -1,0 +1,131 @@
+"""verl with all that it needs in one process: its one worker, its data store, and no Ray.
+
+Ray's services and the actors that verl makes of it are twelve processes, which take 2 GB, and half a minute of CPU
+time to start, and each step sends its data from one to the other. One worker on a CPU gains nothing by them.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import socket
+from collections.abc import Callable
+from contextlib import closing
+from importlib import resources
+from typing import Any
+from uuid import uuid4
+
+import transfer_queue as tq
+from omegaconf import OmegaConf
+from transfer_queue import interface
+from transfer_queue.controller import TransferQueueController
+from transfer_queue.storage.simple_storage import SimpleStorageUnit
+from verl.experimental.reward_loop import RewardLoopManager
+from verl.single_controller.ray import RayWorkerGroup, ResourcePoolManager
+from verl.trainer.ppo.v1 import trainer_base
+from verl.utils import ray_utils
+from verl.workers.rollout.llm_server import LLMServerManager
+
+from selfplay_pipeline.loopback import ADDRESS
+
+
+def is_enough(config: Any) -> bool:
+    """Whether one process can do all that this configuration asks for."""
+    trainer = config.trainer
+    return bool(trainer.device == "cpu" and trainer.n_gpus_per_node * trainer.nnodes == 1)
+
+
+class OneWorker(RayWorkerGroup):  # type: ignore[misc]
+    """A group of one worker, which is an object of this process."""
+
+    def _init_with_resource_pool(self, resource_pool: Any, ray_cls_with_init: Any, **options: Any) -> None:
+        os.environ |= {
+            "WORLD_SIZE": "1",
+            "RANK": "0",
+            "WG_BACKEND": "ray",
+            "MASTER_ADDR": ADDRESS,
+            "MASTER_PORT": str(_free_port()),
+        }
+        self.resource_pool, self._world_size = resource_pool, 1
+        self._workers = [_plain(ray_cls_with_init.cls)()]
+
+    def _bind_worker_method(self, worker: type, generator: Callable[..., Any]) -> Any:
+        """Without a wait: the answer is the result, and none of Ray's references to one."""
+
+        def at_once(*arguments: Any, **options: Any) -> Any:
+            return generator(*arguments, **options | {"blocking": False})
+
+        return super()._bind_worker_method(worker, at_once)
+
+    def _execute_remote_single_worker(self, worker: Any, method: str, *arguments: Any, **options: Any) -> Any:
+        return getattr(worker, method)(*arguments, **options)
+
+
+class OnePool(ResourcePoolManager):  # type: ignore[misc]
+    """Where the worker is counted."""
+
+    def _check_resource_available(self) -> None:
+        """Nothing is to be reserved."""
+
+
+class NoRewards(RewardLoopManager):  # type: ignore[misc]
+    """Rewards are stored with the episodes."""
+
+    def _init_reward_loop_workers(self) -> None:
+        self.reward_loop_workers: list[Any] = []
+
+
+class NoServers(LLMServerManager):  # type: ignore[misc]
+    """Nothing is generated."""
+
+    async def _init_global_load_balancer(self) -> None:
+        """There is nothing to balance."""
+
+
+def use_one_process() -> None:
+    """Let verl's trainers of this process, from now on, do without Ray."""
+    trainer_base.RayWorkerGroup = OneWorker
+    trainer_base.ResourcePoolManager = OnePool
+    trainer_base.RewardLoopManager = NoRewards
+    trainer_base.LLMServerManager = NoServers
+    ray_utils.parallel_put = _copied
+    tq.init = _init_queue
+
+
+def _init_queue(config: Any = None) -> None:
+    """TransferQueue's `init`, whose controller and store are threads of this process.
+
+    Args:
+        config: the section `transfer_queue`; None where a worker only wants it to be there.
+    """
+    if config is None:
+        return
+    whole = OmegaConf.merge(
+        OmegaConf.create({}, flags={"allow_objects": True}),
+        OmegaConf.load(str(resources.files("transfer_queue") / "config.yaml")),
+        config,
+    )
+    backend = whole.backend.SimpleStorage
+    controller = _plain(TransferQueueController)(polling_mode=whole.controller.polling_mode)
+    store = _plain(SimpleStorageUnit)(config={**backend, "_run_id": uuid4().hex})
+    whole.controller.zmq_info = controller.get_zmq_server_info()
+    backend.zmq_info = {"TransferQueueStorageUnit#0": store.get_zmq_server_info()}
+    controller.store_config(whole)
+    interface._TQ_STORAGE, interface._TQ_CONTROLLER = store, controller  # else they would be collected
+    interface._maybe_create_tq_client(whole)
+
+
+def _copied(data: list[Any], max_workers: int | None = None) -> list[Any]:
+    """verl's `parallel_put`: a worker gets arguments of its own, as if it were another process."""
+    return copy.deepcopy(data)
+
+
+def _plain(remote: Any) -> Any:
+    """The class of which Ray would make an actor."""
+    return remote.__ray_actor_class__
+
+
+def _free_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind((ADDRESS, 0))
+        return int(probe.getsockname()[1])
