@@ -130,10 +130,10 @@ class IterateConfig(Section):
     With another player as partner the policy holds seat 0 alone. `selfplay generate --help` names the scripts; `chat`
     is the model of the section `partner`.
     """
-    keep_processes: Annotated[bool | None, FREE] = None
+    keep_processes: Annotated[bool, FREE] = True
     """Keep the server running while training, and the trainer while playing, instead of starting them anew.
 
-    By default this is so on a CPU and with `engine.server_url`; on a GPU both want the memory.
+    On a GPU that both use, the one that waits gives its memory back; the trainer's state is in host memory then.
     """
     evaluate_every: Annotated[int, Field(ge=0), FREE] = 1
     """Evaluate on held-out states before the first and after every so many iterations; 0 is never."""

@@ -22,24 +22,32 @@ if TYPE_CHECKING:
 class PolicyServer:
     """One engine. It is reloaded for another checkpoint, and started anew for one of another architecture."""
 
-    def __init__(self, config: EngineConfig, log_path: Path) -> None:
-        self.config, self.log_path = config, log_path
+    def __init__(self, config: EngineConfig, log_path: Path, *, shares_gpu: bool = False) -> None:
+        self.config, self.log_path, self.shares_gpu = config, log_path, shares_gpu
         self.engine: Engine | None = None
         self.serving = ""
+        self._released = False
         self._context: AbstractAsyncContextManager[Engine] | None = None
 
     async def serve(self, checkpoint: str) -> Engine:
         """The engine with this checkpoint's weights: started, reloaded or as it is."""
-        if self.engine is not None and self.serving != checkpoint and not _reloadable(self.serving, checkpoint):
+        other = self._released or self.serving != checkpoint
+        if self.engine is not None and other and not _reloadable(self.serving, checkpoint):
             await self.stop()
         if self.engine is None:
             with waiting(f"starting the {self.config.kind} engine for {checkpoint}") as tell:
-                self._context = open_engine(self.config, checkpoint, self.log_path, tell, say)
+                self._context = open_engine(self.config, checkpoint, self.log_path, tell, say, shares_gpu=self.shares_gpu)
                 self.engine = await self._context.__aenter__()
-        elif self.serving != checkpoint:
+        elif other:
             await self.engine.reload(Path(checkpoint))
-        self.serving = checkpoint
+        self.serving, self._released = checkpoint, False
         return self.engine
+
+    async def release(self) -> None:
+        """Give the GPU's memory back, if the engine was started, until it is to serve again."""
+        if self.engine is not None:
+            await self.engine.release()
+            self._released = True
 
     async def stop(self) -> None:
         """End the engine, if it was started."""
@@ -51,10 +59,11 @@ class PolicyServer:
 class Servers:
     """A server for the policy, a second one for another checkpoint in other seats, and a chat model's endpoint."""
 
-    def __init__(self, config: EngineConfig, folder: Path, *, two: bool = False) -> None:
+    def __init__(self, config: EngineConfig, folder: Path, *, two: bool = False, shares_gpu: bool = False) -> None:
         """Args:
         folder: gets the servers' logs.
         two: whether both will be needed; two launched servers share a GPU's memory.
+        shares_gpu: whether a trainer needs that memory at times (`release`).
 
         Raises:
             UserError: two are needed, but the command was told to attach to running servers.
@@ -65,8 +74,8 @@ class Servers:
             )
         if two:
             config = config.model_copy(update={"memory_fraction": config.memory_fraction / 2})
-        self.policy = PolicyServer(config, folder / "server.log")
-        self.partner = PolicyServer(config, folder / "partner_server.log")
+        self.policy = PolicyServer(config, folder / "server.log", shares_gpu=shares_gpu)
+        self.partner = PolicyServer(config, folder / "partner_server.log", shares_gpu=shares_gpu)
         self._chat: ChatClient | None = None
 
     def chat(self, config: PartnerConfig) -> ChatClient:
@@ -86,6 +95,11 @@ class Servers:
 
     async def __aexit__(self, *error: object) -> None:
         await self.stop()
+
+    async def release(self) -> None:
+        """Give the GPU's memory back; the engines that were started stay, and take it again when they are needed."""
+        await self.partner.release()
+        await self.policy.release()
 
     async def stop(self) -> None:
         """End the engines that were started; they are started again when needed."""

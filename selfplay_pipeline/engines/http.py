@@ -15,7 +15,14 @@ from selfplay_pipeline.engines.types import EngineError
 
 LONGEST_ANSWER = 16 << 20
 """Bytes. A token of an answer takes about 50."""
-NO_JSON = ("/pause_generation", "/continue_generation", "/flush_cache", "/health_generate")
+NO_JSON = (
+    "/pause_generation",
+    "/continue_generation",
+    "/flush_cache",
+    "/health_generate",
+    "/release_memory_occupation",
+    "/resume_memory_occupation",
+)
 """Paths whose status is the answer."""
 
 

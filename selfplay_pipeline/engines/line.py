@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.answers import ModelInfo, Updated, completion_of, read
 from selfplay_pipeline.engines.http import LONGEST_ANSWER, Http, RefusedError, RetriableError, ServerGoneError
-from selfplay_pipeline.engines.requests import PROBE, PROBE_IDS, request_of
+from selfplay_pipeline.engines.requests import PROBE, PROBE_IDS, RELEASED, request_of
 from selfplay_pipeline.engines.types import EngineError
 
 HANG_TIMEOUT = 60.0
@@ -98,6 +98,8 @@ class Line:
         self._under_way = self._answers = 0
         self._watch: asyncio.Task[None] | None = None
         self._hung = ""
+        self._released = False
+        """Whether the server has given its memory back, so that it must not compute."""
 
     @property
     def url(self) -> str:
@@ -111,6 +113,7 @@ class Line:
         Raises:
             EngineError: no answer in the end.
         """
+        assert not self._released, f"{self.url} has no weights: it was not reloaded after it was released"
         # Asks for a token, through the scheduler; while it loads weights, SGLang 0.5.12 can die of that.
         async with self._watched("/health_generate"):
             async for attempt in self._retrying(self._attempts):
@@ -154,20 +157,52 @@ class Line:
             EngineError: the server refused, answers with other weights, or is gone for good.
         """
         before, self.server.model = self.server.model, str(checkpoint)
-        # While it loads, a scheduler answers nothing: only its processes show that it works, or else only the port.
-        async with self._watched(None if self.server.ours else "/model_info"):
+        async with self._watched_at_work():
             life = self._life
             try:
                 await self._load(checkpoint)
             except ServerGoneError as error:
+                if self._released:  # what comes back has to be another one, which has all its memory
+                    await self.server.end()
+                    self._released = False
                 await self._come_back(life, str(error))
                 await self._load(checkpoint)
             except EngineError:
                 self.server.model = before
                 raise
 
+    async def release(self) -> None:
+        """Let the server give its GPU's memory back until the next `reload`. Nothing is under way.
+
+        A server that does not do so is ended, which gives the memory back too; `reload` starts it again.
+        """
+        async with self._watched_at_work():
+            try:
+                await self.call("/pause_generation", {}, attempts=3)
+                # Returns when the scheduler has nothing left to do, which SGLang asserts when it is released.
+                await self.call("/flush_cache?timeout=60", {})
+                await self.call("/release_memory_occupation", RELEASED, attempts=1)
+                self._released = True
+            except EngineError as error:
+                self._tell(f"{self.url} is ended, since it did not give its memory back: {error}")
+                await self.server.end()
+
     async def close(self) -> None:
         await self._http.close()
+
+    async def _take_back(self) -> None:
+        """Let a server that was released have its memory again, with nothing in it.
+
+        Raises:
+            ServerGoneError: it has not got all of it, and is of no use.
+        """
+        if not self._released:
+            return
+        try:
+            await self.call("/resume_memory_occupation", RELEASED, attempts=1)  # a second time would kill it
+        except EngineError as error:
+            raise ServerGoneError(str(error)) from None
+        self._released = False
 
     async def _load(self, checkpoint: Path) -> None:
         weights = sorted(checkpoint.glob("*.safetensors"))
@@ -176,6 +211,7 @@ class Line:
         version = f"{checkpoint}@{max(path.stat().st_mtime_ns for path in weights)}"
         await self.call("/pause_generation", {}, attempts=3)
         try:
+            await self._take_back()
             # With flush_cache=true SGLang 0.5.12 can die of an assertion, so the cache is flushed on its own.
             update = {"model_path": str(checkpoint), "flush_cache": False, "weight_version": version}
             path = "/update_weights_from_disk"
@@ -223,6 +259,10 @@ class Line:
             wait=wait_exponential_jitter(initial=0.5, max=8),
             reraise=True,
         )
+
+    def _watched_at_work(self) -> AbstractAsyncContextManager[None]:
+        """Watch a scheduler that answers nothing meanwhile: only its processes show that it works, or only the port."""
+        return self._watched(None if self.server.ours else "/model_info")
 
     @asynccontextmanager
     async def _watched(self, probe: str | None) -> AsyncIterator[None]:

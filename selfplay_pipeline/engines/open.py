@@ -30,6 +30,8 @@ async def open_engine(
     log_path: Path,
     notify: Callable[[str], None] = lambda text: None,
     tell: Callable[[str], None] = lambda text: None,
+    *,
+    shares_gpu: bool = False,
 ) -> AsyncIterator[Engine]:
     """Launch or attach to the engine that serves `model`; what was launched is stopped at the end.
 
@@ -37,6 +39,7 @@ async def open_engine(
         log_path: where a launched server's output goes.
         notify: told in one line what is being waited for, while this is.
         tell: told in one line what happens to a server later.
+        shares_gpu: whether the engine will be released (`Engine.release`).
 
     Raises:
         EngineError: the server did not come up.
@@ -78,6 +81,7 @@ async def open_engine(
         data_parallel=config.data_parallel,
         memory_fraction=config.memory_fraction,
         context_length=config.context_length,
+        shares_gpu=shares_gpu,
         extra_args=tuple(config.extra_args),
     )
     launched = SGLangServer(

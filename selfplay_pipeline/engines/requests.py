@@ -11,6 +11,10 @@ PROBE = SamplingParams(temperature=0.0, max_new_tokens=1, stop_token_ids=())
 PROBE_IDS = (0, 1, 2)
 """A prompt that every model can read."""
 
+RELEASED: dict[str, Any] = {"tags": ["weights", "kv_cache"]}
+"""What a server gives back of a GPU's memory, and takes again. Its CUDA graphs stay: SGLang 0.5.12 keeps them, unless
+SGLANG_MEMORY_SAVER_CUDA_GRAPH is set."""
+
 UNGUIDED: dict[str, Any] = NEUTRAL | {
     "stop": None,
     "stop_regex": None,

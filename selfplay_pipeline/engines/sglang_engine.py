@@ -92,6 +92,10 @@ class SGLangEngine:
         for line in self.lines:
             await line.reload(checkpoint.resolve())
 
+    async def release(self) -> None:
+        for line in self.lines:
+            await line.release()
+
     async def close(self) -> None:
         for line in self.lines:
             await line.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import json
 import os
 import random
@@ -45,6 +46,7 @@ class ServerSpec:
         dtype: of weights and cache on a GPU; a CPU computes in float32.
         memory_fraction: share of a GPU's memory for weights and cache.
         context_length: longest sequence in tokens; the model's own by default.
+        shares_gpu: whether it is to give a GPU's memory back when it is told to.
     """
 
     model: str
@@ -55,6 +57,7 @@ class ServerSpec:
     dtype: str = "bfloat16"
     memory_fraction: float = 0.8
     context_length: int | None = None
+    shares_gpu: bool = False
     extra_args: tuple[str, ...] = field(default=())
 
     def command(self, port: int) -> list[str]:
@@ -72,6 +75,7 @@ class ServerSpec:
             arguments += [*CPU_ARGUMENTS, f"--max-total-tokens={cpu_cache_tokens(self.model)}"]
         else:
             arguments += [f"--mem-fraction-static={self.memory_fraction}", f"--dtype={self.dtype}"]
+            arguments += ["--enable-memory-saver"] if self.shares_gpu else []
         return [sys.executable, "-m", "selfplay_pipeline.engines.sglang_launch", *arguments, *self.extra_args]
 
     def environment(self) -> dict[str, str]:
@@ -81,10 +85,24 @@ class ServerSpec:
         direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
         common["no_proxy"] = common["NO_PROXY"] = ",".join(filter(None, [direct, ADDRESS]))
         if self.device != "cpu":
-            return common
+            return common | (_runtime_on_path() if self.shares_gpu else {})
         # More threads than free cores made the server 5 to 40 times slower.
         threads = os.environ.get("OMP_NUM_THREADS", "1")
         return common | {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": threads, "CUDA_VISIBLE_DEVICES": ""}
+
+
+def _runtime_on_path() -> dict[str, str]:
+    """An environment in which the dynamic linker finds the CUDA runtime that is installed as a package.
+
+    SGLang preloads torch-memory-saver's library into its schedulers. It is linked to the runtime without saying where
+    that is, so that a process could not start on a machine whose linker knows no other one.
+    """
+    try:
+        files = importlib.metadata.files("nvidia-cuda-runtime") or []
+    except importlib.metadata.PackageNotFoundError:
+        return {}
+    folders = [str(Path(file.locate()).parent) for file in files if file.name.startswith("libcudart.so")]
+    return {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, [*folders, os.environ.get("LD_LIBRARY_PATH")]))}
 
 
 def cpu_cache_tokens(model: str) -> int:

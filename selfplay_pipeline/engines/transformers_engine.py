@@ -32,6 +32,13 @@ class TransformersEngine:
         async with self._lock:
             self._model = await asyncio.to_thread(self._load, str(checkpoint))
 
+    async def release(self) -> None:
+        import torch
+
+        async with self._lock:
+            self._model = None
+            torch.cuda.empty_cache()
+
     async def close(self) -> None:
         return None
 

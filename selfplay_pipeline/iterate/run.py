@@ -65,7 +65,8 @@ def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = No
         run.open(config)
         # The runner copies its context when it is opened, so the table must be there by then.
         with PipelineLog(config, run_dir) as log, watching(run) as tell, asyncio.Runner() as runner:
-            servers = Servers(config.engine, run_dir, two=is_checkpoint(seats_of(config)[-1]))
+            two = is_checkpoint(seats_of(config)[-1])
+            servers = Servers(config.engine, run_dir, two=two, shares_gpu=shares_gpu(config))
             trainer = Trainer()
             loop = (loop_type or Loop)(config, run, servers, trainer, runner, log, tell)
             try:
@@ -142,15 +143,17 @@ class Loop:
         return convert_episodes(self.config, self.run.games(number), self.run.iteration(number))
 
     def _train(self, number: int, checkpoint: str) -> Trained:
-        if not keep_processes(self.config):
+        if not self.config.iterate.keep_processes:
             self.runner.run(stoppable(self.servers.stop()))
+        elif shares_gpu(self.config):
+            self.runner.run(stoppable(self.servers.release()))
         try:
             result = train_policy(self._training(number, checkpoint), self.trainer)
         except NoSignalError as reason:
             say(f"iteration {number}: not trained, the checkpoint is carried forward: {reason}")
             return Trained(checkpoint=checkpoint, carried=True, steps=0, seconds_in_steps=0.0)
         finally:
-            if not keep_processes(self.config):
+            if not self.config.iterate.keep_processes:
                 self.trainer.stop()
         return Trained(
             checkpoint=str(result.checkpoint),
@@ -172,12 +175,13 @@ class Loop:
             seed=self.config.seed + number,
             initial_trainer_state=self._earlier_state(number),
             reference_model=str(self.config.model) if self.config.train.kl_reference == "initial" else checkpoint,
+            shares_gpu=shares_gpu(self.config),
         )
 
     def _prepare_training(self, number: int, checkpoint: str) -> None:
         """Let the trainer get ready while the episodes that it will need are played."""
         wanted = "train" in stages_of(self.config, number) and self.run.state.get(number, "train") is None
-        if wanted and keep_processes(self.config):
+        if wanted and self.config.iterate.keep_processes:
             prepare_training(self._training(number, checkpoint), self.trainer, self.run.path / "trainer.log")
 
     def _earlier_state(self, number: int) -> Path | None:
@@ -313,8 +317,10 @@ def check_partner(config: Config) -> None:
         config.partner.key()
 
 
-def keep_processes(config: Config) -> bool:
-    """Whether server and trainer stay while the other works: on a GPU both want the memory, unless told otherwise."""
-    if config.iterate.keep_processes is not None:
-        return config.iterate.keep_processes
-    return bool(config.engine.server_url) or resolve_device(config.engine.device) == "cpu"
+def shares_gpu(config: Config) -> bool:
+    """Whether server and trainer stay on one GPU, so that each has to leave its memory to the other.
+
+    All that is launched here begins with the first GPU. What GPUs an attached server has is not known; it keeps them.
+    """
+    devices = {resolve_device(config.engine.device), resolve_device(config.train.device)}
+    return config.iterate.keep_processes and not config.engine.server_url and devices == {"cuda"}

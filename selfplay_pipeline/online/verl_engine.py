@@ -62,6 +62,10 @@ class VerlEngine:
         """Is not used: verl updates its servers itself."""
         raise EngineError("verl's servers get their weights from verl")
 
+    async def release(self) -> None:
+        """Is not used: verl gives and takes their memory itself."""
+        raise EngineError("verl's servers give their memory back when verl tells them to")
+
     async def close(self) -> None:
         """Nothing to close: the servers are verl's."""
 

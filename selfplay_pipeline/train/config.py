@@ -146,3 +146,5 @@ class TrainConfig(PolicyTraining):
     """An earlier iteration's trainer_state/, whose weights, optimizer and scheduler are continued."""
     reference_model: str | None = None
     """The reference policy of the KL loss; `model` by default."""
+    shares_gpu: Annotated[bool, FREE] = False
+    """Whether a server needs the GPU's memory before and after the training; a trainer that stays then leaves it."""

@@ -21,6 +21,7 @@ def training_of(
     seed: int,
     initial_trainer_state: Path | None = None,
     reference_model: str | None = None,
+    shares_gpu: bool = False,
 ) -> TrainConfig:
     """The training of `checkpoint` on one parquet file under a configuration."""
     return TrainConfig(
@@ -31,6 +32,7 @@ def training_of(
         seed=seed,
         initial_trainer_state=initial_trainer_state,
         reference_model=reference_model,
+        shares_gpu=shares_gpu,
     )
 
 

@@ -84,6 +84,7 @@ def process_settings(config: TrainConfig, device: Device) -> dict[str, Any]:
         "actor_rollout_ref.actor.checkpoint.load_contents": ["model", "optimizer", "extra"],
         # Without a KL term nobody reads it, and processes need not be made anew for another one.
         "+actor_rollout_ref.reference_model": (config.reference_model or config.model) if config.kl_coef else None,
+        "+selfplay.shares_gpu": config.shares_gpu,
         "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": config.micro_batch_size,
         "actor_rollout_ref.rollout.name": "offline",
         "actor_rollout_ref.rollout.nnodes": 1,

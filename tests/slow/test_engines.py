@@ -140,6 +140,26 @@ def test_reload_changes_the_answers_to_the_new_checkpoints(ask, perturbed):
     assert after.logprobs != pytest.approx(before.logprobs, abs=1e-3)
 
 
+def test_a_server_that_gave_its_memory_back_answers_as_before_once_it_is_reloaded(sglang_server):
+    """On a CPU SGLang goes through all of it, but for the memory, which it keeps there."""
+    params, said = SamplingParams(0.0, 12, (chat().end_of_turn,)), []
+
+    async def play() -> list[Completion]:
+        async with SGLangEngine([sglang_server.url], tell=said.append) as engine:
+            answers = [await engine.generate(list(prompt()), params)]
+            for _ in range(2):
+                await engine.release()
+                await engine.reload(Path(TINY))
+                answers.append(await engine.generate(list(prompt()), params))
+        return answers
+
+    first, *others = asyncio.run(play())
+    assert said == [], "it did as it was told"
+    for other in others:
+        assert other.token_ids == first.token_ids
+        assert other.logprobs == pytest.approx(first.logprobs, abs=1e-6)
+
+
 def test_a_prompt_that_extends_the_last_one_is_found_in_the_cache(sglang_server):
     async def play():
         engine = SGLangEngine([sglang_server.url])

@@ -23,20 +23,27 @@ class Runner:
     def run(self, config: Any) -> None:
         """Make the trainer, unless it is there; then train, unless there is no data yet.
 
+        Where a server shares the GPU, the trainer is on it only while it trains.
+
         Raises:
             Exception: what the trainer raised; it is of no use any more then.
         """
         config.transfer_queue.enable = True
         OmegaConf.resolve(config)
+        options = config.selfplay
         if self._trainer is None:
             configure_verl_logging()
             pprint(OmegaConf.to_container(config))
             tq.init(config.transfer_queue)
+            if options.metrics_path is None and options.shares_gpu:
+                return
             self._trainer = OfflineTrainer(config)
             self._trainer.init()
-        if config.selfplay.metrics_path is None:
+        if options.metrics_path is None:
             return
-        os.environ.update(config.selfplay.environment)
+        os.environ.update(options.environment)
+        if options.shares_gpu:
+            self._trainer.actor_rollout_wg.enter_device()
         self._trainer.take(config)
         manager = load_class_from_fqn(config.actor_rollout_ref.rollout.agent.agent_loop_manager_class)
         try:
@@ -45,3 +52,5 @@ class Runner:
             self._trainer.finish(1)
             raise
         self._trainer.finish(0)
+        if options.shares_gpu:
+            self._trainer.actor_rollout_wg.leave_device()

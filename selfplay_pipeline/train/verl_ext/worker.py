@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 from verl.single_controller.base.decorator import Dispatch, register
+from verl.utils.device import get_torch_device
+from verl.utils.memory_utils import aggressive_empty_cache
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
 from selfplay_pipeline.train.verl_ext.loss import one_update_loss
@@ -40,6 +42,25 @@ class PolicyWorker(ActorRolloutRefWorker):  # type: ignore[misc]
         gc.collect()  # before the next one takes as much memory
         self.config = self._own(config)
         self.init_model()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
+    def leave_device(self) -> None:
+        """Keep weights and optimizer in host memory until `enter_device`, where verl has those of a reference model."""
+        self._move("cpu")
+        aggressive_empty_cache()
+        print(f"left the device; it still holds {get_torch_device().memory_reserved() / 1e6:.0f} MB", flush=True)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
+    def enter_device(self) -> None:
+        """Undo `leave_device`."""
+        self._move("device")
+
+    def _move(self, device: str) -> None:
+        """Move to `cpu` or `device` what verl and FSDP do not move themselves in each pass."""
+        engine = self.actor.engine
+        if not getattr(engine, "_uses_fsdp2_cpu_offload_policy", False):
+            weights, optimizer = not engine.is_param_offload_enabled, not engine.is_optimizer_offload_enabled
+            self.actor.to(device, model=weights, optimizer=optimizer, grad=weights)
 
     def set_dispatch_collect(self, mesh_name: str, **ranks: Any) -> None:
         """Once: a worker that is made anew has the same place among the others, and verl refuses to hear it twice."""

@@ -1,0 +1,285 @@
+"""Server and trainer on one GPU: who waits leaves its memory to the other. Real servers on loopback, without a GPU."""
+
+import asyncio
+import runpy
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from factories import FINISHED
+from scripted_server import answer_to
+from tenacity import wait_none
+from test_line import PARAMS, Fake, Launched
+
+from selfplay_pipeline import servers
+from selfplay_pipeline.config import EngineConfig, load_config
+from selfplay_pipeline.convert.result import Converted
+from selfplay_pipeline.engines import line, sglang_server
+from selfplay_pipeline.engines.requests import RELEASED
+from selfplay_pipeline.engines.sglang_engine import SGLangEngine
+from selfplay_pipeline.engines.sglang_server import ServerSpec
+from selfplay_pipeline.generate.summary import Played
+from selfplay_pipeline.iterate import run as iterate
+from selfplay_pipeline.servers import PolicyServer
+from selfplay_pipeline.train.groups import NoSignalError
+from selfplay_pipeline.train.run import TrainResult
+
+LOADS = ["pause_generation", "update_weights_from_disk", "flush_cache", "continue_generation", "generate"]
+RELEASES = ["pause_generation", "flush_cache", "release_memory_occupation"]
+TAKES_BACK = ["pause_generation", "resume_memory_occupation", *LOADS[1:]]
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses_between_tries(monkeypatch):
+    monkeypatch.setattr(line, "wait_exponential_jitter", lambda **given: wait_none())
+
+
+class SGLang(Fake):
+    """What SGLang does when its memory is given back and taken again, with a life that ends where SGLang's would."""
+
+    def __init__(self, refuses: str = "") -> None:
+        super().__init__()
+        self.gate.set()
+        self.paths, self.refuses, self.released, self.under_way = [], refuses, False, 0
+        self.weights: str | None = None
+        for path in {*RELEASES, *TAKES_BACK} - {"generate"}:
+            self.app.router.add_post(f"/{path}", self._control)
+
+    async def _generate(self, request: web.Request) -> web.Response:
+        self.paths.append("generate")
+        assert not self.released, "it has no weights"
+        self.under_way += 1
+        await asyncio.sleep(0.01)
+        self.under_way -= 1
+        answer = answer_to(await request.json(), [9])
+        answer["meta_info"]["weight_version"] = self.weights
+        return web.json_response(answer)
+
+    async def _control(self, request: web.Request) -> web.Response:
+        path = request.path.strip("/")
+        self.paths.append(path)
+        body = await request.json()
+        if path == self.refuses:
+            return web.json_response({"error": {"message": "no"}}, status=400)
+        if path in ("release_memory_occupation", "resume_memory_occupation"):
+            assert body == RELEASED
+            assert not self.under_way, "SGLang asserts that it is idle"
+            assert self.released == path.startswith("resume"), "SGLang fails where there is nothing to take back"
+            self.released = not self.released
+            return web.json_response(None)
+        if path == "update_weights_from_disk":
+            assert not self.released, "there is no memory to load them into"
+            self.weights = body["weight_version"]
+            return web.json_response({"success": True, "message": ""})
+        return web.Response()
+
+
+class Mortal(Launched):
+    """A launched server that is gone when it is ended."""
+
+    async def end(self) -> None:
+        await super().end()
+        await self.lives[self.restarts].die()
+
+
+@pytest.fixture
+def checkpoint(tmp_path) -> Path:
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "model.safetensors").touch()
+    return tmp_path / "checkpoint"
+
+
+def played(lives: list[SGLang], *acts, tell=lambda text: None) -> Mortal:
+    """Run coroutines of an engine, one after the other, on a server of so many lives."""
+
+    async def play() -> Mortal:
+        server = Mortal(lives)
+        await server.begin()
+        async with SGLangEngine([server], tell=tell) as engine:
+            for act in acts:
+                await act(engine)
+        return server
+
+    return asyncio.run(play())
+
+
+async def ask(engine: SGLangEngine) -> None:
+    await asyncio.gather(*(engine.generate([1], PARAMS, session=str(n)) for n in range(4)))
+
+
+async def release(engine: SGLangEngine) -> None:
+    await engine.release()
+
+
+def test_memory_is_given_back_when_nothing_is_under_way_and_taken_again_before_weights_are_loaded(checkpoint):
+    server = SGLang()
+    played([server], ask, release, lambda engine: engine.reload(checkpoint), ask, release)
+    assert server.paths == ["generate"] * 4 + RELEASES + TAKES_BACK + ["generate"] * 4 + RELEASES
+    assert server.weights.startswith(f"{checkpoint}@")
+
+
+def test_a_server_without_weights_is_not_asked():
+    server = SGLang()
+    with pytest.raises(AssertionError, match="it was not reloaded"):
+        played([server], release, ask)
+    assert server.paths == RELEASES
+
+
+def test_a_server_that_dies_while_it_has_no_memory_comes_back_with_what_it_is_to_serve(checkpoint):
+    first, second = SGLang(), SGLang()
+    server = played(
+        [first, second], release, lambda engine: first.die(), lambda engine: engine.reload(checkpoint), ask
+    )
+    assert (server.restarts, server.model) == (1, str(checkpoint))
+    assert first.paths == RELEASES
+    assert second.paths == [*LOADS, *["generate"] * 4], "it has all its memory and is not told to take any"
+
+
+@pytest.mark.parametrize(
+    ("refused", "first_does"),
+    [
+        ("release_memory_occupation", RELEASES),
+        ("resume_memory_occupation", [*RELEASES, *TAKES_BACK[:2], "continue_generation"]),
+    ],
+)
+def test_a_server_that_fails_at_it_is_ended_and_started_again_when_it_is_needed(checkpoint, refused, first_does):
+    first, second, said = SGLang(refused), SGLang(), []
+
+    async def nothing_is_left(engine: SGLangEngine) -> None:
+        assert first.released or first.dead, "the trainer needs the memory"
+
+    server = played(
+        [first, second], release, nothing_is_left, lambda engine: engine.reload(checkpoint), ask, tell=said.append
+    )
+    assert (server.ended, server.restarts) == (1, 1)
+    assert first.paths == first_does
+    assert second.paths == [*LOADS, *["generate"] * 4]
+    assert len(said) == (refused == "release_memory_occupation")
+
+
+def test_weights_that_were_given_back_are_loaded_anew_even_where_they_are_the_same(checkpoint, monkeypatch):
+    server, opened = SGLang(), []
+
+    @asynccontextmanager
+    async def open_engine(config, model, log, notify, tell, *, shares_gpu):
+        opened.append((model, shares_gpu))
+        launched = Launched([server])
+        await launched.begin()
+        async with SGLangEngine([launched]) as engine:
+            yield engine
+
+    async def play(*served: str) -> None:
+        policy = PolicyServer(EngineConfig(), Path("log"), shares_gpu=True)
+        await policy.release()
+        for model in served:
+            await policy.serve(model)
+            await policy.serve(model)
+            await policy.release()
+        await policy.stop()
+
+    monkeypatch.setattr(servers, "open_engine", open_engine)
+    asyncio.run(play(str(checkpoint), str(checkpoint)))
+    assert opened == [(str(checkpoint), True)]
+    assert server.paths == RELEASES + TAKES_BACK + RELEASES
+    server = SGLang()
+    asyncio.run(play("some/model", "some/model"))
+    assert server.paths == RELEASES * 2, "a hub name cannot be loaded by us: its server is started anew"
+    assert opened[1:] == [("some/model", True)] * 2
+
+
+def test_only_a_server_on_a_gpu_that_it_shares_saves_memory(monkeypatch, tmp_path):
+    def spec(device: str, shares_gpu: bool) -> ServerSpec:
+        return ServerSpec(model="m", device=device, log_path=Path("log"), shares_gpu=shares_gpu)
+
+    runtime = tmp_path / "nvidia" / "lib" / "libcudart.so.13"
+    file = type("PackagePath", (), {"name": runtime.name, "locate": lambda self: runtime})()
+    monkeypatch.setattr(sglang_server.importlib.metadata, "files", lambda package: [file])
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/somewhere")
+    for device in ("cpu", "cuda"):
+        for shares in (False, True):
+            saves = device == "cuda" and shares
+            assert ("--enable-memory-saver" in spec(device, shares).command(1)) == saves
+            path = spec(device, shares).environment().get("LD_LIBRARY_PATH")
+            assert path == (f"{runtime.parent}:/somewhere" if saves else None)
+
+
+def test_what_is_released_is_called_so_by_sglang():
+    constants = runpy.run_path(str(Path(find_spec("sglang").submodule_search_locations[0]) / "srt" / "constants.py"))
+    assert set(RELEASED["tags"]) == set(constants["GPU_MEMORY_ALL_TYPES"]) - {constants["GPU_MEMORY_TYPE_CUDA_GRAPH"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "shared"),
+    [
+        ({"engine.device": "cuda", "train.device": "cuda"}, True),
+        ({"engine.device": "cuda", "train.device": "cuda", "iterate.keep_processes": False}, False),
+        ({"engine.device": "cuda", "train.device": "cuda", "engine.server_url": ["http://localhost:1"]}, False),
+        ({"engine.device": "cuda", "train.device": "cpu"}, False),
+        ({"engine.device": "cpu", "train.device": "cuda"}, False),
+        ({"engine.device": "cpu", "train.device": "cpu"}, False),
+    ],
+)
+def test_memory_is_shared_where_both_stay_on_gpus_that_are_taken_here(changes, shared):
+    assert iterate.shares_gpu(load_config("tiny", changes)) == shared
+
+
+class Noted(iterate.Loop):
+    """The loop without games and training; what is done to processes is noted."""
+
+    notes: list[str]
+
+    def _generate(self, number, checkpoint):
+        self.notes.append("play")
+        return Played(**FINISHED["generate"])
+
+    def _convert(self, number, checkpoint):
+        return Converted()
+
+    def _watch(self, number):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("device", "keeps", "noted"),
+    [
+        ("cuda", True, ["prepare", "play", "release", "train"]),
+        ("cuda", False, ["play", "stop server", "train", "stop trainer"]),
+        ("cpu", True, ["prepare", "play", "train"]),
+        ("cpu", False, ["play", "stop server", "train", "stop trainer"]),
+    ],
+)
+def test_the_server_gives_memory_back_before_a_training_and_the_trainer_after_it(
+    tmp_path, monkeypatch, device, keeps, noted
+):
+    notes, told = [], set()
+
+    def train(job, trainer):
+        notes.append("train")
+        told.add(job.shares_gpu)
+        if len(notes) > len(noted):
+            raise NoSignalError("all groups")
+        return TrainResult(1, 1, 1, 0, 2, tmp_path, tmp_path, tmp_path, 1.0, 1.0, None)
+
+    def noting(what: str, result=None):
+        return lambda *given: notes.append(what) or result
+
+    async def released(self):
+        notes.append("release")
+
+    async def stopped(self):
+        notes.append("stop server")
+
+    settings = {"iterate.evaluate_every": 0, "iterate.num_iterations": 2, "iterate.keep_processes": keeps}
+    config = load_config("tiny", settings | {"engine.device": device, "train.device": device})
+    monkeypatch.setattr(Noted, "notes", notes, raising=False)
+    monkeypatch.setattr(iterate, "check_run", lambda config: None)
+    monkeypatch.setattr(iterate, "train_policy", train)
+    monkeypatch.setattr(iterate, "prepare_training", lambda job, *rest: (told.add(job.shares_gpu), noting("prepare")()))
+    monkeypatch.setattr(iterate.Servers, "release", released)
+    monkeypatch.setattr(iterate.Servers, "stop", stopped)
+    monkeypatch.setattr(iterate.Trainer, "stop", noting("stop trainer"))
+    iterate.run_iterate(config, tmp_path / "run", Noted)
+    assert notes == [*noted, *noted, "stop trainer", "stop server"]
+    assert told == {device == "cuda" and keeps}
