@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
+
+from selfplay_pipeline.engines.sglang_server import ServerSpec
 
 MODULES = (
     "torch",
@@ -40,6 +44,7 @@ def main() -> int:
     print("versions: " + ", ".join(f"{name} {version(name)}" for name in PACKAGES))
     failures = sum(not _works(f"import {name}", partial(importlib.import_module, name)) for name in MODULES)
     failures += not _works("load data/tiny_model with the attention that training asks for", load_as_training_does)
+    failures += not _works("start a process as SGLang's memory saver does", preload_memory_saver)
     print(f"compiler: {_compiler()}")
     print(f"{failures} failed" if failures else "all works")
     return failures
@@ -55,6 +60,24 @@ def load_as_training_does() -> None:
     attention = policy_settings(TrainOptions(), "cuda")["+actor_rollout_ref.model.override_config.attn_implementation"]
     print(f"attention: {attention}")
     AutoModelForCausalLM.from_pretrained("data/tiny_model", attn_implementation=attention)
+
+
+def preload_memory_saver() -> None:
+    """Start Python as a server starts its schedulers that are to give a GPU's memory back.
+
+    Raises:
+        CalledProcessError: it cannot, since the dynamic linker does not find what the preloaded library is linked to,
+            or another library allocates the memory.
+    """
+    import torch_memory_saver
+
+    spec = ServerSpec(model="m", device="cuda", log_path=Path("log"), shares_gpu=True)
+    code = (
+        "import ctypes, os; address = lambda library: ctypes.cast(library.cudaMalloc, ctypes.c_void_p).value; "
+        "assert address(ctypes.CDLL(None)) == address(ctypes.CDLL(os.environ['LD_PRELOAD'].split(':')[0]))"
+    )
+    with torch_memory_saver.configure_subprocess():
+        subprocess.run([sys.executable, "-c", code], env={**os.environ, **spec.environment()}, check=True)
 
 
 def _works(what: str, do: Callable[[], object]) -> bool:

@@ -36,7 +36,9 @@ class PolicyServer:
             await self.stop()
         if self.engine is None:
             with waiting(f"starting the {self.config.kind} engine for {checkpoint}") as tell:
-                self._context = open_engine(self.config, checkpoint, self.log_path, tell, say, shares_gpu=self.shares_gpu)
+                self._context = open_engine(
+                    self.config, checkpoint, self.log_path, tell, say, shares_gpu=self.shares_gpu
+                )
                 self.engine = await self._context.__aenter__()
         elif other:
             await self.engine.reload(Path(checkpoint))

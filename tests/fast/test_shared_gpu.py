@@ -129,9 +129,7 @@ def test_a_server_without_weights_is_not_asked():
 
 def test_a_server_that_dies_while_it_has_no_memory_comes_back_with_what_it_is_to_serve(checkpoint):
     first, second = SGLang(), SGLang()
-    server = played(
-        [first, second], release, lambda engine: first.die(), lambda engine: engine.reload(checkpoint), ask
-    )
+    server = played([first, second], release, lambda engine: first.die(), lambda engine: engine.reload(checkpoint), ask)
     assert (server.restarts, server.model) == (1, str(checkpoint))
     assert first.paths == RELEASES
     assert second.paths == [*LOADS, *["generate"] * 4], "it has all its memory and is not told to take any"
@@ -205,8 +203,10 @@ def test_only_a_server_on_a_gpu_that_it_shares_saves_memory(monkeypatch, tmp_pat
             assert path == (f"{runtime.parent}:/somewhere" if saves else None)
 
 
-def test_what_is_released_is_called_so_by_sglang():
-    constants = runpy.run_path(str(Path(find_spec("sglang").submodule_search_locations[0]) / "srt" / "constants.py"))
+def test_sglang_knows_what_it_is_told_and_asked():
+    source = Path(find_spec("sglang").submodule_search_locations[0]) / "srt"
+    constants = runpy.run_path(str(source / "constants.py"))
+    assert '"--enable-memory-saver"' in (source / "server_args.py").read_text()
     assert set(RELEASED["tags"]) == set(constants["GPU_MEMORY_ALL_TYPES"]) - {constants["GPU_MEMORY_TYPE_CUDA_GRAPH"]}
 
 

@@ -552,10 +552,10 @@ def test_a_killed_training_is_resumed_and_misses_and_repeats_nothing(resumed: Ru
 def test_a_trainer_that_stays_ends_where_one_that_starts_anew_does(
     plain: Run, resumed: Run, trainer: Trainer, tmp_path: Path
 ) -> None:
-    """Another training comes before the one that is compared."""
+    """Another training comes before the one that is compared, and it leaves the device after each."""
 
     def after(run: TrainResult, name: str, **changes: Any) -> TrainConfig:
-        began_with = {"model": str(run.checkpoint), "initial_trainer_state": run.trainer_state}
+        began_with = {"model": str(run.checkpoint), "initial_trainer_state": run.trainer_state, "shares_gpu": True}
         return continued(plain, tmp_path / name).model_copy(update=began_with | changes)
 
     other = after(plain.result, "other", epochs=1, seed=1)
@@ -575,6 +575,9 @@ def test_a_trainer_that_stays_ends_where_one_that_starts_anew_does(
         assert len(list(training.trainer_state.glob("global_step_*/actor/model_world_size_1_rank_0.pt"))) == 1
         assert list((training.trainer_state.parent / "tensorboard").iterdir()), "each has its own figures"
         assert "[validate_config]" in (training.trainer_state.parent / "train.log").read_text()
+    logs = [(tmp_path / name / "train.log").read_text() for name in ("other", "loaded", "held", "again")]
+    assert 3 <= "".join(logs).count("left the device") <= 4
+    assert "left the device" not in (tmp_path / "trainer.log").read_text(), "it was not there yet"
 
 
 def test_a_trainer_that_stays_can_begin_with_a_models_own_weights_and_other_settings(
