@@ -8,7 +8,8 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +27,7 @@ generate: {{num_episodes: 24, episodes_per_state: 4, temperature: 1.0, max_new_t
 convert: {{val_fraction: 0.2}}
 train: {{epochs: {EPOCHS}, train_batch_size: 16, micro_batch_size: 16, learning_rate: 1.0e-4, save_every: 1,
          keep_zero_signal: true}}
-iterate: {{num_iterations: 1, evaluate_states: 8}}
+iterate: {{num_iterations: 2, evaluate_states: 8}}
 """
 GONE_WITHIN = 15.0
 
@@ -106,10 +107,12 @@ def folder(tmp_path) -> Path:
 
 @dataclass
 class Killed:
-    """A run that was killed at each of its stages and then came to its end."""
+    """A run of two iterations that was killed at each stage and boundary, and then came to its end."""
 
     run: Path
     drivers: list[Driver]
+    said: str
+    """By all drivers."""
     files_left: list[Path]
     """By any of the drivers, after the last."""
 
@@ -118,101 +121,96 @@ class Killed:
         return {listener for driver in self.drivers for listener in driver.watch.listeners}
 
 
+class Watched:
+    """What the run has come to, from its files."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+
+    def finished(self, number: int, stage: str) -> bool:
+        state = self.run / "state.json"
+        return state.exists() and stage in json.loads(state.read_text())["iterations"].get(str(number), {})
+
+    def converting(self, number: int) -> bool:
+        return any((self.run / f"iter_{number}").glob(".train.parquet.*.tmp")) or self.finished(number, "convert")
+
+    def saved(self, number: int) -> bool:
+        return (self.run / f"iter_{number}" / "trainer_state" / "latest_checkpointed_iteration.txt").exists()
+
+    def games(self, number: int) -> int:
+        return self._lines(number, "selfplay_games.jsonl")
+
+    def steps(self, number: int) -> int:
+        return self._lines(number, "metrics.jsonl")
+
+    def _lines(self, number: int, name: str) -> int:
+        path = self.run / f"iter_{number}" / name
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory) -> Killed:
+    """One run serves all kills, each followed by the same command.
+
+    The driver is killed in each stage and at each boundary. The server and the trainer while it is idle are killed
+    under a driver that goes on, the trainer while it trains under one that fails with exit code 1.
+    """
     folder = tmp_path_factory.mktemp("killed")
     (folder / "config.yaml").write_text(CONFIG)
-    run, first = folder / "run", folder / "run" / "iter_1"
-    games, state = first / "selfplay_games.jsonl", run / "state.json"
-
-    def finished(stage: str) -> bool:
-        return state.exists() and stage in json.loads(state.read_text())["iterations"].get("1", {})
-
-    def some_games() -> bool:
-        return games.exists() and games.read_bytes().count(b"\n") >= 3
-
-    def converting() -> bool:
-        return any(first.glob(".train.parquet.*.tmp")) or finished("convert")
-
-    def a_saved_step() -> bool:
-        return (first / "trainer_state" / "latest_checkpointed_iteration.txt").exists()
-
-    moments: list[Callable[[], bool]] = [
-        some_games,
-        lambda: finished("generate"),
-        converting,
-        lambda: finished("convert"),
-        a_saved_step,
-        lambda: finished("train"),
-    ]
-    command = ("iterate", "--config", str(folder / "config.yaml"), "--output", str(run))
+    now = Watched(folder / "run")
     drivers: list[Driver] = []
-    for moment in moments:
-        drivers.append(Driver(folder, *command))
-        drivers[-1].send_when(signal.SIGKILL, moment)
+
+    @contextmanager
+    def driver() -> Iterator[Driver]:
+        """The command, to its end."""
+        drivers.append(
+            Driver(folder, "iterate", "--config", str(folder / "config.yaml"), "--output", str(folder / "run"))
+        )
+        yield drivers[-1]
         drivers[-1].assert_nothing_is_left()
-    last = Driver(folder, *command)
-    drivers.append(last)
-    assert last.process.wait(300) == 0, (folder / "driver.log").read_text()[-3000:]
-    last.assert_nothing_is_left()
-    return Killed(run, drivers, [path for driver in drivers for path in driver.files_left()])
+
+    def kill_driver_when(happened: Callable[[], bool]) -> None:
+        with driver() as killed:
+            killed.send_when(signal.SIGKILL, happened)
+
+    kill_driver_when(lambda: now.games(1) >= 3)
+    kill_driver_when(lambda: now.finished(1, "generate"))
+    kill_driver_when(lambda: now.converting(1))
+    kill_driver_when(lambda: now.finished(1, "convert"))
+    kill_driver_when(lambda: now.saved(1))
+    with driver() as going_on:
+        going_on.kill_when("sglang::scheduler", lambda: now.games(2) >= 2)
+        going_on.kill_when("verl_main", lambda: now.games(2) >= 3)
+        going_on.kill_when("verl_main", lambda: now.steps(2) >= 1)
+        assert going_on.process.wait(60) == 1, "the training failed, and the command says so"
+    kill_driver_when(lambda: now.finished(2, "train"))
+    with driver() as last:
+        assert last.process.wait(300) == 0, (folder / "driver.log").read_text()[-3000:]
+    files_left = [path for driver in drivers for path in driver.files_left()]
+    return Killed(now.run, drivers, (folder / "driver.log").read_text(), files_left)
 
 
-def test_kill_9_inside_each_stage_and_at_each_boundary_loses_nothing_and_repeats_nothing(killed):
-    first = killed.run / "iter_1"
-    games = first / "selfplay_games.jsonl"
-    ids = [record.episode_id for record in read_episodes(games)]
-    assert sorted(ids) == [f"s0-g{group:06d}-p{episode}" for group in range(6) for episode in range(4)]
+@pytest.mark.parametrize("number", [1, 2])
+def test_kill_9_anywhere_loses_nothing_and_repeats_nothing(killed, number):
+    """In each stage, at each boundary, and of whichever process."""
+    iteration, first = killed.run / f"iter_{number}", 6 * (number - 1)
+    ids = [record.episode_id for record in read_episodes(iteration / "selfplay_games.jsonl")]
+    assert sorted(ids) == [f"s0-g{group:06d}-p{episode}" for group in range(first, first + 6) for episode in range(4)]
     for name in ("train", "val"):
-        pq.read_table(first / f"{name}.parquet")
-    steps = [json.loads(line) for line in (first / "metrics.jsonl").read_text().splitlines()]
+        pq.read_table(iteration / f"{name}.parquet")
+    steps = [json.loads(line) for line in (iteration / "metrics.jsonl").read_text().splitlines()]
     assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
     seen = Counter(tuple(group) for step in steps for group in step["groups"])
-    expected = {(0, group.index) for group in read_data([first / "train.parquet"]).to_train(True)}
+    expected = {(0, group.index) for group in read_data([iteration / "train.parquet"]).to_train(True)}
     assert seen == Counter(dict.fromkeys(expected, EPOCHS))
-    assert (first / "checkpoint" / "config.json").exists()
+    assert (iteration / "checkpoint" / "config.json").exists()
 
 
-def test_whichever_process_is_killed_the_run_goes_on_or_the_same_command_continues_it(folder):
-    """The trainer while it is idle, and while it trains; the server. The other half is the test above."""
-    run = folder / "run"
-    config = (folder / "config.yaml").read_text().replace("num_iterations: 1", "num_iterations: 2")
-    (folder / "config.yaml").write_text(config)
-    command = ("iterate", "--config", str(folder / "config.yaml"), "--output", str(run))
-
-    def games(number: int) -> Callable[[], bool]:
-        path = run / f"iter_{number}" / "selfplay_games.jsonl"
-        return lambda: path.exists() and path.read_bytes().count(b"\n") >= 2
-
-    def a_step(number: int) -> Callable[[], bool]:
-        path = run / f"iter_{number}" / "metrics.jsonl"
-        return lambda: path.exists() and path.read_bytes().count(b"\n") >= 1
-
-    first = Driver(folder, *command)
-    first.kill_when("verl_main", games(1))
-    first.kill_when("verl_main", a_step(1))
-    assert first.process.wait(60) == 1, "the training failed, and the command says so"
-    first.assert_nothing_is_left()
-    second = Driver(folder, *command)
-    second.kill_when("sglang::scheduler", games(2))
-    second.kill_when("verl_main", a_step(2))
-    assert second.process.wait(60) == 1
-    second.assert_nothing_is_left()
-    third = Driver(folder, *command)
-    assert third.process.wait(300) == 0, (folder / "driver.log").read_text()[-3000:]
-    third.assert_nothing_is_left()
-    said = (folder / "driver.log").read_text()
+def test_a_process_that_is_killed_is_started_anew_or_the_command_fails_in_one_line(killed):
+    said = killed.said
+    assert said.count("starting it again with") == 1, "the server"
     assert said.count("selfplay: verl ended with exit code") + said.count("selfplay: the training stopped: ") == 2
     assert "Traceback" not in said
-    for number in (1, 2):
-        iteration = run / f"iter_{number}"
-        ids = [record.episode_id for record in read_episodes(iteration / "selfplay_games.jsonl")]
-        assert len(ids) == len(set(ids)) == 24
-        steps = [json.loads(line) for line in (iteration / "metrics.jsonl").read_text().splitlines()]
-        seen = Counter(tuple(group) for step in steps for group in step["groups"])
-        expected = {(0, group.index) for group in read_data([iteration / "train.parquet"]).to_train(True)}
-        assert seen == Counter(dict.fromkeys(expected, EPOCHS))
-    assert not [path for driver in (first, second, third) for path in driver.files_left()]
 
 
 def test_no_other_machine_can_reach_a_socket_of_playing_or_of_training(killed):
@@ -220,7 +218,10 @@ def test_no_other_machine_can_reach_a_socket_of_playing_or_of_training(killed):
     for of_playing_or_training in (
         "sglang_launch",
         "sglang::scheduler",
+        "raylet",
+        "gcs_server",
         "verl_main",
+        "TransferQueue",
     ):
         assert of_playing_or_training in commands
     assert [listener for listener in sorted(killed.listeners) if not listener.is_local] == []

@@ -50,17 +50,20 @@ def carriers(mark: str) -> set[psutil.Process]:
 
 
 def listeners(processes: Iterable[psutil.Process]) -> set[Listener]:
-    """Their listening TCP sockets, and their UDP sockets that are bound and not connected."""
-    found = set()
-    for process in processes:
-        try:
-            command = " ".join(process.cmdline()).strip() or process.name()  # Ray's workers rename themselves
-            for connection in process.net_connections("inet"):
-                if connection.laddr and not connection.raddr and connection.status in ("LISTEN", "NONE"):
-                    protocol = "tcp" if connection.type == socket.SOCK_STREAM else "udp"
-                    found.add(Listener(protocol, connection.laddr.ip, connection.laddr.port, command))
-        except psutil.Error:
-            continue
+    """Their listening TCP sockets, and their UDP sockets that are bound and not connected.
+
+    The system is asked once for all processes: asked for each, it took a third of a core beside a training.
+    """
+    found, of = set(), {process.pid: process for process in processes}
+    for connection in psutil.net_connections("inet"):
+        if connection.laddr and not connection.raddr and connection.status in ("LISTEN", "NONE"):
+            try:
+                process = of[connection.pid]
+                command = " ".join(process.cmdline()).strip() or process.name()  # Ray's workers rename themselves
+            except (KeyError, psutil.Error):
+                continue
+            protocol = "tcp" if connection.type == socket.SOCK_STREAM else "udp"
+            found.add(Listener(protocol, connection.laddr.ip, connection.laddr.port, command))
     return found
 
 
