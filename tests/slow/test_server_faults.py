@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-import pytest
 from recording_proxy import RecordingProxy
 from test_kill import Driver
 
@@ -57,25 +56,27 @@ def signal_one(driver: Driver, named: str, number: signal.Signals) -> None:
     os.kill(max(found), number)
 
 
-@pytest.mark.parametrize(
-    ("named", "number", "words"),
-    [
-        ("sglang_launch", signal.SIGKILL, "has ended with code 137"),
-        ("sglang::scheduler", signal.SIGSTOP, "hangs: no sign of life for 8 s (engine.hang_timeout)"),
-    ],
-    ids=["killed", "stopped"],
-)
-def test_a_launched_server_is_started_again_and_every_game_is_there_once(tmp_path, named, number, words):
+def test_a_launched_server_is_started_again_and_every_game_is_there_once(tmp_path):
+    """Killed first; then the new one is stopped."""
     run = Run(tmp_path, "{hang_timeout: 8}")
     driver = run.begin()
     run.wait_until(lambda: run.played() >= 5, driver)
-    signal_one(driver, named, number)
+    signal_one(driver, "sglang_launch", signal.SIGKILL)
+    run.wait_until(lambda: "answers again" in run.said(), driver)
+    struck = run.played()
+    run.wait_until(lambda: run.played() >= struck + 5, driver)
+    signal_one(driver, "sglang::scheduler", signal.SIGSTOP)
     struck = run.played()
     assert driver.process.wait(400) == 0, run.said()[-3000:]
     assert struck < GAMES, "the server was struck after the last game"
     assert run.ids() == IDS
-    assert words in run.said()
-    assert "starting it again with data/tiny_model (1 of 3, engine.max_restarts)" in run.said()
+    for reason, number in (
+        ("has ended with code 137", 1),
+        ("hangs: no sign of life for 8 s (engine.hang_timeout)", 2),
+    ):
+        again = f"starting it again with data/tiny_model ({number} of 3, engine.max_restarts)"
+        (line,) = (line for line in run.said().splitlines() if again in line)
+        assert reason in line
     driver.assert_nothing_is_left()
 
 
