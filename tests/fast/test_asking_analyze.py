@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from command import selfplay
 from factories import BOARD, Habits, make_episode, make_episodes, write_episodes
 from test_asking_records import dialogue
-from test_cli import selfplay
 
 from selfplay_pipeline.asking.analysis import analyse
 from selfplay_pipeline.asking.charts import HUMANS, charts_of

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from test_cli import selfplay
+from command import selfplay
 
 from bench.learn import _closing_line
 

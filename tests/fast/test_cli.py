@@ -6,15 +6,13 @@ import shlex
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import requests
+from command import selfplay
 from factories import FINISHED, make_episodes, write_episodes
-from typer.testing import CliRunner
 
-from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.terminal import progress
@@ -22,19 +20,6 @@ from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer, cp
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
 from selfplay_pipeline.iterate.show import show_run
-
-
-@dataclass
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def selfplay(*arguments: str) -> Done:
-    """The command in this process, which is quicker; the next test shows that one of its own does the same."""
-    result = CliRunner().invoke(app, arguments, prog_name="selfplay")
-    return Done(result.exit_code, result.stdout, result.stderr)
 
 
 def test_the_command_exits_as_a_process():

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import selfplay
 from factories import FINISHED, make_episodes, write_episodes
-from test_cli import selfplay
 
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.core.errors import UserError

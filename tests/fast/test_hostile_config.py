@@ -7,10 +7,10 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from command import selfplay
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
-from test_cli import selfplay
 
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.core.errors import UserError

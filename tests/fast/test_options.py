@@ -8,8 +8,8 @@ import pytest
 import typer.main
 import typer.testing
 import yaml
+from command import selfplay
 from pydantic import Field
-from test_cli import selfplay
 
 from selfplay_pipeline import config as configuration
 from selfplay_pipeline.cli.reference import commands, page

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from test_cli import Done, selfplay
+from command import Done, selfplay
 
 from selfplay_pipeline.config import load_config
 

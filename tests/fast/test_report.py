@@ -14,9 +14,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from command import selfplay
 from factories import BOARD, Habits, episode_records, make_episode, make_episodes, write_episodes
 from hypothesis import given, settings
-from test_cli import selfplay
 
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.core.errors import UserError

@@ -6,11 +6,11 @@ import unicodedata
 from pathlib import Path
 
 import pytest
+from command import selfplay
 from factories import Habits, make_episode, make_episodes, write_episodes
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from test_cli import selfplay
 from test_report import ByteDecoder, spoken
 
 from selfplay_pipeline.core.terminal.harmless import harmless

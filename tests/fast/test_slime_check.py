@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from command import selfplay
 from factories import BOARD
 from omegaconf import OmegaConf
 from pydantic import BaseModel
 from slime_contract import arguments
-from test_cli import selfplay
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.slime.check import CONTRACT, check_all, check_version

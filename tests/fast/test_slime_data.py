@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from command import selfplay
 from factories import BOARD
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slime_contract import RealSample, sample_of
-from test_cli import selfplay
 
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.core.errors import UserError

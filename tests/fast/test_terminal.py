@@ -10,11 +10,11 @@ import unicodedata
 from pathlib import Path
 
 import pytest
+from command import selfplay
 from factories import make_episode, make_episodes, write_episodes
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
-from test_cli import selfplay
 
 import selfplay_pipeline
 from selfplay_pipeline.core import terminal

@@ -1,15 +1,11 @@
 """The chat partner with a real model: our SGLang server's own /v1/chat/completions, which the policy plays on too."""
 
 import json
-import subprocess
-import sys
+
+from command import selfplay
 
 from selfplay_pipeline.core.shipped import built_in
 from selfplay_pipeline.generate.records import read_episodes
-
-
-def selfplay(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "selfplay_pipeline.cli", *arguments], capture_output=True, text=True)
 
 
 def test_games_with_a_chat_model_become_one_row_each(sglang_server, tmp_path, monkeypatch):

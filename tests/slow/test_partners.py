@@ -3,9 +3,9 @@
 import asyncio
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
+
+from command import selfplay
 
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
@@ -15,10 +15,6 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_episodes
 
 TINY = "data/tiny_model"
-
-
-def selfplay(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "selfplay_pipeline.cli", *arguments], capture_output=True, text=True)
 
 
 def evaluate(server, output: Path, *arguments: str, checkpoint: str = TINY) -> Evaluation:
