@@ -209,7 +209,7 @@ def test_kill_9_anywhere_loses_nothing_and_repeats_nothing(killed, number):
 def test_a_process_that_is_killed_is_started_anew_or_the_command_fails_in_one_line(killed):
     said = killed.said
     assert said.count("starting it again with") == 1, "the server"
-    assert said.count("selfplay: verl ended with exit code") + said.count("selfplay: the training stopped: ") == 2
+    assert said.count("selfplay: verl ended with exit code") == 1
     assert "Traceback" not in said
 
 
@@ -218,10 +218,7 @@ def test_no_other_machine_can_reach_a_socket_of_playing_or_of_training(killed):
     for of_playing_or_training in (
         "sglang_launch",
         "sglang::scheduler",
-        "raylet",
-        "gcs_server",
         "verl_main",
-        "TransferQueue",
     ):
         assert of_playing_or_training in commands
     assert [listener for listener in sorted(killed.listeners) if not listener.is_local] == []

@@ -180,8 +180,8 @@ def data(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trainer() -> Iterator[Trainer]:
-    """One process for the trainings that need none of their own. It is started anew for the first with a KL term."""
+def staying() -> Iterator[Trainer]:
+    """One process for the trainings with a KL term, but for the one that is killed."""
     with Trainer() as trainer:
         yield trainer
 
@@ -203,6 +203,17 @@ def plain(tmp_path_factory: pytest.TempPathFactory, model: Path, data: Path) -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(MARK, str(config.output))
         return Run(config, run_train(config, watch), seen, left)
+
+
+@pytest.fixture(scope="module")
+def trainer(plain: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainer]:
+    """One process for the trainings without a KL term that need none of their own; the one before it was killed."""
+    folder = tmp_path_factory.mktemp("prepared")
+    with Trainer() as trainer:
+        prepare_training(plain.config.model_copy(update={"output": folder}), trainer, folder / "trainer.log")
+        assert trainer.process_id is not None
+        os.kill(trainer.process_id, signal.SIGKILL)
+        yield trainer
 
 
 def test_every_group_with_a_signal_is_trained_on_once_an_epoch(plain: Run) -> None:
@@ -384,49 +395,6 @@ def test_with_the_games_log_probs_a_token_beyond_the_clip_range_has_no_gradient(
     assert {line["actor/pg_clipfrac"] for line in plain.lines()} == {0.0}, "by default the ratio is 1"
 
 
-@pytest.fixture(scope="module")
-def one_step(tmp_path_factory: pytest.TempPathFactory, model: Path, trainer: Trainer) -> Run:
-    """One step on all groups at learning rate 1e-3, on games of a policy that has since moved on, with a KL term."""
-    folder = tmp_path_factory.mktemp("one_step")
-    write_games(folder / "train.parquet", model, stale=0.4)
-    build_model(folder / "reference", spread=0.41)
-    config = TrainConfig(
-        model=str(model), data=folder / "train.parquet", output=folder / "out", train_batch_size=GROUPS * 2 * EPISODES,
-        learning_rate=1e-3, kl_coef=0.05, reference_model=str(folder / "reference"), device="cpu",
-    )  # fmt: skip
-    return Run(config, run_train(config, trainer=trainer), [], set())
-
-
-@pytest.mark.parametrize(
-    ("spoilt", "agrees"),
-    [({}, True), ({"sign": -1}, False), ({"shift": 1}, False), ({"importance": False}, False), ({"kl_coef": 0}, False)],
-    ids=["as it is", "sign of the advantage flipped", "mask shifted by one", "importance weights left out", "no KL"],
-)
-def test_one_step_moves_the_weights_as_a_plain_torch_step_does(
-    one_step: Run, spoilt: dict[str, Any], agrees: bool
-) -> None:
-    """‖Δ - Δref‖ / ‖Δref‖ < 1e-3, and not if the reference is spoilt."""
-    options = {"reference": Path(str(one_step.config.reference_model)), "kl_coef": 0.05} | spoilt
-    apart = distance_from_plain_torch(one_step, **options)
-    assert apart < 1e-3 if agrees else apart > 1e-2
-
-
-def test_a_batch_that_is_one_update_needs_no_pass_for_old_log_probs(
-    one_step: Run, tmp_path: Path, trainer: Trainer
-) -> None:
-    """Where rows are written down they are computed before: the update is the same, with importance weights too."""
-    config = one_step.config.model_copy(update={"output": tmp_path / "out", "dump_rows": True})
-    before = Run(config, run_train(config, trainer=trainer), [], set())
-    assert farthest(one_step.result.checkpoint, before.result.checkpoint) < 1e-6
-    (line,), (expected,) = one_step.lines(), before.lines()
-    assert line.keys() == expected.keys()
-    weight, gap = "rollout_corr/rollout_is_mean", "selfplay/log_prob_gap/mean"
-    assert expected[gap] > 0.1, "the policy has moved on"
-    for name in ("actor/loss", "actor/grad_norm", "actor/kl_loss", weight, gap, "selfplay/log_prob_gap/max"):
-        assert line[name] == pytest.approx(expected[name], rel=1e-4), name
-    assert line["actor/entropy"] == pytest.approx(expected["actor/entropy"], rel=0.2), "estimated, not computed"
-
-
 def distance_from_plain_torch(one_step: Run, **options: Any) -> float:
     """‖Δ - Δref‖ / ‖Δref‖ of one step on all groups at learning rate 1e-3."""
     import torch
@@ -508,9 +476,15 @@ def optimizer_updates(state: Path) -> int:
 
 
 @pytest.fixture(scope="module")
-def resumed(plain: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A training that was killed after its second step and continued; `seen` is what the second call reported."""
+def resumed(plain: Run, staying: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A training that was killed after its second step and continued in a new process, which got ready meanwhile.
+
+    `seen` is what the second call reported.
+    """
+    assert staying.process_id is None, "the process is to be a new one"
     config = continued(plain, tmp_path_factory.mktemp("killed") / "out")
+    prepare_training(config, staying, config.output.parent / "trainer.log")
+    prepared = staying.process_id
     code = f"""
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.train.config import TrainConfig
@@ -532,7 +506,9 @@ run_train(TrainConfig.model_validate_json({config.model_dump_json()!r}))
     assert running and not remaining(running) | traces(config.output), "still there 15 s after kill -9 of the driver"
     assert metrics.read_text().count("\n") < 12, "the training was over before the kill"
     seen: list[Progress] = []
-    return Run(config, run_train(config, seen.append), seen, running)
+    result = run_train(config, seen.append, staying)
+    assert staying.process_id == prepared
+    return Run(config, result, seen, running)
 
 
 def test_a_killed_training_is_resumed_and_misses_and_repeats_nothing(resumed: Run) -> None:
@@ -550,7 +526,7 @@ def test_a_killed_training_is_resumed_and_misses_and_repeats_nothing(resumed: Ru
 
 
 def test_a_trainer_that_stays_ends_where_one_that_starts_anew_does(
-    plain: Run, resumed: Run, trainer: Trainer, tmp_path: Path
+    plain: Run, resumed: Run, staying: Trainer, tmp_path: Path
 ) -> None:
     """Another training comes before the one that is compared, and it leaves the device after each."""
 
@@ -558,16 +534,14 @@ def test_a_trainer_that_stays_ends_where_one_that_starts_anew_does(
         began_with = {"model": str(run.checkpoint), "initial_trainer_state": run.trainer_state, "shares_gpu": True}
         return continued(plain, tmp_path / name).model_copy(update=began_with | changes)
 
-    other = after(plain.result, "other", epochs=1, seed=1)
-    prepare_training(other, trainer, tmp_path / "trainer.log")
-    process = trainer.process_id
-    first = run_train(other, trainer=trainer)
-    loaded = run_train(after(plain.result, "loaded"), trainer=trainer)
+    process = staying.process_id
+    first = run_train(after(plain.result, "other", epochs=1, seed=1), trainer=staying)
+    loaded = run_train(after(plain.result, "loaded"), trainer=staying)
     assert farthest(loaded.checkpoint, resumed.result.checkpoint) < 1e-6, "another training in between left nothing"
-    held = run_train(after(loaded, "held", epochs=1), trainer=trainer)
-    again = run_train(after(loaded, "again", epochs=1), trainer=trainer)
+    held = run_train(after(loaded, "held", epochs=1), trainer=staying)
+    again = run_train(after(loaded, "again", epochs=1), trainer=staying)
     assert farthest(held.checkpoint, again.checkpoint) == 0, "what is held in memory is what was saved"
-    assert process is not None and trainer.process_id == process, "all of it in one process"
+    assert process is not None and staying.process_id == process, "all of it in one process"
     assert farthest(first.checkpoint, loaded.checkpoint) > 1e-4
     assert optimizer_updates(loaded.trainer_state) == 4 + 2 * 12
     assert optimizer_updates(held.trainer_state) == optimizer_updates(again.trainer_state) == 4 + 2 * 12 + 2 * 2
@@ -577,26 +551,64 @@ def test_a_trainer_that_stays_ends_where_one_that_starts_anew_does(
         assert "[validate_config]" in (training.trainer_state.parent / "train.log").read_text()
     logs = [(tmp_path / name / "train.log").read_text() for name in ("other", "loaded", "held", "again")]
     assert 3 <= "".join(logs).count("left the device") <= 4
-    assert "left the device" not in (tmp_path / "trainer.log").read_text(), "it was not there yet"
+
+
+@pytest.fixture(scope="module")
+def one_step(tmp_path_factory: pytest.TempPathFactory, model: Path, staying: Trainer) -> Run:
+    """One step on all groups at learning rate 1e-3, on games of a policy that has since moved on, with a KL term."""
+    folder = tmp_path_factory.mktemp("one_step")
+    write_games(folder / "train.parquet", model, stale=0.4)
+    build_model(folder / "reference", spread=0.41)
+    config = TrainConfig(
+        model=str(model), data=folder / "train.parquet", output=folder / "out", train_batch_size=GROUPS * 2 * EPISODES,
+        learning_rate=1e-3, kl_coef=0.05, reference_model=str(folder / "reference"), device="cpu",
+    )  # fmt: skip
+    return Run(config, run_train(config, trainer=staying), [], set())
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "agrees"),
+    [({}, True), ({"sign": -1}, False), ({"shift": 1}, False), ({"importance": False}, False), ({"kl_coef": 0}, False)],
+    ids=["as it is", "sign of the advantage flipped", "mask shifted by one", "importance weights left out", "no KL"],
+)
+def test_one_step_moves_the_weights_as_a_plain_torch_step_does(
+    one_step: Run, spoilt: dict[str, Any], agrees: bool
+) -> None:
+    """‖Δ - Δref‖ / ‖Δref‖ < 1e-3, and not if the reference is spoilt."""
+    options = {"reference": Path(str(one_step.config.reference_model)), "kl_coef": 0.05} | spoilt
+    apart = distance_from_plain_torch(one_step, **options)
+    assert apart < 1e-3 if agrees else apart > 1e-2
+
+
+def test_a_batch_that_is_one_update_needs_no_pass_for_old_log_probs(
+    one_step: Run, tmp_path: Path, staying: Trainer
+) -> None:
+    """Where rows are written down they are computed before: the update is the same, with importance weights too."""
+    config = one_step.config.model_copy(update={"output": tmp_path / "out", "dump_rows": True})
+    before = Run(config, run_train(config, trainer=staying), [], set())
+    assert farthest(one_step.result.checkpoint, before.result.checkpoint) < 1e-6
+    (line,), (expected,) = one_step.lines(), before.lines()
+    assert line.keys() == expected.keys()
+    weight, gap = "rollout_corr/rollout_is_mean", "selfplay/log_prob_gap/mean"
+    assert expected[gap] > 0.1, "the policy has moved on"
+    for name in ("actor/loss", "actor/grad_norm", "actor/kl_loss", weight, gap, "selfplay/log_prob_gap/max"):
+        assert line[name] == pytest.approx(expected[name], rel=1e-4), name
+    assert line["actor/entropy"] == pytest.approx(expected["actor/entropy"], rel=0.2), "estimated, not computed"
 
 
 def test_a_trainer_that_stays_can_begin_with_a_models_own_weights_and_other_settings(
-    plain: Run, tmp_path: Path
+    plain: Run, trainer: Trainer, tmp_path: Path
 ) -> None:
-    """Its process is killed while it is idle, and started anew; then it is the same one for three trainings."""
+    """Its process may have done other trainings before; it is the same one for three."""
 
     def training(name: str, **changes: Any) -> TrainConfig:
         return plain.config.model_copy(update={"output": tmp_path / name} | changes)
 
-    with Trainer() as trainer:
-        prepare_training(training("none"), trainer, tmp_path / "trainer.log")
-        assert trainer.process_id is not None
-        os.kill(trainer.process_id, signal.SIGKILL)
-        first = run_train(training("first"), trainer=trainer)
-        process = trainer.process_id
-        other = run_train(training("other", learning_rate=1e-3, micro_batch_size=3, seed=2), trainer=trainer)
-        again = run_train(training("again"), trainer=trainer)
-        assert trainer.process_id == process
+    first = run_train(training("first"), trainer=trainer)
+    process = trainer.process_id
+    other = run_train(training("other", learning_rate=1e-3, micro_batch_size=3, seed=2), trainer=trainer)
+    again = run_train(training("again"), trainer=trainer)
+    assert process is not None and trainer.process_id == process
     assert farthest(first.checkpoint, plain.result.checkpoint) < 1e-6
     assert farthest(again.checkpoint, plain.result.checkpoint) < 1e-6
     assert farthest(other.checkpoint, plain.result.checkpoint) > 1e-4
