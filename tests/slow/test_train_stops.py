@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import re
@@ -10,13 +11,15 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from test_train import build_model, write_games
 
 from selfplay_pipeline.train.config import TrainConfig
-from selfplay_pipeline.train.process import TrainError
+from selfplay_pipeline.train.process import Trainer, TrainError
 from selfplay_pipeline.train.run import run_train
 
 SPOILT_ROW = 6 * 4 + 3
@@ -31,6 +34,13 @@ def games(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def trainer() -> Iterator[Trainer]:
+    """One process for the training that succeeds and the one after it."""
+    with Trainer() as trainer:
+        yield trainer
+
+
 def training(games: Path, output: Path, **options: object) -> TrainConfig:
     """Two steps over all eight groups, a save after each."""
     return TrainConfig(
@@ -39,10 +49,10 @@ def training(games: Path, output: Path, **options: object) -> TrainConfig:
     ).model_copy(update=options)  # fmt: skip
 
 
-def reason(config: TrainConfig) -> str:
+def reason(config: TrainConfig, trainer: Trainer | None = None) -> str:
     """Why the training stopped; one line, and no file of it is left."""
     with pytest.raises(TrainError) as stopped:
-        run_train(config)
+        run_train(config, trainer=trainer)
     text = str(stopped.value)
     print(text)
     assert "\n" not in text
@@ -87,21 +97,21 @@ def test_a_log_prob_that_is_not_a_number_is_named_with_its_row(
     assert logged(config) == [] and whole_saves(config) == []
 
 
-@pytest.mark.parametrize("place", ["temperature", "model"])
-def test_what_is_not_finite_from_the_beginning_trains_nothing(games: Path, tmp_path: Path, place: str) -> None:
-    config = training(games, tmp_path / "out")
-    if place == "temperature":
-        config = config.model_copy(update={"overrides": ["actor_rollout_ref.rollout.temperature=nan"]})
-    else:
-        shutil.copytree(games / "model", tmp_path / "model")
-        spoil(tmp_path / "model" / "model.safetensors")
-        config = config.model_copy(update={"model": str(tmp_path / "model")})
-    expected = (
-        "step 1: the sampling temperature is nan" if place == "temperature" else "nan is not finite (32 of 32 rows"
-    )
-    assert expected in reason(config)
-    assert logged(config) == [] and whole_saves(config) == []
-    assert not (config.output / "checkpoint").exists()
+@pytest.mark.parametrize("temperature", [math.nan, math.inf, 0.0])
+def test_a_temperature_that_cannot_be_stops_before_anything_is_computed(temperature: float) -> None:
+    from selfplay_pipeline.train.stopped import TrainingStopped
+    from selfplay_pipeline.train.verl_ext.guard import Guarded
+
+    class Computes:
+        def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
+            raise AssertionError("verl computes with it")
+
+    class Trains(Guarded, Computes):
+        config = SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=SimpleNamespace(temperature=temperature)))
+        global_steps = 1
+
+    with pytest.raises(TrainingStopped, match=f"step 1: the sampling temperature is {temperature}"):
+        Trains()._compute_old_log_prob(None, {})
 
 
 def spoil(weights: Path) -> None:
@@ -135,7 +145,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_and_a_hostile_state_stop_it_and_then_it_goes_on_to_the_same_end(
-    games: Path, small_disk: Path, tmp_path: Path
+    games: Path, small_disk: Path, tmp_path: Path, trainer: Trainer
 ) -> None:
     config = training(games, small_disk / "out")
     text = reason(config)
@@ -159,6 +169,20 @@ def test_a_full_disk_and_a_hostile_state_stop_it_and_then_it_goes_on_to_the_same
     assert "this trainer state cannot be loaded: it asks for posix.mkdir, which may be code" in reason(further)
     assert not (tmp_path / "ran").exists()
 
-    result = run_train(config)
+    result = run_train(config, trainer=trainer)
     assert result.steps == 2 and logged(config) == [1, 2]
     assert (result.checkpoint / "model.safetensors").exists()
+
+
+def test_a_model_that_is_not_finite_from_the_beginning_trains_nothing(
+    games: Path, tmp_path: Path, trainer: Trainer
+) -> None:
+    """A failing task is the last one of its process, so that this test is the last one."""
+    shutil.copytree(games / "model", tmp_path / "model")
+    spoil(tmp_path / "model" / "model.safetensors")
+    config = training(games, tmp_path / "out", model=str(tmp_path / "model"))
+    text = reason(config, trainer)
+    assert "nan is not finite (32 of 32 rows of the step are like this); nothing was saved" in text
+    assert logged(config) == [] and whole_saves(config) == []
+    assert not (config.output / "checkpoint").exists()
+    assert trainer.process_id is None
