@@ -23,12 +23,16 @@ typer.testing._get_command = functools.cache(typer.testing._get_command)
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
-SERVED = re.compile(r"\b(?:_session_server|sglang_server)\b|def \w+\(run\b")
-"""What a file of slow tests says that uses the session's SGLang server; `run` is the loop that was run on it."""
+SERVED = re.compile(r"\b(?:_session_server|sglang_server|loop_with_trainer)\b|def \w+\(run\b")
+"""What a file of slow tests says that uses the session's server or trainer; `run` is the loop that was run on them."""
+FIRST = ("test_online_train.py", "test_kill.py", "test_train_stops.py", "test_train.py")
+"""What takes longest. The first of them has a server and a trainer of its own, and ends before the session's start."""
 
 
 class OneServer(LoadFileScheduling):
-    """Keeps the tests of a file in one process, and all files that use the session's server, so that there is one.
+    """Keeps the tests of a file in one process, and all files that use the session's server or trainer.
+
+    So there is one of each.
 
     xdist's own groups (3.8) do nothing with pytest 9.2, in which a test cannot be named anew.
     """
@@ -57,6 +61,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneServer | 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where tests are spread over processes, slow files begin, and fast ones fill what time is left on either core."""
+    """Where tests are spread over processes, what takes longest begins, and fast tests fill what time is left."""
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: item.path.parent.name != "slow")
+        items.sort(key=lambda item: place(item.path))
+
+
+def place(file: Path) -> int:
+    """When a file begins, the first with 0."""
+    return FIRST.index(file.name) if file.name in FIRST else len(FIRST) + (file.parent.name != "slow")

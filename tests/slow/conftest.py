@@ -1,9 +1,10 @@
-"""One SGLang server for the whole test run, and one run of the loop on it."""
+"""One SGLang server and one trainer for the whole test run, and one run of the loop with both."""
 
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -14,7 +15,8 @@ from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
 from selfplay_pipeline.iterate.manifest import RunDirectory
-from selfplay_pipeline.iterate.run import run_iterate
+from selfplay_pipeline.iterate.run import Loop, run_iterate
+from selfplay_pipeline.train.process import Trainer
 
 TINY = Path("data/tiny_model")
 PREFERRED = '--preferred-sampling-params={"top_p": 0.1, "top_k": 2, "min_p": 0.5}'
@@ -49,6 +51,19 @@ def _session_server(tmp_path_factory) -> Iterator[Server]:
     server.stop()
 
 
+@pytest.fixture(scope="session")
+def loop_with_trainer() -> Iterator[type[Loop]]:
+    """A loop whose trainer stays for the next one; `test_kill.py` lets each have its own."""
+    with Trainer() as trainer:
+
+        class LoopWithTrainer(Loop):
+            def __init__(self, *parts: Any) -> None:
+                super().__init__(*parts)
+                self.trainer = trainer
+
+        yield LoopWithTrainer
+
+
 @dataclass
 class Run:
     """Two iterations of the loop, with all that went over the wire."""
@@ -67,7 +82,7 @@ class Run:
 
 
 @pytest.fixture(scope="session")
-def run(_session_server, tmp_path_factory) -> Run:
+def run(_session_server, loop_with_trainer, tmp_path_factory) -> Run:
     _session_server.restore()
     path = tmp_path_factory.mktemp("run")
     with RecordingProxy(_session_server.url) as proxy:
@@ -85,7 +100,7 @@ def run(_session_server, tmp_path_factory) -> Run:
                 "engine.server_url": [proxy.url],
             },
         )
-        directory = run_iterate(config, path)
+        directory = run_iterate(config, path, loop_with_trainer)
     return Run(path, config, directory, proxy)
 
 

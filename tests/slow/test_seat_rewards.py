@@ -1,6 +1,6 @@
 """One iteration of a game in which each seat has a reward of its own: played, converted and trained with the real verl.
 
-A model in this process episodes it, since the tests' server has the vocabulary of another game.
+A model in this process plays it, since the tests' server has the vocabulary of another game.
 """
 
 import json
@@ -21,7 +21,7 @@ TINY = Path(shipped("data/tiny_bargaining_model"))
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
+def run(loop_with_trainer, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("selfish")
     (folder / "config.yaml").write_text("base: tiny_bargaining\ngame: {name: bargaining, reward: selfish}")
     config = load_config(
@@ -38,7 +38,7 @@ def run(tmp_path_factory) -> Path:
             "train.dump_rows": True,
         },
     )
-    run_iterate(config, folder / "run")
+    run_iterate(config, folder / "run", loop_with_trainer)
     return folder / "run"
 
 

@@ -26,7 +26,7 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def run(_session_server, tmp_path_factory) -> Run:
+def run(_session_server, loop_with_trainer, tmp_path_factory) -> Run:
     _session_server.restore()
     path = tmp_path_factory.mktemp("opposite")
     config = load_config(
@@ -44,7 +44,7 @@ def run(_session_server, tmp_path_factory) -> Run:
             "engine.server_url": [_session_server.url],
         },
     )
-    return Run(path, Path(run_iterate(config, path).checkpoint(1)))
+    return Run(path, Path(run_iterate(config, path, loop_with_trainer).checkpoint(1)))
 
 
 def test_the_policy_holds_seat_0_in_all_episodes_and_the_partner_keeps_its_rules(run):
