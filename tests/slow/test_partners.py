@@ -41,7 +41,7 @@ def test_a_checkpoint_plays_itself_sampled_and_greedily(sglang_server, tmp_path)
 def test_greedy_play_repeats_exactly(sglang_server, tmp_path):
     texts = []
     for name in ("first", "second"):
-        evaluate(sglang_server, tmp_path / name, "--num-states", "30", "--episodes", "1", "--max-concurrency", "1")
+        evaluate(sglang_server, tmp_path / name, "--num-states", "12", "--episodes", "1", "--max-concurrency", "1")
         games = sorted(read_episodes(tmp_path / name / "greedy.jsonl"), key=lambda game: game.group_index)
         texts.append([[turn.text for turn in game.turns] for game in games])
     assert texts[0] == texts[1]
@@ -74,7 +74,7 @@ def test_two_checkpoints_play_each_other_on_two_servers(tmp_path):
 def test_one_server_is_enough_where_one_checkpoint_plays_in_either_seat(sglang_server, tmp_path):
     config = load_config("tiny", {"engine.server_url": [sglang_server.url]})
     # Of 40 states the sampled mean, 0.82 with a standard error of 0.03, once fell below the bound.
-    states = held_out_states(make_game(config.game), 250)
+    states = held_out_states(make_game(config.game), 150)
     result = asyncio.run(run_crossplay(config, [TINY, "sharing"], states, 1, tmp_path / "crossplay"))
     assert result.rewards[1][1].value == 1
     assert all(result.rewards[row][column].value > 0.75 for row, column in ((0, 0), (0, 1), (1, 0)))
