@@ -58,6 +58,9 @@ class RecordingEngine:
     async def reload(self, checkpoint: Path) -> None:
         raise NotImplementedError
 
+    async def release(self) -> None:
+        raise NotImplementedError
+
     async def close(self) -> None: ...
 
 

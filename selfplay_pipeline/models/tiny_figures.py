@@ -125,6 +125,9 @@ class Together:
     async def reload(self, checkpoint: Path) -> None:
         raise NotImplementedError("it plays with the model that it was given")
 
+    async def release(self) -> None:
+        raise NotImplementedError
+
     async def close(self) -> None:
         return None
 

@@ -19,6 +19,8 @@ from selfplay_pipeline.train.verl_ext.loss import one_update_loss
 class PolicyWorker(ActorRolloutRefWorker):  # type: ignore[misc]
     """Holds the policy, its optimizer and its loss."""
 
+    actor: Any
+
     def __init__(self, config: Any, role: str, **kwargs: Any) -> None:
         self._placed: set[str] = set()
         super().__init__(self._own(config), role, **kwargs)
