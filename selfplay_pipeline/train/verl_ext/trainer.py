@@ -240,6 +240,9 @@ def made_with(config: Any) -> dict[str, Any]:
     for section, key in (
         (policy["model"], "path"),
         (policy["rollout"], "temperature"),
+        (policy["rollout"], "prompt_length"),
+        (policy["rollout"], "response_length"),
+        (policy["rollout"]["trace"], "experiment_name"),
         (actor, "ppo_mini_batch_size"),
         (actor, "data_loader_seed"),
         (actor["fsdp_config"], "seed"),
