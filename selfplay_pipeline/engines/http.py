@@ -15,6 +15,8 @@ from selfplay_pipeline.engines.types import EngineError
 
 LONGEST_ANSWER = 16 << 20
 """Bytes. A token of an answer takes about 50."""
+IDLE_SECONDS = 3
+"""An idle connection is not used again after this time; SGLang closes it after 5 s, and a request on it would fail."""
 NO_JSON = (
     "/pause_generation",
     "/continue_generation",
@@ -95,7 +97,7 @@ class Http:
             key = {"Authorization": f"Bearer {self._key}"} if self._key else {}
             # An answer that is not compressed is as long as it says.
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS),
                 headers={"Accept-Encoding": "identity"} | key,
                 auto_decompress=False,
             )
