@@ -72,11 +72,13 @@ def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = No
             try:
                 loop.run_all()
             finally:
-                try:
-                    trainer.stop()
-                finally:
-                    runner.run(stoppable(servers.stop()))
+                runner.run(stoppable(_stop(trainer, servers)))
         return run
+
+
+async def _stop(trainer: Trainer, servers: Servers) -> None:
+    """End all processes at once: each takes a second or more."""
+    await asyncio.gather(asyncio.to_thread(trainer.stop), servers.stop())
 
 
 @dataclass
