@@ -19,7 +19,7 @@ from selfplay_pipeline.train.launch import REASON, Launch, ended_file
 from selfplay_pipeline.train.stopped import leave_reason
 
 _staying: list[Any] = []
-"""The task runner that stays; Ray ends it when nobody knows it any more."""
+"""The task runner that stays; as an actor, Ray ends it when nobody knows it any more."""
 
 
 def main(folder: Path) -> None:

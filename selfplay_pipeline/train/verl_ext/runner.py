@@ -15,7 +15,10 @@ from selfplay_pipeline.train.verl_ext.trainer import OfflineTrainer
 
 
 class Runner:
-    """A Ray actor that does what `verl/trainer/main_ppo.py: TaskRunnerV1` does, but makes the trainer only once."""
+    """Does what `verl/trainer/main_ppo.py: TaskRunnerV1` does, but makes the trainer only once.
+
+    It is a Ray actor, or an object of verl's main process where that does all (`one_process.py`).
+    """
 
     def __init__(self) -> None:
         self._trainer: OfflineTrainer | None = None
