@@ -545,6 +545,8 @@ def test_a_trainer_that_stays_ends_where_one_that_starts_anew_does(
     assert farthest(first.checkpoint, loaded.checkpoint) > 1e-4
     assert optimizer_updates(loaded.trainer_state) == 4 + 2 * 12
     assert optimizer_updates(held.trainer_state) == optimizer_updates(again.trainer_state) == 4 + 2 * 12 + 2 * 2
+    logs = {training: (training.trainer_state.parent / "train.log").read_text() for training in (held, again)}
+    assert "Loaded model" in logs[again] and "Loaded model" not in logs[held] and "Loading weights" not in logs[held]
     for training in (first, loaded, held, again):
         assert len(list(training.trainer_state.glob("global_step_*/actor/model_world_size_1_rank_0.pt"))) == 1
         assert list((training.trainer_state.parent / "tensorboard").iterdir()), "each has its own figures"
