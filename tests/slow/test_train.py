@@ -590,7 +590,7 @@ def test_a_batch_that_is_one_update_needs_no_pass_for_old_log_probs(
     before = Run(config, run_train(config, trainer=staying), [], set())
     assert farthest(one_step.result.checkpoint, before.result.checkpoint) < 1e-6
     (line,), (expected,) = one_step.lines(), before.lines()
-    assert line.keys() == expected.keys()
+    assert {name for name in expected if not name.startswith("training/rollout_")} == line.keys()
     weight, gap = "rollout_corr/rollout_is_mean", "selfplay/log_prob_gap/mean"
     assert expected[gap] > 0.1, "the policy has moved on"
     for name in ("actor/loss", "actor/grad_norm", "actor/kl_loss", weight, gap, "selfplay/log_prob_gap/max"):

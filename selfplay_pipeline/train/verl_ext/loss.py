@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from tensordict import TensorDict
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
 from verl.utils import tensordict_utils as tu
 from verl.utils.metric import AggregationType, Metric
@@ -19,7 +18,7 @@ PPOLoss = Callable[..., tuple[torch.Tensor, dict[str, Any]]]
 
 
 def one_update_loss(
-    ppo_loss: PPOLoss, model_output: dict[str, torch.Tensor], data: TensorDict, dp_group: Any = None
+    ppo_loss: PPOLoss, model_output: dict[str, torch.Tensor], data: Any, dp_group: Any = None
 ) -> tuple[torch.Tensor, dict[str, Any]]:
     """`ppo_loss`, in a batch that is one update with the policy's own log-probs as old ones.
 
