@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import logging
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,8 @@ from verl.utils.memory_utils import aggressive_empty_cache
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
 from selfplay_pipeline.train.verl_ext.loss import one_update_loss
+
+log = logging.getLogger(__name__)
 
 
 class PolicyWorker(ActorRolloutRefWorker):  # type: ignore[misc]
@@ -50,7 +53,8 @@ class PolicyWorker(ActorRolloutRefWorker):  # type: ignore[misc]
         """Keep weights and optimizer in host memory until `enter_device`, where verl has those of a reference model."""
         self._move("cpu")
         aggressive_empty_cache()
-        print(f"left the device; it still holds {get_torch_device().memory_reserved() / 1e6:.0f} MB", flush=True)
+        held = get_torch_device().memory_reserved() / 1e6
+        log.warning("left the device; it still holds %.0f MB", held)  # verl shows nothing below a warning
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def enter_device(self) -> None:
