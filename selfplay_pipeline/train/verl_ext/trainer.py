@@ -237,12 +237,10 @@ def made_with(config: Any) -> dict[str, Any]:
     """What workers are made with, but for what each training tells them anew or loads over."""
     policy: dict[str, Any] = OmegaConf.to_container(config.actor_rollout_ref)
     actor = policy["actor"]
+    # Workers that generate nothing read no more of it.
+    policy["rollout"] = {name: value for name, value in policy["rollout"].items() if name.startswith("log_prob_")}
     for section, key in (
         (policy["model"], "path"),
-        (policy["rollout"], "temperature"),
-        (policy["rollout"], "prompt_length"),
-        (policy["rollout"], "response_length"),
-        (policy["rollout"]["trace"], "experiment_name"),
         (actor, "ppo_mini_batch_size"),
         (actor, "data_loader_seed"),
         (actor["fsdp_config"], "seed"),
