@@ -136,6 +136,7 @@ class TestRetries:
         assert isinstance(error, PartnerError) and "no connection" in str(error)
         assert total == PartnerUsage(requests=3, retries=2)
 
+    @pytest.mark.long
     def test_the_server_says_how_long_to_wait(self, endpoint):
         endpoint.script = [fails(429, Retry_After="1"), FINE]
         ask(endpoint)
@@ -152,6 +153,7 @@ class TestRetries:
         assert isinstance(error, PartnerError) and "asks to wait 3600 s" in str(error)
         assert total.requests == 1
 
+    @pytest.mark.long
     def test_pauses_grow(self, endpoint):
         endpoint.script = [fails(500)] * 3
         ask(endpoint, first_pause=0.1)
@@ -176,7 +178,7 @@ class TestRetries:
 
 class TestBounds:
     def test_no_more_requests_are_under_way_than_allowed(self, endpoint):
-        endpoint.delay = 0.2
+        endpoint.delay = 0.1
         answers, _ = ask(endpoint, 12, max_concurrency=3)
         assert endpoint.most == 3
         assert len(answers) == len(endpoint.requests) == 12
@@ -570,6 +572,7 @@ def test_a_missing_key_is_noticed_before_anything_starts(tmp_path, monkeypatch):
     assert not (tmp_path / "games.jsonl").exists()
 
 
+@pytest.mark.long
 def test_the_openai_package_is_imported_only_when_asked():
     probe = "import sys, selfplay_pipeline.iterate.run; print('openai' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)

@@ -224,7 +224,7 @@ def test_a_dry_run_of_a_new_loop_leaves_nothing(tmp_path):
 @pytest.mark.parametrize(
     "wait", [lambda: progress.waiting("the server"), lambda: progress.progress("training", "verl is starting")]
 )
-@pytest.mark.parametrize("drawn", [True, False])
+@pytest.mark.parametrize("drawn", [pytest.param(True, marks=pytest.mark.long), False])
 def test_waiting_shows_that_time_passes(monkeypatch, wait, drawn):
     class Screen(io.StringIO):
         def write(self, text: str) -> int:

@@ -237,6 +237,7 @@ http.server.HTTPServer(("127.0.0.1", PORT), Answer).serve_forever()
 """
 
 
+@pytest.mark.long
 def test_a_launched_server_that_is_killed_is_started_again_as_often_as_allowed(tmp_path):
     async def play():
         said: list[str] = []
@@ -260,6 +261,7 @@ def test_a_launched_server_that_is_killed_is_started_again_as_often_as_allowed(t
     assert len(said) == 2
 
 
+@pytest.mark.long
 def test_a_server_that_does_nothing_while_it_starts_hangs(tmp_path):
     async def play():
         said: list[str] = []

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 COMMANDS = """
 import sys
@@ -26,7 +27,7 @@ for arguments in {commands}:
 def copy(tmp_path_factory) -> Path:
     """The program with a game `haggling` in place of bargaining: its folder, and the one line."""
     root = tmp_path_factory.mktemp("copy")
-    unneeded = shutil.ignore_patterns("__pycache__", "*.safetensors", "*.jsonl")
+    unneeded = shutil.ignore_patterns("*.safetensors", "*.jsonl")
     for folder in ("selfplay_pipeline", "bin"):
         shutil.copytree(ROOT / folder, root / folder, ignore=unneeded)
     games = root / "selfplay_pipeline" / "games"

@@ -100,6 +100,7 @@ time.sleep(0.5)
 """
 
 
+@pytest.mark.long
 def test_the_memory_of_a_command_is_that_of_all_its_processes(tmp_path, monkeypatch):
     monkeypatch.setattr("bench.race.measure.SECONDS_BETWEEN_LOOKS", 0.1)
     monkeypatch.setattr("bench.race.measure.LOOKING", 1.0)
