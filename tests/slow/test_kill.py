@@ -152,8 +152,8 @@ class Watched:
 def killed(tmp_path_factory) -> Killed:
     """One run serves all kills, each followed by the same command.
 
-    The driver is killed in each stage and at each boundary. The server and the trainer while it is idle are killed
-    under a driver that goes on, the trainer while it trains under one that fails with exit code 1.
+    The driver is killed in each stage and at each boundary. It goes on when the server or the trainer that has nothing
+    to do is killed, and fails with exit code 1 when the trainer is killed while it trains.
     """
     folder = tmp_path_factory.mktemp("killed")
     (folder / "config.yaml").write_text(CONFIG)
@@ -173,16 +173,18 @@ def killed(tmp_path_factory) -> Killed:
         with driver() as killed:
             killed.send_when(signal.SIGKILL, happened)
 
-    kill_driver_when(lambda: now.games(1) >= 3)
     kill_driver_when(lambda: now.finished(1, "generate"))
     kill_driver_when(lambda: now.converting(1))
     kill_driver_when(lambda: now.finished(1, "convert"))
     kill_driver_when(lambda: now.saved(1))
     with driver() as going_on:
-        going_on.kill_when("sglang::scheduler", lambda: now.games(2) >= 2)
-        going_on.kill_when("verl_main", lambda: now.games(2) >= 3)
-        going_on.kill_when("verl_main", lambda: now.steps(2) >= 1)
-        assert going_on.process.wait(60) == 1, "the training failed, and the command says so"
+        going_on.kill_when("verl_main", lambda: now.finished(1, "train"))
+        going_on.send_when(signal.SIGKILL, lambda: now.games(2) >= 3)
+    played = now.games(2)
+    with driver() as failing:
+        failing.kill_when("sglang::scheduler", lambda: now.games(2) > played)
+        failing.kill_when("verl_main", lambda: now.steps(2) >= 1)
+        assert failing.process.wait(60) == 1, "the training failed, and the command says so"
     kill_driver_when(lambda: now.finished(2, "train"))
     with driver() as last:
         assert last.process.wait(300) == 0, (folder / "driver.log").read_text()[-3000:]
