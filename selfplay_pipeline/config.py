@@ -89,8 +89,8 @@ class GenerateConfig(Section):
     Only models whose chat template has the switch `enable_thinking` can (Qwen3, SmolLM3). The thoughts are trained on;
     the partner does not read them.
     """
-    max_concurrency: Annotated[int, Field(ge=1), FREE] = 64
-    """Episodes that are played at a time."""
+    max_concurrency: Annotated[int, Field(ge=1), FREE] = 256
+    """Episodes that are played at a time. A server queues what it cannot take."""
     max_failures: Annotated[int, Field(ge=0), FREE] = 16
     """Episodes that may be lost to the server or the partner, after a second try at the end of the run.
 

@@ -1,21 +1,27 @@
 """Start SGLang's server; on a CPU, put stand-ins where it imports packages that are missing or need a GPU.
 
 Run as a module. SGLang 0.5.12 imports torchvision and sgl_kernel at start-up even where a text model on a CPU
-never calls them. No numeric code is replaced: without AMX SGLang itself takes plain torch operations. Spawned
-workers import this module again, so they find the stand-ins too.
+never calls them. Without AMX SGLang itself takes plain torch operations; of these, attention alone is replaced, by one
+that takes many sequences at a time. Workers are forked on a CPU; where they are spawned they import this module again,
+so they find the stand-ins too.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.machinery
+import multiprocessing
 import os
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.core.keys import SERVER_KEY
 from selfplay_pipeline.core.processes import name_semaphores
+from selfplay_pipeline.engines import sglang_attention
+from selfplay_pipeline.engines.sglang_direct import Direct
 from selfplay_pipeline.loopback import keep_torch_local
 
 STAND_INS = {
@@ -69,8 +75,11 @@ def _importable(package: str) -> bool:
     return True
 
 
-if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
+ON_CPU = os.environ.get("SGLANG_USE_CPU_ENGINE") == "1"
+if ON_CPU:
     install_stand_ins()
+if ON_CPU and __name__ in ("__main__", "__mp_main__"):
+    sglang_attention.register()
 keep_torch_local()
 
 
@@ -81,20 +90,55 @@ class Unprinted(str):
         return "'(not shown)'"
 
 
+def fork_workers() -> None:
+    """Let SGLang fork its workers, which then start with all that is imported here, instead of importing it again.
+
+    SGLang asks for `spawn` since a process that has used CUDA cannot be forked; on a CPU nothing stands against it as
+    long as no other thread runs, which might hold a lock. Else it spawns them.
+    """
+    from sglang.srt.entrypoints import engine
+
+    set_all = engine._set_envs_and_config
+
+    def set_all_and_fork(server_args: Any) -> None:
+        set_all(server_args)
+        # Of several copies of the model (dp_size), SGLang starts the schedulers in threads.
+        if server_args.dp_size == 1 and len(list(Path("/proc/self/task").iterdir())) == 1:
+            multiprocessing.set_start_method("fork", force=True)
+            gc.freeze()  # nothing imported is looked through again, so that its pages stay shared
+
+    engine._set_envs_and_config = set_all_and_fork
+
+
+def end_at_once() -> None:
+    """Let SIGTERM end the server at once; SGLang would look every five seconds whether it came.
+
+    The driver ends it when it waits for no answer any more.
+    """
+    from sglang.srt.managers.tokenizer_manager import SignalHandler
+    from sglang.srt.utils import kill_process_tree
+
+    SignalHandler.sigterm_handler = lambda *_: kill_process_tree(os.getpid())
+
+
 def main(arguments: list[str]) -> None:
     """Serve until told to stop; takes the arguments of `python -m sglang.launch_server`, and the key from the
     environment."""
-    from sglang.srt.entrypoints.http_server import launch_server
+    from sglang.srt.entrypoints import http_server
     from sglang.srt.server_args import prepare_server_args
     from sglang.srt.utils import kill_process_tree
 
     name_semaphores()
     server_args = prepare_server_args(arguments)
+    end_at_once()
+    if ON_CPU:
+        fork_workers()
+        http_server.app.add_middleware(Direct)
     key = os.environ.pop(SERVER_KEY, "")
     if key and server_args.tokenizer_worker_num == 1:  # else SGLang has no keys
         server_args.api_key = Unprinted(key)
     try:
-        launch_server(server_args)
+        http_server.launch_server(server_args)
     finally:
         kill_process_tree(os.getpid(), include_parent=False)
 

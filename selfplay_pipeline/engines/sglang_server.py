@@ -31,6 +31,8 @@ CPU_ARGUMENTS = [
     "--grammar-backend=none",
     "--disable-overlap-schedule",
     "--sleep-on-idle",
+    "--skip-server-warmup",
+    "--log-level-http=warning",
 ]
 
 CPU_CACHE_BYTES = 2 << 30
@@ -114,7 +116,7 @@ def cpu_cache_tokens(model: str) -> int:
         per_token = 2 * 4 * config["num_hidden_layers"] * config.get("num_key_value_heads", heads) * head_size
     except (OSError, KeyError, ValueError):
         return 32_768
-    return int(min(262_144, CPU_CACHE_BYTES // per_token))
+    return int(min(131_072, CPU_CACHE_BYTES // per_token))
 
 
 class SGLangServer:
@@ -196,7 +198,7 @@ class SGLangServer:
                         f"the SGLang server did not answer within {self.startup_timeout:.0f} s "
                         f"(engine.startup_timeout); log {child.log_path} ends with:\n{child.last_lines()}"
                     )
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(0.2)
 
     def computes(self) -> bool:
         return self._vitals is not None and self._vitals.working()

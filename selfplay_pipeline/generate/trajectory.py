@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +17,8 @@ from selfplay_pipeline.generate.template_trial import unbounded
 
 REPLY, HEARD = "\x02reply\x03", "\x02heard\x03"
 """Stand for an assistant's reply and the next observation while the template around them is looked at."""
+KEPT = 256
+"""Harmless texts whose control tokens are remembered: one for each system message."""
 
 
 class ChatTokenizer:
@@ -43,6 +45,7 @@ class ChatTokenizer:
         # The token that unknown characters become is no control token.
         self._control = {token for token, about in added.items() if _controls(about, template)}
         self._control -= set(self._encode("\U0010fffd"))
+        self._harmless: dict[tuple[Any, ...], list[int]] = {}
         self._thinks = THOUGHT_END in template
         tags = (THOUGHT, THOUGHT_END) if self._thinks else ()
         self._silent = {token for token, about in added.items() if about.special and about.content not in tags}
@@ -106,8 +109,8 @@ class ChatTokenizer:
         Raises:
             EngineError: a message would become a control token.
         """
-        harmless = [m if m.role == "system" else m.model_copy(update={"content": "x"}) for m in messages]
-        return self._safely(self._render(messages), self._render(harmless))
+        harmless = tuple((m.role, m.content if m.role == "system" else "x") for m in messages)
+        return self._safely(self._render(messages), harmless, lambda: self._render(_messages(*harmless)))
 
     def next_prompt(self, observation: str, reply: Sequence[int]) -> list[int]:
         """Token ids that follow a sampled reply: the rest of its ending, the observation, the next header.
@@ -115,7 +118,7 @@ class ChatTokenizer:
         Raises:
             EngineError: the observation would become a control token.
         """
-        ids = self._safely(self._before + observation + self.header, self._before + "x" + self.header)
+        ids = self._safely(self._before + observation + self.header, (), lambda: self._before + "x" + self.header)
         return ids[1:] if reply and reply[-1] in self.stops else ids
 
     def decode_reply(self, reply: Sequence[int]) -> str:
@@ -147,14 +150,21 @@ class ChatTokenizer:
         }
         return "".join(character for at, character in enumerate(text) if at not in control)
 
-    def _safely(self, text: str, harmless: str) -> list[int]:
+    def _safely(self, text: str, name: tuple[Any, ...], harmless: Callable[[], str]) -> list[int]:
         """Token ids of a text that has the same control tokens as a harmless one.
+
+        Args:
+            name: of the harmless text, whose control tokens are kept: one text stands beside many.
 
         Raises:
             EngineError: it has others. That ends the episode, since nothing must be trained on a forged turn.
         """
-        ids, expected = self._encode(text), self._encode(harmless)
-        if [i for i in ids if i in self._control] != [i for i in expected if i in self._control]:
+        ids = self._encode(text)
+        if name not in self._harmless:
+            if len(self._harmless) >= KEPT:
+                self._harmless.clear()
+            self._harmless[name] = [i for i in self._encode(harmless()) if i in self._control]
+        if [i for i in ids if i in self._control] != self._harmless[name]:
             raise EngineError(f"{self.tokenizer.name_or_path}: a player's text became a control token: {text!r}")
         return ids
 
