@@ -1,4 +1,4 @@
-"""The attention that takes many sequences at a time beside SGLang's own, in a process that is prepared like a server's."""
+"""Attention of many sequences at a time beside SGLang's own, in a process that is prepared like a server's."""
 
 import os
 import subprocess
