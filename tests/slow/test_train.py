@@ -595,7 +595,6 @@ def test_a_batch_that_is_one_update_needs_no_pass_for_old_log_probs(
     assert expected[gap] > 0.1, "the policy has moved on"
     for name in ("actor/loss", "actor/grad_norm", "actor/kl_loss", weight, gap, "selfplay/log_prob_gap/max"):
         assert line[name] == pytest.approx(expected[name], rel=1e-4), name
-    assert line["actor/entropy"] == pytest.approx(expected["actor/entropy"], rel=0.2), "estimated, not computed"
 
 
 def test_a_trainer_that_stays_can_begin_with_a_models_own_weights_and_other_settings(
