@@ -127,7 +127,7 @@ def register() -> None:
     """Take the place of SGLang's own `torch_native`, by which name SGLang knows elsewhere that Triton is not used."""
     from sglang.srt.layers.attention.attention_registry import register_attention_backend
 
-    @register_attention_backend("torch_native")
+    @register_attention_backend("torch_native")  # type: ignore[untyped-decorator]
     def create(runner: Any) -> Any:
         return _backend(runner)
 
@@ -157,7 +157,7 @@ def _backend(runner: Any) -> Any:
         ) -> Any:
             if not self._plain(query, keys, values):
                 return super()._run_sdpa_forward_decode(query, output, keys, values, *rest, **how)
-            self._attention.compute(self._pieces, query, output, keys, values, how["scaling"])
+            self._attention.compute(self._pieces or (), query, output, keys, values, how["scaling"])
             return output
 
         def _run_sdpa_forward_extend(
@@ -165,7 +165,7 @@ def _backend(runner: Any) -> Any:
         ) -> Any:
             if not (how["causal"] and self._plain(query, keys, values)):
                 return super()._run_sdpa_forward_extend(query, output, keys, values, *rest, **how)
-            self._attention.compute(self._pieces, query, output, keys, values, how["scaling"])
+            self._attention.compute(self._pieces or (), query, output, keys, values, how["scaling"])
             return output
 
         def _plain(self, query: Any, keys: Any, values: Any) -> bool:
