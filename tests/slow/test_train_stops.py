@@ -73,11 +73,7 @@ def test_an_update_that_breaks_the_weights_stops_before_the_next_one_is_logged(g
     """At learning rate 1e30 the first update leaves weights whose log-probs are not numbers."""
     config = training(games, tmp_path / "out", overrides=["actor_rollout_ref.actor.optim.lr=1e30"])
     text = reason(config)
-    assert re.search(
-        r"step 2: the trainer's log-probs of \S+train\.parquet, row \d+ \(t-g\d+-p\d, seat \d\): nan is not finite "
-        r"\(32 of 32 rows of the step are like this\); the save of step 1 is kept",
-        text,
-    )
+    assert re.search(r"step 2: the update is not finite \(.*actor/grad_norm nan.*\); the save of step 1 is kept", text)
     assert logged(config) == [1]
     assert whole_saves(config) == ["global_step_1"]
     assert not (config.output / "checkpoint").exists()
