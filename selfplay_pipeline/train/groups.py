@@ -150,6 +150,16 @@ def split_rows(rows: int, updates: int, processes: int, micro_batch_size: int) -
     return passes * even * processes, even
 
 
+def mixed(rows: int, processes: int, seed: Sequence[int]) -> list[int]:
+    """A random order of a batch's rows, so that each of several updates has rows of all groups.
+
+    Returns:
+        Positions; those of each process's part are permuted among themselves.
+    """
+    rng = np.random.default_rng(seed)
+    return [int(row) for part in np.split(np.arange(rows), processes) for row in rng.permutation(part)]
+
+
 def by_length(lengths: Sequence[int], block: int) -> list[int]:
     """An order in which rows of like length stand together, so that a pass pads little.
 

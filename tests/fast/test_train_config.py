@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,7 +24,16 @@ from selfplay_pipeline.convert.rows import SCHEMA
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.metrics.signal import Signal
 from selfplay_pipeline.train.config import TrainConfig, TrainOptions
-from selfplay_pipeline.train.groups import NoSignalError, TrainData, plan_steps, read_data, split_rows, to_groups
+from selfplay_pipeline.train.groups import (
+    NoSignalError,
+    TrainData,
+    by_length,
+    mixed,
+    plan_steps,
+    read_data,
+    split_rows,
+    to_groups,
+)
 from selfplay_pipeline.train.overrides import environment, verl_overrides, worker_threads
 from selfplay_pipeline.train.run import run_train
 
@@ -293,6 +303,17 @@ class TestPlan:
         assert update % (micro * processes) == 0
         passes = update // (micro * processes)
         assert 0 <= updates * update - rows <= updates * processes * passes
+
+    def test_updates_of_a_batch_hold_rows_of_all_its_groups_each_in_the_order_of_their_lengths(self) -> None:
+        order = mixed(96, processes=2, seed=[3, 1])
+        assert sorted(order[:48]) == list(range(48)), "rows stay on their process"
+        assert sorted(order[48:]) == list(range(48, 96))
+        updates = [order[:24], order[24:48]]
+        assert all({row // 8 for row in update} == set(range(6)) for update in updates), "groups of eight rows"
+        assert order != mixed(96, processes=2, seed=[3, 2])
+        lengths = [row % 7 for row in order]
+        for block in np.array(by_length(lengths, 24)).reshape(-1, 24):
+            assert np.ptp(block // 24) == 0 and np.all(np.diff(np.array(lengths)[block]) >= 0)
 
 
 class TestData:

@@ -22,7 +22,7 @@ from verl.utils.dataset.rl_dataset import collate_fn
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
 from selfplay_pipeline.core.files import appending
-from selfplay_pipeline.train.groups import by_length, plan_steps, split_rows
+from selfplay_pipeline.train.groups import by_length, mixed, plan_steps, split_rows
 from selfplay_pipeline.train.verl_ext.guard import Guarded, loading
 from selfplay_pipeline.train.verl_ext.loss import ONE_UPDATE
 from selfplay_pipeline.train.verl_ext.worker import PolicyWorker, ReferenceWorker
@@ -164,6 +164,8 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         )
         actor.ppo_mini_batch_size = rows
         batch = super()._balance_batch(batch, metrics, **kwargs)
+        if updates > 1:
+            batch.reorder(mixed(len(batch.keys), processes, [self.config.selfplay.seed, self.global_steps]))
         batch.reorder(by_length([tag["seq_len"] for tag in batch.tags], rows // processes))
         return batch
 
