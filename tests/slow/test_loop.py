@@ -122,7 +122,7 @@ def test_the_weights_differ_after_each_iteration_and_are_float32(run):
 def test_verls_own_logprobs_of_the_first_step_equal_the_stored_ones(run):
     for number in (1, 2):
         steps = [json.loads(line) for line in (run.path / f"iter_{number}" / "metrics.jsonl").read_text().splitlines()]
-        assert steps[0]["training/rollout_probs_diff_mean"] < 1e-4
+        assert steps[0]["selfplay/log_prob_gap/max"] < 1e-4
         assert len(steps) == run.directory.state.iterations[number]["train"].figures["steps"]
 
 
