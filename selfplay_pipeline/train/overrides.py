@@ -226,7 +226,7 @@ def environment(
             "TQ_NUM_THREADS": "1",
             "OMP_NUM_THREADS": base.get("OMP_NUM_THREADS", "1"),
             # A thread that spins while it waits for another one takes the core that this one needs.
-            "OMP_WAIT_POLICY": "PASSIVE",
+            "GOMP_SPINCOUNT": base.get("GOMP_SPINCOUNT", "3000"),
             # To Ray these are its logical GPUs, to CUDA there is no such device.
             "CUDA_VISIBLE_DEVICES": ",".join(["-1"] * config.num_gpus),
         }
