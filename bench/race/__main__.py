@@ -120,10 +120,11 @@ def _claim(race: Race) -> None:
     if not race.peer.exists():
         raise UserError(f"{race.peer}: TRL's environment is missing; `make race` makes it")
     config = race.config
-    rows, batch = _rows_of(config), config.train.train_batch_size
+    rows, batch = _rows_of(config), config.train.train_batch_size // config.train.mini_batches
     if rows > batch and rows % batch:
         raise UserError(
-            f"TRL wants whole steps: {rows} rows of an iteration are no multiple of {batch} (train.train_batch_size)"
+            f"TRL wants whole steps: {rows} rows of an iteration are no multiple of {batch} (train.train_batch_size "
+            "over train.mini_batches)"
         )
     record, settings = race.work / "race.json", config.model_dump(mode="json")
     if not record.exists():
@@ -173,7 +174,7 @@ def _ours(race: Race, seed: int, folder: Path, load: float) -> Figures:
     taken = measured(command_line, folder.with_suffix(".log"), {})
     run = RunDirectory(folder)
     state, parts = run.load(), defaultdict[str, float](float)
-    numbers = range(1, config.iterate.num_iterations + 1)
+    numbers, updates = range(1, config.iterate.num_iterations + 1), 0
     for number in numbers:
         for stage, done in state.iterations[number].items():
             parts[stage] += done.seconds
@@ -182,13 +183,14 @@ def _ours(race: Race, seed: int, folder: Path, load: float) -> Figures:
             for name, value in json.loads(line).items():
                 if name.startswith("timing_s/"):
                     parts[name] += value
+                updates += value if name == "selfplay/updates" else 0
     played, trained = [state.played(number) for number in numbers], [state.trained(number) for number in numbers]
     return Figures(
         seconds=taken.seconds,
         playing=sum(one.seconds or 0.0 for one in played if one),
         in_steps=sum(one.seconds_in_steps for one in trained if one),
         episodes=sum(one.episodes or 0 for one in played if one),
-        steps=sum(one.steps for one in trained if one),
+        steps=updates,
         peak_gb=taken.peak / 1e9,
         looking=taken.looking,
         load=load,

@@ -137,7 +137,7 @@ def _options(settings: Settings, output: str, seats: int) -> tuple[GRPOConfig, i
     iterations, group = settings["iterate"]["num_iterations"], seats * generate["episodes_per_state"]
     states = -(-generate["num_episodes"] // generate["episodes_per_state"])
     rows = states * group
-    batch = min(rows, train["train_batch_size"])
+    batch = min(rows, train["train_batch_size"] // train["mini_batches"])
     options = GRPOConfig(
         output_dir=output, seed=settings["seed"], use_cpu=True, bf16=False, gradient_checkpointing=False,
         num_generations=group, generation_batch_size=rows, per_device_train_batch_size=batch,

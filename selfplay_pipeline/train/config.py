@@ -18,7 +18,10 @@ class TrainOptions(Section):
     train_batch_size: Annotated[int, Field(ge=2), Identity("train", "iterate")] = 64
     """Rows of one batch, rounded to whole groups of G rows for each trained seat."""
     mini_batches: Annotated[int, Field(ge=1), Identity("train", "iterate")] = 1
-    """Optimizer steps that one batch is cut into; each has rows of all its groups, drawn at random."""
+    """Optimizer steps that one batch is cut into; each has rows of all its groups, drawn at random.
+
+    A batch that the data do not fill has fewer, so that each has about as many rows.
+    """
     micro_batch_size: Annotated[int, Field(ge=1), FREE] = 8
     """Rows in one forward and backward pass on one device."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6

@@ -136,6 +136,11 @@ def plan_steps(num_groups: int, groups_per_step: int, epochs: int, seed: int) ->
     return [part.tolist() for _ in range(epochs) for part in np.array_split(rng.permutation(num_groups), steps)]
 
 
+def updates_of(groups: int, groups_per_update: float) -> int:
+    """Updates of a batch with so many groups: one at least, each with a group's rows at least."""
+    return max(1, min(groups, round(groups / groups_per_update)))
+
+
 def split_rows(rows: int, updates: int, processes: int, micro_batch_size: int) -> tuple[int, int]:
     """Cut a step's rows into equal updates, an update into equal passes on each process.
 

@@ -39,7 +39,12 @@ def resolve_dtype(config: TrainOptions, device: Device) -> Literal["float32", "b
 
 def groups_per_step(config: TrainConfig, data: TrainData, num_groups: int) -> int:
     """`train_batch_size` in whole groups, clipped to the data."""
-    return min(to_groups(config.train_batch_size, data.episodes_per_state * data.rows_per_episode), num_groups)
+    return min(whole_batch(config, data), num_groups)
+
+
+def whole_batch(config: TrainConfig, data: TrainData) -> int:
+    """`train_batch_size` in whole groups."""
+    return to_groups(config.train_batch_size, data.episodes_per_state * data.rows_per_episode)
 
 
 def plan_for(config: TrainConfig, data: TrainData, num_groups: int) -> list[list[int]]:
@@ -136,7 +141,7 @@ def training_settings(config: TrainConfig, data: TrainData, num_groups: int) -> 
         "trainer.save_freq": config.save_every or len(plan),
         "trainer.default_local_dir": str(state_dir(config)),
         "+selfplay.groups_per_step": per_step,
-        "+selfplay.mini_batches": config.mini_batches,
+        "+selfplay.groups_per_update": whole_batch(config, data) / config.mini_batches,
         "+selfplay.epochs": config.epochs,
         "+selfplay.seed": config.seed,
         "+selfplay.metrics_path": str(metrics_path(config)),

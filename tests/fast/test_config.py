@@ -73,7 +73,7 @@ def test_the_built_ins_differ_from_tiny_in_what_they_are_for():
     assert differing(load_config("tiny_shy", {}), tiny) == {
         "model": "data/tiny_shy_model",
         "game.max_length": 30,
-        "train.train_batch_size": 64,
+        "train.train_batch_size": 512,
         "iterate.partner": "shy",
         "online.tokens_per_pass": 16384,
     }

@@ -33,6 +33,7 @@ from selfplay_pipeline.train.groups import (
     read_data,
     split_rows,
     to_groups,
+    updates_of,
 )
 from selfplay_pipeline.train.overrides import environment, verl_overrides, worker_threads
 from selfplay_pipeline.train.run import run_train
@@ -121,8 +122,8 @@ class TestOptions:
     def test_a_clip_that_cannot_act_is_said_in_one_line_at_the_start(
         self, options: str, warned: bool, tmp_path: Path
     ) -> None:
-        (tmp_path / "own.yaml").write_text(f"train: {{{options}}}")
-        done = CliRunner().invoke(app, ["iterate", "--dry-run", "--config", str(tmp_path / "own.yaml")])
+        (tmp_path / "own.yaml").write_text(f"base: default\ntrain: {{{options}}}")
+        done = CliRunner().invoke(app, ["iterate", "--dry-run", "--model", "data/tiny_model", "--config", str(tmp_path / "own.yaml")])
         assert done.exit_code == 0, done.output
         assert ("without effect, since each batch is one update" in done.stderr) == warned
         assert done.stderr.count("warning") == warned
@@ -206,7 +207,7 @@ class TestOverrides:
         assert found["algorithm.norm_adv_by_std_in_grpo"] == "false"
         assert found["trainer.logger"] == '["console", "tensorboard"]'
         assert found["trainer.n_gpus_per_node"] == "2"
-        assert found["+selfplay.mini_batches"] == "3"
+        assert found["+selfplay.groups_per_update"] == str(16 / 3)  # of 16 groups of 4 rows
 
     def test_without_kl_no_reference_model_is_loaded(self) -> None:
         assert overrides("cpu")["actor_rollout_ref.actor.use_kl_loss"] == "false"
@@ -386,3 +387,12 @@ class TestRun:
 def test_an_override_that_hydra_cannot_read_is_refused_by_its_key(override: str) -> None:
     with pytest.raises(UserError, match=re.escape(f"option for train.overrides: {override!r} is no Hydra override")):
         load_config("tiny", {"train.overrides": [override]})
+
+
+@pytest.mark.parametrize(
+    ("groups", "groups_per_update", "updates"),
+    [(64, 8, 8), (63, 8, 8), (8, 8, 1), (3, 8, 1), (2, 0.25, 2), (64, 64, 1)],
+    ids=["whole", "nearly whole", "an eighth", "less", "not less than a group", "one update"],
+)
+def test_a_batch_that_data_do_not_fill_has_fewer_updates(groups: int, groups_per_update: float, updates: int) -> None:
+    assert updates_of(groups, groups_per_update) == updates

@@ -95,6 +95,8 @@ def run(_session_server, loop_with_trainer, tmp_path_factory) -> Run:
                 "generate.episodes_per_state": 4,
                 "convert.val_fraction": 0.2,
                 "train.train_batch_size": 16,
+                "train.mini_batches": 1,
+                "train.old_log_probs": "step",
                 "train.learning_rate": 3e-4,
                 "train.keep_zero_signal": True,
                 "engine.server_url": [proxy.url],

@@ -22,7 +22,7 @@ from verl.utils.dataset.rl_dataset import collate_fn
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
 from selfplay_pipeline.core.files import appending
-from selfplay_pipeline.train.groups import by_length, mixed, plan_steps, split_rows
+from selfplay_pipeline.train.groups import by_length, mixed, plan_steps, split_rows, updates_of
 from selfplay_pipeline.train.verl_ext.guard import Guarded, loading
 from selfplay_pipeline.train.verl_ext.loss import ONE_UPDATE
 from selfplay_pipeline.train.verl_ext.worker import PolicyWorker, ReferenceWorker
@@ -163,13 +163,14 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
 
     def _balance_batch(self, batch: Any, metrics: dict[str, Any], **kwargs: Any) -> Any:
         actor, trainer = self.config.actor_rollout_ref.actor, self.config.trainer
-        updates = min(self.config.selfplay.mini_batches, self.config.data.train_batch_size)
+        updates = updates_of(self.config.data.train_batch_size, self.config.selfplay.groups_per_update)
         processes = trainer.n_gpus_per_node * trainer.nnodes
         rows, self._micro_batch_size = split_rows(
             len(batch.keys), updates, processes, actor.ppo_micro_batch_size_per_gpu
         )
         actor.ppo_mini_batch_size = rows
         batch = super()._balance_batch(batch, metrics, **kwargs)
+        metrics["selfplay/updates"] = updates
         if updates > 1:
             batch.reorder(mixed(len(batch.keys), processes, [self.config.selfplay.seed, self.global_steps]))
         batch.reorder(by_length([tag["seq_len"] for tag in batch.tags], rows // processes))
