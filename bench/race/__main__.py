@@ -103,7 +103,7 @@ def main(
         "cores": CORES,
         "states": states,
         "episodes": episodes,
-        "seeds": {side: [one.model_dump() for one in found] for side, found in figures.items()},
+        "seeds": {side: [one.model_dump(exclude={"checkpoint"}) for one in found] for side, found in figures.items()},
         "held_out": {mode: rise.model_dump() for mode, rise in rises.items()},
     }
     write_json(output / "results.json", results)
