@@ -71,6 +71,13 @@ class ModelInfo(_Read):
     weight_version: str | None = None
 
 
+class ServerInfo(_Read):
+    """Answer of `/server_info`."""
+
+    dp_size: Annotated[int, Field(ge=1, lt=2**31)] = 1
+    """Copies of the model."""
+
+
 class Updated(_Read):
     """Answer of `/update_weights_from_disk`."""
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.engines.answers import ModelInfo, Updated, completion_of, read
+from selfplay_pipeline.engines.answers import ModelInfo, ServerInfo, Updated, completion_of, read
 from selfplay_pipeline.engines.http import LONGEST_ANSWER, Http, RefusedError, RetriableError, ServerGoneError
 from selfplay_pipeline.engines.requests import PROBE, PROBE_IDS, RELEASED, request_of
 from selfplay_pipeline.engines.types import EngineError
@@ -85,19 +85,28 @@ class Line:
     ) -> None:
         """Args:
         hang_timeout: None leaves hanging to `request_timeout`.
-        attempts: how often a request is sent that fails in a way that may pass; waits double from 0.5 s to 8 s.
+        attempts: how often `call` sends a request that fails in a way that may pass; see `retrying`.
         tell: takes one line for people when the server hangs.
         """
         self.server = server
         self.weights: str | None = None
         """Version of the weights that it was last told to load."""
+        self.ranks = 1
+        """Copies of the model that it has (SGLang's `dp_size`), as far as it was asked."""
+        self.returning: asyncio.Task[None] | None = None
+        """Waits for a server that is gone."""
+        self.lost: EngineError | UserError | None = None
+        """Why it was waited for in vain."""
+        self.meanwhile: Callable[[], str] = lambda: ""
+        """Says, for people, what is done while it is waited for; empty where all wait."""
         self._attempts, self._hang_timeout, self._tell = attempts, hang_timeout, tell
         self._http = Http(request_timeout, server.key)
         self._life = 0
-        self._returning = asyncio.Lock()
         self._under_way = self._answers = 0
         self._watch: asyncio.Task[None] | None = None
-        self._hung = ""
+        self._hung = self._gone = ""
+        self._due: Path | None = None
+        """Checkpoint that it has to load once it is back."""
         self._released = False
         """Whether the server has given its memory back, so that it must not compute."""
 
@@ -105,30 +114,37 @@ class Line:
     def url(self) -> str:
         return self.server.url
 
+    @property
+    def there(self) -> bool:
+        """Whether nothing is known that speaks against asking it."""
+        return self.returning is None and self.lost is None
+
     async def generate(
-        self, body: dict[str, Any], headers: Mapping[str, str] | None = None, longest: int = LONGEST_ANSWER
+        self,
+        body: dict[str, Any],
+        headers: Mapping[str, str] | None = None,
+        longest: int = LONGEST_ANSWER,
     ) -> dict[str, Any]:
-        """POST to `/generate`; the same again to a server that came back.
+        """POST to `/generate`, once. A server that is gone is waited for from then on.
 
         Raises:
-            EngineError: no answer in the end.
+            ServerGoneError: there is no connection.
+            RetriableError: the request may succeed when sent again.
+            EngineError: it was refused, or not answered in time.
         """
         assert not self._released, f"{self.url} has no weights: it was not reloaded after it was released"
+        life = self._life
         # Asks for a token, through the scheduler; while it loads weights, SGLang 0.5.12 can die of that.
         async with self._watched("/health_generate"):
-            async for attempt in self._retrying(self._attempts):
-                with attempt:
-                    life = self._life
-                    try:
-                        answer = await self._http.send(f"{self.url}/generate", body, headers, longest=longest)
-                    except ServerGoneError as error:
-                        await self._come_back(life, str(error))
-                        raise
-                    if "meta_info" not in answer:  # a proxy's word for a server that is not ready
-                        raise RetriableError(f"{self.url}/generate answered without meta_info")
-                    self._answers += 1
-                    return answer
-        raise AssertionError("unreachable")
+            try:
+                answer = await self._http.send(f"{self.url}/generate", body, headers, longest=longest)
+            except ServerGoneError as error:
+                self._leave(life, str(error))
+                raise
+        if "meta_info" not in answer:  # a proxy's word for a server that is not ready
+            raise RetriableError(f"{self.url}/generate answered without meta_info")
+        self._answers += 1
+        return answer
 
     async def call(self, path: str, body: Any = None, *, attempts: int | None = None) -> dict[str, Any]:
         """POST, or GET without a body, while the server is there.
@@ -137,7 +153,7 @@ class Line:
             ServerGoneError: it is not.
             EngineError: it refused the request, or all attempts failed.
         """
-        async for attempt in self._retrying(attempts or self._attempts):
+        async for attempt in retrying(attempts or self._attempts):
             with attempt:
                 return await self._http.send(f"{self.url}{path}", body)
         raise AssertionError("unreachable")
@@ -150,12 +166,31 @@ class Line:
         """
         return read(ModelInfo, await self.call("/model_info", attempts=attempts), f"{self.url}/model_info")
 
+    def route(self, rank: int) -> dict[str, int]:
+        """Fields of a request that send it to that copy of the model; SGLang warns of them where there is but one."""
+        return {"routed_dp_rank": rank} if self.ranks > 1 else {}
+
+    async def find_ranks(self) -> None:
+        """Ask how many copies of the model there are; a gateway that does not say so is taken for one.
+
+        Raises:
+            EngineError: it does not answer, or says something else.
+        """
+        try:
+            info = read(ServerInfo, await self.call("/server_info"), f"{self.url}/server_info")
+        except RefusedError:
+            info = ServerInfo()
+        self.ranks = info.dp_size
+
     async def reload(self, checkpoint: Path) -> None:
         """Load a checkpoint's weights from disk, and prove that they answer. Nothing else is under way.
 
+        A server that is gone loads them when it is back, which is waited for from then on.
+
         Raises:
-            EngineError: the server refused, answers with other weights, or is gone for good.
+            EngineError: the server refused, or answers with other weights.
         """
+        await self._stop_waiting()
         before, self.server.model = self.server.model, str(checkpoint)
         async with self._watched_at_work():
             life = self._life
@@ -165,11 +200,13 @@ class Line:
                 if self._released:  # what comes back has to be another one, which has all its memory
                     await self.server.end()
                     self._released = False
-                await self._come_back(life, str(error))
-                await self._load(checkpoint)
+                self._due = checkpoint
+                self._leave(life, str(error))
             except EngineError:
                 self.server.model = before
                 raise
+            else:
+                self.lost = self._due = None
 
     async def release(self) -> None:
         """Let the server give its GPU's memory back until the next `reload`. Nothing is under way.
@@ -187,7 +224,22 @@ class Line:
                 self._tell(f"{self.url} is ended, since it did not give its memory back: {error}")
                 await self.server.end()
 
+    async def returned(self) -> None:
+        """Wait for it as long as is allowed; one that was waited for in vain is looked for once more.
+
+        Raises:
+            EngineError: it did not come back, or with another model.
+            UserError: it came back and asks for another key.
+        """
+        if self.lost is not None and self.returning is None:
+            self._leave(self._life, self._gone)
+        if self.returning is not None:
+            await asyncio.wait([self.returning])
+        if self.lost is not None:
+            raise self.lost
+
     async def close(self) -> None:
+        await self._stop_waiting()
         await self._http.close()
 
     async def _take_back(self) -> None:
@@ -221,27 +273,44 @@ class Line:
             await self.call("/flush_cache?timeout=60", {})
         finally:
             await self.call("/continue_generation", {}, attempts=3)
-        probe = await self.call("/generate", request_of(PROBE_IDS, PROBE))
-        said = completion_of(probe, PROBE, len(PROBE_IDS), f"{self.url}/generate")
-        found = probe["meta_info"].get("weight_version")
-        if found != version or said.cached_tokens != 0:
-            raise EngineError(f"{self.url} still answers with weights {found!r:.200}, not {version!r}")
+        for rank in range(self.ranks):
+            probe = await self.call("/generate", request_of(PROBE_IDS, PROBE) | self.route(rank))
+            said = completion_of(probe, PROBE, len(PROBE_IDS), f"{self.url}/generate")
+            found = probe["meta_info"].get("weight_version")
+            if found != version or said.cached_tokens != 0:
+                raise EngineError(f"{self.url} still answers with weights {found!r:.200}, not {version!r}")
         self.weights = version
 
-    async def _come_back(self, life: int, reason: str) -> None:
-        """Wait until the server of that life was replaced or answers again; one waits for all.
+    def _leave(self, life: int, reason: str) -> None:
+        """Begin to wait for the server of that life, unless this was begun or is over; one waits for all."""
+        if self._life == life and self.returning is None:
+            self._gone = self._hung or reason
+            self.returning = asyncio.create_task(self._return(self.meanwhile()))
 
-        Raises:
-            EngineError: it does not come back, or with another model.
-        """
-        async with self._returning:
-            if self._life != life:
-                return
-            await self.server.come_back(self._hung or reason)
+    async def _return(self, meanwhile: str) -> None:
+        """Let it be started again or come back, and serve what it is to serve."""
+        try:
+            await self.server.come_back("; ".join(filter(None, [self._gone, meanwhile])))
             self.weights = None
             if self.server.model and not self.server.ours:
+                await self.find_ranks()
                 await self._serve_the_same()
-            self._life, self._hung = self._life + 1, ""
+            if self._due is not None:
+                await self._load(self._due)
+        except (EngineError, UserError) as error:
+            self.lost = error
+            if meanwhile:
+                self._tell(str(error))
+        else:
+            self.lost, self._due, self._hung = None, None, ""
+            self._life += 1
+        finally:
+            self.returning = None
+
+    async def _stop_waiting(self) -> None:
+        if self.returning is not None:
+            self.returning.cancel()
+            await asyncio.wait([self.returning])
 
     async def _serve_the_same(self) -> None:
         """A server that somebody started again may serve what it did at its beginning."""
@@ -251,14 +320,6 @@ class Line:
         if not Path(self.server.model).is_dir():
             raise EngineError(f"{self.url} came back with {info.model_path:.200}, not {self.server.model}")
         await self._load(Path(self.server.model))
-
-    def _retrying(self, attempts: int) -> AsyncRetrying:
-        return AsyncRetrying(
-            retry=retry_if_exception_type((RetriableError, ServerGoneError)),
-            stop=stop_after_attempt(attempts),
-            wait=wait_exponential_jitter(initial=0.5, max=8),
-            reraise=True,
-        )
 
     def _watched_at_work(self) -> AbstractAsyncContextManager[None]:
         """Watch a scheduler that answers nothing meanwhile: only its processes show that it works, or only the port."""
@@ -303,7 +364,7 @@ class Line:
         """Whether something was answered within so many seconds, if need be to the probe."""
         answers = self._answers
         await asyncio.sleep(seconds / 2)
-        if self._answers != answers or self._returning.locked():
+        if self._answers != answers or self.returning is not None:
             return True
         if probe is None:
             return False
@@ -314,6 +375,16 @@ class Line:
         except EngineError:
             return self._answers != answers
         return True
+
+
+def retrying(attempts: int) -> AsyncRetrying:
+    """Attempts of what may pass; waits double from 0.5 s to 8 s."""
+    return AsyncRetrying(
+        retry=retry_if_exception_type((RetriableError, ServerGoneError)),
+        stop=stop_after_attempt(attempts),
+        wait=wait_exponential_jitter(initial=0.5, max=8),
+        reraise=True,
+    )
 
 
 def same_model(first: str, second: str) -> bool:

@@ -92,6 +92,7 @@ async def open_engine(
         tell=tell,
     )
     async with launched, engine_of([launched]) as engine:
+        await engine.find_ranks()
         yield engine
 
 
@@ -100,6 +101,7 @@ async def _attach(
 ) -> None:
     try:
         served = await engine.served_models()
+        await engine.find_ranks()
     except EngineError as error:
         raise UserError(f"--server-url: {error}; is an SGLang server running there?") from None
     for server in servers:

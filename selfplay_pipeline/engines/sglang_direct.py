@@ -1,7 +1,7 @@
 """A short way for an engine's requests through SGLang's HTTP server.
 
 With a small model on a CPU, reading and checking a request in FastAPI takes longer than all else that the server's main
-process does for it. What an engine asks for (`engines/requests.py`) has three fields and was made by this package, so
+process does for it. What an engine asks for (`engines/requests.py`) has few fields and was made by this package, so
 that it goes to SGLang's tokenizer manager at once. All else takes SGLang's own way; the key was asked for before.
 """
 
@@ -13,6 +13,8 @@ from pydantic_core import from_json
 
 REQUEST = {"input_ids", "sampling_params", "return_logprob"}
 """The fields of `request_of`."""
+ROUTED = {*REQUEST, "routed_dp_rank"}
+"""The same to one copy of the model."""
 
 
 class Direct:
@@ -32,7 +34,7 @@ class Direct:
             request = from_json(b"".join(message.get("body", b"") for message in messages))
         except ValueError:
             request = None
-        if isinstance(request, dict) and request.keys() == REQUEST:
+        if isinstance(request, dict) and request.keys() in (REQUEST, ROUTED):
             status, body = await _answer(request, scope, receive)
             await send({"type": "http.response.start", "status": status, "headers": _headers(body)})
             await send({"type": "http.response.body", "body": body})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,18 @@ from typing import Any
 from selfplay_pipeline.engines.answers import completion_of
 from selfplay_pipeline.engines.attached import AttachedServer
 from selfplay_pipeline.engines.http import LONGEST_ANSWER
-from selfplay_pipeline.engines.line import Line, Server
+from selfplay_pipeline.engines.line import Line, Server, retrying
+from selfplay_pipeline.engines.places import Places
 from selfplay_pipeline.engines.requests import request_of
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason, SamplingParams
 
 
 class SGLangEngine:
-    """One or many servers. Requests of one session go to one server, where its prefix is cached."""
+    """One or many servers, each with one or many copies of the model. An episode stays at one of them (`Places`).
+
+    What a server that is gone was asked is asked of another one, with the same tokens so far; if there is no other one,
+    it is waited for.
+    """
 
     def __init__(
         self,
@@ -40,6 +45,7 @@ class SGLangEngine:
         """
         known = [AttachedServer(server, key=key) if isinstance(server, str) else server for server in servers]
         self.lines = [Line(server, request_timeout, hang_timeout, attempts, tell) for server in known]
+        self._places, self._attempts = Places(self.lines), attempts
         self.vocabulary = vocabulary
 
     @property
@@ -47,8 +53,7 @@ class SGLangEngine:
         return [line.url for line in self.lines]
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str = "") -> Completion:
-        line = self._line(session)
-        answer = await line.generate(request_of(prompt_ids, params))
+        line, answer = await self._answer(request_of(prompt_ids, params), session)
         completion = completion_of(answer, params, len(prompt_ids), f"{line.url}/generate", self.vocabulary)
         if completion.finish_reason is FinishReason.ABORT:
             raise EngineError(f"{line.url}/generate broke the request off")
@@ -73,7 +78,23 @@ class SGLangEngine:
         Raises:
             EngineError: no answer after all retries.
         """
-        return await self._line(session).generate(request, headers, longest)
+        return (await self._answer(request, session, headers, longest))[1]
+
+    async def _answer(
+        self,
+        request: dict[str, Any],
+        session: str,
+        headers: Mapping[str, str] | None = None,
+        longest: int = LONGEST_ANSWER,
+    ) -> tuple[Line, dict[str, Any]]:
+        place = None
+        async for attempt in retrying(self._attempts):
+            with attempt:
+                place = await self._places.of(session, failed=place)
+                with place.asked():
+                    routed = request | place.line.route(place.rank)
+                    return place.line, await place.line.generate(routed, headers, longest)
+        raise AssertionError("unreachable")
 
     async def served_models(self) -> list[str]:
         """What each server says it serves; asked once, so that a wrong address is noticed at once.
@@ -86,11 +107,22 @@ class SGLangEngine:
     async def reload(self, checkpoint: Path) -> None:
         """Load a checkpoint's weights from disk into every server, and prove that they answer.
 
+        One of several that is gone is waited for while the others play, and loads them when it is back.
+
         Raises:
-            EngineError: a server refused, or answers with other weights.
+            EngineError: a server refused, or answers with other weights, or all are gone for good.
         """
-        for line in self.lines:
-            await line.reload(checkpoint.resolve())
+        self._places.forget()
+        await asyncio.gather(*(line.reload(checkpoint.resolve()) for line in self.lines))
+        await self._places.there()
+
+    async def find_ranks(self) -> None:
+        """Ask each server how many copies of the model it has; else one is taken for granted.
+
+        Raises:
+            EngineError: a server does not answer.
+        """
+        await asyncio.gather(*(line.find_ranks() for line in self.lines))
 
     async def release(self) -> None:
         for line in self.lines:
@@ -105,6 +137,3 @@ class SGLangEngine:
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
-
-    def _line(self, session: str) -> Line:
-        return self.lines[zlib.crc32(session.encode()) % len(self.lines)]

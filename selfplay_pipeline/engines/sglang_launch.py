@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.machinery
+import inspect
 import multiprocessing
 import os
 import sys
@@ -110,6 +111,18 @@ def fork_workers() -> None:
     engine._set_envs_and_config = set_all_and_fork
 
 
+def run_scheduler(server_args: Any, *others: Any) -> None:
+    """Run SGLang's scheduler of one copy of the model with a random seed of its own.
+
+    SGLang 0.5.12 gives all copies one seed, so that they draw alike: requests with one prompt got equal replies.
+    """
+    from sglang.srt.managers.scheduler import run_scheduler_process
+
+    dp_rank = inspect.signature(run_scheduler_process).bind(server_args, *others).arguments["dp_rank"]
+    server_args.random_seed += dp_rank or 0
+    run_scheduler_process(server_args, *others)
+
+
 def end_at_once() -> None:
     """Let SIGTERM end the server at once; SGLang would look every five seconds whether it came.
 
@@ -138,7 +151,7 @@ def main(arguments: list[str]) -> None:
     if key and server_args.tokenizer_worker_num == 1:  # else SGLang has no keys
         server_args.api_key = Unprinted(key)
     try:
-        http_server.launch_server(server_args)
+        http_server.launch_server(server_args, run_scheduler_process_func=run_scheduler)
     finally:
         kill_process_tree(os.getpid(), include_parent=False)
 

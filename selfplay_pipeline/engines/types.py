@@ -87,7 +87,7 @@ class Engine(Protocol):
     """What turns prompts into sampled tokens."""
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str = "") -> Completion:
-        """Sample one completion. `session` is one per player and episode: its requests share a prefix.
+        """Sample one completion. `session` names a seat of an episode, `EPISODE-SEAT`: its requests share a prefix.
 
         Raises:
             EngineError: no answer after all retries.

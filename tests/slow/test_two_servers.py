@@ -1,0 +1,105 @@
+"""Several servers and several copies of the model: episodes stay where their prefix is cached, and outlive a server."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+
+import psutil
+import pytest
+from recording_proxy import RecordingProxy
+from test_engines import prompt
+from test_server_faults import GAMES, IDS, Run
+
+from selfplay_pipeline.engines.sglang_engine import SGLangEngine
+from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
+from selfplay_pipeline.engines.types import SamplingParams
+from selfplay_pipeline.generate.records import Trajectory, read_episodes
+
+COPIES, EPISODES, TURNS, DRAWS = 2, 12, 4, 8
+PARAMS = SamplingParams(1.0, 8, ())
+
+
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory) -> Iterator[SGLangServer]:
+    """A server with two copies of the model, each with a scheduler and a prefix cache of its own."""
+    log = tmp_path_factory.mktemp("copies") / "server.log"
+    server = SGLangServer(ServerSpec(model="data/tiny_model", device="cpu", log_path=log, data_parallel=COPIES))
+    server.key = ""  # as the session's server
+    asyncio.run(server.start())
+    yield server
+    server.stop()
+
+
+def test_copies_of_the_model_draw_apart(copies):
+    """The first requests that each gets; SGLang's one seed would give all copies the same replies."""
+    body = {"input_ids": list(prompt()), "sampling_params": {"temperature": 2.0, "max_new_tokens": 12}}
+
+    async def draw() -> list[list[list[int]]]:
+        async with SGLangEngine([copies]) as engine:
+            ask = partial(engine.lines[0].call, "/generate")
+            return [
+                [(await ask(body | {"routed_dp_rank": rank}))["output_ids"] for _ in range(DRAWS)]
+                for rank in range(COPIES)
+            ]
+
+    first, second = asyncio.run(draw())
+    assert first[0] not in first[1:]
+    assert first != second
+
+
+def test_an_episode_stays_at_one_copy_of_the_model_and_finds_its_prefix_there(copies):
+    """By what SGLang says of each answer: the copy that gave it (`dp_rank`) and the tokens that were cached there."""
+    opening = len(prompt())
+
+    async def play(url: str) -> None:
+        async with SGLangEngine([url]) as engine:
+            await engine.find_ranks()
+            ids = [[*prompt(), number] for number in range(EPISODES)]
+            for _ in range(TURNS):
+                asked = (engine.generate(each, PARAMS, session=f"e{number}-0") for number, each in enumerate(ids))
+                for number, done in enumerate(await asyncio.gather(*asked)):
+                    ids[number] += done.token_ids
+
+    with RecordingProxy(copies.url) as proxy:
+        asyncio.run(play(proxy.url))
+    at = Counter()
+    for number in range(EPISODES):
+        turns = [exchange for exchange in proxy.exchanges if exchange["request"]["input_ids"][opening] == number]
+        said = [turn["response"]["meta_info"] for turn in turns]
+        (rank,) = {meta["dp_rank"] for meta in said}
+        at[rank] += 1
+        # The last token of an answer was sampled and never read.
+        read = [len(turn["request"]["input_ids"] + turn["response"]["output_ids"]) - 1 for turn in turns]
+        assert [meta["cached_tokens"] for meta in said[1:]] == read[:-1]
+        assert len(turns) == TURNS
+    assert at == {rank: EPISODES // COPIES for rank in range(COPIES)}
+
+
+def test_all_episodes_of_two_servers_are_there_when_one_is_killed(tmp_path, sglang_server, copies):
+    run = Run(tmp_path, "{reconnect_timeout: 2}")
+    with RecordingProxy(sglang_server.url) as proxy:
+        driver = run.begin("--server-url", proxy.url, "--server-url", copies.url, "--max-concurrency", "16")
+        run.wait_until(lambda: run.played() >= 20, driver)
+        (server,) = psutil.Process(copies.child.pid).children()
+        server.kill()
+        killed = run.played()
+        assert driver.process.wait(200) == 0, run.said()[-3000:]
+    assert killed < GAMES, "it was killed after the last game"
+    assert run.ids() == IDS
+    gone, lost = (line for line in run.said().splitlines() if copies.url in line)
+    assert "its episodes go on at the other servers; waiting up to 2 s for it" in gone
+    assert "it did not come back (engine.reconnect_timeout)" in lost
+    answered = [exchange["request"]["input_ids"] + exchange["response"]["output_ids"] for exchange in proxy.exchanges]
+    here = {tuple(ids) for ids in answered}
+    turns = [ends for record in read_episodes(run.games) for ends in map(own_turns, record.trajectories)]
+    assert here <= {ids for ends in turns for ids in ends}, "an answer was lost"
+    assert len(answered) < sum(map(len, turns)), "the other one answered too"
+    assert any(ends[-1] in here and not here.issuperset(ends) for ends in turns), "no episode went on in its midst"
+
+
+def own_turns(trajectory: Trajectory) -> list[tuple[int, ...]]:
+    """All tokens up to the end of each own turn."""
+    mask = [*trajectory.response_mask, 0]
+    ends = [end for end in range(1, len(mask)) if mask[end - 1] > mask[end]]
+    return [tuple(trajectory.prompt_ids + trajectory.response_ids[:end]) for end in ends]
