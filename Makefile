@@ -19,7 +19,7 @@ ITERATE_OPTIONS := --num-iterations $(NUM_ITERATIONS) $(if $(GAMES_PER_ITER),--n
                    $(if $(EPOCHS_PER_ITER),--epochs $(EPOCHS_PER_ITER)) $(COMMON_OPTIONS)
 ONLINE_OPTIONS  := $(if $(STEPS),--steps $(STEPS)) $(COMMON_OPTIONS)
 
-.PHONY: help setup browser iterate online generate convert train evaluate crossplay report show test test-fast chaos lint docs check-gpu-lock bench race same learn shy ablate smoke-smollm2 clean
+.PHONY: help setup browser iterate online generate convert train evaluate crossplay report show test test-fast chaos lint docs check-gpu-lock smoke-gpu bench race same learn shy ablate smoke-smollm2 clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -87,8 +87,11 @@ lint: $(READY) ## ruff, mypy, and the two rules of the architecture
 docs: $(READY) ## write docs/options.md anew from the fields of the configuration
 	$(BIN)/python -m selfplay_pipeline.cli.reference docs/options.md
 
-check-gpu-lock: ## install requirements/gpu.txt afresh and import what a run imports; needs no GPU, but 11 GB
+check-gpu-lock: ## install requirements/gpu.txt afresh, test it, play and train with it; needs no GPU, but 11 GB
 	bin/check_gpu_lock.sh
+
+smoke-gpu: $(READY) ## the first run on a machine (DEVICE=cpu: smaller): prints a verdict to paste into an issue
+	$(BIN)/python -m bench.smoke --device $(DEVICE) $(if $(INITIAL_MODEL),--model $(INITIAL_MODEL)) $(ARGS)
 
 bench: $(READY) ## measure throughput, waste and overhead; prints one line of JSON a benchmark
 	$(BIN)/python -m bench $(ARGS)
@@ -120,4 +123,4 @@ smoke-smollm2: $(READY) ## a real language model on a CPU: SmolLM2-135M plays an
 
 clean: ## remove the environment and what runs wrote
 	rm -rf $(VENV) $(RACE) build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
-	rm -rf data/matching_game_selfplay data/matching_game_selfplay_iterations data/matching_game_online data/selfplay_online data/online data/evaluations data/crossplay data/learn data/race data/ablate data/shy data/slime data/slime_matching data/games*.jsonl
+	rm -rf data/matching_game_selfplay data/matching_game_selfplay_iterations data/matching_game_online data/selfplay_online data/online data/evaluations data/crossplay data/learn data/race data/ablate data/shy data/slime data/slime_matching data/smoke data/games*.jsonl

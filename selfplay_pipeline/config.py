@@ -62,7 +62,10 @@ class EngineConfig(Section):
     max_restarts: Annotated[int, Field(ge=0), FREE] = 3
     """How often a launched server that has died or hangs is started again, with the weights that it served last."""
     reconnect_timeout: Annotated[float, Field(ge=0), FREE] = 120
-    """Seconds to wait for an attached server (`server_url`) that is gone, before its episodes are lost."""
+    """Seconds to wait for an attached server (`server_url`) that is gone, before its episodes are lost.
+
+    With several servers its episodes go on at the others, and it is used again if it is back within this time.
+    """
     extra_args: Annotated[list[str], FREE] = []
     """Further arguments for the SGLang server."""
 

@@ -1,26 +1,8 @@
 """Real tokenizers and chat templates for tests, without a hub."""
 
-import base64
 from functools import cache
-from importlib.metadata import distribution
-from pathlib import Path
 
-QWEN25_TEMPLATE = """\
-{%- if messages[0]['role'] == 'system' %}
-    {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}
-{%- else %}
-    {{- '<|im_start|>system\\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\\n' }}
-{%- endif %}
-{%- for message in messages %}
-    {%- if (message.role == "user") or (message.role == "system" and not loop.first) or (message.role == "assistant") %}
-        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\\n' }}
-{%- endif %}
-"""
-"""What Qwen2.5-Instruct's template does when no tools are given (tokenizer_config.json of the published model)."""
+from bench import qwen
 
 QWEN3_TEMPLATE = """\
 {%- set turns = namespace(last=0) %}
@@ -49,7 +31,7 @@ LLAMA3_TEMPLATE = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}
 """
-SMOLLM2_TEMPLATE = QWEN25_TEMPLATE.replace("Qwen, created by Alibaba Cloud", "SmolLM, trained by Hugging Face")
+SMOLLM2_TEMPLATE = qwen.TEMPLATE.replace("Qwen, created by Alibaba Cloud", "SmolLM, trained by Hugging Face")
 GEMMA3_TEMPLATE = """\
 {{- bos_token }}
 {%- set system = messages[0].content + '\\n\\n' if messages[0].role == 'system' else '' %}
@@ -77,12 +59,6 @@ PHI3_TEMPLATE = """\
 {%- if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}
 """
 
-QWEN_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-
-
-QWEN_TOKENS = 30_000
 QWEN_SPECIAL = [
     "<|endoftext|>",
     "<|im_start|>",
@@ -156,7 +132,7 @@ def shaped_tokenizer(name: str):
         case "llama-3":
             return _dressed(_bytes(), LLAMA3_SPECIAL, [], LLAMA3_TEMPLATE, "<|begin_of_text|>", "<|eot_id|>")
         case "qwen2.5":
-            return _dressed(_bytes(), QWEN_SPECIAL, QWEN_PLAIN, QWEN25_TEMPLATE, None, "<|im_end|>")
+            return _dressed(_bytes(), QWEN_SPECIAL, QWEN_PLAIN, qwen.TEMPLATE, None, "<|im_end|>")
         case "qwen3":
             plain = [*QWEN_PLAIN, "<think>", "</think>", "<tool_response>", "</tool_response>"]
             return _dressed(_bytes(), QWEN_SPECIAL, plain, QWEN3_TEMPLATE, None, "<|im_end|>")
@@ -195,7 +171,7 @@ def _bytes():
     vocab = {character: number for number, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(QWEN_SPLIT), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+        [pre_tokenizers.Split(Regex(qwen.SPLIT), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
     )
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
@@ -226,57 +202,3 @@ def _dressed(tokenizer, special, plain, template, bos, eos, *, rstrip=(), normal
     tokenizer.add_tokens([AddedToken(token, normalized=False) for token in plain])
     named = {"bos_token": bos} if bos else {}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=eos, chat_template=template, **named)
-
-
-@cache
-def qwen_tokenizer():
-    """The first tokens of Qwen's vocabulary, from the file `qwen.tiktoken` of the registry package dashscope.
-
-    Each of them is made of earlier ones. To find how those of all 151,643 were joined takes seconds.
-    """
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    lines = (
-        Path(str(distribution("dashscope").locate_file("dashscope/resources/qwen.tiktoken"))).read_bytes().splitlines()
-    )
-    pairs = (line.split() for line in lines[:QWEN_TOKENS])
-    ranks = {base64.b64decode(token): int(rank) for token, rank in pairs}
-    to_text = _byte_alphabet()
-    vocab = {"".join(to_text[b] for b in token): rank for token, rank in ranks.items()}
-    merges = [
-        tuple("".join(to_text[b] for b in part) for part in _last_merge(token, ranks, rank))
-        for token, rank in ranks.items()
-        if len(token) > 1
-    ]
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(QWEN_SPLIT), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(t, special=True) for t in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        additional_special_tokens=["<|im_start|>"],
-        chat_template=QWEN25_TEMPLATE,
-    )
-
-
-def _byte_alphabet():
-    from transformers.convert_slow_tokenizer import bytes_to_unicode
-
-    return bytes_to_unicode()
-
-
-def _last_merge(token, ranks, limit):
-    """The two parts that byte-pair encoding joins last to make `token`, using merges below rank `limit`."""
-    parts = [bytes([b]) for b in token]
-    while len(parts) > 2:
-        best = min(
-            ((ranks.get(parts[i] + parts[i + 1], limit), i) for i in range(len(parts) - 1)), key=lambda found: found[0]
-        )
-        assert best[0] < limit, token
-        parts[best[1] : best[1] + 2] = [parts[best[1]] + parts[best[1] + 1]]
-    return parts

@@ -4,10 +4,11 @@ from copy import copy
 from functools import cache
 
 import pytest
-from chat_templates import qwen_tokenizer, shaped_tokenizer
+from chat_templates import shaped_tokenizer
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from bench import qwen
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.generate.records import ChatMessage
@@ -23,7 +24,7 @@ DIALOGUES = st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=5)
 def chat(name: str) -> ChatTokenizer:
     if name == "tiny":
         return ChatTokenizer.load("data/tiny_model")
-    return ChatTokenizer(qwen_tokenizer() if name == "qwen2.5" else shaped_tokenizer(name))
+    return ChatTokenizer(qwen.qwen_tokenizer(qwen.FEW) if name == "qwen2.5" else shaped_tokenizer(name))
 
 
 def sampled(tokenizer: ChatTokenizer, text: str, finish: FinishReason = FinishReason.STOP) -> Completion:

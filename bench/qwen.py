@@ -1,0 +1,108 @@
+"""A model with Qwen2.5-0.5B's configuration and Qwen's vocabulary, and random weights: for machines without a hub.
+
+The vocabulary is that of the file `qwen.tiktoken` in the registry package dashscope.
+"""
+
+from __future__ import annotations
+
+import base64
+from functools import cache
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+TOKENS = 151_643
+"""Of the whole vocabulary; the control tokens have the numbers after them, as in Qwen2.5."""
+FEW = 30_000
+"""Of these, for a CPU."""
+CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+TEMPLATE = """\
+{%- if messages[0]['role'] == 'system' %}
+    {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}
+{%- else %}
+    {{- '<|im_start|>system\\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if (message.role == "user") or (message.role == "system" and not loop.first) or (message.role == "assistant") %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+"""What Qwen2.5-Instruct's template does when no tools are given (tokenizer_config.json of the published model)."""
+
+
+def build(folder: Path, *, layers: int = 24, tokens: int = TOKENS) -> None:
+    """Write model and tokenizer.
+
+    Args:
+        layers: of Qwen2.5-0.5B's 24.
+        tokens: the first so many of the vocabulary.
+    """
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    tokenizer = qwen_tokenizer(tokens)
+    config = Qwen2Config(
+        # config.json of Qwen/Qwen2.5-0.5B-Instruct; its last 293 tokens of 151,936 have no text.
+        vocab_size=tokens + 293, hidden_size=896, intermediate_size=4864, num_hidden_layers=layers,
+        num_attention_heads=14, num_key_value_heads=2, max_position_embeddings=32_768, rms_norm_eps=1e-6,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6}, tie_word_embeddings=True,
+        initializer_range=0.02, dtype="bfloat16", eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=tokenizer.pad_token_id, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+@cache
+def qwen_tokenizer(tokens: int = TOKENS) -> Any:
+    """The first tokens of Qwen's vocabulary. Each of them is made of earlier ones.
+
+    To find how those of all 151,643 were joined takes seconds.
+    """
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    file = Path(str(distribution("dashscope").locate_file("dashscope/resources/qwen.tiktoken")))
+    pairs = (line.split() for line in file.read_bytes().splitlines()[:tokens])
+    ranks = {base64.b64decode(token): int(rank) for token, rank in pairs}
+    to_text = bytes_to_unicode()
+    vocab = {"".join(to_text[b] for b in token): rank for token, rank in ranks.items()}
+    merges = [
+        tuple("".join(to_text[b] for b in part) for part in _last_merge(token, ranks, rank))
+        for token, rank in ranks.items()
+        if len(token) > 1
+    ]
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(SPLIT), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in CONTROL])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        additional_special_tokens=["<|im_start|>"],
+        chat_template=TEMPLATE,
+    )
+
+
+def _last_merge(token: bytes, ranks: dict[bytes, int], limit: int) -> list[bytes]:
+    """The two parts that byte-pair encoding joins last to make `token`, using merges below rank `limit`."""
+    parts = [bytes([b]) for b in token]
+    while len(parts) > 2:
+        best = min(
+            ((ranks.get(parts[i] + parts[i + 1], limit), i) for i in range(len(parts) - 1)), key=lambda found: found[0]
+        )
+        assert best[0] < limit, token
+        parts[best[1] : best[1] + 2] = [parts[best[1]] + parts[best[1] + 1]]
+    return parts

@@ -1,0 +1,83 @@
+"""`make smoke-gpu` on a CPU: all its checks pass, and each of them notices what it is there for."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.smoke import TINY, Smoke
+
+PARTS = ("tiny offline", "tiny online", "0.5B offline")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """What the whole of it has written."""
+    output = tmp_path_factory.mktemp("smoke")
+    command = [sys.executable, "-m", "bench.smoke", "--device", "cpu", "--output", str(output)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (folder,) = output.iterdir()
+    return folder
+
+
+def test_the_verdict_says_of_each_part_that_it_passed(folder):
+    verdict = (folder / "verdict.md").read_text()
+    assert verdict.startswith("**Smoke test on cpu: passed, ")
+    assert "GPU: " in verdict and "sglang 0.5.12" in verdict
+    for part in PARTS:
+        lines = [line for line in verdict.splitlines() if line.startswith(f"| {part} |")]
+        assert len(lines) >= 6, part
+        assert all(line.endswith("| pass |") for line in lines)
+
+
+def change(path: Path, act: Callable[[dict], None]) -> None:
+    """Change the first line of a file."""
+    first, *others = path.read_text().splitlines(keepends=True)
+    line = json.loads(first)
+    act(line)
+    path.write_text(json.dumps(line) + "\n" + "".join(others))
+
+
+@pytest.mark.parametrize(
+    ("file", "act", "failed"),
+    [
+        ("trained_rows.jsonl", lambda row: row["rollout_log_probs"].pop(), "trained rows are those that were sampled"),
+        ("trained_rows.jsonl", lambda row: row["rollout_log_probs"].reverse(), "trained rows are those that were"),
+        (
+            "trained_rows.jsonl",
+            lambda row: row.update(old_log_probs=[-9.0] * len(row["old_log_probs"])),
+            "server against",
+        ),
+        ("metrics.jsonl", lambda line: line.update({"actor/pg_loss": float("nan")}), "metrics are finite"),
+        ("metrics.jsonl", lambda line: line.update({"actor/grad_norm": 0.0}), "norm of the gradient"),
+        ("metrics.jsonl", lambda line: line.update({"actor/ppo_kl": 0.1}), "PPO's mean log ratio"),
+        ("metrics.jsonl", lambda line: line.update({"rollout_corr/rollout_is_mean": 0.9}), "mean importance weight"),
+        ("metrics.jsonl", lambda line: line.clear(), "what was written can be checked"),
+    ],
+)
+def test_what_is_spoilt_fails(folder, tmp_path, file, act, failed):
+    iteration = tmp_path / "iter_1"
+    shutil.copytree(folder / "tiny_offline" / "iter_1", iteration, ignore=shutil.ignore_patterns("trainer_state"))
+    change(iteration / file, act)
+    smoke = Smoke("cpu", tmp_path, [])
+    smoke.attempt("part", lambda part, config: smoke.check_iteration(part, TINY, iteration), {})
+    assert [check.what for check in smoke.checks if not check.passed and failed in check.what]
+
+
+def test_a_training_that_changes_no_weight_fails(tmp_path):
+    smoke = Smoke("cpu", tmp_path, [])
+    smoke.check_weights("part", TINY, Path(TINY))
+    assert [check.found for check in smoke.checks if not check.passed] == ["0 of 51 tensors"]
+
+
+def test_a_command_that_fails_is_told_with_its_last_line(tmp_path):
+    smoke = Smoke("cpu", tmp_path, [])
+    smoke.offline("part", {"model": "./nowhere", "train": {}})
+    (check,) = smoke.checks
+    assert not check.passed
+    assert "exit code 2" in check.found and "nowhere" in check.found
