@@ -1,6 +1,7 @@
 """What the package imports is declared, what is declared is locked, and what is shipped is found from anywhere."""
 
 import ast
+import hashlib
 import re
 import shutil
 import subprocess
@@ -67,6 +68,12 @@ def test_both_locks_have_the_same_sglang_and_verl():
     asked = {canonicalize_name(requirement.name): requirement.specifier for requirement in declared(GPU)}
     for name in ("sglang", "verl", "transferqueue"):
         assert asked[name].contains(pins[name]), name
+
+
+def test_the_lock_for_gpus_is_the_one_that_was_installed_and_tried():
+    tried, _ = Path("requirements/gpu.checked.txt").read_text().split(maxsplit=1)
+    now = hashlib.sha256(Path("requirements/gpu.txt").read_bytes()).hexdigest()
+    assert tried == now, "run `make check-gpu-lock`, and commit requirements/gpu.checked.txt, which it writes"
 
 
 def test_what_is_shipped_is_found_from_any_folder_and_what_lies_there_comes_first(tmp_path, monkeypatch):
