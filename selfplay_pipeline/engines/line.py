@@ -120,10 +120,7 @@ class Line:
         return self.returning is None and self.lost is None
 
     async def generate(
-        self,
-        body: dict[str, Any],
-        headers: Mapping[str, str] | None = None,
-        longest: int = LONGEST_ANSWER,
+        self, body: dict[str, Any], headers: Mapping[str, str] | None = None, longest: int = LONGEST_ANSWER
     ) -> dict[str, Any]:
         """POST to `/generate`, once. A server that is gone is waited for from then on.
 
