@@ -82,7 +82,7 @@ def stored_weights(folder: Path) -> Weights:
         UserError: weights are missing, damaged, or pickles.
     """
     weights: Weights = {}
-    for file in _shards(folder):
+    for file in shards(folder):
         weights |= _header(file)
     if not weights:
         raise UserError(f"{folder}: its safetensors hold no weights")
@@ -97,7 +97,12 @@ def number_of_weights(folder: Path) -> int | None:
         return None
 
 
-def _shards(folder: Path) -> list[Path]:
+def shards(folder: Path) -> list[Path]:
+    """The files of a model's weights.
+
+    Raises:
+        UserError: there are none, one is missing, or they are pickles.
+    """
     index = folder / INDEX
     if index.exists():
         named = _settings(index).get("weight_map")

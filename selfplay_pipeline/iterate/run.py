@@ -39,7 +39,7 @@ from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.groups import NoSignalError
 from selfplay_pipeline.train.job import train_policy, training_of
 from selfplay_pipeline.train.process import Trainer
-from selfplay_pipeline.train.run import check_training, prepare_training
+from selfplay_pipeline.train.run import check_adapter, check_training, prepare_training
 
 PLAY_AND_LEARN: tuple[Stage, ...] = ("generate", "convert", "train")
 """What every iteration does."""
@@ -176,6 +176,7 @@ class Loop:
             checkpoint=checkpoint,
             seed=self.config.seed + number,
             initial_trainer_state=self._earlier_state(number),
+            base_model=str(self.config.model) if self.config.train.lora_rank else None,
             reference_model=str(self.config.model) if self.config.train.kl_reference == "initial" else checkpoint,
             shares_gpu=shares_gpu(self.config),
         )
@@ -187,9 +188,9 @@ class Loop:
             prepare_training(self._training(number, checkpoint), self.trainer, self.run.path / "trainer.log")
 
     def _earlier_state(self, number: int) -> Path | None:
-        """The newest earlier trainer state, unless the optimizer is to start afresh."""
-        states = self._trainer_states(number - 1)
-        return states[-1] if states and self.config.train.keep_optimizer else None
+        """The newest earlier trainer state, unless all in it is to start afresh; an adapter never does."""
+        states, options = self._trainer_states(number - 1), self.config.train
+        return states[-1] if states and (options.keep_optimizer or options.lora_rank) else None
 
     def _trainer_states(self, last: int) -> list[Path]:
         """The trainer states up to an iteration, in order; iterations that were not trained have none."""
@@ -305,6 +306,7 @@ def check_run(config: Config) -> None:
     check_trainable(config)
     check_seats(config, str(config.model), seats_of(config))
     check_training(config.train)
+    check_adapter(config.train, str(config.model))
 
 
 def check_partner(config: Config) -> None:

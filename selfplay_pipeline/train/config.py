@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from selfplay_pipeline.core.sections import FREE, Identity, Option, Section
 
@@ -64,6 +64,17 @@ class TrainOptions(Section):
     """Weight of the entropy bonus."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """AdamW's weight decay."""
+    lora_rank: Annotated[int, Field(ge=0)] = 0
+    """Rank of a LoRA adapter, which is trained while the model's own weights stay; 0 trains all weights instead.
+
+    The checkpoint is the model with the adapter added; the adapter alone, in peft's format, lies beside it in
+    `adapter/`. `iterate` trains one adapter to the initial model in all iterations. The reference policy is the model
+    without the adapter.
+    """
+    lora_alpha: Annotated[int, Field(ge=1)] = 16
+    """What the adapter adds is multiplied by lora_alpha / lora_rank."""
+    lora_targets: Annotated[list[str], Option("--lora-target")] = []
+    """Names of the linear layers that get an adapter, such as q_proj; where none is named, all but the head get one."""
     gradient_checkpointing: bool = False
     """Compute activations twice, which saves memory and takes time."""
     keep_zero_signal: Annotated[bool, Identity("train", "iterate")] = False
@@ -98,6 +109,15 @@ class TrainOptions(Section):
             _check_override(override)
         return overrides
 
+    @model_validator(mode="after")
+    def _reference_is_there(self) -> TrainOptions:
+        if self.lora_rank and self.kl_coef and self.kl_reference == "previous":
+            raise ValueError(
+                "kl_reference: previous is not possible with lora_rank, where the reference policy is the initial "
+                "model, the one without the adapter; give kl_reference: initial, or lora_rank: 0"
+            )
+        return self
+
     def clip_without_effect(self, *, online: bool = False) -> str | None:
         """A line of warning where another clip range than the usual one is set but cannot act, else None.
 
@@ -127,6 +147,8 @@ def _check_override(override: str) -> None:
         raise ValueError(f"{override!r} is no Hydra override ({str(error).splitlines()[0]})") from None
     if not key:
         raise ValueError(f"{override!r} is no Hydra override (it names no key); write KEY=VALUE")
+    if key.startswith("actor_rollout_ref.model.lora"):
+        raise ValueError(f"{override!r}: give train.lora_rank, lora_alpha and lora_targets in place of verl's own keys")
 
 
 class PolicyTraining(TrainOptions):
@@ -134,10 +156,17 @@ class PolicyTraining(TrainOptions):
 
     model: str
     """The policy that played: a folder or a hub name."""
+    base_model: str | None = None
+    """The model that a LoRA adapter is added to; `model` by default."""
     output: Annotated[Path, FREE]
     """Gets checkpoint/ (Hugging Face), trainer_state/ (verl's shards and optimizer), metrics.jsonl, train.log."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Orders the groups and seeds the trainer."""
+
+    @property
+    def base(self) -> str:
+        """The model whose weights verl loads, before those of a trainer state."""
+        return self.base_model or self.model
 
 
 class TrainConfig(PolicyTraining):
@@ -146,7 +175,10 @@ class TrainConfig(PolicyTraining):
     data: Path
     """The train.parquet to train on."""
     initial_trainer_state: Path | None = None
-    """An earlier iteration's trainer_state/, whose weights, optimizer and scheduler are continued."""
+    """An earlier iteration's trainer_state/, whose weights, optimizer and scheduler are continued.
+
+    With LoRA its weights are the adapter's; `keep_optimizer` says whether more than these is continued.
+    """
     reference_model: str | None = None
     """The reference policy of the KL loss; `model` by default."""
     shares_gpu: Annotated[bool, FREE] = False

@@ -6,17 +6,20 @@ import json
 import shutil
 from pathlib import Path
 
+from selfplay_pipeline.core.checkpoints import INDEX, shards
 from selfplay_pipeline.core.files import replacing_folder
+from selfplay_pipeline.train.adapter import Adapter
+from selfplay_pipeline.train.saves import ADAPTER
 from selfplay_pipeline.train.stopped import TrainingStopped, no_space
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.gguf")
 
 
-def export(saved: str, model: str, checkpoint: str, dtype: str) -> None:
-    """Write `checkpoint`, whole or not at all.
+def export(saved: str, model: str, checkpoint: str, dtype: str, base: str | None = None) -> None:
+    """Write `checkpoint`, whole or not at all, and a LoRA adapter to a folder beside it.
 
     Args:
-        saved: as for `write_checkpoint`, like `model` and `dtype`.
+        saved: as for `write_checkpoint`, like `model`, `dtype` and `base`.
         checkpoint: the folder to write; an older one there is replaced.
 
     Raises:
@@ -24,12 +27,15 @@ def export(saved: str, model: str, checkpoint: str, dtype: str) -> None:
     """
     target = Path(checkpoint)
     try:
+        if base is not None:
+            with replacing_folder(target.parent / ADAPTER) as new:
+                shutil.copytree(saved, new, dirs_exist_ok=True)
         with replacing_folder(target) as new:
-            write_checkpoint(saved, model, new, dtype)
+            write_checkpoint(saved, model, new, dtype, base)
     except Exception as error:
         if not no_space(error):
             raise
-        needed = sum(path.stat().st_size for path in Path(saved).glob("*.safetensors"))
+        needed = sum(path.stat().st_size for path in shards(_weights(saved, base)))
         raise TrainingStopped(
             f"{target}: the checkpoint cannot be written: No space left on device (at most {needed / 1e6:.0f} MB are "
             f"needed, {shutil.disk_usage(target.parent).free / 1e6:.0f} MB are free); make room and give the same "
@@ -37,17 +43,18 @@ def export(saved: str, model: str, checkpoint: str, dtype: str) -> None:
         ) from error
 
 
-def write_checkpoint(saved: str, model: str, new: Path, dtype: str) -> None:
+def write_checkpoint(saved: str, model: str, new: Path, dtype: str, base: str | None = None) -> None:
     """Fill an empty folder.
 
     Weights come from `saved` (verl's `huggingface/` folder, float32), everything else (configuration, tokenizer,
     chat template, generation configuration) as it is from `model`, the policy that training began with.
 
     Args:
-        saved: verl's folder with safetensors.
+        saved: verl's folder with safetensors, or a LoRA adapter to `base`.
         model: folder or hub name.
         new: the folder to fill.
         dtype: float32 or bfloat16, of the weights and in config.json.
+        base: folder or hub name of the model to whose weights the adapter is added.
 
     Raises:
         TrainingStopped: the weights are not finite.
@@ -58,25 +65,38 @@ def write_checkpoint(saved: str, model: str, new: Path, dtype: str) -> None:
 
     ignored = shutil.ignore_patterns(*WEIGHTS, ".*", "*.md", "warm_start.json")
     shutil.copytree(_folder(model), new, ignore=ignored, dirs_exist_ok=True)
+    adapter = None if base is None else Adapter(Path(saved))
     weight_map: dict[str, str] = {}
     size = 0
-    for shard in sorted(Path(saved).glob("*.safetensors")):
+    for shard in shards(_weights(saved, base)):
         with safe_open(shard, framework="pt") as file:
-            tensors = {name: file.get_tensor(name).to(getattr(torch, dtype)) for name in file.keys()}  # noqa: SIM118
+            tensors = {}
+            for name in file.keys():  # noqa: SIM118
+                weight = file.get_tensor(name) if adapter is None else adapter.added(name, file.get_tensor(name))
+                tensors[name] = weight.to(getattr(torch, dtype))
         bad = [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
         if bad:
             raise TrainingStopped(f"{shard}: the trained weights are not finite ({bad[0]}); no checkpoint was written")
         save_file(tensors, new / shard.name, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(tensors, shard.name)
         size += sum(tensor.nbytes for tensor in tensors.values())
-    if not weight_map:
-        raise RuntimeError(f"{saved}: verl saved no safetensors there")
+    if adapter is not None and (missing := adapter.weights - weight_map.keys()):
+        raise RuntimeError(f"{base}: has no weight {min(missing)}, which the adapter changes")
     if len(set(weight_map.values())) > 1:
         index = {"metadata": {"total_size": size}, "weight_map": weight_map}
         (new / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
     config = json.loads((new / "config.json").read_text())
     config.pop("torch_dtype", None)
     (new / "config.json").write_text(json.dumps(config | {"dtype": dtype}, indent=2) + "\n")
+
+
+def _weights(saved: str, base: str | None) -> Path:
+    """The folder with the weights that are written, or that an adapter is added to."""
+    if base is None or Path(base).is_dir():
+        return Path(base or saved)
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(base, allow_patterns=["*.safetensors", INDEX]))
 
 
 def _folder(model: str) -> Path:

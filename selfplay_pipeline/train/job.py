@@ -20,6 +20,7 @@ def training_of(
     checkpoint: str,
     seed: int,
     initial_trainer_state: Path | None = None,
+    base_model: str | None = None,
     reference_model: str | None = None,
     shares_gpu: bool = False,
 ) -> TrainConfig:
@@ -31,6 +32,7 @@ def training_of(
         output=output,
         seed=seed,
         initial_trainer_state=initial_trainer_state,
+        base_model=base_model,
         reference_model=reference_model,
         shares_gpu=shares_gpu,
     )

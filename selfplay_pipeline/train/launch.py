@@ -16,6 +16,7 @@ class Export(BaseModel):
     model: str
     checkpoint: str
     dtype: str
+    base: str | None = None
 
 
 class Launch(BaseModel):

@@ -14,6 +14,7 @@ from packaging.version import Version
 from selfplay_pipeline.loopback import loopback_environment
 from selfplay_pipeline.train.config import PolicyTraining, TrainConfig, TrainOptions
 from selfplay_pipeline.train.groups import TrainData, plan_steps, to_groups
+from selfplay_pipeline.train.saves import saved_adapter, saved_step
 
 Device = Literal["cpu", "cuda"]
 EXTENSION = "selfplay_pipeline.train.verl_ext"
@@ -85,10 +86,8 @@ def process_settings(config: TrainConfig, device: Device) -> dict[str, Any]:
         "data.custom_cls.name": "GroupDataset",
         "+data.selfplay.keep_zero_signal": config.keep_zero_signal,
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": config.micro_batch_size,
-        "actor_rollout_ref.actor.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
-        "actor_rollout_ref.actor.checkpoint.load_contents": ["model", "optimizer", "extra"],
         # Without a KL term nobody reads it, and processes need not be made anew for another one.
-        "+actor_rollout_ref.reference_model": (config.reference_model or config.model) if config.kl_coef else None,
+        "+actor_rollout_ref.reference_model": (config.reference_model or config.base) if config.kl_coef else None,
         "+selfplay.shares_gpu": config.shares_gpu,
         "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": config.micro_batch_size,
         "actor_rollout_ref.rollout.name": "offline",
@@ -147,7 +146,7 @@ def training_settings(config: TrainConfig, data: TrainData, num_groups: int) -> 
         "+selfplay.metrics_path": str(metrics_path(config)),
         "+selfplay.dump_rows": str(config.output.resolve() / "trained_rows.jsonl") if config.dump_rows else None,
         "+selfplay.initial_trainer_state": str(config.initial_trainer_state.resolve())
-        if config.initial_trainer_state
+        if config.initial_trainer_state and not initial_adapter(config)
         else None,
         **{f"+selfplay.environment.{name}": value for name, value in logging_environment(config).items()},
     }
@@ -155,10 +154,19 @@ def training_settings(config: TrainConfig, data: TrainData, num_groups: int) -> 
 
 def _model_settings(config: TrainConfig) -> dict[str, Any]:
     return {
-        "actor_rollout_ref.model.path": config.model,
+        "actor_rollout_ref.model.path": config.base,
+        "actor_rollout_ref.model.lora_adapter_path": initial_adapter(config),
         "actor_rollout_ref.actor.data_loader_seed": config.seed,
         "actor_rollout_ref.actor.fsdp_config.seed": config.seed,
     }
+
+
+def initial_adapter(config: TrainConfig) -> str | None:
+    """The adapter that a training begins with, where it does not continue the whole of an earlier trainer state."""
+    state = config.initial_trainer_state
+    if state is None or config.keep_optimizer or not config.lora_rank:
+        return None
+    return str(saved_adapter(state.resolve(), saved_step(state)))
 
 
 def policy_settings(options: TrainOptions, device: Device) -> dict[str, Any]:
@@ -194,8 +202,24 @@ def policy_settings(options: TrainOptions, device: Device) -> dict[str, Any]:
         "hydra/job_logging": "none",
         "hydra/hydra_logging": "none",
     }
-    settings |= _precision("bf16" if half else "fp32")
+    settings |= _precision("bf16" if half else "fp32") | _checkpoint(options)
     return settings | _cpu(options.num_gpus) if device == "cpu" else settings
+
+
+def _checkpoint(options: TrainOptions) -> dict[str, Any]:
+    """What is trained, and so saved. With an adapter that is the adapter alone; servers get both in one (`merge`)."""
+    state, contents = ["model", "optimizer", "extra"], "actor_rollout_ref.actor.checkpoint"
+    if not options.lora_rank:
+        return {f"{contents}.save_contents": [*state, "hf_model"], f"{contents}.load_contents": state}
+    return {
+        f"{contents}.save_contents": state,
+        f"{contents}.load_contents": state,
+        f"+{contents}.save_lora_only": True,
+        "actor_rollout_ref.model.lora_rank": options.lora_rank,
+        "actor_rollout_ref.model.lora_alpha": options.lora_alpha,
+        "actor_rollout_ref.model.target_modules": options.lora_targets or "all-linear",
+        "actor_rollout_ref.model.lora.merge": True,
+    }
 
 
 def _flash_attention_installed() -> bool:

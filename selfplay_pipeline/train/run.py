@@ -16,12 +16,14 @@ from selfplay_pipeline.core.files import locked, write_json
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.identity import check_same, deciding
 from selfplay_pipeline.preflight import check_gpus
+from selfplay_pipeline.train.adapter import check_targets
 from selfplay_pipeline.train.config import PolicyTraining, TrainConfig, TrainOptions
 from selfplay_pipeline.train.groups import Group, TrainData, read_data
 from selfplay_pipeline.train.launch import Export, Launch
 from selfplay_pipeline.train.overrides import (
     Device,
     environment,
+    initial_adapter,
     metrics_path,
     plan_for,
     preparing_overrides,
@@ -31,7 +33,14 @@ from selfplay_pipeline.train.overrides import (
     verl_overrides,
 )
 from selfplay_pipeline.train.process import Making, Trainer, TrainError
-from selfplay_pipeline.train.saves import go_back_to_last_logged_save, keep_lines, prune, read_lines, saved_step
+from selfplay_pipeline.train.saves import (
+    go_back_to_last_logged_save,
+    keep_lines,
+    prune,
+    read_lines,
+    saved_adapter,
+    saved_step,
+)
 
 
 @dataclass(frozen=True)
@@ -83,7 +92,12 @@ def run_train(
         TrainError: verl failed.
     """
     began = time.monotonic()
-    check_options(config, config.reference_model)
+    check_options(config, config.base_model, config.reference_model)
+    if config.lora_rank and config.kl_coef and config.reference_model not in (None, config.base):
+        raise UserError(
+            f"reference_model {config.reference_model}: with lora_rank the reference policy is {config.base}, the "
+            "model without the adapter; leave it out"
+        )
     if config.initial_trainer_state is not None:
         _check_initial_state(config, config.initial_trainer_state)
     data = read_data([config.data], vocabulary_of(config.model))
@@ -132,7 +146,8 @@ def run_train(
 
 def making_of(config: TrainConfig, device: Device) -> Making:
     """What verl's processes for this training are started with."""
-    settings = (f"{config.num_gpus} workers", f"reference model: {config.kl_coef > 0}", *config.overrides)
+    adapter, reference = config.lora_rank > 0, config.kl_coef > 0
+    settings = (f"{config.num_gpus} workers", f"adapter: {adapter}", f"reference: {reference}", *config.overrides)
     return Making(settings, environment(config, device))
 
 
@@ -171,11 +186,13 @@ def _run_verl(
 
 def export_of(config: PolicyTraining, device: Device, step: int) -> Export:
     """What is to be exported after the last step."""
+    adapter = saved_adapter(state_dir(config), step)
     return Export(
-        saved=str(state_dir(config) / f"global_step_{step}" / "actor" / "huggingface"),
+        saved=str(adapter if config.lora_rank else adapter.with_name("huggingface")),
         model=config.model,
         checkpoint=str(config.output.resolve() / "checkpoint"),
         dtype=resolve_dtype(config, device),
+        base=config.base if config.lora_rank else None,
     )
 
 
@@ -236,6 +253,7 @@ def check_options(config: PolicyTraining, *further_models: str | None) -> None:
             check_checkpoint(name)
     check_loggers(config.loggers)
     check_training(config)
+    check_adapter(config, config.base)
 
 
 def check_training(options: TrainOptions) -> None:
@@ -246,6 +264,16 @@ def check_training(options: TrainOptions) -> None:
     """
     if resolve_device(options) == "cuda":
         check_gpus(options.num_gpus, f"train.num_gpus {options.num_gpus}")
+
+
+def check_adapter(options: TrainOptions, base: str) -> None:
+    """Whether the model has the layers that are to get a LoRA adapter.
+
+    Raises:
+        UserError: it has not.
+    """
+    if options.lora_rank:
+        check_targets(base, options.lora_targets)
 
 
 def check_loggers(names: Iterable[str]) -> None:
@@ -261,11 +289,16 @@ def check_loggers(names: Iterable[str]) -> None:
 
 def _check_initial_state(config: TrainConfig, state: Path) -> None:
     step = saved_step(state)
-    shard = state / f"global_step_{step}" / "actor" / f"optim_world_size_{config.num_gpus}_rank_0.pt"
+    adapter = saved_adapter(state, step)
+    shard = adapter.with_name(f"optim_world_size_{config.num_gpus}_rank_0.pt")
     if not step:
         raise UserError(
             f"{state}: no trainer state there; leave out initial_trainer_state to begin with a new optimizer"
         )
+    if config.lora_rank and not adapter.exists():
+        raise UserError(f"{state}: saved without a LoRA adapter; leave out initial_trainer_state, or lora_rank")
+    if initial_adapter(config):
+        return
     if not shard.exists():
         raise UserError(f"{state}: saved with another number of training processes than num_gpus={config.num_gpus}")
     before = read_object(state / "training.json", "selfplay train", "learning_rate")

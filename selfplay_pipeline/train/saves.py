@@ -17,6 +17,8 @@ LATEST = "latest_checkpointed_iteration.txt"
 """verl's record of the last whole save."""
 WHOLE = "whole.json"
 """The last file of a save."""
+ADAPTER = "adapter"
+"""The folder of a LoRA adapter in peft's format: in a save, and beside a checkpoint."""
 PICKLED_POSITION = "data.pt"
 """The dataloader's position, which was the last file of a save in earlier versions. A pickle, and not needed: what a
 step trains on follows from its number."""
@@ -40,6 +42,11 @@ def saved_step(state: Path) -> int:
     except (OSError, ValueError):
         return 0
     return step if step in saves(state) else 0
+
+
+def saved_adapter(state: Path, step: int) -> Path:
+    """The folder of a step's LoRA adapter, in peft's format."""
+    return state / f"global_step_{step}" / "actor" / ADAPTER
 
 
 def go_back_to_last_logged_save(state: Path, metrics: Path) -> int:

@@ -16,9 +16,10 @@ from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 
 from selfplay_pipeline.core.checkpoints import number_of_weights
 from selfplay_pipeline.core.files import write_json
-from selfplay_pipeline.train.saves import PICKLED_POSITION, WHOLE, is_whole, saves
+from selfplay_pipeline.train.saves import ADAPTER, PICKLED_POSITION, WHOLE, is_whole, saves
 from selfplay_pipeline.train.stopped import TrainingStopped, cause_of, no_space, one_line
 from selfplay_pipeline.train.verl_ext import safe_load as safe_load
+from selfplay_pipeline.train.verl_ext.lora import save_adapter
 
 if TYPE_CHECKING:
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer as Trainer
@@ -105,7 +106,8 @@ class Guarded(Trainer):  # type: ignore[misc]
         if not no_space(error) and free > FULL:
             return f"{one_line(error)}; {self._kept()}"
         written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        weights = number_of_weights(Path(self.config.actor_rollout_ref.model.path))
+        model = self.config.actor_rollout_ref.model
+        weights = None if model.lora_rank else number_of_weights(Path(model.path))
         needed = f"about {BYTES_A_WEIGHT * weights / 1e6:.0f} MB are needed, " if weights else ""
         return (
             f"No space left on device ({needed}{(free + written) / 1e6:.0f} MB were free); make room and give the "
@@ -153,6 +155,8 @@ def _save_finite(self: Any, local_path: str, *args: Any, **kwargs: Any) -> None:
     training = Path(local_path).parent.parent
     self.previous_saved_paths = [path for path in self.previous_saved_paths if Path(path).is_relative_to(training)]
     _save(self, local_path, *args, **kwargs)
+    if self._has_lora():
+        save_adapter(self.model, Path(local_path) / ADAPTER)
 
 
 FSDPCheckpointManager.save_checkpoint = _save_finite

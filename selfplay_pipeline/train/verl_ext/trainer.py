@@ -69,8 +69,8 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
     _enable_hybrid_replicas = False
     _held: Path | None = None
     """The save that the weights and the optimizer in memory are equal to."""
-    _untouched: str | None = None
-    """The model whose own weights are in memory, with a new optimizer."""
+    _untouched: tuple[str, int] | None = None
+    """The model whose own weights are in memory, with a new optimizer, and the seed of a LoRA adapter to it."""
 
     def _build_replay_buffer(self) -> Any:
         self.trainer_mode = "sync"
@@ -95,22 +95,24 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
             raise RuntimeError(f"{len(self.plan)} steps in the plan, {self.total_training_steps} in verl's config")
         self.steps_per_epoch = len(self.plan) // options.epochs
         continues = options.initial_trainer_state or find_latest_ckpt_path(config.trainer.default_local_dir)
-        if made_with(config) != self._made_with or not (continues or self._untouched == self._model):
+        if made_with(config) != self._made_with or not (continues or self._untouched == self._fresh):
             self._make_workers()
         super()._load_checkpoint()
         if self.global_steps == 0 and options.initial_trainer_state:
             self._continue(options.initial_trainer_state)
 
     @property
-    def _model(self) -> str:
-        return str(self.config.actor_rollout_ref.model.path)
+    def _fresh(self) -> tuple[str, int]:
+        """`_untouched` of workers that are made for this training."""
+        policy = self.config.actor_rollout_ref
+        return str(policy.model.path), policy.actor.fsdp_config.seed if policy.model.lora_rank else 0
 
     def _make_workers(self) -> None:
         self._init_tokenizer()
         self.actor_rollout_wg.make_anew(self.config.actor_rollout_ref)
-        if self.use_reference_policy:
+        if self.use_reference_policy and not self.ref_in_actor:
             self.ref_policy_wg.make_anew(self.config.actor_rollout_ref)
-        self._made_with, self._untouched, self._held = made_with(self.config), self._model, None
+        self._made_with, self._untouched, self._held = made_with(self.config), self._fresh, None
 
     def _continue(self, earlier: str) -> None:
         """Begin with an earlier training's weights, optimizer and scheduler, which this process may still hold.
@@ -145,7 +147,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         self.role_worker_mapping[Role.Actor] = ray.remote(PolicyWorker)
         if Role.RefPolicy in self.role_worker_mapping:
             self.role_worker_mapping[Role.RefPolicy] = ray.remote(ReferenceWorker)
-        self._made_with, self._untouched = made_with(self.config), self.config.actor_rollout_ref.model.path
+        self._made_with, self._untouched = made_with(self.config), self._fresh
 
     def _next_train_batch(self, num_prompts: int | None = None) -> Any:
         positions = self.plan[self.global_steps - 1]
@@ -250,12 +252,13 @@ def made_with(config: Any) -> dict[str, Any]:
     # Workers that generate nothing read no more of it.
     policy["rollout"] = {name: value for name, value in policy["rollout"].items() if name.startswith("log_prob_")}
     for section, key in (
-        (policy["model"], "path"),
         (actor, "ppo_mini_batch_size"),
         (actor, "data_loader_seed"),
         (actor["fsdp_config"], "seed"),
     ):
         del section[key]
+    if not policy["model"]["lora_rank"]:  # else a save holds the adapter alone
+        del policy["model"]["path"]
     if actor["optim"]["lr_scheduler_type"] == "constant" and not actor["optim"]["lr_warmup_steps_ratio"]:
         del actor["optim"]["total_training_steps"]
     return policy

@@ -1,0 +1,93 @@
+"""What verl's FSDP engine does otherwise with a LoRA adapter, and the adapter's file. Importing this is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft.tuners.lora import LoraLayer
+from peft.utils import get_peft_model_state_dict
+from safetensors.torch import save_file
+from verl.utils.device import get_device_id
+from verl.utils.fsdp_utils import offload_fsdp_model_to_cpu
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
+
+from selfplay_pipeline.train.adapter import PREFIX, WEIGHTS, added
+
+
+def save_adapter(model: Any, folder: Path) -> None:
+    """Write the adapter in peft's format. All ranks must call it, and the first writes.
+
+    Args:
+        model: peft's, sharded or not.
+        folder: is made.
+    """
+    state = get_peft_model_state_dict(model, save_embedding_layers=False)
+    tensors = {name: _whole(tensor).cpu().contiguous() for name, tensor in state.items()}
+    if torch.distributed.get_rank() == 0:
+        folder.mkdir(exist_ok=True)
+        model.peft_config["default"].save_pretrained(folder)
+        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The weights of a model with its adapter added, by the model's own names; the model's stay as they are.
+
+    All ranks must take them all.
+    """
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, LoraLayer)}
+    state = model.state_dict()
+    for name in state:
+        if ".lora_" in name:
+            continue
+        weight = _whole(state[name])
+        layer = layers.get(place := name.removesuffix(".base_layer.weight"))
+        if layer is not None:
+            factors = (_whole(state[f"{place}.{part}.default.weight"]) for part in ("lora_A", "lora_B"))
+            weight = added(weight, *factors, layer.scaling["default"], transposed=layer.fan_in_fan_out)
+        yield name.removeprefix(PREFIX).replace(".base_layer.", "."), weight
+
+
+def _whole(tensor: Any) -> torch.Tensor:
+    """Of a tensor that may be sharded over the ranks and lie in host memory: all of it, on the device."""
+    tensor = tensor.detach().to(get_device_id())
+    whole: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return whole
+
+
+def _pushed(self: FSDPEngine) -> Iterator[tuple[str, torch.Tensor]]:
+    """For servers. verl's own adds the adapter to the model itself meanwhile, and rounds all weights to bfloat16."""
+    try:
+        yield from merged_weights(self.module)
+    finally:
+        if self.is_param_offload_enabled:
+            offload_fsdp_model_to_cpu(self.module)
+
+
+@contextmanager
+def _without_adapter(self: FSDPEngine) -> Iterator[None]:
+    """For the reference policy's pass. peft's own freezes the adapter meanwhile, and FSDP takes it for frozen for good
+    where this pass is its first."""
+    layers = [layer for layer in self.module.modules() if isinstance(layer, LoraLayer)]
+    for layer in layers:
+        layer._disable_adapters = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._disable_adapters = False
+
+
+def _seeded(self: FSDPEngine, module: Any) -> Any:
+    """The adapter begins with random numbers, which verl does not seed."""
+    torch.manual_seed(self.engine_config.seed)
+    return _build(self, module)
+
+
+_build = FSDPEngine._build_lora_module
+FSDPEngine._build_lora_module = _seeded
+FSDPEngine._merged_lora_per_tensor_param = _pushed
+FSDPEngine.disable_adapter = _without_adapter

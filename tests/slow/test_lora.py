@@ -1,0 +1,278 @@
+"""Training a LoRA adapter with the real verl: what it changes, what it is compared with, and where it goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import TINY, Server
+from test_train import (
+    EPISODES,
+    GROUPS,
+    Run,
+    build_model,
+    farthest,
+    grpo_loss,
+    log_probs,
+    optimise,
+    optimizer_updates,
+    rows_by_group,
+    weights,
+    write_games,
+)
+
+from selfplay_pipeline.config import load_config
+from selfplay_pipeline.core.checkpoints import check_checkpoint
+from selfplay_pipeline.iterate.run import Loop, run_iterate
+from selfplay_pipeline.train.config import TrainConfig
+from selfplay_pipeline.train.process import Trainer
+from selfplay_pipeline.train.run import run_train
+
+RANK, ALPHA = 3, 12
+TARGETS = ["q_proj", "down_proj"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("policy") / "model"
+    build_model(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Path:
+    path = tmp_path_factory.mktemp("data") / "train.parquet"
+    write_games(path, model)
+    return path
+
+
+@pytest.fixture(scope="module")
+def staying() -> Iterator[Trainer]:
+    with Trainer() as trainer:
+        yield trainer
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory, model: Path, data: Path, staying: Trainer) -> Run:
+    """Three steps, each on all groups and one update, with a KL term: the pass without the adapter is the first."""
+    config = TrainConfig(
+        model=str(model), data=data, output=tmp_path_factory.mktemp("first") / "out", epochs=3, learning_rate=1e-2,
+        train_batch_size=GROUPS * 2 * EPISODES, kl_coef=0.05, lora_rank=RANK, lora_alpha=ALPHA, lora_targets=TARGETS,
+        save_every=1, device="cpu",
+    )  # fmt: skip
+    return Run(config, run_train(config, trainer=staying), [], set())
+
+
+def further(first: Run, output: Path, **changes: Any) -> TrainConfig:
+    """Goes on from `first` as the next iteration does, on games that its checkpoint would play."""
+    games = output.parent / "further.parquet"
+    write_games(games, first.result.checkpoint)
+    began_with = {
+        "model": str(first.result.checkpoint),
+        "base_model": first.config.model,
+        "initial_trainer_state": first.result.trainer_state,
+        "data": games,
+        "output": output,
+        "epochs": 1,
+        "dump_rows": True,
+    }
+    return first.config.model_copy(update=began_with | changes)
+
+
+@pytest.fixture(scope="module")
+def second(tmp_path_factory: pytest.TempPathFactory, first: Run, staying: Trainer) -> Run:
+    config = further(first, tmp_path_factory.mktemp("second") / "out")
+    return Run(config, run_train(config, trainer=staying), [], set())
+
+
+def plain_adapter(model: str, seed: int) -> Any:
+    """peft's adapter to a model, as verl makes it before its first step."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    torch.manual_seed(seed)
+    return get_peft_model(network, LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=TARGETS, task_type="CAUSAL_LM"))
+
+
+def test_it_does_what_a_hand_written_loop_over_pefts_adapter_does(first: Run) -> None:
+    import torch
+
+    network, rows = plain_adapter(first.config.model, first.config.seed), rows_by_group(first.config.data)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2, weight_decay=0.0)
+    for line in first.lines():
+        chosen = [rows[index] for _, index in line["groups"]]
+        loss = grpo_loss(network, chosen, reference=Path(first.config.model), kl_coef=0.05)
+        assert float(loss.detach()) == pytest.approx(line["actor/loss"], abs=1e-3)
+        assert optimise(network, optimizer, loss) == pytest.approx(line["actor/grad_norm"], rel=1e-2)
+    merged, trained = network.merge_and_unload().state_dict(), weights(first.result.checkpoint)
+    before = weights(Path(first.config.model))
+    moved = torch.cat([(merged[name] - before[name]).flatten() for name in trained])
+    apart = torch.cat([(merged[name] - trained[name]).flatten() for name in trained])
+    assert torch.linalg.norm(apart) < 1e-2 * torch.linalg.norm(moved)
+
+
+def test_the_checkpoint_differs_from_the_model_by_matrices_of_low_rank_in_the_targets_alone(
+    first: Run, second: Run
+) -> None:
+    import torch
+
+    before = weights(Path(first.config.model))
+    for run in (first, second):
+        trained = weights(run.result.checkpoint)
+        check_checkpoint(str(run.result.checkpoint))
+        assert trained.keys() == before.keys()
+        for name, weight in trained.items():
+            moved = weight - before[name]
+            if not name.endswith(tuple(f"{target}.weight" for target in TARGETS)):
+                assert torch.equal(weight, before[name]), "bit by bit"
+                continue
+            sizes = torch.linalg.svdvals(moved)
+            assert sizes[RANK - 1] > 1e-3 and sizes[RANK] < 1e-5, f"{name}: rank {RANK}"
+
+
+def test_the_adapter_is_kept_beside_the_checkpoint_as_peft_reads_it(first: Run) -> None:
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    base = AutoModelForCausalLM.from_pretrained(first.config.model, dtype=torch.float32)
+    adapter = first.config.output / "adapter"
+    merged = PeftModel.from_pretrained(base, adapter).merge_and_unload().state_dict()
+    for name, weight in weights(first.result.checkpoint).items():
+        torch.testing.assert_close(merged[name], weight, atol=1e-6, rtol=0)
+    saved = sum(path.stat().st_size for path in first.result.trainer_state.rglob("*") if path.is_file())
+    assert saved < 200_000, "a save holds the adapter and its optimizer, not the model (0.2 MB)"
+
+
+def test_the_next_iteration_goes_on_with_the_adapter_that_the_checkpoint_holds(second: Run) -> None:
+    """verl's log-probs with model and adapter are those of the checkpoint, and the optimizer is the earlier one."""
+    rows = {
+        (row["extra_info"]["index"], row["extra_info"]["episode"], row["extra_info"]["seat"]): row
+        for group in rows_by_group(second.config.data).values()
+        for row in group
+    }
+    assert len(second.dumped()) == len(rows)
+    for dumped in second.dumped():
+        row = rows[dumped["group"], dumped["episode"], dumped["seat"]]
+        exact = log_probs(Path(second.config.model), row["prompt_ids"], row["response_ids"])
+        own = [value for value, mask in zip(exact, row["response_mask"], strict=True) if mask]
+        assert dumped["old_log_probs"] == pytest.approx(own, abs=1e-4)
+    assert optimizer_updates(second.result.trainer_state) == 3 + 1
+
+
+def kl(policy: Path, reference: Path, data: Path) -> float:
+    """Mean of exp(d) - d - 1 over all own tokens, d being the reference's log-prob less the policy's."""
+    import torch
+
+    found = []
+    for row in (row for group in rows_by_group(data).values() for row in group):
+        ours, theirs = (
+            torch.tensor(log_probs(folder, row["prompt_ids"], row["response_ids"])) for folder in (policy, reference)
+        )
+        apart = (theirs - ours)[torch.tensor(row["response_mask"], dtype=torch.bool)]
+        found.append(torch.exp(apart) - apart - 1)
+    return float(torch.cat(found).mean())
+
+
+def test_the_reference_policy_is_the_model_without_the_adapter(first: Run, second: Run) -> None:
+    assert abs(first.lines()[0]["actor/kl_loss"]) < 1e-7
+    expected = kl(Path(second.config.model), Path(first.config.model), second.config.data)
+    assert expected > 1e-3
+    assert second.lines()[0]["actor/kl_loss"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_with_a_new_optimizer_the_adapter_goes_on_all_the_same(first: Run, staying: Trainer, tmp_path: Path) -> None:
+    config = further(first, tmp_path / "out", keep_optimizer=False)
+    run = Run(config, run_train(config, trainer=staying), [], set())
+    assert run.lines()[0]["selfplay/log_prob_gap/max"] < 1e-4
+    assert optimizer_updates(run.result.trainer_state) == 1
+
+
+class Stop(Exception):
+    pass
+
+
+def test_a_training_that_was_cut_ends_where_one_that_was_not_does(first: Run, tmp_path: Path) -> None:
+    config = first.config.model_copy(update={"output": tmp_path / "out"})
+
+    def cut(progress: Any) -> None:
+        if progress.step == 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run_train(config, cut)
+    assert not (config.output / "checkpoint").exists()
+    seen: list[Any] = []
+    result = run_train(config, seen.append)
+    assert seen[0].step > 1
+    assert farthest(result.checkpoint, first.result.checkpoint) < 1e-6
+
+
+def test_another_model_or_another_seed_begins_with_an_adapter_of_its_own(
+    first: Run, staying: Trainer, tmp_path: Path
+) -> None:
+    """In the same process, which then does the first training again."""
+    build_model(tmp_path / "other", seed=1)
+    process = staying.process_id
+    other = first.config.model_copy(update={"model": str(tmp_path / "other"), "output": tmp_path / "a", "epochs": 1})
+    changed = weights(run_train(other, trainer=staying).checkpoint)
+    kept = weights(tmp_path / "other")
+    assert all(
+        changed[name].equal(kept[name]) for name in kept if not name.endswith(("q_proj.weight", "down_proj.weight"))
+    )
+    seeded = run_train(first.config.model_copy(update={"output": tmp_path / "b", "seed": 5}), trainer=staying)
+    again = run_train(first.config.model_copy(update={"output": tmp_path / "c"}), trainer=staying)
+    assert process is not None and staying.process_id == process
+    assert farthest(again.checkpoint, first.result.checkpoint) < 1e-6
+    assert farthest(seeded.checkpoint, first.result.checkpoint) > 1e-3
+
+
+def test_two_workers_end_where_one_does(first: Run, tmp_path: Path) -> None:
+    result = run_train(first.config.model_copy(update={"output": tmp_path / "two", "num_gpus": 2}))
+    assert farthest(result.checkpoint, first.result.checkpoint) < 1e-4
+
+
+@pytest.fixture(scope="module")
+def loop(_session_server: Server, loop_with_trainer: type[Loop], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two iterations with SGLang's server, which plays with the merged checkpoint in the second."""
+    _session_server.restore()
+    path = tmp_path_factory.mktemp("loop")
+    config = load_config(
+        "tiny",
+        {
+            "iterate.num_iterations": 2, "iterate.evaluate_every": 0, "generate.num_episodes": 16,
+            "generate.episodes_per_state": 4, "train.train_batch_size": 32, "train.keep_zero_signal": True,
+            "train.learning_rate": 3e-3, "train.kl_coef": 0.05, "train.lora_rank": 4, "train.dump_rows": True,
+            "engine.server_url": [_session_server.url],
+        },
+    )  # fmt: skip
+    run_iterate(config, path, loop_with_trainer)
+    return path
+
+
+def steps(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_the_server_plays_with_the_log_probs_that_verl_computes_with_the_adapter(loop: Path) -> None:
+    assert farthest(loop / "iter_1" / "checkpoint", TINY) > 1e-3
+    for number in (1, 2):
+        assert steps(loop / f"iter_{number}")[0]["selfplay/log_prob_gap/max"] < 1e-4
+
+
+def test_all_iterations_train_one_adapter_to_the_initial_model_which_is_the_reference(loop: Path) -> None:
+    import torch
+
+    assert abs(steps(loop / "iter_1")[0]["actor/kl_loss"]) < 1e-7
+    assert steps(loop / "iter_2")[0]["actor/kl_loss"] > 1e-5
+    before, after = weights(TINY), weights(loop / "iter_2" / "checkpoint")
+    changed = [name for name in before if not torch.equal(before[name].float(), after[name])]
+    assert changed and all(name.endswith("_proj.weight") for name in changed)
+    for name in changed:
+        assert torch.linalg.svdvals(after[name] - before[name])[4] < 1e-5, name
+    assert (loop / "iter_1" / "adapter").exists() and not (loop / "iter_1" / "trainer_state").exists()
