@@ -1,5 +1,6 @@
 """The checkpoint of a training: whole and finite, or the one before."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -62,3 +63,40 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_says_how_much_is_needed(tm
         assert contents(disk / "checkpoint") == before
     finally:
         subprocess.run(["umount", disk], check=True)
+
+
+def test_of_an_adapter_it_is_the_base_with_the_adapter_added_which_lies_beside_it(tmp_path):
+    """The factors are known: B @ A adds 2 × 3 × alpha / rank to one weight of one layer."""
+    import torch
+
+    layer, base = "model.layers.0.self_attn.q_proj", load_file(TINY / "model.safetensors")
+    outputs, inputs = base[f"{layer}.weight"].shape
+    first, second = torch.zeros(2, inputs), torch.zeros(outputs, 2)
+    first[1, 5], second[7, 1] = 2.0, 3.0
+    adapter = tmp_path / "saved"
+    adapter.mkdir()
+    factors = {f"base_model.model.{layer}.{part}.weight": one for part, one in (("lora_A", first), ("lora_B", second))}
+    save_file(factors, adapter / "adapter_model.safetensors")
+    settings = {"r": 2, "lora_alpha": 8, "fan_in_fan_out": False}
+    (adapter / "adapter_config.json").write_text(json.dumps(settings))
+    export(str(adapter), str(TINY), str(tmp_path / "checkpoint"), "float32", base=str(TINY))
+    merged = load_file(tmp_path / "checkpoint" / "model.safetensors")
+    expected = {name: weight.float() for name, weight in base.items()}
+    expected[f"{layer}.weight"][7, 5] += 2 * 3 * 8 / 2
+    assert merged.keys() == base.keys()
+    assert all(torch.equal(merged[name], expected[name]) for name in merged)
+    assert contents(tmp_path / "adapter") == contents(adapter)
+    check_checkpoint(str(tmp_path / "checkpoint"))
+
+
+def test_an_adapter_to_another_model_gives_no_checkpoint(tmp_path):
+    import torch
+
+    adapter = tmp_path / "saved"
+    adapter.mkdir()
+    names = [f"base_model.model.h.0.attn.{part}.weight" for part in ("lora_A", "lora_B")]
+    save_file({name: torch.ones(2, 2) for name in names}, adapter / "adapter_model.safetensors")
+    (adapter / "adapter_config.json").write_text(json.dumps({"r": 2, "lora_alpha": 8, "fan_in_fan_out": False}))
+    with pytest.raises(RuntimeError, match=r"has no weight h\.0\.attn\.weight, which the adapter changes"):
+        export(str(adapter), str(TINY), str(tmp_path / "checkpoint"), "float32", base=str(TINY))
+    assert not (tmp_path / "checkpoint").exists()

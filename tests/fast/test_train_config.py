@@ -36,7 +36,7 @@ from selfplay_pipeline.train.groups import (
     updates_of,
 )
 from selfplay_pipeline.train.overrides import environment, verl_overrides, worker_threads
-from selfplay_pipeline.train.run import run_train
+from selfplay_pipeline.train.run import export_of, run_train
 
 DATA = TrainData(
     groups=[],
@@ -123,7 +123,8 @@ class TestOptions:
         self, options: str, warned: bool, tmp_path: Path
     ) -> None:
         (tmp_path / "own.yaml").write_text(f"base: default\ntrain: {{{options}}}")
-        done = CliRunner().invoke(app, ["iterate", "--dry-run", "--model", "data/tiny_model", "--config", str(tmp_path / "own.yaml")])
+        arguments = ["iterate", "--dry-run", "--model", "data/tiny_model", "--config", str(tmp_path / "own.yaml")]
+        done = CliRunner().invoke(app, arguments)
         assert done.exit_code == 0, done.output
         assert ("without effect, since each batch is one update" in done.stderr) == warned
         assert done.stderr.count("warning") == warned
@@ -211,6 +212,36 @@ class TestOverrides:
 
     def test_without_kl_no_reference_model_is_loaded(self) -> None:
         assert overrides("cpu")["actor_rollout_ref.actor.use_kl_loss"] == "false"
+
+    def test_an_adapter_is_verls_own_and_is_saved_alone(self) -> None:
+        found = overrides("cpu", lora_rank=8, lora_alpha=32, kl_coef=0.1)
+        model, saves = "actor_rollout_ref.model.", "actor_rollout_ref.actor.checkpoint."
+        assert (found[model + "lora_rank"], found[model + "lora_alpha"]) == ("8", "32")
+        assert found[model + "target_modules"] == "all-linear"
+        assert found[model + "lora.merge"] == found[f"+{saves}save_lora_only"] == "true"
+        assert found[saves + "save_contents"] == '["model", "optimizer", "extra"]'
+        assert '"hf_model"' in overrides("cpu")[saves + "save_contents"]
+        named = overrides("cuda", lora_rank=8, lora_targets=["q_proj", "v_proj"])
+        assert named[model + "target_modules"] == '["q_proj", "v_proj"]'
+        assert not {key for key in overrides("cpu") if "lora_rank" in key or "target" in key}
+
+    def test_with_an_adapter_verl_loads_the_base_and_not_the_policy_that_played(self) -> None:
+        found = overrides("cpu", lora_rank=8, base_model="first", kl_coef=0.1)
+        assert found["actor_rollout_ref.model.path"] == found["+actor_rollout_ref.reference_model"] == "first"
+        export = export_of(config(lora_rank=8, base_model="first"), "cpu", 7)
+        assert (export.base, Path(export.saved).parts[-3:]) == ("first", ("global_step_7", "actor", "adapter"))
+        assert export_of(config(), "cpu", 7).base is None
+
+    @pytest.mark.parametrize("keep", [True, False])
+    def test_an_adapter_goes_on_with_or_without_the_rest_of_the_trainer_state(self, keep: bool, tmp_path: Path) -> None:
+        (tmp_path / "global_step_4").mkdir()
+        (tmp_path / "latest_checkpointed_iteration.txt").write_text("4")
+        found = overrides("cpu", lora_rank=8, initial_trainer_state=tmp_path, keep_optimizer=keep)
+        whole, adapter = found["+selfplay.initial_trainer_state"], found["actor_rollout_ref.model.lora_adapter_path"]
+        if keep:
+            assert (json.loads(whole), adapter) == (str(tmp_path), "null")
+        else:
+            assert (whole, json.loads(adapter)) == ("null", str(tmp_path / "global_step_4" / "actor" / "adapter"))
 
     def test_a_cpu_gets_its_platform_and_float32(self) -> None:
         found, variables = overrides("cpu"), environment(config(), "cpu", {})
@@ -376,6 +407,25 @@ class TestRun:
         with pytest.raises(UserError, match="no trainer state there"):
             run_train(config(data=data, output=tmp_path / "out", initial_trainer_state=tmp_path / "state"))
 
+    def test_an_adapter_to_layers_that_the_model_lacks_or_with_another_reference_is_refused(
+        self, tmp_path: Path
+    ) -> None:
+        data, tiny = write(tmp_path / "a", [[0.1, 0.9]]), "data/tiny_model"
+        with_adapter = {"model": tiny, "data": data, "output": tmp_path / "out", "device": "cpu", "lora_rank": 4}
+        for target in ("c_attn", "lm_head", "embed_tokens", "input_layernorm"):
+            with pytest.raises(UserError, match=rf"no layers '{target}'; its layers are down_proj, .*q_proj"):
+                run_train(config(lora_targets=["q_proj", target], **with_adapter))
+        with pytest.raises(UserError, match=r"the reference policy is data/tiny_model, the model without the adapter"):
+            run_train(config(reference_model="a/b", kl_coef=0.1, **with_adapter))
+        assert not (tmp_path / "out").exists()
+
+    def test_a_trainer_state_without_an_adapter_is_no_beginning_for_one(self, tmp_path: Path) -> None:
+        data, state = write(tmp_path / "a", [[0.1, 0.9]]), tmp_path / "state"
+        (state / "global_step_4" / "actor").mkdir(parents=True)
+        (state / "latest_checkpointed_iteration.txt").write_text("4")
+        with pytest.raises(UserError, match="saved without a LoRA adapter"):
+            run_train(config(data=data, output=tmp_path / "out", initial_trainer_state=state, lora_rank=4))
+
     def test_importing_the_stage_loads_neither_torch_nor_verl(self) -> None:
         code = (
             "import sys, selfplay_pipeline.train.run; print([m for m in ('torch', 'verl', 'ray') if m in sys.modules])"
@@ -396,3 +446,21 @@ def test_an_override_that_hydra_cannot_read_is_refused_by_its_key(override: str)
 )
 def test_a_batch_that_data_do_not_fill_has_fewer_updates(groups: int, groups_per_update: float, updates: int) -> None:
     assert updates_of(groups, groups_per_update) == updates
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"train.lora_rank": 8, "train.kl_coef": 0.1, "train.kl_reference": "previous"},
+            "previous is not possible",
+        ),
+        ({"train.lora_rank": -1}, "lora_rank"),
+        ({"train.overrides": ["actor_rollout_ref.model.lora_rank=8"]}, "give train.lora_rank"),
+    ],
+    ids=["another reference policy", "a negative rank", "verl's own key"],
+)
+def test_an_adapter_that_cannot_be_is_refused_in_one_line(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said) as refused:
+        load_config("tiny", given)
+    assert "\n" not in str(refused.value)

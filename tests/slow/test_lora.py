@@ -220,8 +220,7 @@ def test_another_model_or_another_seed_begins_with_an_adapter_of_its_own(
     build_model(tmp_path / "other", seed=1)
     process = staying.process_id
     other = first.config.model_copy(update={"model": str(tmp_path / "other"), "output": tmp_path / "a", "epochs": 1})
-    changed = weights(run_train(other, trainer=staying).checkpoint)
-    kept = weights(tmp_path / "other")
+    changed, kept = weights(run_train(other, trainer=staying).checkpoint), weights(tmp_path / "other")
     assert all(
         changed[name].equal(kept[name]) for name in kept if not name.endswith(("q_proj.weight", "down_proj.weight"))
     )
