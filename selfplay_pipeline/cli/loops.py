@@ -51,7 +51,7 @@ def games(
         "model", "seed", "online.steps", "online.states_per_step", "online.validate_every",
         "generate.episodes_per_state",
         "generate.temperature", "generate.max_new_tokens", "generate.thinking", "train.learning_rate", "train.kl_coef",
-        "train.loggers", "train.device",
+        "train.lora_rank", "train.loggers", "train.device",
     ),
 )  # fmt: skip
 def train_online(

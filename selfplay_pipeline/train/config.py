@@ -73,7 +73,7 @@ class TrainOptions(Section):
     """
     lora_alpha: Annotated[int, Field(ge=1)] = 16
     """What the adapter adds is multiplied by lora_alpha / lora_rank."""
-    lora_targets: Annotated[list[str], Option("--lora-target")] = []
+    lora_targets: list[str] = []
     """Names of the linear layers that get an adapter, such as q_proj; where none is named, all but the head get one."""
     gradient_checkpointing: bool = False
     """Compute activations twice, which saves memory and takes time."""

@@ -27,6 +27,7 @@ from test_train import (
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.iterate.run import Loop, run_iterate
+from selfplay_pipeline.online.job import train_online
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.process import Trainer
 from selfplay_pipeline.train.run import run_train
@@ -166,7 +167,7 @@ def test_the_next_iteration_goes_on_with_the_adapter_that_the_checkpoint_holds(s
 
 
 def kl(policy: Path, reference: Path, data: Path) -> float:
-    """Mean of exp(d) - d - 1 over all own tokens, d being the reference's log-prob less the policy's."""
+    """Mean of exp(d) - d - 1, at most 10, over all own tokens; d is the reference's log-prob less the policy's."""
     import torch
 
     found = []
@@ -175,7 +176,7 @@ def kl(policy: Path, reference: Path, data: Path) -> float:
             torch.tensor(log_probs(folder, row["prompt_ids"], row["response_ids"])) for folder in (policy, reference)
         )
         apart = (theirs - ours)[torch.tensor(row["response_mask"], dtype=torch.bool)]
-        found.append(torch.exp(apart) - apart - 1)
+        found.append((torch.exp(apart) - apart - 1).clamp(max=10))
     return float(torch.cat(found).mean())
 
 
@@ -265,13 +266,50 @@ def test_the_server_plays_with_the_log_probs_that_verl_computes_with_the_adapter
 
 
 def test_all_iterations_train_one_adapter_to_the_initial_model_which_is_the_reference(loop: Path) -> None:
-    import torch
-
     assert abs(steps(loop / "iter_1")[0]["actor/kl_loss"]) < 1e-7
     assert steps(loop / "iter_2")[0]["actor/kl_loss"] > 1e-5
-    before, after = weights(TINY), weights(loop / "iter_2" / "checkpoint")
-    changed = [name for name in before if not torch.equal(before[name].float(), after[name])]
-    assert changed and all(name.endswith("_proj.weight") for name in changed)
-    for name in changed:
-        assert torch.linalg.svdvals(after[name] - before[name])[4] < 1e-5, name
+    assert_low_rank(loop / "iter_2" / "checkpoint", TINY, 4)
     assert (loop / "iter_1" / "adapter").exists() and not (loop / "iter_1" / "trainer_state").exists()
+
+
+def assert_low_rank(trained: Path, base: Path, rank: int) -> None:
+    """All linear layers have moved, by matrices of at most this rank; nothing else has, bit by bit."""
+    import torch
+
+    before, after = weights(base), weights(trained)
+    changed = {name for name in before if not torch.equal(before[name].float(), after[name])}
+    assert changed == {name for name in before if name.endswith("_proj.weight")}
+    for name in changed:
+        assert torch.linalg.svdvals(after[name] - before[name])[rank] < 1e-5, name
+
+
+@pytest.fixture(scope="module")
+def online(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("online") / "run"
+    config = load_config(
+        "tiny",
+        {
+            "online.steps": 2, "online.states_per_step": 4, "online.held_out_states": 1, "online.tokens_per_pass": 4096,
+            "generate.episodes_per_state": 4, "train.learning_rate": 3e-3, "train.kl_coef": 0.05, "train.lora_rank": 4,
+        },
+    )  # fmt: skip
+    train_online(config, folder)
+    return folder
+
+
+def test_online_the_server_gets_the_merged_weights_as_they_are(online: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    _, *trained = steps(online)
+    assert max(line["training/rollout_probs_diff_max"] for line in trained) < 1e-4
+    assert abs(trained[0]["actor/kl_loss"]) < 1e-7 < trained[1]["actor/kl_loss"]
+    probes = [json.loads(line) for line in (online / "server_0_weights.jsonl").read_text().splitlines()]
+    assert len({probe["probe_logprob"] for probe in probes}) == 3
+    for probe, folder in ((probes[0], TINY), (probes[-1], online / "checkpoint")):
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        with torch.no_grad():
+            scores = torch.log_softmax(model(torch.tensor([[0, 1, 2]])).logits[0, -1], -1)
+        assert float(scores[probe["probe_token"]]) == pytest.approx(probe["probe_logprob"], abs=1e-5)
+    assert_low_rank(online / "checkpoint", TINY, 4)
+    assert (online / "adapter" / "adapter_config.json").exists()
