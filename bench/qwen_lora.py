@@ -25,7 +25,7 @@ from selfplay_pipeline.generate.records import Trajectory, read_episodes
 
 BUILD = "import sys, pathlib; from bench.qwen import build; build(pathlib.Path(sys.argv[1]))"
 """In a process of its own, whose memory is given back."""
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "base": "tiny",
     "game": {"max_length": 4, "max_errors": 2},
     "engine": {"context_length": 1024},

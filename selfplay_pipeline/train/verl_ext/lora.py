@@ -38,7 +38,7 @@ def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
     All ranks must take them all.
     """
-    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, LoraLayer)}
+    layers: dict[str, Any] = {name: layer for name, layer in model.named_modules() if isinstance(layer, LoraLayer)}
     state = model.state_dict()
     for name in state:
         if ".lora_" in name:
@@ -46,8 +46,8 @@ def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
         weight = _whole(state[name])
         layer = layers.get(place := name.removesuffix(".base_layer.weight"))
         if layer is not None:
-            factors = (_whole(state[f"{place}.{part}.default.weight"]) for part in ("lora_A", "lora_B"))
-            weight = added(weight, *factors, layer.scaling["default"], transposed=layer.fan_in_fan_out)
+            first, second = (_whole(state[f"{place}.{part}.default.weight"]) for part in ("lora_A", "lora_B"))
+            weight = added(weight, first, second, layer.scaling["default"], transposed=layer.fan_in_fan_out)
         yield name.removeprefix(PREFIX).replace(".base_layer.", "."), weight
 
 
