@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,20 +66,6 @@ def _pushed(self: FSDPEngine) -> Iterator[tuple[str, torch.Tensor]]:
             offload_fsdp_model_to_cpu(self.module)
 
 
-@contextmanager
-def _without_adapter(self: FSDPEngine) -> Iterator[None]:
-    """For the reference policy's pass. peft's own freezes the adapter meanwhile, and FSDP takes it for frozen for good
-    where this pass is its first."""
-    layers = [layer for layer in self.module.modules() if isinstance(layer, LoraLayer)]
-    for layer in layers:
-        layer._disable_adapters = True
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer._disable_adapters = False
-
-
 def _seeded(self: FSDPEngine, module: Any) -> Any:
     """The adapter begins with random numbers, which verl does not seed."""
     torch.manual_seed(self.engine_config.seed)
@@ -90,4 +75,3 @@ def _seeded(self: FSDPEngine, module: Any) -> Any:
 _build = FSDPEngine._build_lora_module
 FSDPEngine._build_lora_module = _seeded
 FSDPEngine._merged_lora_per_tensor_param = _pushed
-FSDPEngine.disable_adapter = _without_adapter
