@@ -25,7 +25,8 @@ OTHERS += "chat (a model behind an API), or another checkpoint"
 
 TRAINING = (
     "train.epochs", "train.train_batch_size", "train.micro_batch_size", "train.learning_rate", "train.kl_coef",
-    "train.lora_rank", "train.keep_zero_signal", "train.loggers", "train.device",
+    "train.lora_rank", "train.keep_zero_signal", "train.loggers", "train.device", "train.gpus_per_node", "train.nodes",
+    "train.ray_address",
 )  # fmt: skip
 """Keys that commands take which train on episodes that were played before."""
 

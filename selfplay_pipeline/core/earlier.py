@@ -17,6 +17,7 @@ NAMES = {
     "single_play_groups_dropped": "single_episode_groups_dropped",
     "opponent": "partner",
     "keep_server": "keep_processes",
+    "num_gpus": "gpus_per_node",
     "reward_first": "reward_seat_0",
     "reward_second": "reward_seat_1",
     "illegal_per_game": "illegal_per_episode",

@@ -35,6 +35,7 @@ from selfplay_pipeline.iterate.metrics import CollapseError, best_iteration, his
 from selfplay_pipeline.iterate.results import Evaluated, Trained, known
 from selfplay_pipeline.iterate.show import short, watching
 from selfplay_pipeline.servers import Servers
+from selfplay_pipeline.train.cluster import check_cluster
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.groups import NoSignalError
 from selfplay_pipeline.train.job import train_policy, training_of
@@ -60,6 +61,7 @@ def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = No
     """
     RunDirectory(run_dir).check(config)  # before the lock, which is a file too
     check_run(config)
+    check_cluster(config.train, [config.model], run_dir)
     with locked(run_dir / ".lock", f"run directory {run_dir}"):
         run = RunDirectory(run_dir)
         run.open(config)

@@ -44,11 +44,13 @@ def check_online(config: Config) -> None:
         UserError: it cannot.
     """
     check_training(config.train)
-    shared, gpus = config.engine.tensor_parallel, config.train.num_gpus
+    shared, gpus = config.engine.tensor_parallel, config.train.gpus_per_node
     if resolve_device(config.train.device) == "cpu":
         check_not_shared(shared)
     elif gpus % shared:
-        raise UserError(f"engine.tensor_parallel {shared}: does not divide train.num_gpus {gpus}; give another of them")
+        raise UserError(
+            f"engine.tensor_parallel {shared}: does not divide train.gpus_per_node {gpus}; give another of them"
+        )
     else:
         check_compiler()
     check_context(config, str(config.model))

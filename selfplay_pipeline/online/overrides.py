@@ -7,7 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.online.config import OnlineConfig
-from selfplay_pipeline.train.overrides import Device, policy_settings, resolve_dtype, state_dir, to_hydra
+from selfplay_pipeline.train.overrides import (
+    Device,
+    everywhere,
+    for_workers,
+    logging_environment,
+    policy_settings,
+    resolve_dtype,
+    state_dir,
+    to_hydra,
+    worker_environment,
+)
 
 EXTENSION = "selfplay_pipeline.online.verl_ext"
 CONFIG_NAME = "matching_selfplay_online_grpo"
@@ -27,6 +37,16 @@ def config_arguments() -> list[str]:
 def held_out_path(config: OnlineConfig) -> Path:
     """The file in which each validation leaves its figures, one line each, until they are added to metrics.jsonl."""
     return state_dir(config) / "held_out.jsonl"
+
+
+def verl_log(config: OnlineConfig) -> Path:
+    """The file to which verl writes its figures; each of its processes begins it anew."""
+    return state_dir(config) / "verl_metrics.jsonl"
+
+
+def file_environment(config: OnlineConfig) -> dict[str, str]:
+    """Environment variables that say where the figures go."""
+    return logging_environment(config) | {"VERL_FILE_LOGGER_PATH": str(verl_log(config))}
 
 
 @dataclass(frozen=True)
@@ -51,7 +71,7 @@ def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) ->
         # Together the context: verl's V1 trainer pads to neither, and the agent loop checks the sum.
         "data.max_prompt_length": config.context_length // 2,
         "data.max_response_length": config.context_length - config.context_length // 2,
-        "actor_rollout_ref.model.path": config.model,
+        "actor_rollout_ref.model.path": everywhere(config.model),
         # verl multiplies by the episodes of a state; all rows of a step together are one update.
         "actor_rollout_ref.actor.ppo_mini_batch_size": games.rows_per_episode * online.states_per_step,
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": max(online.tokens_per_pass, config.context_length),
@@ -81,7 +101,7 @@ def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) ->
         "hydra.run.dir": str(state),
     }
     if device == "cuda":
-        offload = config.num_gpus == 1 if online.offload is None else online.offload
+        offload = config.workers == 1 if online.offload is None else online.offload
         settings |= {f"actor_rollout_ref.actor.fsdp_config.{part}_offload": offload for part in ("param", "optimizer")}
     else:
         settings |= {
@@ -90,4 +110,5 @@ def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) ->
             f"+{rollout}.engine_kwargs.{CPU_ROLLOUT}.folder": str(config.output.resolve()),
             f"+{rollout}.engine_kwargs.{CPU_ROLLOUT}.context_length": config.context_length,
         }
-    return to_hydra(policy_settings(config, device) | settings) + list(config.overrides)
+    env = worker_environment(device, extension=EXTENSION) | file_environment(config)
+    return [*to_hydra(policy_settings(config, device) | settings), *for_workers(config, env), *config.overrides]

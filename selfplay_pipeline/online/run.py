@@ -24,9 +24,18 @@ from selfplay_pipeline.identity import deciding, differences, flatten, in_words
 from selfplay_pipeline.online.config import OnlineConfig
 from selfplay_pipeline.online.figures import to_line
 from selfplay_pipeline.online.games import EARLIER, MONITOR_SPLIT, SCHEMA, Perspectives, todays
-from selfplay_pipeline.online.overrides import EXTENSION, StatesFile, config_arguments, held_out_path, online_overrides
+from selfplay_pipeline.online.overrides import (
+    EXTENSION,
+    StatesFile,
+    config_arguments,
+    file_environment,
+    held_out_path,
+    online_overrides,
+    verl_log,
+)
+from selfplay_pipeline.train.cluster import check_cluster
 from selfplay_pipeline.train.launch import Launch
-from selfplay_pipeline.train.overrides import environment, logging_environment, metrics_path, resolve_device, state_dir
+from selfplay_pipeline.train.overrides import environment, metrics_path, resolve_device, state_dir
 from selfplay_pipeline.train.process import Making, Trainer, TrainError
 from selfplay_pipeline.train.run import (
     Progress,
@@ -73,6 +82,10 @@ def run_online(config: OnlineConfig, on_progress: Callable[[Progress], None] | N
     games = _look_at(config)
     check_sizes(config, games.rows_per_episode)
     checkpoint = config.output.resolve() / "checkpoint"
+    if not exported(state, checkpoint):
+        check_cluster(
+            config, [config.model, config.games / "train.parquet", config.games / "test.parquet"], config.output
+        )
     times: list[tuple[float, dict[str, Any]]] = []
 
     def watch(step: int, line: dict[str, Any]) -> None:
@@ -93,10 +106,10 @@ def run_online(config: OnlineConfig, on_progress: Callable[[Progress], None] | N
                 arguments=config_arguments(),
                 overrides=online_overrides(config, games, device) if done < planned else [],
                 export=export_of(config, device, planned),
+                joins_cluster=config.joins_cluster,
             )
-            env = environment(config, device, extension=EXTENSION) | logging_environment(config)
-            env["VERL_FILE_LOGGER_PATH"] = str(_verl_log(config))
-            _verl_log(config).unlink(missing_ok=True)  # absorbed above
+            env = environment(config, device, extension=EXTENSION) | file_environment(config)
+            verl_log(config).unlink(missing_ok=True)  # absorbed above
             with Trainer() as trainer:
                 follow = follower(lambda: _absorb(config), done or -1, watch)
                 trainer.run(Making((), env), launch, follow)
@@ -142,12 +155,12 @@ def check_sizes(config: OnlineConfig, rows_per_episode: int) -> None:
         UserError: they cannot.
     """
     states, episodes = config.online.states_per_step, config.episodes_per_state
-    if states * episodes * rows_per_episode % config.num_gpus:
+    if states * episodes * rows_per_episode % config.workers:
         raise UserError(
-            f"train.num_gpus: {config.num_gpus} processes cannot share a step's "
+            f"train.nodes × train.gpus_per_node: {config.workers} processes cannot share a step's "
             f"{states * episodes * rows_per_episode} rows "
             f"({states} states × {episodes} episodes × {rows_per_episode} rows) equally; make online.states_per_step "
-            f"a multiple of {config.num_gpus}"
+            f"a multiple of {config.workers}"
         )
 
 
@@ -262,10 +275,6 @@ def _identity(config: OnlineConfig) -> dict[str, Any]:
     return deciding(config, "train-online") | {"games": games}
 
 
-def _verl_log(config: OnlineConfig) -> Path:
-    return state_dir(config) / "verl_metrics.jsonl"
-
-
 def _absorb(config: OnlineConfig) -> list[dict[str, Any]]:
     """Add to metrics.jsonl the steps that verl has logged since, and return all its lines.
 
@@ -275,7 +284,7 @@ def _absorb(config: OnlineConfig) -> list[dict[str, Any]]:
     lines = read_lines(path)
     last = lines[-1]["step"] if lines else -1
     held_out = {entry["step"]: entry["figures"] for entry in read_lines(held_out_path(config))}
-    logged = [entry for entry in read_lines(_verl_log(config)) if entry["step"] > last]
+    logged = [entry for entry in read_lines(verl_log(config)) if entry["step"] > last]
     new = [to_line(entry["step"], entry["data"], held_out.get(entry["step"])) for entry in logged]
     if new:
         with appending(path) as append:

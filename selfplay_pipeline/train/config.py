@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -83,8 +84,15 @@ class TrainOptions(Section):
     """Carry the optimizer's state from one iteration to the next."""
     save_every: Annotated[int, Field(ge=0), FREE] = 0
     """Steps between saved states, from which a training can continue; 0 saves only at the end."""
-    num_gpus: Annotated[int, Field(ge=1)] = 1
-    """GPUs to train on; on a CPU, worker processes."""
+    gpus_per_node: Annotated[int, Field(ge=1)] = 1
+    """GPUs of a machine to train on; on a CPU, worker processes."""
+    nodes: Annotated[int, Field(ge=1)] = 1
+    """Machines to train on; more than one need a running Ray cluster (`ray_address`)."""
+    ray_address: Annotated[str, FREE] = "local"
+    """Where verl's processes run: `local` starts Ray here for each training, others join a cluster that runs.
+
+    `auto` is the cluster that this machine belongs to, HOST:PORT the one whose head has this address.
+    """
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the model is trained; `auto` is cuda where a GPU is visible, else cpu."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -101,6 +109,23 @@ class TrainOptions(Section):
     """Write what was trained on, row by row with log-probs and advantages, to trained_rows.jsonl."""
     overrides: list[str] = []
     """Further keys of verl's as Hydra overrides, such as those after `--` on the command line."""
+
+    @property
+    def workers(self) -> int:
+        """Training processes, each with a GPU of its own: torch's world size."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def joins_cluster(self) -> bool:
+        """Whether Ray runs already, so that its addresses, tokens, folders and resources are not ours to choose."""
+        return self.ray_address != "local"
+
+    @field_validator("ray_address")
+    @classmethod
+    def _is_an_address(cls, address: str) -> str:
+        if address not in ("local", "auto") and not re.fullmatch(r"[\w.-]+:[0-9]{1,5}", address, re.ASCII):
+            raise ValueError(f"expected local, auto or HOST:PORT (such as 10.0.0.1:6379), found {address!r}")
+        return address
 
     @field_validator("overrides")
     @classmethod

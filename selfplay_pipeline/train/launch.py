@@ -30,6 +30,8 @@ class Launch(BaseModel):
     """Hydra overrides; none where all steps are done, and only the checkpoint is to be written."""
     arguments: list[str] | None = None
     """Arguments of verl's `main_ppo`, which does this task alone; None where verl stays for further tasks."""
+    joins_cluster: bool = False
+    """Whether verl joins a Ray cluster that runs; else it starts Ray itself."""
     export: Export | None = None
     """None where verl is only to get ready."""
 

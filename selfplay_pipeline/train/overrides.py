@@ -56,14 +56,15 @@ def plan_for(config: TrainConfig, data: TrainData, num_groups: int) -> list[list
 def verl_overrides(config: TrainConfig, data: TrainData, num_groups: int, device: Device) -> list[str]:
     """Hydra overrides for verl's `ppo_trainer` configuration, the user's own last."""
     settings = process_settings(config, device) | training_settings(config, data, num_groups)
-    return to_hydra(settings) + list(config.overrides)
+    return [*to_hydra(settings), *for_workers(config, worker_environment(device)), *config.overrides]
 
 
 def preparing_overrides(config: TrainConfig, device: Device) -> list[str]:
     """The same for a process that is to get ready before its data are there."""
     settings = process_settings(config, device) | _model_settings(config)
-    nominal = {"data.train_batch_size": config.num_gpus, "actor_rollout_ref.actor.ppo_mini_batch_size": config.num_gpus}
-    return to_hydra(settings | nominal | {"+selfplay.metrics_path": None}) + list(config.overrides)
+    nominal = {"data.train_batch_size": config.workers, "actor_rollout_ref.actor.ppo_mini_batch_size": config.workers}
+    settings |= nominal | {"+selfplay.metrics_path": None}
+    return [*to_hydra(settings), *for_workers(config, worker_environment(device)), *config.overrides]
 
 
 def process_settings(config: TrainConfig, device: Device) -> dict[str, Any]:
@@ -79,7 +80,7 @@ def process_settings(config: TrainConfig, device: Device) -> dict[str, Any]:
         "algorithm.rollout_correction.bypass_mode": config.old_log_probs == "games" or one_update(config),
         "+selfplay.one_update": one_update(config),
         "+selfplay.importance_threshold": config.importance_threshold,
-        "+actor_rollout_ref.threads": worker_threads(config.num_gpus) if device == "cpu" else None,
+        "+actor_rollout_ref.threads": worker_threads(config.gpus_per_node) if device == "cpu" else None,
         "data.shuffle": False,
         "data.dataloader_num_workers": 0,
         "data.custom_cls.path": f"pkg://{EXTENSION}.dataset",
@@ -87,7 +88,9 @@ def process_settings(config: TrainConfig, device: Device) -> dict[str, Any]:
         "+data.selfplay.keep_zero_signal": config.keep_zero_signal,
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": config.micro_batch_size,
         # Without a KL term nobody reads it, and processes need not be made anew for another one.
-        "+actor_rollout_ref.reference_model": (config.reference_model or config.base) if config.kl_coef else None,
+        "+actor_rollout_ref.reference_model": everywhere(config.reference_model or config.base)
+        if config.kl_coef
+        else None,
         "+selfplay.shares_gpu": config.shares_gpu,
         "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": config.micro_batch_size,
         "actor_rollout_ref.rollout.name": "offline",
@@ -123,7 +126,7 @@ def training_settings(config: TrainConfig, data: TrainData, num_groups: int) -> 
     """What one training is told. Batch sizes are nominal: the trainer sets them step by step."""
     plan = plan_for(config, data, num_groups)
     per_step = groups_per_step(config, data, num_groups)
-    nominal = -(-per_step // config.num_gpus) * config.num_gpus  # verl's check wants a multiple
+    nominal = -(-per_step // config.workers) * config.workers  # verl's check wants a multiple
     return _model_settings(config) | {
         "data.train_files": str(config.data.resolve()),
         "data.val_files": str(config.data.resolve()),
@@ -154,7 +157,7 @@ def training_settings(config: TrainConfig, data: TrainData, num_groups: int) -> 
 
 def _model_settings(config: TrainConfig) -> dict[str, Any]:
     return {
-        "actor_rollout_ref.model.path": config.base,
+        "actor_rollout_ref.model.path": everywhere(config.base),
         "actor_rollout_ref.model.lora_adapter_path": initial_adapter(config),
         "actor_rollout_ref.actor.data_loader_seed": config.seed,
         "actor_rollout_ref.actor.fsdp_config.seed": config.seed,
@@ -193,17 +196,18 @@ def policy_settings(options: TrainOptions, device: Device) -> dict[str, Any]:
         "actor_rollout_ref.actor.entropy_coeff": options.entropy_coef,
         "actor_rollout_ref.actor.use_kl_loss": options.kl_coef > 0,
         "actor_rollout_ref.actor.kl_loss_coef": options.kl_coef,
-        "trainer.nnodes": 1,
-        "trainer.n_gpus_per_node": options.num_gpus,
+        "trainer.nnodes": options.nodes,
+        "trainer.n_gpus_per_node": options.gpus_per_node,
         "trainer.project_name": "selfplay",
-        "+ray_kwargs.ray_init.address": "local",
-        "+ray_kwargs.ray_init.include_dashboard": False,
+        "+ray_kwargs.ray_init.address": options.ray_address,
         "hydra.output_subdir": None,
         "hydra/job_logging": "none",
         "hydra/hydra_logging": "none",
     }
     settings |= _precision("bf16" if half else "fp32") | _checkpoint(options)
-    return settings | _cpu(options.num_gpus) if device == "cpu" else settings
+    if device == "cpu":
+        settings |= _CPU
+    return settings if options.joins_cluster else settings | _ray_of_its_own(options, device)
 
 
 def _checkpoint(options: TrainOptions) -> dict[str, Any]:
@@ -238,33 +242,52 @@ def to_hydra(settings: Mapping[str, Any]) -> list[str]:
 def environment(
     config: PolicyTraining, device: Device, base: Mapping[str, str] = os.environ, extension: str = EXTENSION
 ) -> dict[str, str]:
-    """Environment variables of the trainer and, through Ray, of all its processes."""
-    env = loopback_environment() | {
-        "VERL_USE_EXTERNAL_MODULES": extension,
+    """Environment variables of the trainer and, where it starts Ray itself, of all its processes."""
+    env = worker_environment(device, base, extension) | {"RAY_DEDUP_LOGS": "0", "HYDRA_FULL_ERROR": "1"}
+    if config.joins_cluster:
+        return env
+    env |= loopback_environment() | {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_enable_worker_prestart": "0",
         "RAY_prestart_worker_first_driver": "0",
         "RAY_worker_niceness": "0",
-        "RAY_DEDUP_LOGS": "0",
-        "TOKENIZERS_PARALLELISM": "false",
-        "HYDRA_FULL_ERROR": "1",
     }
+    if device == "cpu":
+        # To Ray these are its logical GPUs, to CUDA there is no such device.
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(["-1"] * config.gpus_per_node)
+    return env
+
+
+def worker_environment(
+    device: Device, base: Mapping[str, str] = os.environ, extension: str = EXTENSION
+) -> dict[str, str]:
+    """Environment variables that every process of verl's needs, on whatever machine it runs."""
+    env = {"VERL_USE_EXTERNAL_MODULES": extension, "TOKENIZERS_PARALLELISM": "false"}
     if device == "cpu":
         env |= {
             "VERL_PLATFORM": "cpu",
             "TQ_NUM_THREADS": "1",
             "OMP_NUM_THREADS": base.get("OMP_NUM_THREADS", "1"),
-            # A thread that spins while it waits for another one takes the core that this one needs.
+            # A thread that never sleeps while it waits takes the core that this one may need; one that sleeps at once
+            # wakes too late.
             "GOMP_SPINCOUNT": base.get("GOMP_SPINCOUNT", "3000"),
-            # To Ray these are its logical GPUs, to CUDA there is no such device.
-            "CUDA_VISIBLE_DEVICES": ",".join(["-1"] * config.num_gpus),
         }
     return env
 
 
+def for_workers(config: TrainOptions, env: Mapping[str, str]) -> list[str]:
+    """Hydra overrides that bring environment variables to the workers of a cluster that runs; none where Ray is ours.
+
+    All users of the cluster can read them.
+    """
+    if not config.joins_cluster:
+        return []
+    return [f"+ray_kwargs.ray_init.runtime_env.env_vars.{name}={json.dumps(value)}" for name, value in env.items()]
+
+
 def worker_threads(workers: int, base: Mapping[str, str] = os.environ) -> int:
-    """Threads of each of so many training processes on a CPU: all cores, since nothing else computes meanwhile, unless
-    OMP_NUM_THREADS says otherwise."""
+    """Threads of each of a machine's training processes on a CPU: all cores, since nothing else computes meanwhile,
+    unless OMP_NUM_THREADS says otherwise."""
     return int(base.get("OMP_NUM_THREADS") or max(1, len(os.sched_getaffinity(0)) // workers))
 
 
@@ -276,6 +299,11 @@ def logging_environment(config: PolicyTraining, base: Mapping[str, str] = os.env
         "WANDB_DIR": str(output),
         "WANDB_RUN_GROUP": base.get("WANDB_RUN_GROUP", output.parent.name),
     }
+
+
+def everywhere(model: str) -> str:
+    """A model by a name that does not depend on where a process runs: a folder's whole path, or the hub's name."""
+    return str(Path(model).resolve()) if Path(model).is_dir() else model
 
 
 def state_dir(config: PolicyTraining) -> Path:
@@ -300,18 +328,25 @@ def _precision(short: str) -> dict[str, Any]:
     return settings
 
 
-def _cpu(processes: int) -> dict[str, Any]:
-    return {
-        "trainer.device": "cpu",
-        "actor_rollout_ref.model.external_lib": f"{EXTENSION}.cpu_engine",
-        "actor_rollout_ref.actor.use_torch_compile": False,
-        "actor_rollout_ref.actor.fsdp_config.use_torch_compile": False,
-        "actor_rollout_ref.ref.fsdp_config.use_torch_compile": False,
-        # Logical: Ray only counts them; verl reserves several per training process.
-        "ray_kwargs.ray_init.num_cpus": 8 + 8 * processes,
-        "+ray_kwargs.ray_init.num_gpus": processes,
-        "+ray_kwargs.ray_init.object_store_memory": OBJECT_STORE_BYTES,
-    }
+_CPU = {
+    "trainer.device": "cpu",
+    "actor_rollout_ref.model.external_lib": f"{EXTENSION}.cpu_engine",
+    "actor_rollout_ref.actor.use_torch_compile": False,
+    "actor_rollout_ref.actor.fsdp_config.use_torch_compile": False,
+    "actor_rollout_ref.ref.fsdp_config.use_torch_compile": False,
+}
+
+
+def _ray_of_its_own(options: TrainOptions, device: Device) -> dict[str, Any]:
+    settings: dict[str, Any] = {"+ray_kwargs.ray_init.include_dashboard": False}
+    if device == "cpu":
+        settings |= {
+            # Logical: Ray only counts them; verl reserves several per training process.
+            "ray_kwargs.ray_init.num_cpus": 8 + 8 * options.workers,
+            "+ray_kwargs.ray_init.num_gpus": options.workers,
+            "+ray_kwargs.ray_init.object_store_memory": OBJECT_STORE_BYTES,
+        }
+    return settings
 
 
 def _hydra(value: Any) -> str:

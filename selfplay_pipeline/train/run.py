@@ -17,6 +17,7 @@ from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.identity import check_same, deciding
 from selfplay_pipeline.preflight import check_gpus
 from selfplay_pipeline.train.adapter import check_targets
+from selfplay_pipeline.train.cluster import check_cluster
 from selfplay_pipeline.train.config import PolicyTraining, TrainConfig, TrainOptions
 from selfplay_pipeline.train.groups import Group, TrainData, read_data
 from selfplay_pipeline.train.launch import Export, Launch
@@ -84,7 +85,8 @@ def run_train(
     Args:
         config: the training.
         on_progress: told each step.
-        trainer: verl's process, which stays; without it one is started for this training alone.
+        trainer: verl's process, which stays; without it one is started for this training alone, if a cluster that is
+            to do it can.
 
     Raises:
         UserError: unusable data or options.
@@ -100,6 +102,8 @@ def run_train(
         )
     if config.initial_trainer_state is not None:
         _check_initial_state(config, config.initial_trainer_state)
+    if trainer is None and not exported(state_dir(config), config.output / "checkpoint"):
+        check_cluster(config, [config.model, config.reference_model, config.data], config.output)
     data = read_data([config.data], vocabulary_of(config.model))
     groups = data.to_train(config.keep_zero_signal)
     planned = len(plan_for(config, data, len(groups)))
@@ -146,8 +150,9 @@ def run_train(
 
 def making_of(config: TrainConfig, device: Device) -> Making:
     """What verl's processes for this training are started with."""
+    where = f"{config.nodes} × {config.gpus_per_node} workers, Ray: {config.ray_address}"
     adapter, reference = config.lora_rank > 0, config.kl_coef > 0
-    settings = (f"{config.num_gpus} workers", f"adapter: {adapter}", f"reference: {reference}", *config.overrides)
+    settings = (where, f"adapter: {adapter}", f"reference: {reference}", *config.overrides)
     return Making(settings, environment(config, device))
 
 
@@ -161,7 +166,7 @@ def prepare_training(config: TrainConfig, trainer: Trainer, log: Path) -> None:
     """
     device = resolve_device(config)
     making, overrides = making_of(config, device), preparing_overrides(config, device)
-    trainer.prepare(making, Launch(log=log, overrides=overrides))
+    trainer.prepare(making, Launch(log=log, overrides=overrides, joins_cluster=config.joins_cluster))
 
 
 def _run_verl(
@@ -178,6 +183,7 @@ def _run_verl(
         log=log_path(config),
         overrides=verl_overrides(config, data, len(groups), device) if done < planned else [],
         export=export_of(config, device, planned),
+        joins_cluster=config.joins_cluster,
     )
     follow = follower(lambda: read_lines(metrics_path(config)), done, watch)
     trainer.run(making_of(config, device), launch, follow)
@@ -257,13 +263,20 @@ def check_options(config: PolicyTraining, *further_models: str | None) -> None:
 
 
 def check_training(options: TrainOptions) -> None:
-    """Whether the trainer has the GPUs that it is told to use.
+    """Whether the trainer has the GPUs of this machine that it is told to use; `check_cluster` looks at others.
 
     Raises:
-        UserError: it has not.
+        UserError: it has not, or it is told to use other machines without a cluster.
     """
+    if options.joins_cluster:
+        return
+    if options.nodes > 1:
+        raise UserError(
+            f"train.nodes {options.nodes}: this machine is one node; start a Ray cluster, and give train.ray_address "
+            "(auto, or HOST:PORT of its head)"
+        )
     if resolve_device(options) == "cuda":
-        check_gpus(options.num_gpus, f"train.num_gpus {options.num_gpus}")
+        check_gpus(options.gpus_per_node, f"train.gpus_per_node {options.gpus_per_node}")
 
 
 def check_adapter(options: TrainOptions, base: str) -> None:
@@ -290,7 +303,7 @@ def check_loggers(names: Iterable[str]) -> None:
 def _check_initial_state(config: TrainConfig, state: Path) -> None:
     step = saved_step(state)
     adapter = saved_adapter(state, step)
-    shard = adapter.with_name(f"optim_world_size_{config.num_gpus}_rank_0.pt")
+    shard = adapter.with_name(f"optim_world_size_{config.workers}_rank_0.pt")
     if not step:
         raise UserError(
             f"{state}: no trainer state there; leave out initial_trainer_state to begin with a new optimizer"
@@ -300,7 +313,10 @@ def _check_initial_state(config: TrainConfig, state: Path) -> None:
     if initial_adapter(config):
         return
     if not shard.exists():
-        raise UserError(f"{state}: saved with another number of training processes than num_gpus={config.num_gpus}")
+        raise UserError(
+            f"{state}: saved with another number of training processes than nodes={config.nodes} × "
+            f"gpus_per_node={config.gpus_per_node}"
+        )
     before = read_object(state / "training.json", "selfplay train", "learning_rate")
     if before["learning_rate"] != config.learning_rate:
         raise UserError(

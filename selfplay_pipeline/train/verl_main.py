@@ -46,9 +46,11 @@ def write_to(log: Path) -> None:
 def run(launch: Launch) -> None:
     """Train unless all steps are done, then export."""
     if launch.overrides:
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray keeps one in the home directory
-        folder = ray_folder(os.environ[SCRATCH_VARIABLE])
-        overrides = [*launch.overrides, f"+ray_kwargs.ray_init._temp_dir={folder}"]
+        overrides = launch.overrides
+        if not launch.joins_cluster:
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray keeps one in the home directory
+            folder = ray_folder(os.environ[SCRATCH_VARIABLE])
+            overrides = [*overrides, f"+ray_kwargs.ray_init._temp_dir={folder}"]
         if launch.arguments is None:
             _run_staying(overrides)
         else:

@@ -59,18 +59,18 @@ def test_hidden_gpus_do_not_count(tmp_path, two_gpus, monkeypatch, chosen, visib
 
 @pytest.mark.parametrize("command", ["train", "train-online"])
 def test_a_trainer_on_more_gpus_than_are_visible_is_refused(tmp_path, two_gpus, command):
-    done = run(tmp_path, command, "--device", "cuda", train={"num_gpus": 3})
-    assert_refused(done, "train.num_gpus 3: needs 3 GPUs, visible: 2")
+    done = run(tmp_path, command, "--device", "cuda", train={"gpus_per_node": 3})
+    assert_refused(done, "train.gpus_per_node 3: needs 3 GPUs, visible: 2")
 
 
 def test_a_loop_is_refused_for_its_trainer_before_it_plays(tmp_path, two_gpus):
-    done = run(tmp_path, "iterate", engine={"device": "cpu"}, train={"device": "cuda", "num_gpus": 3})
-    assert_refused(done, "train.num_gpus 3: needs 3 GPUs, visible: 2")
+    done = run(tmp_path, "iterate", engine={"device": "cpu"}, train={"device": "cuda", "gpus_per_node": 3})
+    assert_refused(done, "train.gpus_per_node 3: needs 3 GPUs, visible: 2")
 
 
 def test_online_gpus_that_the_servers_cannot_share_evenly_are_refused(tmp_path, two_gpus):
-    done = run(tmp_path, "train-online", "--device", "cuda", train={"num_gpus": 2}, engine={"tensor_parallel": 4})
-    assert_refused(done, "engine.tensor_parallel 4: does not divide train.num_gpus 2")
+    done = run(tmp_path, "train-online", "--device", "cuda", train={"gpus_per_node": 2}, engine={"tensor_parallel": 4})
+    assert_refused(done, "engine.tensor_parallel 4: does not divide train.gpus_per_node 2")
 
 
 @pytest.mark.parametrize("command", [*PLAY, "train-online"])

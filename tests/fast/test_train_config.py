@@ -191,7 +191,7 @@ class TestOverrides:
 
     def test_options_reach_verl(self) -> None:
         found = overrides(
-            "cpu", learning_rate=3e-4, clip_low=0.1, clip_high=0.28, kl_coef=0.02, grad_clip=0.5, num_gpus=2,
+            "cpu", learning_rate=3e-4, clip_low=0.1, clip_high=0.28, kl_coef=0.02, grad_clip=0.5, gpus_per_node=2,
             loss_aggregation="seq-mean-token-sum", normalize_by_std=False, loggers=["console", "tensorboard"],
             reference_model="first", mini_batches=3, entropy_coef=0.01, weight_decay=0.1, gradient_checkpointing=True,
         )  # fmt: skip

@@ -191,7 +191,7 @@ def online_verl_config(folder: Path, device: Any, rows_per_episode: int = 2, gpu
 
     config = OnlineConfig(
         model="data/tiny_model", output=folder, games=folder, episodes_per_state=EPISODES, temperature=0.8,
-        max_new_tokens=64, thinking=True, context_length=1024, game=BOARD, num_gpus=gpus,
+        max_new_tokens=64, thinking=True, context_length=1024, game=BOARD, gpus_per_node=gpus,
     )  # fmt: skip
     overrides = online_overrides(config, StatesFile(160, rows_per_episode), device)
     with initialize_config_dir(str(config_folder()), version_base=None):

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import ray
 import torch
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from safetensors.torch import save_file
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY, BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry, TokenOutput
 
 from selfplay_pipeline.core.files import replacing
-from selfplay_pipeline.core.processes import SCRATCH_VARIABLE
 from selfplay_pipeline.engines.line import HANG_TIMEOUT
 from selfplay_pipeline.engines.requests import PROBE, PROBE_IDS
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
@@ -98,8 +99,13 @@ class CPUReplica(RolloutReplica):  # type: ignore[misc]
 
     async def launch_servers(self) -> None:
         options = self.config.engine_kwargs[NAME]
+        # Its address is the loopback one, and the weights that it gets are in a folder of the rank's machine.
+        node = await self.workers[0].__ray_call__.remote(lambda worker: ray.get_runtime_context().get_node_id())
         actor = ray.remote(CPUServer).options(
-            name=_actor_name(self.replica_rank), num_cpus=0, max_concurrency=self.max_concurrency
+            name=_actor_name(self.replica_rank),
+            num_cpus=0,
+            max_concurrency=self.max_concurrency,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node, soft=False),
         )
         server = actor.remote(
             str(self.model_config.path), self.replica_rank, options["folder"], options.get("context_length")
@@ -127,13 +133,13 @@ class CPUAdapter(BaseRollout):  # type: ignore[misc]
             global_steps: the step that made them; none during validation, where they stay as they were.
         """
         rank = int(os.environ["RANK"])
-        folder = Path(os.environ[SCRATCH_VARIABLE]) / f"weights_{rank}"
-        write_weights(weights, folder, tied=bool(self.model_config.hf_config.tie_word_embeddings))
         server = ray.get_actor(_actor_name(rank))
         url, key = await server.address_and_key.remote()
         engine = SGLangEngine([url], key=key)
         try:
-            await engine.reload(folder)
+            with tempfile.TemporaryDirectory() as folder:
+                write_weights(weights, Path(folder), tied=bool(self.model_config.hf_config.tie_word_embeddings))
+                await engine.reload(Path(folder))
             probe = await engine.generate(PROBE_IDS, PROBE)
         finally:
             await engine.close()

@@ -32,7 +32,8 @@ from selfplay_pipeline.loopback import ADDRESS
 def is_enough(config: Any) -> bool:
     """Whether one process can do all that this configuration asks for."""
     trainer = config.trainer
-    return bool(trainer.device == "cpu" and trainer.n_gpus_per_node * trainer.nnodes == 1)
+    here = config.ray_kwargs.ray_init.address == "local"
+    return bool(here and trainer.device == "cpu" and trainer.n_gpus_per_node * trainer.nnodes == 1)
 
 
 class OneWorker(RayWorkerGroup):  # type: ignore[misc]

@@ -1,0 +1,264 @@
+"""Whether a Ray cluster that runs can do a training: there is room for it, and all nodes see the same files.
+
+python -m selfplay_pipeline.train.cluster
+
+A process of its own joins the cluster and asks; standard input is the question, and the last line of what it prints the
+refusal, with exit code 2.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from selfplay_pipeline.core.errors import UserError, first_line
+from selfplay_pipeline.train.config import TrainOptions
+
+CPUS_PER_GPU, CPUS_BESIDE = 3, 3
+"""Logical CPUs that verl reserves with each GPU, and most that its other processes take of one node."""
+PATIENCE = 15.0
+"""Seconds until a cluster counts as full: Ray takes some to give back what a training held that has just ended."""
+LOOK_SECONDS = 60.0
+"""A node that has not looked by then is not usable."""
+CONNECT_SECONDS, ASK_SECONDS = 10.0, 180.0
+PACKAGES = ("verl", "torch", "transformers")
+END = 1 << 16
+"""Bytes at the end of a file that are compared."""
+MOST_NODES = 4
+"""The most nodes that a message lists."""
+
+
+class Question(BaseModel):
+    """What a training needs of a cluster."""
+
+    address: str
+    nodes: int
+    gpus_per_node: int
+    files: dict[str, str]
+    """What is shown for a file, and its path. All nodes must see what this machine sees."""
+
+
+def check_cluster(options: TrainOptions, read: Iterable[str | Path | None], output: Path) -> None:
+    """Whether the cluster that is to be joined, if any, has room, and all its nodes see what is read and written.
+
+    Args:
+        options: which cluster, and what is needed of it.
+        read: models, folders or hub's names, and files.
+        output: the folder to write, which need not be there yet.
+
+    Raises:
+        UserError: it cannot be joined, has too little, or a node does not see a file.
+    """
+    if not options.joins_cluster:
+        return
+    _connect(options.ray_address)
+    files = {}
+    for place in read:
+        path = Path(place or "").resolve()
+        if place is not None and path.exists():  # else it is a hub's name
+            files[str(place)] = str(path / "config.json" if path.is_dir() else path)
+    with _marker(output) as marker:
+        question = Question(
+            address=options.ray_address,
+            nodes=options.nodes,
+            gpus_per_node=options.gpus_per_node,
+            files=files | {str(output): marker},
+        )
+        refused = _ask(question)
+    if refused:
+        raise UserError(refused)
+
+
+def no_room(free: Mapping[str, tuple[float, float]], nodes: int, gpus: int) -> str | None:
+    """Why these nodes cannot hold so many groups of workers, None if they can.
+
+    verl reserves one group after another, each on one node, and waits for ever where there is no room.
+
+    Args:
+        free: unused GPUs and CPUs of each node.
+        nodes: groups.
+        gpus: GPUs of a group.
+    """
+    needed = CPUS_PER_GPU * gpus
+    room = sum(int(min(gpu // gpus, max(cpu - CPUS_BESIDE, 0) // needed)) for gpu, cpu in free.values())
+    if room >= nodes:
+        return None
+    listed = [f"{name} has {gpu:g} and {cpu:g}" for name, (gpu, cpu) in sorted(free.items())]
+    more = [f"{len(listed) - MOST_NODES} more"] if len(listed) > MOST_NODES else []
+    return (
+        f"train.nodes {nodes} × train.gpus_per_node {gpus}: the Ray cluster has room for {room} of these nodes, each "
+        f"of which needs free GPUs and CPUs: {gpus} and {needed + CPUS_BESIDE}; "
+        f"{', '.join([*listed[:MOST_NODES], *more])}; ask for fewer, or see with `ray status` what holds them"
+    )
+
+
+def facts(files: Mapping[str, str], folder: str) -> dict[str, str]:
+    """What a node, or this machine, sees: of each file the size and a hash of its end, and versions of packages.
+
+    Args:
+        files: what is shown for a file, and its path.
+        folder: the name of the one beside which is to be written.
+    """
+    found = {"the package selfplay_pipeline": "installed" if find_spec("selfplay_pipeline") else "missing"}
+    for package in PACKAGES:
+        try:
+            found[f"the package {package}"] = version(package)
+        except PackageNotFoundError:
+            found[f"the package {package}"] = "missing"
+    for name, path in files.items():
+        try:
+            with Path(path).open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - END))
+                found[name] = f"{size} bytes with hash {hashlib.sha256(file.read()).hexdigest()[:8]}"
+        except OSError as error:
+            found[name] = error.strerror or type(error).__name__
+    if not os.access(Path(files[folder]).parent, os.W_OK):
+        found[folder] += ", which cannot be written"
+    return found
+
+
+def _connect(address: str) -> None:
+    """Whether something listens there; Ray itself would wait for minutes.
+
+    Raises:
+        UserError: nothing does.
+    """
+    host, _, port = address.rpartition(":")
+    if not host:
+        return  # Ray looks for its cluster
+    try:
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"train.ray_address {address}: nothing answers there ({error}); `ray start --head` says the address"
+        ) from None
+
+
+@contextmanager
+def _marker(output: Path) -> Iterator[str]:
+    """A file that has never been anywhere before, in the folder or in what is there of its path."""
+    folder = next(path for path in (output.resolve(), *output.resolve().parents) if path.is_dir())
+    try:
+        with tempfile.NamedTemporaryFile(prefix=".seen-by-all-nodes-", dir=folder) as marker:
+            marker.write(os.urandom(16))
+            marker.flush()
+            yield marker.name
+    except OSError as error:
+        raise UserError(f"{folder}: {error.strerror}; give another --output") from None
+
+
+def _ask(question: Question) -> str | None:
+    command = [sys.executable, "-m", __name__]
+    try:
+        done = subprocess.run(
+            command, input=question.model_dump_json(), capture_output=True, text=True, timeout=ASK_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return f"train.ray_address {question.address}: no answer within {ASK_SECONDS:g} s"
+    if done.returncode == 0:
+        return None
+    said = (done.stdout if done.returncode == 2 else done.stderr).strip().splitlines()
+    return said[-1] if said else f"train.ray_address {question.address}: asking it ended with {done.returncode}"
+
+
+def _refusal(question: Question) -> str | None:
+    """Why the cluster cannot do it, None if it can."""
+    import ray
+
+    at = f"train.ray_address {question.address}"
+    try:
+        ray.init(address=question.address, log_to_driver=False, logging_level="ERROR")
+    except Exception as error:  # Ray has many kinds
+        return (
+            f"{at}: cannot join a Ray cluster there ({first_line(error)}); give the command on one of its nodes, "
+            "`ray status` says whether it runs"
+        )
+    try:
+        until = time.monotonic() + PATIENCE
+        while (refused := _held(at) or no_room(_free(), question.nodes, question.gpus_per_node)) is not None:
+            if time.monotonic() > until:
+                return refused
+            time.sleep(0.5)
+        return _unlike(question)
+    finally:
+        ray.shutdown()
+
+
+def _held(at: str) -> str | None:
+    """Whether another training has the one data store that TransferQueue makes in a cluster."""
+    import ray
+
+    names = ray.util.list_named_actors(all_namespaces=True)
+    if any(actor["namespace"] == "transfer_queue" for actor in names):
+        return f"{at}: another training of verl's runs in this Ray cluster; wait for its end, or use another cluster"
+    return None
+
+
+def _alive() -> dict[str, str]:
+    """Address of each node by its id."""
+    import ray
+
+    return {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+
+
+def _free() -> dict[str, tuple[float, float]]:
+    from ray._private.state import available_resources_per_node
+
+    alive = _alive()
+    return {
+        f"{alive[node]} ({node[:6]})": (resources.get("GPU", 0.0), resources.get("CPU", 0.0))
+        for node, resources in available_resources_per_node().items()
+        if node in alive
+    }
+
+
+def _unlike(question: Question) -> str | None:
+    """What one of the nodes sees otherwise than this machine."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    folder = list(question.files)[-1]
+    expected, looks = facts(question.files, folder), dict[str, Any]()
+    for node, address in _alive().items():
+        pinned = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+        look = ray.remote(facts).options(num_cpus=0, max_retries=0, scheduling_strategy=pinned)
+        looks[f"{address} ({node[:6]})"] = look.remote(question.files, folder)
+    for where, look in looks.items():
+        try:
+            found: dict[str, str] = ray.get(look, timeout=LOOK_SECONDS)
+        except Exception as error:  # Ray has many kinds
+            return f"the node {where} of the Ray cluster cannot run a task: {first_line(error)}"
+        for name, here in expected.items():
+            if found[name] != here:
+                return (
+                    f"{name}: the node {where} of the Ray cluster sees there: {found[name]}; this machine: {here}; all "
+                    "nodes need the same packages, and models, data and outputs in shared folders by the same paths"
+                )
+    return None
+
+
+def main() -> int:
+    """Answer the question that comes through standard input; returns the exit code."""
+    refused = _refusal(Question.model_validate_json(sys.stdin.read()))
+    if refused is None:
+        return 0
+    print(refused)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,220 @@
+"""Several training processes, on this machine or on the nodes of a Ray cluster, train as one does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from test_kill import Driver
+from test_train import MARK, build_model, farthest, remaining, traces, write_games
+from two_nodes import TwoNodes, two_nodes
+from watching import Watch
+
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.train.config import TrainConfig
+from selfplay_pipeline.train.process import Trainer, TrainError
+from selfplay_pipeline.train.run import Progress, TrainResult, prepare_training, run_train
+
+STEPS = 3
+OF_TIME_AND_PLACE = ("time", "timing_", "perf/", "actor/perf/", "training/", "global_seqlen/")
+"""Beginnings of the names of figures that say how a step was computed, not what."""
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
+    """13 groups in three steps, with importance weights and a KL term to the model as it was."""
+    folder = tmp_path_factory.mktemp("cluster")
+    build_model(folder / "model")
+    write_games(folder / "train.parquet", folder / "model", stale=0.1)
+    return TrainConfig(
+        model=str(folder / "model"), data=folder / "train.parquet", output=folder / "one", train_batch_size=20,
+        learning_rate=1e-3, kl_coef=0.5, save_every=1, device="cpu",
+    )  # fmt: skip
+
+
+def figures(output: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    return [{name: line[name] for name in line if not name.startswith(OF_TIME_AND_PLACE)} for line in lines]
+
+
+@dataclass
+class Expected:
+    """What one process does."""
+
+    config: TrainConfig
+    result: TrainResult
+
+    def is_done_by(self, other: TrainResult) -> None:
+        """Figures to 1e-4, weights to 1e-5."""
+        lines, others = figures(self.config.output), figures(other.checkpoint.parent)
+        assert [line["step"] for line in others] == [line["step"] for line in lines] == [1, 2, 3]
+        for line, of_other in zip(lines, others, strict=True):
+            groups = line.pop("groups")
+            assert of_other.pop("groups") == groups
+            assert of_other == pytest.approx(line, abs=1e-4)
+        assert lines[-1]["actor/kl_loss"] > 1e-3
+        assert farthest(self.result.checkpoint, other.checkpoint) < 1e-5
+        assert farthest(self.result.checkpoint, Path(self.config.model)) > 1e-3
+
+
+@pytest.fixture(scope="module")
+def one(training: TrainConfig) -> Expected:
+    return Expected(training, run_train(training))
+
+
+def test_two_processes_do_what_one_does(one: Expected, tmp_path: Path) -> None:
+    """They are killed after the first step, and the same command continues; no other machine can reach their sockets."""
+    config = one.config.model_copy(update={"output": tmp_path / "two", "gpus_per_node": 2})
+    running: set[str] = set()
+
+    def kill_a_worker(progress: Progress) -> None:
+        running.update(traces(config.output))
+        for process in psutil.process_iter(["cmdline"]):
+            if "ray::WorkerDict" in " ".join(process.info["cmdline"] or ()) and f"process {process.pid}" in running:
+                process.kill()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARK, str(config.output))
+        watch = Watch(str(config.output))
+        with pytest.raises(TrainError):
+            run_train(config, kill_a_worker)
+        assert not remaining(running)
+        seen: list[Progress] = []
+        result = run_train(config, seen.append)
+        watch.stop()
+    assert len(running) > 6, "Ray's processes, verl's, and folders in /tmp"
+    assert not traces(config.output)
+    assert seen[0].step > 1
+    one.is_done_by(result)
+    commands = " ".join(listener.command for listener in watch.listeners)
+    for of_training in ("raylet", "gcs_server", "verl_main", "WorkerDict", "TransferQueue"):
+        assert of_training in commands
+    assert [listener for listener in sorted(watch.listeners) if not listener.is_local] == []
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[TwoNodes]:
+    with pytest.MonkeyPatch.context() as patch, two_nodes(patch.setenv) as cluster:
+        yield cluster
+
+
+@dataclass
+class Joined:
+    """A training that joined the cluster, was stopped with Ctrl-C and continued, and another one after it."""
+
+    config: TrainConfig
+    result: TrainResult
+    stopped: Driver
+    steps_when_stopped: int
+    during: dict[str, Any]
+    """The cluster while it trained."""
+    processes: list[int | None]
+    """The trainer's, in the training that continued and in the next one."""
+    again: TrainResult
+
+
+@pytest.fixture(scope="module")
+def joined(cluster: TwoNodes, training: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Joined:
+    """It leaves the cluster as it was, whatever ends it."""
+    folder = tmp_path_factory.mktemp("joined")
+    config = training.model_copy(update={"output": folder / "out", "nodes": 2, "ray_address": cluster.address})
+    (folder / "config.yaml").write_text(
+        json.dumps({"base": "tiny", "model": config.model, "train": config.model_dump(mode="json", include=OPTIONS)})
+    )
+    before, during = cluster.state(), dict[str, Any]()
+    command = ["train", str(config.data), "--config", str(folder / "config.yaml"), "--output", str(config.output)]
+    stopped = Driver(folder, *command)
+
+    def a_step_is_saved() -> bool:
+        saved = config.output / "trainer_state" / "latest_checkpointed_iteration.txt"
+        if saved.exists():
+            during.update(cluster.state())
+        return saved.exists()
+
+    stopped.send_when(signal.SIGINT, a_step_is_saved)
+    stopped.assert_nothing_is_left()
+    cluster.settles_at(before)
+    steps = len(figures(config.output))
+    with Trainer() as trainer:
+        prepare_training(config, trainer, folder / "trainer.log")
+        result = run_train(config, trainer=trainer)
+        processes = [trainer.process_id]
+        again = run_train(config.model_copy(update={"output": folder / "again"}), trainer=trainer)
+        processes.append(trainer.process_id)
+    cluster.settles_at(before)
+    return Joined(config, result, stopped, steps, during, processes, again)
+
+
+OPTIONS = {"train_batch_size", "learning_rate", "kl_coef", "save_every", "device", "nodes", "ray_address"}
+
+
+def test_two_nodes_do_what_one_process_does(one: Expected, joined: Joined) -> None:
+    one.is_done_by(joined.result)
+
+
+def test_a_trainer_that_stays_in_a_cluster_trains_again(one: Expected, joined: Joined) -> None:
+    assert joined.processes[0] is not None and joined.processes[0] == joined.processes[1]
+    one.is_done_by(joined.again)
+
+
+def test_ctrl_c_leaves_the_cluster_as_it_was(joined: Joined) -> None:
+    """That it was the same before and after, the fixture has seen."""
+    assert joined.stopped.process.returncode == 130
+    assert joined.steps_when_stopped < STEPS
+    assert len(joined.during["groups"]) == 2, "verl's placement groups"
+    assert sum("WorkerDict" in name for name in joined.during["actors"]) == 2
+    assert "TransferQueueController" in joined.during["actors"]
+    assert len(joined.during["drivers"]) == 1
+    assert sorted(gpus for _, gpus in joined.during["free"].values()) == [0, 0], "a process on each node"
+
+
+def test_a_save_has_the_shards_of_both_nodes(joined: Joined) -> None:
+    saved = joined.result.trainer_state / f"global_step_{STEPS}" / "actor"
+    assert len(list(saved.glob("optim_world_size_2_rank_*.pt"))) == 2
+    wrong = joined.config.model_copy(
+        update={"output": joined.config.output / "x", "nodes": 3, "initial_trainer_state": joined.result.trainer_state}
+    )
+    with pytest.raises(UserError, match=r"another number of training processes than nodes=3 × gpus_per_node=1"):
+        run_train(wrong)
+
+
+def test_a_cluster_with_too_few_gpus_is_refused(cluster: TwoNodes, training: TrainConfig, tmp_path: Path) -> None:
+    config = training.model_copy(
+        update={"output": tmp_path / "out", "nodes": 2, "gpus_per_node": 2, "ray_address": cluster.address}
+    )
+    with pytest.raises(UserError, match=r"train.nodes 2 × train.gpus_per_node 2: the Ray cluster has room for 0 of"):
+        run_train(config)
+    assert not config.output.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="hiding a folder from a node takes root")
+@pytest.mark.parametrize("hidden", ["output", "model"])
+def test_a_node_that_cannot_see_a_folder_is_refused(
+    hidden: str, cluster: TwoNodes, training: TrainConfig, tmp_path: Path
+) -> None:
+    (tmp_path / "output").mkdir()
+    config = training.model_copy(update={"output": tmp_path / "output" / "out", "ray_address": cluster.address})
+    before = cluster.state()
+    cluster.ask(f"blind {config.model if hidden == 'model' else tmp_path / 'output'}")
+    named = config.model if hidden == "model" else str(config.output)
+    with pytest.raises(UserError) as refused:
+        run_train(config)
+    cluster.ask("alone")
+    assert str(refused.value).startswith(f"{named}: the node ")
+    assert "of the Ray cluster sees there: No such file or directory; this machine: " in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert list((tmp_path / "output").iterdir()) == []
+    cluster.settles_at(before)
+
+
+def test_an_address_where_nothing_answers_is_refused(training: TrainConfig, tmp_path: Path) -> None:
+    config = training.model_copy(update={"output": tmp_path / "out", "ray_address": "127.0.0.1:1"})
+    with pytest.raises(UserError, match=r"train.ray_address 127.0.0.1:1: nothing answers there"):
+        run_train(config)
