@@ -1,4 +1,4 @@
-"""All processes of a command run on one machine, so whatever listens does so where no other machine can reach it.
+"""Processes that all run on one machine listen where no other machine can reach them.
 
 TransferQueue, Ray and SGLang's processes talk to each other over sockets, and some unpickle what arrives without asking
 who sent it: a socket that others can reach lets them run code. docs/security.md says which they are.
@@ -13,7 +13,7 @@ from typing import Any
 
 ADDRESS = "127.0.0.1"
 SWITCH = "SELFPLAY_LOOPBACK"
-"""Set where all processes are on this machine; a cluster would leave out `loopback_environment`, and this with it."""
+"""Set where all processes are on this machine; a trainer that joins a cluster does without `loopback_environment`."""
 
 
 def loopback_environment() -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from selfplay_pipeline.cli.options import load, taking
-from selfplay_pipeline.cli.shared import PLAYING, RUNS, TRAINING, DryRun, warn
+from selfplay_pipeline.cli.shared import MACHINES, PLAYING, RUNS, TRAINING, DryRun, warn
 from selfplay_pipeline.cli.verl_keys import path_and_overrides
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST
@@ -51,7 +51,7 @@ def games(
         "model", "seed", "online.steps", "online.states_per_step", "online.validate_every",
         "generate.episodes_per_state",
         "generate.temperature", "generate.max_new_tokens", "generate.thinking", "train.learning_rate", "train.kl_coef",
-        "train.lora_rank", "train.loggers", "train.device",
+        "train.lora_rank", "train.loggers", *MACHINES,
     ),
 )  # fmt: skip
 def train_online(

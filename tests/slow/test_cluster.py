@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from conftest import TINY
 from test_kill import Driver
 from test_train import MARK, build_model, farthest, remaining, traces, write_games
 from two_nodes import TwoNodes, two_nodes
@@ -70,7 +71,7 @@ def one(training: TrainConfig) -> Expected:
 
 
 def test_two_processes_do_what_one_does(one: Expected, tmp_path: Path) -> None:
-    """They are killed after the first step, and the same command continues; no other machine can reach their sockets."""
+    """Killed after the first step, they continue by the same command; no other machine can reach their sockets."""
     config = one.config.model_copy(update={"output": tmp_path / "two", "gpus_per_node": 2})
     running: set[str] = set()
 
@@ -218,3 +219,26 @@ def test_an_address_where_nothing_answers_is_refused(training: TrainConfig, tmp_
     config = training.model_copy(update={"output": tmp_path / "out", "ray_address": "127.0.0.1:1"})
     with pytest.raises(UserError, match=r"train.ray_address 127.0.0.1:1: nothing answers there"):
         run_train(config)
+
+
+ONLINE = """\
+game: {size: 3, max_score: 9, scale_min: 1, scale_max: 1, max_length: 20, max_errors: 1, prompts: compact}
+generate: {episodes_per_state: 4, temperature: 0.8, max_new_tokens: 64}
+train: {learning_rate: 3.0e-4, kl_coef: 0.05}
+online: {steps: 2, states_per_step: 2, held_out_states: 2, tokens_per_pass: 4096}
+"""
+
+
+def test_online_each_node_has_a_server_with_the_newest_weights(cluster: TwoNodes, tmp_path: Path) -> None:
+    before = cluster.state()
+    (tmp_path / "config.yaml").write_text(ONLINE)
+    where = ("--nodes", "2", "--ray-address", cluster.address, "--output", str(tmp_path / "run"))
+    driver = Driver(tmp_path, "train-online", "--model", str(TINY), "--config", str(tmp_path / "config.yaml"), *where)
+    assert driver.process.wait(400) == 0, (tmp_path / "driver.log").read_text()[-3000:]
+    driver.assert_nothing_is_left()
+    cluster.settles_at(before)
+    assert [line["step"] for line in figures(tmp_path / "run")] == [0, 1, 2]
+    servers = [(tmp_path / "run" / f"server_{rank}_weights.jsonl").read_text().splitlines() for rank in range(2)]
+    one, other = ([json.loads(line)["probe_logprob"] for line in lines] for lines in servers)
+    assert one == pytest.approx(other, abs=1e-5)
+    assert len({round(value, 6) for value in one}) == len(one) >= 2, "each step has other weights"
