@@ -106,13 +106,14 @@ def no_room(free: Mapping[str, tuple[float, float]], nodes: int, gpus: int) -> s
 
 
 def facts(files: Mapping[str, str], folder: str) -> dict[str, str]:
-    """What a node, or this machine, sees: of each file the size and a hash of its end, and versions of packages.
+    """What a node, or this machine, sees: of each file the size and a hash of its end, and where or which packages are.
 
     Args:
         files: what is shown for a file, and its path.
         folder: the name of the one beside which is to be written.
     """
-    found = {"the package selfplay_pipeline": "installed" if find_spec("selfplay_pipeline") else "missing"}
+    own = find_spec("selfplay_pipeline")
+    found = {"the package selfplay_pipeline": (own and own.origin) or "missing"}
     for package in PACKAGES:
         try:
             found[f"the package {package}"] = version(package)

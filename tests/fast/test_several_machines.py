@@ -9,6 +9,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from pydantic import ValidationError
 from test_train_config import DATA, config
 
+import selfplay_pipeline
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.identity import deciding
@@ -108,4 +109,4 @@ def test_a_file_is_told_by_its_size_and_its_end_and_an_absent_one_by_the_reason(
     assert found["none"] == "No such file or directory"
     (tmp_path / "other").write_bytes(b"a" * 100_000)
     assert facts(files, "none")["other"] == found["one"]
-    assert found["the package selfplay_pipeline"] == "installed"
+    assert found["the package selfplay_pipeline"] == selfplay_pipeline.__file__
