@@ -124,6 +124,8 @@ class Joined:
     processes: list[int | None]
     """The trainer's, in the training that continued and in the next one."""
     again: TrainResult
+    refused: str
+    """What another training was told meanwhile."""
 
 
 @pytest.fixture(scope="module")
@@ -154,8 +156,10 @@ def joined(cluster: TwoNodes, training: TrainConfig, tmp_path_factory: pytest.Te
         processes = [trainer.process_id]
         again = run_train(config.model_copy(update={"output": folder / "again"}), trainer=trainer)
         processes.append(trainer.process_id)
+        with pytest.raises(UserError) as meanwhile:
+            run_train(config.model_copy(update={"output": folder / "meanwhile"}))
     cluster.settles_at(before)
-    return Joined(config, result, stopped, steps, during, processes, again)
+    return Joined(config, result, stopped, steps, during, processes, again, str(meanwhile.value))
 
 
 OPTIONS = {"train_batch_size", "learning_rate", "kl_coef", "save_every", "device", "nodes", "ray_address"}
@@ -179,6 +183,11 @@ def test_ctrl_c_leaves_the_cluster_as_it_was(joined: Joined) -> None:
     assert "TransferQueueController" in joined.during["actors"]
     assert len(joined.during["drivers"]) == 1
     assert sorted(gpus for _, gpus in joined.during["free"].values()) == [0, 0], "a process on each node"
+
+
+def test_a_cluster_takes_one_training_at_a_time(joined: Joined, cluster: TwoNodes) -> None:
+    """verl's data store has one name in a cluster, so that a second training would use the first one's."""
+    assert joined.refused.startswith(f"train.ray_address {cluster.address}: another training of verl's runs in this")
 
 
 def test_a_save_has_the_shards_of_both_nodes(joined: Joined) -> None:
