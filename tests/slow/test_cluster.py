@@ -19,7 +19,7 @@ from two_nodes import TwoNodes, two_nodes
 from watching import Watch
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.train.config import TrainConfig
+from selfplay_pipeline.train.config import TrainConfig, TrainOptions
 from selfplay_pipeline.train.process import Trainer, TrainError
 from selfplay_pipeline.train.run import Progress, TrainResult, prepare_training, run_train
 
@@ -133,9 +133,8 @@ def joined(cluster: TwoNodes, training: TrainConfig, tmp_path_factory: pytest.Te
     """It leaves the cluster as it was, whatever ends it."""
     folder = tmp_path_factory.mktemp("joined")
     config = training.model_copy(update={"output": folder / "out", "nodes": 2, "ray_address": cluster.address})
-    (folder / "config.yaml").write_text(
-        json.dumps({"base": "tiny", "model": config.model, "train": config.model_dump(mode="json", include=OPTIONS)})
-    )
+    options = config.model_dump(mode="json", include=set(TrainOptions.model_fields))
+    (folder / "config.yaml").write_text(json.dumps({"model": config.model, "train": options}))
     before, during = cluster.state(), dict[str, Any]()
     command = ["train", str(config.data), "--config", str(folder / "config.yaml"), "--output", str(config.output)]
     stopped = Driver(folder, *command)
@@ -160,9 +159,6 @@ def joined(cluster: TwoNodes, training: TrainConfig, tmp_path_factory: pytest.Te
             run_train(config.model_copy(update={"output": folder / "meanwhile"}))
     cluster.settles_at(before)
     return Joined(config, result, stopped, steps, during, processes, again, str(meanwhile.value))
-
-
-OPTIONS = {"train_batch_size", "learning_rate", "kl_coef", "save_every", "device", "nodes", "ray_address"}
 
 
 def test_two_nodes_do_what_one_process_does(one: Expected, joined: Joined) -> None:
