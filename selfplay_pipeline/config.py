@@ -182,6 +182,7 @@ def load_config(
     overrides: Mapping[str, Any],
     tell: Callable[[str], None] = lambda line: None,
     options: Mapping[str, str] = {},
+    gpu: bool | None = None,
 ) -> Config:
     """Read a configuration and put options over it.
 
@@ -192,13 +193,15 @@ def load_config(
         overrides: dotted keys (`generate.num_episodes`) to values; None means not given.
         tell: takes one line that says what the configuration builds on, and why.
         options: the options of the command line that give overrides, by their keys; for messages.
+        gpu: whether it is for a machine with a GPU; by default, whether one is visible here.
 
     Raises:
         UserError: no such file, bad YAML, an unknown key or a bad value; names file, line and key.
     """
     given = {key: value for key, value in overrides.items() if value is not None}
+    gpu = gpu_visible() if gpu is None else gpu
     if source is None:
-        name, why = _base_for(given.get("model"))
+        name, why = _base_for(given.get("model"), gpu)
         file = _built_in(name)
         said = f"{name} ({why})"
     elif source in built_in() and not Path(source).is_file():
@@ -208,7 +211,7 @@ def load_config(
         file = _read(source)
         base, why = file.data.pop("base", None), "as the file says"
         if base is None:
-            base, why = _base_for(given.get("model", file.data.get("model")))
+            base, why = _base_for(given.get("model", file.data.get("model")), gpu)
         elif base not in [*built_in()]:
             raise UserError(f"{file.where(['base'])}: there is no base {base!r}; choose one of {', '.join(built_in())}")
         file.data = _merged(_built_in(base).data, file.data)
@@ -225,19 +228,19 @@ def load_config(
         key = ".".join(path)
         where = f"{options[key]}, the option for {key}" if key in options else f"option for {key}"
         raise UserError(f"{where if key in given else file.where(path)}: {what}") from None
-    config.model = shipped(config.model or (GPU_MODEL if gpu_visible() else TINY_MODEL))
+    config.model = shipped(config.model or (GPU_MODEL if gpu else TINY_MODEL))
     config.iterate.partner = shipped(config.iterate.partner)
     tell(f"configuration: {said}")
     return config
 
 
-def _base_for(model: Any) -> tuple[str, str]:
+def _base_for(model: Any, gpu: bool) -> tuple[str, str]:
     """The built-in configuration that is used where none is named, and why."""
-    if not gpu_visible():
+    if not gpu:
         return "tiny", "no GPU is visible"
     if os.path.normpath(str(model)) == TINY_MODEL:
         return "tiny", f"the model is {TINY_MODEL}"
-    return "default", "a GPU is visible"
+    return "default", "there is a GPU"
 
 
 def _built_in(name: str) -> YamlFile:

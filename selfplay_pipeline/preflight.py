@@ -80,15 +80,31 @@ def check_gpus(needed: int, what: str) -> None:
 
 def visible_gpus() -> int:
     """How many GPUs CUDA will show, without importing torch."""
-    try:
-        listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True).stdout
-    except OSError:
-        return 0
-    gpus = sum(line.startswith("GPU ") for line in listed.splitlines())
+    gpus = sum(line.startswith("GPU ") for line in _nvidia_smi("--list-gpus"))
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return gpus
     return min(gpus, sum(name.strip() not in ("", "-1") for name in chosen.split(",")))
+
+
+def gpu_memory() -> int | None:
+    """Bytes of the smallest GPU that `nvidia-smi` lists; None where it lists none."""
+    sizes = [line.strip() for line in _nvidia_smi("--query-gpu=memory.total", "--format=csv,noheader,nounits")]
+    return min((int(size) * 2**20 for size in sizes if size.isdigit()), default=None)
+
+
+def gpu_driver() -> str | None:
+    """Version of the GPUs' driver, such as 580.65.06; None where there is none."""
+    lines = _nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader")
+    return next((line.strip() for line in lines if line[:1].isdigit()), None)
+
+
+def _nvidia_smi(*arguments: str) -> list[str]:
+    """The lines that it prints; none where it is missing."""
+    try:
+        return subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True).stdout.splitlines()
+    except OSError:
+        return []
 
 
 def check_context(config: Config, model: str, states: Sequence[State] | None = None) -> None:

@@ -48,11 +48,12 @@ def taking(*names: str) -> type[Configured]:
     return type("Configured", (Configured,), {"names": names})
 
 
-def load(context: typer.Context, further: Mapping[str, Any] = {}) -> Config:
+def load(context: typer.Context, further: Mapping[str, Any] = {}, *, gpu: bool | None = None) -> Config:
     """The configuration that a command's options make; when something begins, one line says what it builds on.
 
     Args:
         further: values of further keys; None means not given.
+        gpu: as for `load_config`.
 
     Raises:
         UserError: a file or a value is wrong.
@@ -65,7 +66,7 @@ def load(context: typer.Context, further: Mapping[str, Any] = {}) -> Config:
     options = {key.name: key.option for keys in command.keys.values() for key in keys}
     own = (param for param in command.params if isinstance(param, typer.core.TyperOption) and not param.hidden)
     taken.update({str(param.name): param.opts[0] for param in own} | options)
-    return load_config(given["config"], {**of_options, **further}, announced.append, options)
+    return load_config(given["config"], {**of_options, **further}, announced.append, options, gpu)
 
 
 class Configured(typer.core.TyperCommand):

@@ -37,6 +37,7 @@ from selfplay_pipeline.iterate.show import short, watching
 from selfplay_pipeline.servers import Servers
 from selfplay_pipeline.train.cluster import check_cluster
 from selfplay_pipeline.train.config import TrainConfig
+from selfplay_pipeline.train.fit import check_fits
 from selfplay_pipeline.train.groups import NoSignalError
 from selfplay_pipeline.train.job import train_policy, training_of
 from selfplay_pipeline.train.process import Trainer
@@ -309,6 +310,7 @@ def check_run(config: Config) -> None:
     check_seats(config, str(config.model), seats_of(config))
     check_training(config.train)
     check_adapter(config.train, str(config.model))
+    check_fits(config.train, str(config.model), shares_gpu=shares_gpu(config))
 
 
 def check_partner(config: Config) -> None:

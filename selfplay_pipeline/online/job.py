@@ -18,6 +18,7 @@ from selfplay_pipeline.online.config import OnlineConfig
 from selfplay_pipeline.online.games import write_games
 from selfplay_pipeline.online.run import OnlineResult, check_sizes, run_online
 from selfplay_pipeline.preflight import check_context, check_not_shared
+from selfplay_pipeline.train.fit import check_fits, offload_here
 from selfplay_pipeline.train.run import Progress, check_training
 
 
@@ -44,6 +45,8 @@ def check_online(config: Config) -> None:
         UserError: it cannot.
     """
     check_training(config.train)
+    context = model_context_length(str(config.model), config.engine.context_length)
+    check_fits(config.train, str(config.model), tokens=max(config.online.tokens_per_pass, context))
     shared, gpus = config.engine.tensor_parallel, config.train.gpus_per_node
     if resolve_device(config.train.device) == "cpu":
         check_not_shared(shared)
@@ -73,7 +76,7 @@ def train_online(config: Config, output: Path, games: Path | None = None) -> Onl
         raise UserError("engine.server_url: verl starts the servers of online training itself; leave it out")
     check_online(config)
     job = OnlineConfig(
-        **config.train.model_dump(),
+        **config.train.model_dump() | {"offload": offload_here(config.train, model)},
         model=model,
         output=output,
         seed=config.seed,

@@ -25,6 +25,8 @@ class TrainOptions(Section):
     """
     micro_batch_size: Annotated[int, Field(ge=1), FREE] = 8
     """Rows in one forward and backward pass on one device."""
+    max_tokens_per_pass: Annotated[int | None, Field(ge=1), FREE] = None
+    """Tokens in one such pass, instead of `micro_batch_size` rows; never fewer than the longest row has."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
     """AdamW's learning rate, which stays constant."""
     old_log_probs: Annotated[Literal["step", "games"], Identity("train", "iterate")] = "step"
@@ -78,6 +80,12 @@ class TrainOptions(Section):
     """Names of the linear layers that get an adapter, such as q_proj; where none is named, all but the head get one."""
     gradient_checkpointing: bool = False
     """Compute activations twice, which saves memory and takes time."""
+    offload: Annotated[Literal["auto", "none", "cpu"], FREE] = "auto"
+    """Where weights, gradients and optimizer are on a machine with GPUs: with `cpu` in its own memory.
+
+    Layers are then fetched when they are computed, and the optimizer works on the CPU. `auto` is `cpu` where the GPUs'
+    memory would not hold them.
+    """
     keep_zero_signal: Annotated[bool, Identity("train", "iterate")] = False
     """Train also on groups whose episodes all scored alike, which give GRPO no signal."""
     keep_optimizer: Annotated[bool, Identity("iterate")] = True

@@ -8,6 +8,7 @@ from selfplay_pipeline.config import Config
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.terminal.progress import progress
 from selfplay_pipeline.train.config import TrainConfig
+from selfplay_pipeline.train.fit import offload_here
 from selfplay_pipeline.train.process import Trainer
 from selfplay_pipeline.train.run import Progress, TrainResult, run_train
 
@@ -26,7 +27,7 @@ def training_of(
 ) -> TrainConfig:
     """The training of `checkpoint` on one parquet file under a configuration."""
     return TrainConfig(
-        **config.train.model_dump(),
+        **config.train.model_dump() | {"offload": offload_here(config.train, checkpoint, shares_gpu=shares_gpu)},
         model=checkpoint,
         data=data,
         output=output,

@@ -73,42 +73,56 @@ def process_settings(config: TrainConfig, device: Device) -> dict[str, Any]:
     `rollout.n` is 1, because an item of the dataset already is a group with all its episodes; so mini-batches count
     rows.
     """
-    return policy_settings(config, device) | {
-        "algorithm.adv_estimator": "grpo",
-        "algorithm.use_kl_in_reward": False,
-        # verl's bypass mode takes the stored log-probs for PPO's old ones, and leaves the importance weights out.
-        "algorithm.rollout_correction.bypass_mode": config.old_log_probs == "games" or one_update(config),
-        "+selfplay.one_update": one_update(config),
-        "+selfplay.importance_threshold": config.importance_threshold,
-        "+actor_rollout_ref.threads": worker_threads(config.gpus_per_node) if device == "cpu" else None,
-        "data.shuffle": False,
-        "data.dataloader_num_workers": 0,
-        "data.custom_cls.path": f"pkg://{EXTENSION}.dataset",
-        "data.custom_cls.name": "GroupDataset",
-        "+data.selfplay.keep_zero_signal": config.keep_zero_signal,
-        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": config.micro_batch_size,
-        # Without a KL term nobody reads it, and processes need not be made anew for another one.
-        "+actor_rollout_ref.reference_model": everywhere(config.reference_model or config.base)
-        if config.kl_coef
-        else None,
-        "+selfplay.shares_gpu": config.shares_gpu,
-        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": config.micro_batch_size,
-        "actor_rollout_ref.rollout.name": "offline",
-        "actor_rollout_ref.rollout.nnodes": 1,
-        "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
-        "actor_rollout_ref.rollout.n": 1,
-        "actor_rollout_ref.rollout.calculate_log_probs": True,
-        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": config.micro_batch_size,
-        "+actor_rollout_ref.rollout.agent.agent_loop_manager_class": f"{EXTENSION}.replay.ReplayManager",
-        "critic.enable": False,
-        "reward.num_workers": 0,
-        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
-        "trainer.v1.trainer_mode": "offline",
-        # Stored games cannot validate a new policy; `selfplay evaluate` plays new ones.
-        "trainer.val_before_train": False,
-        "trainer.test_freq": -1,
-        "trainer.resume_mode": "auto",
-        "trainer.max_actor_ckpt_to_keep": 2,
+    return (
+        policy_settings(config, device)
+        | _passes(config)
+        | {
+            "algorithm.adv_estimator": "grpo",
+            "algorithm.use_kl_in_reward": False,
+            # verl's bypass mode takes the stored log-probs for PPO's old ones, and leaves the importance weights out.
+            "algorithm.rollout_correction.bypass_mode": config.old_log_probs == "games" or one_update(config),
+            "+selfplay.one_update": one_update(config),
+            "+selfplay.importance_threshold": config.importance_threshold,
+            "+actor_rollout_ref.threads": worker_threads(config.gpus_per_node) if device == "cpu" else None,
+            "data.shuffle": False,
+            "data.dataloader_num_workers": 0,
+            "data.custom_cls.path": f"pkg://{EXTENSION}.dataset",
+            "data.custom_cls.name": "GroupDataset",
+            "+data.selfplay.keep_zero_signal": config.keep_zero_signal,
+            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": config.micro_batch_size,
+            # Without a KL term nobody reads it, and processes need not be made anew for another one.
+            "+actor_rollout_ref.reference_model": everywhere(config.reference_model or config.base)
+            if config.kl_coef
+            else None,
+            "+selfplay.shares_gpu": config.shares_gpu,
+            "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": config.micro_batch_size,
+            "actor_rollout_ref.rollout.name": "offline",
+            "actor_rollout_ref.rollout.nnodes": 1,
+            "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
+            "actor_rollout_ref.rollout.n": 1,
+            "actor_rollout_ref.rollout.calculate_log_probs": True,
+            "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": config.micro_batch_size,
+            "+actor_rollout_ref.rollout.agent.agent_loop_manager_class": f"{EXTENSION}.replay.ReplayManager",
+            "critic.enable": False,
+            "reward.num_workers": 0,
+            "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+            "trainer.v1.trainer_mode": "offline",
+            # Stored games cannot validate a new policy; `selfplay evaluate` plays new ones.
+            "trainer.val_before_train": False,
+            "trainer.test_freq": -1,
+            "trainer.resume_mode": "auto",
+            "trainer.max_actor_ckpt_to_keep": 2,
+        }
+    )
+
+
+def _passes(config: TrainConfig) -> dict[str, Any]:
+    """Passes of so many tokens, where that is asked for; of other rows the trainer says how many a pass has."""
+    if config.max_tokens_per_pass is None:
+        return {}
+    return {
+        "actor_rollout_ref.actor.use_dynamic_bsz": True,  # verl's other roles follow it
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": config.max_tokens_per_pass,
     }
 
 
@@ -144,6 +158,7 @@ def training_settings(config: TrainConfig, data: TrainData, num_groups: int) -> 
         "trainer.default_local_dir": str(state_dir(config)),
         "+selfplay.groups_per_step": per_step,
         "+selfplay.groups_per_update": whole_batch(config, data) / config.mini_batches,
+        **({"+selfplay.tokens_per_pass": tokens} if (tokens := tokens_per_pass(config, data)) else {}),
         "+selfplay.epochs": config.epochs,
         "+selfplay.seed": config.seed,
         "+selfplay.metrics_path": str(metrics_path(config)),
@@ -153,6 +168,12 @@ def training_settings(config: TrainConfig, data: TrainData, num_groups: int) -> 
         else None,
         **{f"+selfplay.environment.{name}": value for name, value in logging_environment(config).items()},
     }
+
+
+def tokens_per_pass(config: TrainConfig, data: TrainData) -> int | None:
+    """Tokens of a pass where they bound it. verl takes no row apart, and the data's file says how long its rows are."""
+    longest = data.max_prompt_tokens + data.max_response_tokens
+    return None if config.max_tokens_per_pass is None else max(config.max_tokens_per_pass, longest)
 
 
 def _model_settings(config: TrainConfig) -> dict[str, Any]:
@@ -205,9 +226,16 @@ def policy_settings(options: TrainOptions, device: Device) -> dict[str, Any]:
         "hydra/hydra_logging": "none",
     }
     settings |= _precision("bf16" if half else "fp32") | _checkpoint(options)
-    if device == "cpu":
-        settings |= _CPU
+    settings |= _CPU if device == "cpu" else _memory(options, half)
     return settings if options.joins_cluster else settings | _ray_of_its_own(options, device)
+
+
+def _memory(options: TrainOptions, half: bool) -> dict[str, Any]:
+    """Where tensors are on a machine with GPUs. verl's own offloading loads all back for a step; FSDP's does not."""
+    settings: dict[str, Any] = {"actor_rollout_ref.actor.fsdp_config.offload_policy": options.offload == "cpu"}
+    if half:  # the reference model computes in bfloat16 in any case, and is kept in host memory
+        settings["actor_rollout_ref.ref.fsdp_config.model_dtype"] = "bf16"
+    return settings
 
 
 def _checkpoint(options: TrainOptions) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from selfplay_pipeline.preflight import check_gpus
 from selfplay_pipeline.train.adapter import check_targets
 from selfplay_pipeline.train.cluster import check_cluster
 from selfplay_pipeline.train.config import PolicyTraining, TrainConfig, TrainOptions
+from selfplay_pipeline.train.fit import check_fits
 from selfplay_pipeline.train.groups import Group, TrainData, read_data
 from selfplay_pipeline.train.launch import Export, Launch
 from selfplay_pipeline.train.overrides import (
@@ -31,6 +32,7 @@ from selfplay_pipeline.train.overrides import (
     resolve_device,
     resolve_dtype,
     state_dir,
+    tokens_per_pass,
     verl_overrides,
 )
 from selfplay_pipeline.train.process import Making, Trainer, TrainError
@@ -105,6 +107,9 @@ def run_train(
     if trainer is None and not exported(state_dir(config), config.output / "checkpoint"):
         check_cluster(config, [config.model, config.reference_model, config.data], config.output)
     data = read_data([config.data], vocabulary_of(config.model))
+    longest = data.max_prompt_tokens + data.max_response_tokens
+    tokens = tokens_per_pass(config, data) or longest  # rows that are counted may be shorter than they
+    check_fits(config, config.model, tokens=tokens, longest=longest, shares_gpu=config.shares_gpu)
     groups = data.to_train(config.keep_zero_signal)
     planned = len(plan_for(config, data, len(groups)))
     state, metrics = state_dir(config), metrics_path(config)

@@ -357,6 +357,22 @@ def test_verl_does_what_a_hand_written_loop_does(plain: Run) -> None:
             torch.testing.assert_close(value, trained[name], atol=2e-3, rtol=0)
 
 
+def test_passes_of_so_many_tokens_train_as_passes_of_so_many_rows(plain: Run, trainer: Trainer, tmp_path: Path) -> None:
+    longest = max(
+        len(row["prompt_ids"]) + len(row["response_ids"]) for row in pq.read_table(plain.config.data).to_pylist()
+    )
+    changes = {"output": tmp_path / "out", "max_tokens_per_pass": 2 * longest}
+    config = plain.config.model_copy(update=changes)
+    run = Run(config, run_train(config, trainer=trainer), [], set())
+    for line, same in zip(run.lines(), plain.lines(), strict=True):
+        assert line["groups"] == same["groups"]
+        for name in ("actor/pg_loss", "actor/grad_norm", "actor/entropy", "rollout_corr/rollout_is_mean"):
+            assert line[name] == pytest.approx(same[name], rel=1e-4, abs=1e-6), name
+    assert farthest(run.result.checkpoint, plain.result.checkpoint) < 1e-4
+    composed = (config.output / "train.log").read_text()
+    assert "'use_dynamic_bsz': True" in composed or "micro_batch" not in composed
+
+
 def test_games_in_which_a_partner_held_a_seat_are_trained_on_row_by_row(
     tmp_path: Path, model: Path, trainer: Trainer
 ) -> None:

@@ -167,9 +167,8 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         actor, trainer = self.config.actor_rollout_ref.actor, self.config.trainer
         updates = updates_of(self.config.data.train_batch_size, self.config.selfplay.groups_per_update)
         processes = trainer.n_gpus_per_node * trainer.nnodes
-        rows, self._micro_batch_size = split_rows(
-            len(batch.keys), updates, processes, actor.ppo_micro_batch_size_per_gpu
-        )
+        most = len(batch.keys) if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu
+        rows, self._micro_batch_size = split_rows(len(batch.keys), updates, processes, most)
         actor.ppo_mini_batch_size = rows
         batch = super()._balance_batch(batch, metrics, **kwargs)
         metrics["selfplay/updates"] = updates
@@ -182,6 +181,8 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         """Tell the workers the size of a pass, which verl forgets with every result, and what of a row it needs."""
         batch.extra_info["micro_batch_size_per_gpu"] = self._micro_batch_size
         batch.fields = PASS_FIELDS
+        if tokens := self.config.selfplay.get("tokens_per_pass"):
+            batch.extra_info["max_token_len_per_gpu"] = tokens
         return batch
 
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:

@@ -1,0 +1,72 @@
+"""`selfplay doctor`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from selfplay_pipeline.cli.options import load, taking
+from selfplay_pipeline.cli.shared import RUNS
+from selfplay_pipeline.core import terminal
+from selfplay_pipeline.core.command_line import LARGEST
+from selfplay_pipeline.core.errors import UserError
+
+app = typer.Typer()
+
+
+@app.command(cls=taking("model", "train.device", "train.num_gpus"))
+def doctor(
+    context: typer.Context,
+    gpus: Annotated[
+        int | None, typer.Option(min=0, max=LARGEST, help="Describe another machine: its GPUs [default: this machine].")
+    ] = None,
+    gpu_memory: Annotated[float, typer.Option(min=1, max=LARGEST, help="Its memory of each GPU, in GB.")] = 80,
+    host_memory: Annotated[
+        float | None, typer.Option(min=1, max=LARGEST, help="Its host memory, in GB [default: not compared].")
+    ] = None,
+    disk: Annotated[
+        float | None, typer.Option(min=0, max=LARGEST, help="Its free disk, in GB [default: not compared].")
+    ] = None,
+    nodes: Annotated[int, typer.Option(min=1, max=LARGEST, help="How many such machines there are.")] = 1,
+    row_tokens: Annotated[
+        int | None, typer.Option(min=1, max=LARGEST, help="Tokens of the longest row [default: those of the context].")
+    ] = None,
+    output: Annotated[Path, typer.Option(help="Where results would go.")] = RUNS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with sizes in bytes.")] = False,
+) -> None:
+    """Say whether model, configuration and machine go together, and which setting to change where they do not.
+
+    Memory of training and serving and disk are counted from the model's config.json; no weights are loaded. Exit code
+    0 if all fits, 2 if not. For a machine elsewhere: selfplay doctor --gpus 8 --gpu-memory 80 --nodes 2
+    """
+    if gpus is None and (nodes > 1 or host_memory or disk is not None):
+        raise UserError("doctor: --nodes, --host-memory and --disk describe a machine; say with --gpus how many it has")
+    described = {"train.device": "cuda" if gpus else "cpu"} if gpus is not None else {}
+    settings = load(context, described, gpu=None if gpus is None else gpus > 0)
+    from selfplay_pipeline.core.shapes import shapes_of
+    from selfplay_pipeline.core.terminal.progress import say_announced
+    from selfplay_pipeline.doctor.checks import look
+    from selfplay_pipeline.doctor.examine import examine
+    from selfplay_pipeline.doctor.machine import Machine, this_machine
+    from selfplay_pipeline.doctor.show import as_object, show, verdict
+    from selfplay_pipeline.train.overrides import resolve_device
+
+    if gpus is None:
+        machine = this_machine(output)
+    else:
+        memory, host, free = (None if size is None else int(size * 1e9) for size in (gpu_memory, host_memory, disk))
+        machine = Machine(gpus, memory if gpus else None, host, free, nodes, here=False)
+        if gpus and "num_gpus" not in settings.train.model_fields_set:
+            settings.train.num_gpus = gpus
+    say_announced()
+    found = examine(settings, shapes_of(str(settings.model)), machine, row_tokens)
+    checks = look(settings, resolve_device(settings.train), output) if machine.here else []
+    if as_json:
+        terminal.result(json.dumps(as_object(found, checks), indent=2))
+    else:
+        show(found, checks)
+    if verdict(found, checks) != ["fits"]:
+        raise typer.Exit(2)

@@ -1,0 +1,104 @@
+"""How large a model is, counted on its architecture without its weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from selfplay_pipeline.core.errors import UserError, first_line
+from selfplay_pipeline.core.hub import look_for
+
+KNOWN = {"Qwen/Qwen2.5-7B-Instruct": Path(__file__).with_name("known_models") / "Qwen2.5-7B-Instruct.json"}
+"""Sizes of models that can be counted where no hub is at hand: the sizes in the published config.json (Apache-2.0,
+https://huggingface.co/Qwen/Qwen2.5-7B-Instruct), without which it is the same for us."""
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """The sizes of a decoder, in numbers (of which each takes 2 or 4 bytes)."""
+
+    parameters: int
+    tensors: tuple[int, ...]
+    """Numbers of each parameter; tied ones once."""
+    layer: int
+    """Parameters of the largest layer."""
+    embedding: int
+    """Parameters of the token embedding."""
+    head: int
+    """Parameters of the output head; 0 where it is the embedding's."""
+    layers: int
+    hidden: int
+    intermediate: int
+    """Width of the feed-forward part that one token goes through."""
+    keys: int
+    """Numbers of a token's keys in a layer; its values are as many."""
+    vocabulary: int
+    context: int
+    adapter: int
+    """Parameters of a LoRA adapter of rank 1 on all linear layers but the head: inputs + outputs of each."""
+
+
+@lru_cache
+def shapes_of(model: str) -> Shapes:
+    """Count a model from its configuration: a folder with a config.json (no weights are needed) or a hub name.
+
+    Raises:
+        UserError: the configuration is not there, or no model can be built of it.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    config = _config_of(model)
+    try:
+        with torch.device("meta"):
+            built = AutoModelForCausalLM.from_config(config)
+        return _counted(built, config.get_text_config())
+    except Exception as error:  # sizes that do not fit each other, told by whichever layer notices first
+        raise UserError(
+            f"model {model}: cannot be counted ({first_line(error)}); give a model that writes text"
+        ) from None
+
+
+def _config_of(model: str) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        if model in KNOWN:
+            return AutoConfig.from_pretrained(KNOWN[model])
+        if not Path(model).exists():
+            look_for(model)
+        return AutoConfig.from_pretrained(model)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"model {model}: cannot be loaded ({first_line(error)}); give a folder with a config.json, or a hub name"
+        ) from None
+
+
+def _counted(model: Any, config: Any) -> Shapes:
+    from torch.nn import Linear
+
+    tensors = [tensor.numel() for tensor in model.parameters()]
+    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    kinds = set(model._no_split_modules or ())  # what FSDP gathers at a time, too
+    layers = [part for part in model.modules() if type(part).__name__ in kinds]
+    linear = [part for part in model.modules() if isinstance(part, Linear) and part.weight is not head]
+    heads = config.num_attention_heads
+    experts = getattr(config, "num_experts_per_tok", None)
+    width = experts * config.moe_intermediate_size if experts else config.intermediate_size
+    return Shapes(
+        parameters=sum(tensors),
+        tensors=tuple(tensors),
+        layer=max(sum(tensor.numel() for tensor in layer.parameters()) for layer in layers),
+        embedding=embedding.numel(),
+        head=0 if head is embedding else head.numel(),
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        intermediate=width,
+        keys=(getattr(config, "num_key_value_heads", None) or heads)
+        * (getattr(config, "head_dim", None) or config.hidden_size // heads),
+        vocabulary=config.vocab_size,
+        context=config.max_position_embeddings,
+        adapter=sum(part.in_features + part.out_features for part in linear),
+    )

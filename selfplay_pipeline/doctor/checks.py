@@ -1,0 +1,119 @@
+"""What is looked at on this machine beside memory. Each check says what it found, or what is wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from selfplay_pipeline.config import Config
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.shipped import PACKAGE
+from selfplay_pipeline.engines.compiler import check_compiler
+from selfplay_pipeline.generate.trajectory import ChatTokenizer
+from selfplay_pipeline.loopback import ADDRESS
+from selfplay_pipeline.preflight import check_context, gpu_driver
+
+DRIVER = 580
+"""The first branch of drivers for CUDA 13, with which the locked PyTorch is built."""
+LOCKED = ("torch", "transformers", "sglang", "verl", "ray", "TransferQueue", "kernels", "tokenizers")
+"""Packages whose versions depend on each other."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at."""
+
+    what: str
+    found: str
+    good: bool
+
+
+def look(config: Config, device: str, output: Path) -> list[Check]:
+    """Look at all of it.
+
+    Args:
+        device: where it will be trained and played, cuda or cpu.
+        output: where results will go.
+    """
+    checks: dict[str, Callable[[], str]] = {
+        "versions": lambda: _versions(device),
+        "chat template": lambda: _template(config),
+        "ports": _ports,
+        "folders": lambda: _folders(config, output),
+    }
+    if device == "cuda":
+        checks = {"driver": _driver, "compiler": _compiler} | checks
+    return [_checked(what, check) for what, check in checks.items()]
+
+
+def _checked(what: str, check: Callable[[], str]) -> Check:
+    try:
+        return Check(what, check(), True)
+    except UserError as error:
+        return Check(what, str(error), False)
+
+
+def _driver() -> str:
+    found = gpu_driver()
+    if found is None:
+        raise UserError("nvidia-smi shows no driver; install one for CUDA 13")
+    if int(found.partition(".")[0]) < DRIVER:
+        raise UserError(f"{found} is too old for CUDA 13; install {DRIVER} or newer")
+    return found
+
+
+def _compiler() -> str:
+    check_compiler()
+    return "nvcc and the C++ compiler make a kernel"
+
+
+def _versions(device: str) -> str:
+    lock = PACKAGE.parent / "requirements" / ("gpu.txt" if device == "cuda" else "cpu.txt")
+    if not lock.is_file():
+        return "not compared: no lock lies beside the package"
+    pins = {name.lower(): pin for name, pin in re.findall(r"^([\w.-]+)==([^\s;\\]+)", lock.read_text(), re.MULTILINE)}
+    differ = []
+    for name in LOCKED:
+        wanted = pins.get(name.lower())
+        if wanted is None:
+            continue
+        try:
+            found = version(name).partition("+")[0]
+        except PackageNotFoundError:
+            found = "missing"
+        if found != wanted:
+            differ.append(f"{name} {found} (locked: {wanted})")
+    if differ:
+        raise UserError(f"{', '.join(differ)}; `make setup` installs what {lock.name} says")
+    return f"as in {lock.name}"
+
+
+def _template(config: Config) -> str:
+    model = str(config.model)
+    chat = ChatTokenizer.load(model, thinking=config.generate.thinking)
+    chat.check_belongs_to(model)
+    check_context(config, model)
+    return f"a turn ends with {chat.tokenizer.convert_ids_to_tokens(chat.end_of_turn)} ({chat.end_of_turn})"
+
+
+def _ports() -> str:
+    with closing(socket.socket()) as probe:
+        try:
+            probe.bind((ADDRESS, 0))
+        except OSError as error:
+            raise UserError(f"none can be taken on {ADDRESS} ({error.strerror})") from None
+    return f"free ones on {ADDRESS}"
+
+
+def _folders(config: Config, output: Path) -> str:
+    nearest = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
+    if not os.access(nearest, os.W_OK):
+        raise UserError(f"{nearest} cannot be written; give another --output")
+    model = Path(str(config.model))
+    return f"{nearest} can be written" + (f", {model} is there" if model.is_dir() else "")

@@ -1,0 +1,150 @@
+"""What a configuration needs of a machine, and which setting to change where that is not there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from selfplay_pipeline.config import Config
+from selfplay_pipeline.core.shapes import Shapes
+from selfplay_pipeline.doctor.machine import Machine
+from selfplay_pipeline.train.fit import meaning_of_offload, setup_of
+from selfplay_pipeline.train.memory import (
+    SERVER_REST,
+    Disk,
+    Need,
+    Setup,
+    disk,
+    gigabytes,
+    in_host,
+    kv_bytes,
+    lacks,
+    needs,
+    on_device,
+    remedy,
+)
+from selfplay_pipeline.train.overrides import resolve_device
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The server's part of each GPU."""
+
+    memory: int
+    """Bytes that it takes."""
+    weights: int
+    cache: int
+    """Bytes left for keys and values; below 0 where the weights do not fit."""
+    tokens: int
+    """Tokens that one copy of the model keeps at a time."""
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What was found."""
+
+    model: str
+    shapes: Shapes
+    machine: Machine
+    setup: Setup
+    training: list[Need]
+    serving: Serving | None
+    """None without GPUs, or with servers elsewhere."""
+    disk: Disk
+    disk_peak: int
+    """Bytes that a whole run of `iterate` takes at its peak, beside its episodes."""
+    faults: list[str]
+    """What does not go together, each with the setting to change."""
+    advice: list[str]
+    """What could be better."""
+
+    @property
+    def device_total(self) -> int:
+        return on_device(self.training)
+
+    @property
+    def host_total(self) -> int:
+        return in_host(self.training, self.setup)
+
+
+def examine(config: Config, shapes: Shapes, machine: Machine, row_tokens: int | None = None) -> Examination:
+    """Compare what is needed with what is there.
+
+    Args:
+        config: the configuration, with a model.
+        row_tokens: tokens of the longest row; by default those of the context.
+    """
+    device = resolve_device(config.train)
+    context = min(shapes.context, config.engine.context_length or shapes.context)
+    row = min(row_tokens or context, context)
+    per_pass = config.train.max_tokens_per_pass
+    tokens = max(per_pass, row) if per_pass else config.train.micro_batch_size * row
+    shares = config.iterate.keep_processes and not config.engine.server_url
+    setup = setup_of(config.train, device, tokens=tokens, shares_gpu=shares)
+    if machine.nodes > 1 and setup.processes == setup.processes_per_node:
+        setup = replace(setup, processes=machine.nodes * setup.processes_per_node)
+    offload = meaning_of_offload(config.train, shapes, setup, machine.room)
+    setup = replace(setup, offload=offload == "cpu" and device == "cuda")
+    serving = _serving(config, shapes, machine) if device == "cuda" and not config.engine.server_url else None
+    written = disk(shapes, setup)
+    peak = _disk_peak(config, written)
+    found = Examination(str(config.model), shapes, machine, setup, needs(shapes, setup), serving, written, peak, [], [])
+    found.faults.extend(_faults(config, found, row, context))
+    found.advice.extend(_advice(config, found))
+    return found
+
+
+def _serving(config: Config, shapes: Shapes, machine: Machine) -> Serving | None:
+    """What SGLang does with `engine.memory_fraction` of a GPU: weights in bfloat16, split among
+    `engine.tensor_parallel` GPUs, and keys and values in what is left."""
+    if machine.gpu is None:
+        return None
+    shared = config.engine.tensor_parallel
+    memory, weights = int(config.engine.memory_fraction * machine.gpu), 2 * shapes.parameters // shared
+    cache = memory - weights - SERVER_REST
+    return Serving(memory, weights, cache, int(max(0, cache) * shared / kv_bytes(shapes, half=True)))
+
+
+def _disk_peak(config: Config, written: Disk) -> int:
+    """A training saves its state before the one before is removed; checkpoints are all kept."""
+    iterations = config.iterate.num_iterations
+    states = iterations if config.iterate.keep_trainer_states == "all" else min(2, iterations)
+    return states * written.state + written.saving + iterations * written.checkpoint
+
+
+def _faults(config: Config, found: Examination, row: int, context: int) -> list[str]:
+    shapes, setup, machine, faults = found.shapes, found.setup, found.machine, []
+    missing = lacks(shapes, setup, machine.room)
+    if missing:
+        faults.append(f"training needs {missing}: {remedy(shapes, setup, machine.room, row)}")
+    if setup.cuda and setup.processes_per_node > machine.gpus:
+        faults.append(f"train.num_gpus is {setup.processes_per_node}, GPUs are {machine.gpus}: ask for fewer")
+    if found.serving is not None and found.serving.tokens < context:
+        faults.append(
+            f"the server has room for {found.serving.tokens:,} tokens of keys and values, the context has {context:,}: "
+            "set engine.memory_fraction or engine.tensor_parallel higher, or engine.context_length lower"
+        )
+    if machine.disk is not None and found.disk_peak > machine.disk:
+        faults.append(
+            f"{config.iterate.num_iterations} iterations take {gigabytes(found.disk_peak)} of disk, "
+            f"{gigabytes(machine.disk)} are free: give another --output, or set iterate.num_iterations lower"
+            + " or iterate.keep_trainer_states last"
+            * (config.iterate.keep_trainer_states == "all")
+        )
+    return faults
+
+
+def _advice(config: Config, found: Examination) -> list[str]:
+    machine, setup, advice = found.machine, found.setup, []
+    if not setup.cuda:
+        return []
+    if setup.processes_per_node < machine.gpus:
+        advice.append(f"{machine.gpus} GPUs are there, the trainer uses {setup.processes_per_node}: train.num_gpus")
+    served = config.engine.tensor_parallel * config.engine.data_parallel
+    if found.serving is not None and served < machine.gpus:
+        advice.append(f"{machine.gpus} GPUs are there, the server uses {served}: engine.data_parallel")
+    if setup.offload:
+        advice.append(
+            "weights, gradients and optimizer are in host memory (train.offload): each pass fetches the weights, and "
+            "the optimizer works on the CPU; train.lora_rank 32 keeps all on the GPU"
+        )
+    return advice

@@ -1,0 +1,94 @@
+"""What a person sees of an examination."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from selfplay_pipeline.core.terminal import Terminal
+from selfplay_pipeline.core.terminal.harmless import one_line
+from selfplay_pipeline.doctor.checks import Check
+from selfplay_pipeline.doctor.examine import Examination
+from selfplay_pipeline.train.memory import STATE, gigabytes
+
+
+def show(found: Examination, checks: Sequence[Check]) -> None:
+    """Print tables of memory and disk, the checks, and a verdict."""
+    terminal = Terminal()
+    terminal.print(one_line(f"model:   {found.model}, {found.shapes.parameters:,} parameters"), soft_wrap=True)
+    terminal.print(one_line(f"machine: {found.machine.in_words()}"), soft_wrap=True)
+    terminal.print(_training(found))
+    terminal.print(_further(found))
+    for check in checks:
+        terminal.print(one_line(f"{'ok ' if check.good else 'NO '} {check.what}: {check.found}"), soft_wrap=True)
+    if not found.machine.here:
+        terminal.print("not looked at: driver, compiler, versions, chat template, folders (the machine is described)")
+    for line in found.advice:
+        terminal.print(one_line(f"could be better: {line}"), soft_wrap=True)
+    for line in verdict(found, checks):
+        terminal.print(one_line(line), soft_wrap=True)
+
+
+def verdict(found: Examination, checks: Sequence[Check]) -> list[str]:
+    """The closing lines."""
+    faults = [*found.faults, *(f"{check.what}: {check.found}" for check in checks if not check.good)]
+    return [f"does not fit: {fault}" for fault in faults] or ["fits"]
+
+
+def _training(found: Examination) -> Table:
+    setup, cuda = found.setup, found.setup.cuda
+    each = "each GPU" if cuda else "each process"
+    table = Table(title=f"training, {setup.processes} process{'es' * (setup.processes > 1)}", box=None)
+    table.add_column("")
+    for name in (each, "host memory" if cuda else "this machine"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("how it is counted", overflow="fold")
+    for need in found.training:
+        if not need.device + need.host and need.what not in STATE:
+            continue
+        host = need.host if cuda else need.host + need.device * setup.processes_per_node
+        table.add_row(need.what, _size(need.device), _size(host), need.why)
+    table.add_row("together", gigabytes(found.device_total), gigabytes(found.host_total), "", style="bold")
+    room = found.machine.room
+    table.add_row("there", _size(room.gpu) if cuda else "", _size(room.host), "")
+    return table
+
+
+def _further(found: Examination) -> Table:
+    table = Table(title="serving and disk", box=None)
+    table.add_column("")
+    table.add_column("", justify="right", no_wrap=True)
+    table.add_column("", overflow="fold")
+    if found.serving is not None:
+        serving = found.serving
+        table.add_row("server", _size(serving.memory), "engine.memory_fraction of each GPU, while it plays")
+        table.add_row("its weights", _size(serving.weights), "bfloat16")
+        table.add_row("its keys and values", _size(serving.cache), f"{serving.tokens:,} tokens a copy of the model")
+    table.add_row("checkpoint", _size(found.disk.checkpoint), "on disk, each iteration")
+    table.add_row("trainer state", _size(found.disk.state), "on disk, weights and optimizer")
+    table.add_row("a whole run", _size(found.disk_peak), "on disk, at its peak, beside episodes")
+    return table
+
+
+def _size(size: int | None) -> str:
+    return "" if not size else gigabytes(size)
+
+
+def as_object(found: Examination, checks: Sequence[Check]) -> dict[str, Any]:
+    """The same for programs; sizes in bytes."""
+    closing = verdict(found, checks)
+    return {
+        "model": found.model,
+        "parameters": found.shapes.parameters,
+        "training": {need.what: {"device": need.device, "host": need.host} for need in found.training},
+        "device_total": found.device_total,
+        "host_total": found.host_total,
+        "serving": None if found.serving is None else vars(found.serving),
+        "disk": vars(found.disk) | {"peak": found.disk_peak},
+        "checks": {check.what: {"good": check.good, "found": check.found} for check in checks},
+        "advice": found.advice,
+        "verdict": closing,
+        "fits": closing == ["fits"],
+    }

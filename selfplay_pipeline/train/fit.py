@@ -1,0 +1,91 @@
+"""Whether a training fits this machine, and what `train.offload: auto` means here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import psutil
+
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.shapes import Shapes, shapes_of
+from selfplay_pipeline.preflight import gpu_memory
+from selfplay_pipeline.train.config import TrainOptions
+from selfplay_pipeline.train.memory import Room, Setup, lacks, remedy, surely_lacks
+from selfplay_pipeline.train.overrides import Device, resolve_device, resolve_dtype
+
+
+def setup_of(options: TrainOptions, device: Device, *, tokens: int | None = None, shares_gpu: bool = False) -> Setup:
+    """What decides how much memory a training takes, from its options.
+
+    Args:
+        tokens: of a pass, where they are known.
+        shares_gpu: whether a server keeps a part of the GPUs.
+    """
+    nodes = getattr(options, "nodes", 1)
+    return Setup(
+        processes=options.num_gpus * nodes,
+        processes_per_node=options.num_gpus,
+        tokens=tokens or options.max_tokens_per_pass or options.micro_batch_size,
+        cuda=device == "cuda",
+        half=resolve_dtype(options, device) == "bfloat16",
+        checkpointing=options.gradient_checkpointing,
+        offload=device == "cuda" and options.offload == "cpu",
+        lora_rank=getattr(options, "lora_rank", 0),
+        reference=options.kl_coef > 0,
+        shares_gpu=shares_gpu and device == "cuda",
+    )
+
+
+def room_here(device: Device) -> Room:
+    """The memory of this machine."""
+    host = psutil.virtual_memory().total + psutil.swap_memory().total
+    return Room(gpu=gpu_memory() if device == "cuda" else None, host=host)
+
+
+def meaning_of_offload(options: TrainOptions, shapes: Shapes, setup: Setup, room: Room) -> Literal["none", "cpu"]:
+    """Where weights, gradients and optimizer go: what is asked for, or what the GPUs' memory leaves."""
+    if options.offload != "auto":
+        return options.offload
+    return "cpu" if setup.cuda and lacks(shapes, replace(setup, offload=False), replace(room, host=None)) else "none"
+
+
+def offload_here(options: TrainOptions, model: str, *, shares_gpu: bool = False) -> Literal["none", "cpu"]:
+    """`train.offload` on this machine, where `auto` depends on the GPUs' memory.
+
+    A model that cannot be counted is taken for one that fits.
+    """
+    device = resolve_device(options)
+    if options.offload != "auto" or device == "cpu":
+        return "cpu" if options.offload == "cpu" else "none"
+    try:
+        shapes = shapes_of(model)
+    except UserError:
+        return "none"
+    return meaning_of_offload(options, shapes, setup_of(options, device, shares_gpu=shares_gpu), room_here(device))
+
+
+def check_fits(
+    options: TrainOptions, model: str, *, tokens: int | None = None, longest: int = 1, shares_gpu: bool = False
+) -> None:
+    """Whether this machine's memory can hold a training. What is not known for sure is not refused.
+
+    Args:
+        tokens: of a pass, where they are known.
+        longest: tokens of the longest row, where that is known.
+
+    Raises:
+        UserError: it cannot; names the settings that would help.
+    """
+    if any("actor_rollout_ref." in key for key in options.overrides):
+        return  # verl's own keys may decide about memory
+    try:
+        shapes = shapes_of(model)
+    except UserError:
+        return
+    device = resolve_device(options)
+    own = options.model_copy(update={"offload": offload_here(options, model, shares_gpu=shares_gpu)})
+    setup, room = setup_of(own, device, tokens=tokens, shares_gpu=shares_gpu), room_here(device)
+    missing = surely_lacks(shapes, setup, room)
+    if missing:
+        raise UserError(f"{model}: training it needs at least {missing}; {remedy(shapes, setup, room, longest)}")

@@ -1,0 +1,260 @@
+"""Memory and disk are counted as an audit of verl's engine found them, and what cannot fit is refused in one line."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import Done, selfplay
+
+from selfplay_pipeline.config import load_config
+from selfplay_pipeline.core.shapes import Shapes, shapes_of
+from selfplay_pipeline.train.config import TrainOptions
+from selfplay_pipeline.train.fit import meaning_of_offload, setup_of
+from selfplay_pipeline.train.memory import (
+    STATE,
+    Room,
+    Setup,
+    disk,
+    in_host,
+    kv_bytes,
+    lacks,
+    layer_activations,
+    logits,
+    needs,
+    on_device,
+    remedy,
+    surely_lacks,
+)
+
+GPU_MODEL = "Qwen/Qwen2.5-7B-Instruct"
+GB = 10**9
+H100 = Room(gpu=80 * GB, host=None)
+
+
+@pytest.fixture(scope="module")
+def qwen() -> Shapes:
+    return shapes_of(GPU_MODEL)
+
+
+def state(shapes: Shapes, setup: Setup) -> int:
+    return sum(need.device for need in needs(shapes, setup) if need.what in STATE)
+
+
+def test_the_gpu_model_is_counted_without_a_hub_to_the_last_parameter(qwen: Shapes) -> None:
+    assert qwen.parameters == 7_615_616_512  # model.safetensors.index.json of the hub: 15,231,233,024 bytes in bfloat16
+    assert (qwen.layers, qwen.hidden, qwen.context) == (28, 3584, 32768)
+    assert qwen.embedding == qwen.head == 152064 * 3584
+
+
+def test_a_shipped_model_has_as_many_parameters_as_its_weights_have_numbers() -> None:
+    from selfplay_pipeline.core.checkpoints import number_of_weights
+    from selfplay_pipeline.core.shipped import shipped
+
+    folder = shipped("data/tiny_model")
+    assert shapes_of(folder).parameters == number_of_weights(Path(folder))
+
+
+class TestArithmetic:
+    """The figures of the audit, for Qwen2.5-7B."""
+
+    def test_full_training_takes_16_bytes_a_parameter(self, qwen: Shapes) -> None:
+        assert state(qwen, Setup(processes=1, tokens=1)) == 16 * qwen.parameters == pytest.approx(122 * GB, rel=0.01)
+        assert state(qwen, Setup(processes=8, tokens=1)) == pytest.approx(15.2 * GB, rel=0.01)
+
+    def test_a_token_takes_6_mb_of_activations_without_checkpointing_and_its_inputs_alone_with(
+        self, qwen: Shapes
+    ) -> None:
+        assert qwen.layers * layer_activations(qwen, 2) == pytest.approx(6.3e6, rel=0.05)
+        assert qwen.layers * qwen.hidden * 2 == pytest.approx(0.2e6, rel=0.01)
+
+    def test_a_token_takes_3_mb_of_logits(self, qwen: Shapes) -> None:
+        assert logits(qwen, Setup(processes=8, tokens=1000)) == pytest.approx(3.04 * GB, rel=0.01)
+
+    def test_eight_gpus_without_checkpointing_hold_about_6600_tokens_a_pass(self, qwen: Shapes) -> None:
+        without = Setup(processes=8, processes_per_node=8, tokens=1)
+        most = max(
+            tokens for tokens in range(100, 20000, 100) if not lacks(qwen, replace(without, tokens=tokens), H100)
+        )
+        assert 5000 < most < 7000
+
+    def test_lora_has_gradients_and_optimizer_of_the_adapter_alone(self, qwen: Shapes) -> None:
+        setup = Setup(processes=1, tokens=1, lora_rank=32)
+        adapter = 28 * 32 * (2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944))
+        assert state(qwen, setup) == 2 * qwen.parameters + 16 * adapter
+
+    def test_offloading_moves_the_state_to_the_host_where_pinned_memory_is_rounded_up(self, qwen: Shapes) -> None:
+        found = needs(qwen, Setup(processes=1, tokens=8192, checkpointing=True, offload=True))
+        assert sum(need.device for need in found if need.what in STATE) == 0
+        (host,) = (need.host for need in found if need.what == "offloaded")
+        assert 16 * qwen.parameters < host < 24 * qwen.parameters
+
+    def test_a_trainer_state_takes_91_gb_and_the_disk_of_two_trainings_230(self, qwen: Shapes) -> None:
+        written = disk(qwen, Setup(processes=1, tokens=1))
+        assert written.state == pytest.approx(91 * GB, rel=0.01)
+        assert 2 * written.state + written.saving + written.checkpoint == pytest.approx(230 * GB, rel=0.02)
+
+    def test_a_token_of_the_cache_takes_57_kb(self, qwen: Shapes) -> None:
+        assert kv_bytes(qwen, half=True) == 57344
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_a_layer_keeps_for_its_backward_pass_what_is_counted(kind: str) -> None:
+    """Compared with what autograd saves in a real layer, each tensor once and without the weights."""
+    import torch
+    from transformers import Qwen2Config, Qwen2Model
+
+    config = Qwen2Config(
+        hidden_size=896, intermediate_size=4864, num_hidden_layers=2, num_attention_heads=14, num_key_value_heads=2,
+        vocab_size=64, attn_implementation="sdpa",
+    )  # fmt: skip
+    model = Qwen2Model(config).to(getattr(torch, kind))
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    tokens = 128
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        result = model(torch.zeros(1, tokens, dtype=torch.long), use_cache=False)
+    measured = sum(storage.nbytes() for storage in kept.values()) / tokens / config.num_hidden_layers
+    assert result.last_hidden_state.requires_grad
+    shapes = Shapes(0, (), 0, 0, 0, 2, 896, 4864, 128, 64, 0, 0)
+    assert layer_activations(shapes, 4 if kind == "float32" else 2) == pytest.approx(measured, rel=0.1)
+
+
+class TestDecisions:
+    def options(self, **changes: Any) -> TrainOptions:
+        return load_config("default", {"train.device": "cuda", **changes}, gpu=True).train
+
+    def offload(self, qwen: Shapes, room: Room, **changes: Any) -> str:
+        options = self.options(**changes)
+        return meaning_of_offload(options, qwen, setup_of(options, "cuda"), room)
+
+    def test_weights_leave_the_gpus_where_these_cannot_hold_them_and_only_there(self, qwen: Shapes) -> None:
+        assert self.offload(qwen, H100) == "cpu"
+        assert self.offload(qwen, H100, **{"train.num_gpus": 8}) == "none"
+        assert self.offload(qwen, H100, **{"train.offload": "none"}) == "none"
+        assert self.offload(qwen, Room(None, None)) == "none", "of a GPU whose memory is not known nothing is decided"
+
+    def test_the_defaults_with_a_gpu_fit_one_h100_and_eight(self, qwen: Shapes) -> None:
+        for gpus in (1, 8):
+            options = self.options(**{"train.num_gpus": gpus})
+            setup = setup_of(options, "cuda", shares_gpu=True)
+            setup = replace(setup, offload=meaning_of_offload(options, qwen, setup, H100) == "cpu")
+            assert lacks(qwen, setup, H100) is None
+
+    def test_a_file_of_ones_own_keeps_the_defaults_of_a_gpu(self, tmp_path: Path) -> None:
+        (tmp_path / "my.yaml").write_text("train: {epochs: 2}")
+        config = load_config(str(tmp_path / "my.yaml"), {}, gpu=True)
+        assert (config.model, config.train.epochs, config.iterate.keep_trainer_states) == (GPU_MODEL, 2, "last")
+        assert (config.train.gradient_checkpointing, config.train.max_tokens_per_pass) == (True, 8192)
+        assert config.engine.context_length == config.online.tokens_per_pass == 8192
+
+    def test_the_remedy_is_the_cheapest_that_fits(self, qwen: Shapes) -> None:
+        eight = Setup(processes=8, processes_per_node=8, tokens=8192)
+        assert remedy(qwen, eight, H100) == "set train.gradient_checkpointing true"
+        long = replace(eight, tokens=32768, checkpointing=True)
+        assert remedy(qwen, long, H100) == "set train.max_tokens_per_pass 8192"
+        one = Setup(processes=1, tokens=8192, checkpointing=True)
+        assert remedy(qwen, one, H100) == "set train.offload cpu"
+        assert remedy(qwen, one, Room(80 * GB, 64 * GB)) == "set train.lora_rank 32"
+        assert remedy(qwen, one, Room(8 * GB, 8 * GB)).startswith("take a smaller model, more GPUs (train.num_gpus)")
+
+    def test_nothing_is_refused_that_may_fit(self, qwen: Shapes) -> None:
+        one = Setup(processes=1, tokens=8192, checkpointing=True)
+        assert surely_lacks(qwen, one, H100) is not None
+        tight = Room(gpu=on_device(needs(qwen, one)) - 5 * GB, host=None)
+        assert lacks(qwen, one, tight) is not None
+        assert surely_lacks(qwen, one, tight) is None, "what was assumed is no reason to refuse"
+        cpu = replace(one, cuda=False, half=False)
+        assert surely_lacks(qwen, cpu, Room(None, 121 * GB)) == "121.8 GB of 121.0 GB host memory"
+        assert surely_lacks(qwen, cpu, Room(None, 123 * GB)) is None
+
+
+def doctor(*arguments: str) -> Done:
+    return selfplay("doctor", *arguments)
+
+
+class TestCommand:
+    def test_one_h100_trains_7b_with_its_state_in_host_memory(self) -> None:
+        done = doctor("--gpus", "1", "--gpu-memory", "80")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "7,615,616,512 parameters" in done.stdout and "offloaded" in done.stdout
+        assert done.stdout.rstrip().endswith("fits")
+
+    def test_one_h100_with_little_host_memory_is_told_of_lora(self) -> None:
+        done = doctor("--gpus", "1", "--gpu-memory", "80", "--host-memory", "100")
+        assert done.returncode == 2
+        last = done.stdout.splitlines()[-1]
+        assert last.startswith("does not fit: training needs ") and "train.lora_rank 32" in last
+
+    @pytest.mark.parametrize("nodes", [1, 2])
+    def test_eight_h100_hold_a_share_of_the_state_each(self, qwen: Shapes, nodes: int) -> None:
+        done = doctor("--gpus", "8", "--gpu-memory", "80", "--nodes", str(nodes), "--json")
+        found = json.loads(done.stdout)
+        assert done.returncode == 0 and found["fits"]
+        assert sum(found["training"][what]["device"] for what in STATE) == 16 * qwen.parameters // (8 * nodes)
+        assert found["device_total"] < 80 * GB
+        assert found["serving"]["tokens"] > 8192
+
+    def test_what_does_not_fit_is_one_line_with_the_setting_to_change(self) -> None:
+        done = doctor("--gpus", "8", "--gpu-memory", "24")
+        assert done.returncode == 2
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith("does not fit: training")]
+        assert "of 24.0 GB on each GPU: set train.max_tokens_per_pass" in line
+
+    def test_too_little_disk_is_said(self) -> None:
+        done = doctor("--gpus", "8", "--disk", "100")
+        assert done.returncode == 2
+        assert "3 iterations take 258.9 GB of disk, 100.0 GB are free" in done.stdout
+
+    def test_this_machine_is_looked_at_with_the_shipped_model(self, tmp_path: Path) -> None:
+        done = doctor("--config", "tiny", "--device", "cpu", "--output", str(tmp_path / "none" / "yet"))
+        assert "ok  chat template: a turn ends with <|im_end|>" in done.stdout, done.stdout + done.stderr
+        assert "ok  ports" in done.stdout and f"ok  folders: {tmp_path} can be written" in done.stdout
+        assert not (tmp_path / "none").exists()
+
+    def test_a_folder_with_a_configuration_alone_is_enough(self, tmp_path: Path) -> None:
+        from selfplay_pipeline.core.shapes import KNOWN
+
+        (tmp_path / "config.json").write_bytes(KNOWN[GPU_MODEL].read_bytes())
+        done = doctor("--gpus", "8", "--model", str(tmp_path))
+        assert done.returncode == 0 and "7,615,616,512 parameters" in done.stdout
+
+    @pytest.mark.parametrize("nowhere", ["--nodes=2", "--host-memory=64", "--disk=1"])
+    def test_half_a_description_of_a_machine_is_refused(self, nowhere: str) -> None:
+        done = doctor(nowhere)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "say with --gpus how many it has" in done.stderr
+
+
+@pytest.fixture
+def small_gpu(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose `nvidia-smi` shows one GPU of 1 MiB."""
+    program = tmp_path_factory.mktemp("bin") / "nvidia-smi"
+    program.write_text('#!/bin/sh\ncase "$1" in --list-gpus) echo "GPU 0: H100 (UUID: GPU-1)";; *) echo 1;; esac\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def test_a_loop_whose_training_cannot_fit_is_refused_before_it_plays(tmp_path: Path, small_gpu: None) -> None:
+    (tmp_path / "my.yaml").write_text("{engine: {device: cpu}, train: {device: cuda}}")
+    output = tmp_path / "run"
+    done = selfplay("iterate", "--dry-run", "--config", str(tmp_path / "my.yaml"), "--output", str(output))
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    (line,) = done.stderr.splitlines()
+    assert "training it needs at least" in line and "of 0.0 GB on each GPU; take a smaller model" in line
+    assert not output.exists()
+
+
+def test_a_described_cpu_is_counted_too() -> None:
+    tiny = shapes_of(load_config("tiny", {}).model or "")
+    setup = setup_of(TrainOptions(device="cpu"), "cpu", tokens=1000)
+    assert in_host(needs(tiny, setup), setup) < 3 * GB
