@@ -113,13 +113,15 @@ def gathered(shapes: Shapes, setup: Setup) -> int:
     layers are there at a time, since the next is fetched while one computes. The gradient of a tied embedding waits
     for the end of the backward pass.
     """
-    outside = 2 * shapes.embedding if not shapes.head else shapes.embedding + shapes.head
+    waiting = 0 if shapes.head or setup.lora_rank else shapes.embedding
+    outside = shapes.embedding + shapes.head + waiting
     return setup.bytes * (outside + 2 * shapes.layer)
 
 
-def reduction(shapes: Shapes) -> int:
+def reduction(shapes: Shapes, setup: Setup) -> int:
     """Bytes of the largest gradient's copies while FSDP reduces it: before, its buffer, and the result."""
-    return 3 * FULL * max(shapes.embedding, shapes.layer)
+    largest = trainable(shapes, setup) // shapes.layers if setup.lora_rank else max(shapes.embedding, shapes.layer)
+    return 3 * FULL * largest
 
 
 def needs(shapes: Shapes, setup: Setup) -> list[Need]:
@@ -128,13 +130,13 @@ def needs(shapes: Shapes, setup: Setup) -> list[Need]:
     Full training takes 16 bytes a parameter: verl keeps master weights in float32 (4), their gradients (4) and Adam's
     two moments (8), each split evenly among the processes. verl's `param_offload` and `optimizer_offload` do not
     change the peak, since both are loaded back for a step (`verl/workers/engine/base.py`); `offload_policy` does.
-    With LoRA the model's own weights are frozen and have neither gradients nor moments.
+    With LoRA the model's own weights are frozen, in float32 too, and have neither gradients nor moments.
     """
     own, frozen = trainable(shapes, setup), shapes.parameters if setup.lora_rank else 0
     count, share = f"{own:,} × ", f" ÷ {setup.processes}" * (setup.processes > 1)
     share += ", in host memory" * setup.offload
     state = [
-        ("weights", FULL * own + setup.bytes * frozen, f"{count}4" + f" + {frozen:,} × {setup.bytes}" * bool(frozen)),
+        ("weights", FULL * (own + frozen), f"{count}4" + f" + {frozen:,} × 4" * bool(frozen)),
         ("gradients", FULL * own, f"{count}4"),
         ("optimizer", ADAM * own, f"{count}8, Adam"),
     ]
@@ -145,7 +147,7 @@ def needs(shapes: Shapes, setup: Setup) -> list[Need]:
         Need("gathered weights", gathered(shapes, setup), 0, f"{setup.bytes} bytes: embedding, head, two layers"),
         Need("activations", activations(shapes, setup), 0,
              f"{setup.tokens:,} tokens {with_or_without} gradient checkpointing"),
-        Need("logits", max(logits(shapes, setup), reduction(shapes) - passes), 0,
+        Need("logits", max(logits(shapes, setup), reduction(shapes, setup) - passes), 0,
              f"{setup.tokens:,} tokens × {shapes.vocabulary:,}"),
     ]  # fmt: skip
     return found + (_beside_on_gpus(shapes, setup, state) if setup.cuda else _beside_on_a_cpu(shapes, setup))
@@ -257,7 +259,7 @@ def remedy(shapes: Shapes, setup: Setup, room: Room, longest: int = 1) -> str:
     for words, tried in [*cheap, *_dearer(setup, cheap)]:
         if words and lacks(shapes, tried, room) is None:
             return f"set {words}"
-    return "take a smaller model, more GPUs (train.num_gpus), or larger ones"
+    return "take a smaller model, more GPUs, or larger ones"
 
 
 def _dearer(setup: Setup, cheap: list[tuple[str, Setup]]) -> list[tuple[str, Setup]]:
@@ -292,10 +294,6 @@ class Disk:
 
 
 def disk(shapes: Shapes, setup: Setup) -> Disk:
-    """What is written: the checkpoint in the dtype of the passes, master weights and Adam's moments in a state."""
-    own, frozen = trainable(shapes, setup), shapes.parameters if setup.lora_rank else 0
-    return Disk(
-        checkpoint=setup.bytes * shapes.parameters,
-        state=(FULL + ADAM) * own + setup.bytes * frozen,
-        saving=FULL * shapes.parameters,
-    )
+    """What is written: the checkpoint in the dtype of the passes; what is trained, with Adam's moments, in a state."""
+    own = trainable(shapes, setup)
+    return Disk(checkpoint=setup.bytes * shapes.parameters, state=(FULL + ADAM) * own, saving=FULL * own)

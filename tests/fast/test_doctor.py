@@ -11,7 +11,7 @@ from command import Done, selfplay
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.core.shapes import Shapes, shapes_of
 from selfplay_pipeline.train.config import TrainOptions
-from selfplay_pipeline.train.fit import meaning_of_offload, setup_of
+from selfplay_pipeline.train.fit import GPUS, meaning_of_offload, setup_of
 from selfplay_pipeline.train.memory import (
     STATE,
     Room,
@@ -82,7 +82,7 @@ class TestArithmetic:
     def test_lora_has_gradients_and_optimizer_of_the_adapter_alone(self, qwen: Shapes) -> None:
         setup = Setup(processes=1, tokens=1, lora_rank=32)
         adapter = 28 * 32 * (2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944))
-        assert state(qwen, setup) == 2 * qwen.parameters + 16 * adapter
+        assert state(qwen, setup) == 4 * qwen.parameters + 16 * adapter
 
     def test_offloading_moves_the_state_to_the_host_where_pinned_memory_is_rounded_up(self, qwen: Shapes) -> None:
         found = needs(qwen, Setup(processes=1, tokens=8192, checkpointing=True, offload=True))
@@ -138,13 +138,13 @@ class TestDecisions:
 
     def test_weights_leave_the_gpus_where_these_cannot_hold_them_and_only_there(self, qwen: Shapes) -> None:
         assert self.offload(qwen, H100) == "cpu"
-        assert self.offload(qwen, H100, **{"train.num_gpus": 8}) == "none"
+        assert self.offload(qwen, H100, **{f"train.{GPUS}": 8}) == "none"
         assert self.offload(qwen, H100, **{"train.offload": "none"}) == "none"
         assert self.offload(qwen, Room(None, None)) == "none", "of a GPU whose memory is not known nothing is decided"
 
     def test_the_defaults_with_a_gpu_fit_one_h100_and_eight(self, qwen: Shapes) -> None:
         for gpus in (1, 8):
-            options = self.options(**{"train.num_gpus": gpus})
+            options = self.options(**{f"train.{GPUS}": gpus})
             setup = setup_of(options, "cuda", shares_gpu=True)
             setup = replace(setup, offload=meaning_of_offload(options, qwen, setup, H100) == "cpu")
             assert lacks(qwen, setup, H100) is None
@@ -164,7 +164,7 @@ class TestDecisions:
         one = Setup(processes=1, tokens=8192, checkpointing=True)
         assert remedy(qwen, one, H100) == "set train.offload cpu"
         assert remedy(qwen, one, Room(80 * GB, 64 * GB)) == "set train.lora_rank 32"
-        assert remedy(qwen, one, Room(8 * GB, 8 * GB)).startswith("take a smaller model, more GPUs (train.num_gpus)")
+        assert remedy(qwen, one, Room(8 * GB, 8 * GB)).startswith("take a smaller model, more GPUs")
 
     def test_nothing_is_refused_that_may_fit(self, qwen: Shapes) -> None:
         one = Setup(processes=1, tokens=8192, checkpointing=True)
@@ -189,7 +189,7 @@ class TestCommand:
         assert done.stdout.rstrip().endswith("fits")
 
     def test_one_h100_with_little_host_memory_is_told_of_lora(self) -> None:
-        done = doctor("--gpus", "1", "--gpu-memory", "80", "--host-memory", "100")
+        done = doctor("--gpus", "1", "--gpu-memory", "80", "--host-memory", "128")
         assert done.returncode == 2
         last = done.stdout.splitlines()[-1]
         assert last.startswith("does not fit: training needs ") and "train.lora_rank 32" in last

@@ -280,6 +280,23 @@ class TestOverrides:
         assert attention == ("flash_attention_2" if used else "sdpa")
         assert found["actor_rollout_ref.model.use_remove_padding"] == str(used).lower()
 
+    def test_passes_of_so_many_tokens_hold_the_longest_row(self) -> None:
+        found = overrides("cuda", max_tokens_per_pass=1000)
+        assert found["actor_rollout_ref.actor.use_dynamic_bsz"] == "true"
+        assert found["+selfplay.tokens_per_pass"] == "1200", "a prompt of 300 and a response of 900"
+        assert overrides("cuda", max_tokens_per_pass=8192)["+selfplay.tokens_per_pass"] == "8192"
+
+    def test_tensors_leave_a_gpu_through_fsdps_own_offloading(self) -> None:
+        key = "actor_rollout_ref.actor.fsdp_config.offload_policy"
+        assert [overrides("cuda", offload=where)[key] for where in ("auto", "none", "cpu")] == [
+            "false",
+            "false",
+            "true",
+        ]
+
+    def test_a_cpu_is_told_nothing_of_tokens_and_offloading(self) -> None:
+        assert not [key for key in overrides("cpu") if "tokens_per" in key or "offload" in key or "dynamic" in key]
+
     def test_further_hydra_overrides_come_last_and_untouched(self) -> None:
         own = ["actor_rollout_ref.actor.optim.lr=0.5", "+trainer.anything='a b'"]
         assert verl_overrides(config(overrides=own), DATA, 13, "cpu")[-2:] == own
