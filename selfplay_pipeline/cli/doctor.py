@@ -17,7 +17,7 @@ from selfplay_pipeline.core.errors import UserError
 app = typer.Typer()
 
 
-@app.command(cls=taking("model", "train.device", "train.num_gpus", "train.gpus_per_node"))
+@app.command(cls=taking("model", "train.device"))
 def doctor(
     context: typer.Context,
     gpus: Annotated[

@@ -46,24 +46,24 @@ def commands() -> dict[str, Configured]:
 
 def _tables() -> Iterator[str]:
     outside = [key for key in keys(Config) if not key.section]
-    tiny = load_config("tiny", {})
-    yield from _table("Outside all sections", "", outside, tiny)
+    usual, tiny = load_config("default", {}, gpu=True), load_config("tiny", {})
+    yield from _table("Outside all sections", "", outside, None, None)
     for name, field in Config.model_fields.items():
         kinds = sections(field.annotation)
         for section in kinds:
             which = f" with `name: {section.model_fields['name'].default}`" if len(kinds) > 1 else ""
-            of_tiny = tiny if isinstance(getattr(tiny, name), section) else None
-            yield from _table(f"Section `{name}`{which}", _words(section), list(keys(section, f"{name}.")), of_tiny)
+            both = [config if isinstance(getattr(config, name), section) else None for config in (usual, tiny)]
+            yield from _table(f"Section `{name}`{which}", _words(section), list(keys(section, f"{name}.")), *both)
 
 
-def _table(title: str, words: str, rows: list[Key], tiny: Config | None) -> Iterator[str]:
+def _table(title: str, words: str, rows: list[Key], usual: Config | None, tiny: Config | None) -> Iterator[str]:
     yield f"## {title}\n"
     if words:
         yield f"{words}\n"
     yield _row(COLUMNS)
     yield _row(["---"] * len(COLUMNS))
     for key in rows:
-        yield _row([f"`{key.name.rpartition('.')[2]}`", _option(key), key.values, _default(key, tiny), key.text])
+        yield _row([f"`{key.name.rpartition('.')[2]}`", _option(key), key.values, _default(key, usual, tiny), key.text])
     yield ""
 
 
@@ -84,11 +84,10 @@ def _option(key: Key) -> str:
     return f"`{key.option}`: {', '.join(taken)}" if taken else ""
 
 
-def _default(key: Key, tiny: Config | None) -> str:
+def _default(key: Key, usual: Config | None, tiny: Config | None) -> str:
     default = key.field.get_default(call_default_factory=True)
-    in_tiny = value_of(tiny, key.name) if tiny is not None else default
-    differs = default is not None and in_tiny != default  # None is filled in by what the machine has
-    return _shown(default) + (f" (tiny: {_shown(in_tiny)})" if differs else "")
+    in_usual, in_tiny = (default if config is None else value_of(config, key.name) for config in (usual, tiny))
+    return _shown(in_usual) + (f" (tiny: {_shown(in_tiny) or 'none'})" if in_tiny != in_usual else "")
 
 
 def _shown(value: Any) -> str:
