@@ -52,7 +52,6 @@ def doctor(
     from selfplay_pipeline.doctor.examine import examine
     from selfplay_pipeline.doctor.machine import Machine, this_machine
     from selfplay_pipeline.doctor.show import as_object, show, verdict
-    from selfplay_pipeline.train.fit import GPUS
     from selfplay_pipeline.train.overrides import resolve_device
 
     if gpus is None:
@@ -60,8 +59,8 @@ def doctor(
     else:
         memory, host, free = (None if size is None else int(size * 1e9) for size in (gpu_memory, host_memory, disk))
         machine = Machine(gpus, memory if gpus else None, host, free, nodes, here=False)
-        if gpus and GPUS not in settings.train.model_fields_set:
-            setattr(settings.train, GPUS, gpus)
+        if gpus and "gpus_per_node" not in settings.train.model_fields_set:
+            settings.train.gpus_per_node = gpus
     say_announced()
     found = examine(settings, shapes_of(str(settings.model)), machine, row_tokens)
     checks = look(settings, resolve_device(settings.train), output) if machine.here else []

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.core.shapes import Shapes
 from selfplay_pipeline.doctor.machine import Machine
-from selfplay_pipeline.train.fit import GPUS, meaning_of_offload, setup_of
+from selfplay_pipeline.train.fit import meaning_of_offload, setup_of
 from selfplay_pipeline.train.memory import (
     SERVER_REST,
     Disk,
@@ -115,9 +115,11 @@ def _faults(config: Config, found: Examination, row: int, context: int) -> list[
     shapes, setup, machine, faults = found.shapes, found.setup, found.machine, []
     missing = lacks(shapes, setup, machine.room)
     if missing:
-        faults.append(f"training needs {missing}: {remedy(shapes, setup, machine.room, row)}")
+        faults.append(
+            f"training needs {missing} with rows of {row:,} tokens: {remedy(shapes, setup, machine.room, row)}"
+        )
     if setup.cuda and setup.processes_per_node > machine.gpus:
-        faults.append(f"train.{GPUS} is {setup.processes_per_node}, GPUs are {machine.gpus}: ask for fewer")
+        faults.append(f"train.gpus_per_node is {setup.processes_per_node}, GPUs are {machine.gpus}: ask for fewer")
     if found.serving is not None and found.serving.tokens < context:
         faults.append(
             f"the server has room for {found.serving.tokens:,} tokens of keys and values, the context has {context:,}: "
@@ -138,7 +140,10 @@ def _advice(config: Config, found: Examination) -> list[str]:
     if not setup.cuda:
         return []
     if setup.processes_per_node < machine.gpus:
-        advice.append(f"{machine.gpus} GPUs are there, the trainer uses {setup.processes_per_node}: train.{GPUS}")
+        uses = f"{machine.gpus} GPUs are there, the trainer uses {setup.processes_per_node}"
+        advice.append(f"{uses}: train.gpus_per_node")
+            f"{machine.gpus} GPUs are there, the trainer uses {setup.processes_per_node}: train.gpus_per_node"
+        )
     served = config.engine.tensor_parallel * config.engine.data_parallel
     if found.serving is not None and served < machine.gpus:
         advice.append(f"{machine.gpus} GPUs are there, the server uses {served}: engine.data_parallel")

@@ -14,9 +14,6 @@ from selfplay_pipeline.train.config import TrainOptions
 from selfplay_pipeline.train.memory import Room, Setup, lacks, remedy, surely_lacks
 from selfplay_pipeline.train.overrides import Device, resolve_device, resolve_dtype
 
-GPUS = "gpus_per_node" if "gpus_per_node" in TrainOptions.model_fields else "num_gpus"
-"""The field for the GPUs of a machine."""
-
 
 def setup_of(options: TrainOptions, device: Device, *, tokens: int | None = None, shares_gpu: bool = False) -> Setup:
     """What decides how much memory a training takes, from its options.
@@ -25,16 +22,15 @@ def setup_of(options: TrainOptions, device: Device, *, tokens: int | None = None
         tokens: of a pass, where they are known.
         shares_gpu: whether a server keeps a part of the GPUs.
     """
-    per_node = getattr(options, GPUS)
     return Setup(
-        processes=per_node * getattr(options, "nodes", 1),
-        processes_per_node=per_node,
+        processes=options.workers,
+        processes_per_node=options.gpus_per_node,
         tokens=tokens or options.max_tokens_per_pass or options.micro_batch_size,
         cuda=device == "cuda",
         half=resolve_dtype(options, device) == "bfloat16",
         checkpointing=options.gradient_checkpointing,
         offload=device == "cuda" and options.offload == "cpu",
-        lora_rank=getattr(options, "lora_rank", 0),
+        lora_rank=options.lora_rank,
         reference=options.kl_coef > 0,
         shares_gpu=shares_gpu and device == "cuda",
     )

@@ -11,7 +11,7 @@ from command import Done, selfplay
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.core.shapes import Shapes, shapes_of
 from selfplay_pipeline.train.config import TrainOptions
-from selfplay_pipeline.train.fit import GPUS, meaning_of_offload, setup_of
+from selfplay_pipeline.train.fit import meaning_of_offload, setup_of
 from selfplay_pipeline.train.memory import (
     STATE,
     Room,
@@ -138,13 +138,13 @@ class TestDecisions:
 
     def test_weights_leave_the_gpus_where_these_cannot_hold_them_and_only_there(self, qwen: Shapes) -> None:
         assert self.offload(qwen, H100) == "cpu"
-        assert self.offload(qwen, H100, **{f"train.{GPUS}": 8}) == "none"
+        assert self.offload(qwen, H100, **{"train.gpus_per_node": 8}) == "none"
         assert self.offload(qwen, H100, **{"train.offload": "none"}) == "none"
         assert self.offload(qwen, Room(None, None)) == "none", "of a GPU whose memory is not known nothing is decided"
 
     def test_the_defaults_with_a_gpu_fit_one_h100_and_eight(self, qwen: Shapes) -> None:
         for gpus in (1, 8):
-            options = self.options(**{f"train.{GPUS}": gpus})
+            options = self.options(**{"train.gpus_per_node": gpus})
             setup = setup_of(options, "cuda", shares_gpu=True)
             setup = replace(setup, offload=meaning_of_offload(options, qwen, setup, H100) == "cpu")
             assert lacks(qwen, setup, H100) is None
@@ -207,7 +207,7 @@ class TestCommand:
         done = doctor("--gpus", "8", "--gpu-memory", "24")
         assert done.returncode == 2
         (line,) = [line for line in done.stdout.splitlines() if line.startswith("does not fit: training")]
-        assert "of 24.0 GB on each GPU: set train.max_tokens_per_pass" in line
+        assert "of 24.0 GB on each GPU with rows of 8,192 tokens: set train.max_tokens_per_pass" in line
 
     def test_too_little_disk_is_said(self) -> None:
         done = doctor("--gpus", "8", "--disk", "100")

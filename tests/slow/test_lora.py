@@ -233,7 +233,7 @@ def test_another_model_or_another_seed_begins_with_an_adapter_of_its_own(
 
 
 def test_two_workers_end_where_one_does(first: Run, tmp_path: Path) -> None:
-    result = run_train(first.config.model_copy(update={"output": tmp_path / "two", "num_gpus": 2}))
+    result = run_train(first.config.model_copy(update={"output": tmp_path / "two", "gpus_per_node": 2}))
     assert farthest(result.checkpoint, first.result.checkpoint) < 1e-4
 
 

@@ -653,7 +653,7 @@ def test_a_trainer_that_stays_can_begin_with_a_models_own_weights_and_other_sett
 
 def test_several_workers_train_as_one_does_which_needs_no_ray(plain: Run, tmp_path: Path) -> None:
     """The workers are killed after the first step, and the same command continues."""
-    config = plain.config.model_copy(update={"output": tmp_path / "two", "num_gpus": 2, "save_every": 1})
+    config = plain.config.model_copy(update={"output": tmp_path / "two", "gpus_per_node": 2, "save_every": 1})
     running: set[str] = set()
 
     def kill_a_worker(progress: Progress) -> None:
