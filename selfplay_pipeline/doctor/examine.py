@@ -142,8 +142,6 @@ def _advice(config: Config, found: Examination) -> list[str]:
     if setup.processes_per_node < machine.gpus:
         uses = f"{machine.gpus} GPUs are there, the trainer uses {setup.processes_per_node}"
         advice.append(f"{uses}: train.gpus_per_node")
-            f"{machine.gpus} GPUs are there, the trainer uses {setup.processes_per_node}: train.gpus_per_node"
-        )
     served = config.engine.tensor_parallel * config.engine.data_parallel
     if found.serving is not None and served < machine.gpus:
         advice.append(f"{machine.gpus} GPUs are there, the server uses {served}: engine.data_parallel")
