@@ -33,7 +33,7 @@ def copies(tmp_path_factory) -> Iterator[SGLangServer]:
 
 def test_copies_of_the_model_draw_apart(copies):
     """The first requests that each gets; SGLang's one seed would give all copies the same replies."""
-    body = {"input_ids": list(prompt()), "sampling_params": {"temperature": 2.0, "max_new_tokens": 12}}
+    body = {"input_ids": list(prompt()), "sampling_params": {"temperature": 10.0, "max_new_tokens": 12}}
 
     async def draw() -> list[list[list[int]]]:
         async with SGLangEngine([copies]) as engine:
@@ -44,7 +44,7 @@ def test_copies_of_the_model_draw_apart(copies):
             ]
 
     first, second = asyncio.run(draw())
-    assert first[0] not in first[1:]
+    assert first[0] not in first[1:], "they are random"
     assert first != second
 
 
