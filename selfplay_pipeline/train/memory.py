@@ -19,7 +19,7 @@ SERVER_REST = 4_000_000_000
 PROCESS = 4_000_000_000
 """Host memory of a training process or a server on a GPU machine beside tensors: libraries of CUDA. Assumed."""
 CPU_PROCESS = 1_000_000_000
-"""Host memory of one training process on a CPU beside tensors (`bench/memory.py` measures it)."""
+"""Host memory of one training process on a CPU, and of the command that starts it, beside tensors; measured."""
 RAY = 2_000_000_000
 """Host memory of Ray's services and of what verl starts with them."""
 STATE = ("weights", "gradients", "optimizer")
@@ -107,21 +107,18 @@ def logits(shapes: Shapes, setup: Setup) -> int:
 
 
 def gathered(shapes: Shapes, setup: Setup) -> int:
-    """Bytes of whole weights that FSDP gathers for a pass, and of their gradients before they are reduced.
+    """Bytes of whole weights that FSDP gathers for a pass.
 
     verl wraps each layer, and where they are not tied embedding and head; what is tied stays gathered to the end. Two
-    layers are there at a time, since the next is fetched while one computes. The gradient of a tied embedding waits
-    for the end of the backward pass.
+    layers are there at a time, since the next is fetched while one computes.
     """
-    waiting = 0 if shapes.head or setup.lora_rank else shapes.embedding
-    outside = shapes.embedding + shapes.head + waiting
-    return setup.bytes * (outside + 2 * shapes.layer)
+    return setup.bytes * (shapes.embedding + shapes.head + 2 * shapes.layer)
 
 
 def reduction(shapes: Shapes, setup: Setup) -> int:
-    """Bytes of the largest gradient's copies while FSDP reduces it: before, its buffer, and the result."""
+    """Bytes of the largest gradient's copies while FSDP reduces it: before, the buffer, and a process's share."""
     largest = trainable(shapes, setup) // shapes.layers if setup.lora_rank else max(shapes.embedding, shapes.layer)
-    return 3 * FULL * largest
+    return largest * (setup.bytes + FULL) + largest * FULL // setup.processes
 
 
 def needs(shapes: Shapes, setup: Setup) -> list[Need]:
@@ -131,6 +128,9 @@ def needs(shapes: Shapes, setup: Setup) -> list[Need]:
     two moments (8), each split evenly among the processes. verl's `param_offload` and `optimizer_offload` do not
     change the peak, since both are loaded back for a step (`verl/workers/engine/base.py`); `offload_policy` does.
     With LoRA the model's own weights are frozen, in float32 too, and have neither gradients nor moments.
+
+    Not all of it is there at one moment: a gradient is reduced when the activations are gone. But allocators do not
+    give back what is in pieces, so that the sum is nearer to what was measured than the largest moment.
     """
     own, frozen = trainable(shapes, setup), shapes.parameters if setup.lora_rank else 0
     count, share = f"{own:,} × ", f" ÷ {setup.processes}" * (setup.processes > 1)
@@ -141,13 +141,13 @@ def needs(shapes: Shapes, setup: Setup) -> list[Need]:
         ("optimizer", ADAM * own, f"{count}8, Adam"),
     ]
     found = [Need(what, 0 if setup.offload else size // setup.processes, 0, why + share) for what, size, why in state]
-    passes = logits(shapes, setup) + activations(shapes, setup)
     with_or_without = "with" if setup.checkpointing else "without"
     found += [
         Need("gathered weights", gathered(shapes, setup), 0, f"{setup.bytes} bytes: embedding, head, two layers"),
+        Need("largest gradient", reduction(shapes, setup), 0, "before, while and after it is reduced"),
         Need("activations", activations(shapes, setup), 0,
              f"{setup.tokens:,} tokens {with_or_without} gradient checkpointing"),
-        Need("logits", max(logits(shapes, setup), reduction(shapes, setup) - passes), 0,
+        Need("logits", logits(shapes, setup), 0,
              f"{setup.tokens:,} tokens × {shapes.vocabulary:,}"),
     ]  # fmt: skip
     return found + (_beside_on_gpus(shapes, setup, state) if setup.cuda else _beside_on_a_cpu(shapes, setup))

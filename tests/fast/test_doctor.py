@@ -72,12 +72,12 @@ class TestArithmetic:
     def test_a_token_takes_3_mb_of_logits(self, qwen: Shapes) -> None:
         assert logits(qwen, Setup(processes=8, tokens=1000)) == pytest.approx(3.04 * GB, rel=0.01)
 
-    def test_eight_gpus_without_checkpointing_hold_about_6600_tokens_a_pass(self, qwen: Shapes) -> None:
+    def test_eight_gpus_without_checkpointing_hold_at_most_6600_tokens_a_pass(self, qwen: Shapes) -> None:
         without = Setup(processes=8, processes_per_node=8, tokens=1)
         most = max(
             tokens for tokens in range(100, 20000, 100) if not lacks(qwen, replace(without, tokens=tokens), H100)
         )
-        assert 5000 < most < 7000
+        assert 5000 < most < 6700
 
     def test_lora_has_gradients_and_optimizer_of_the_adapter_alone(self, qwen: Shapes) -> None:
         setup = Setup(processes=1, tokens=1, lora_rank=32)
