@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "show": ("show", "games.jsonl"),
     "questions": ("questions", "log", "--output", "out"),
     "config": ("config",),
+    "doctor": ("doctor",),
     "model tiny": ("model", "tiny", "--output", "out"),
     "slime data": ("slime", "data", "--config", "tiny", "--num-states", "4", "--output", "out.jsonl"),
     "slime check": ("slime", "check"),
@@ -49,6 +50,7 @@ NAMES = {
     "engine": "warp", "device": "abacus", "logger": "stone", "partner": "nobody", "lesson": "none", "form": "gif",
     "player": "nobody", "player0": "nobody", "player1": "nobody", "checkpoint": "nobody", "episode": "none",
     "server_url": "nowhere", "config": "none.yaml", "model": "./nowhere", "keep_trainer_states": "some",
+    "ray_address": "nowhere",
 }  # fmt: skip
 """For options that take words: one that none of them knows."""
 NUMBERS = {key.option: key for key in keys(Config) if key.kind in (int, float)}

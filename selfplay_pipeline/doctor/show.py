@@ -16,19 +16,19 @@ from selfplay_pipeline.train.memory import STATE, gigabytes
 
 def show(found: Examination, checks: Sequence[Check]) -> None:
     """Print tables of memory and disk, the checks, and a verdict."""
-    terminal = Terminal()
-    terminal.print(one_line(f"model:   {found.model}, {found.shapes.parameters:,} parameters"), soft_wrap=True)
-    terminal.print(one_line(f"machine: {found.machine.in_words()}"), soft_wrap=True)
-    terminal.print(_training(found))
-    terminal.print(_further(found))
+    console = Terminal()
+    console.print(one_line(f"model:   {found.model}, {found.shapes.parameters:,} parameters"), soft_wrap=True)
+    console.print(one_line(f"machine: {found.machine.in_words()}"), soft_wrap=True)
+    console.print(_training(found))
+    console.print(_further(found))
     for check in checks:
-        terminal.print(one_line(f"{'ok ' if check.good else 'NO '} {check.what}: {check.found}"), soft_wrap=True)
+        console.print(one_line(f"{'ok ' if check.good else 'NO '} {check.what}: {check.found}"), soft_wrap=True)
     if not found.machine.here:
-        terminal.print("not looked at: driver, compiler, versions, chat template, folders (the machine is described)")
+        console.print("not looked at: driver, compiler, versions, chat template, folders (the machine is described)")
     for line in found.advice:
-        terminal.print(one_line(f"could be better: {line}"), soft_wrap=True)
+        console.print(one_line(f"could be better: {line}"), soft_wrap=True)
     for line in verdict(found, checks):
-        terminal.print(one_line(line), soft_wrap=True)
+        console.print(one_line(line), soft_wrap=True)
 
 
 def verdict(found: Examination, checks: Sequence[Check]) -> list[str]:

@@ -111,19 +111,21 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("options", "warned"),
         [
-            ("clip_high: 0.28", True),
-            ("clip_low: 0.1", True),
-            ("clip_low: 0.2", False),
-            ("epochs: 2", False),
-            ("clip_high: 0.28, mini_batches: 2", False),
-            ("clip_high: 0.28, old_log_probs: games", False),
+            ({"clip_high": 0.28}, True),
+            ({"clip_low": 0.1}, True),
+            ({"clip_low": 0.2}, False),
+            ({"epochs": 2}, False),
+            ({"clip_high": 0.28, "mini_batches": 2}, False),
+            ({"clip_high": 0.28, "old_log_probs": "games"}, False),
         ],
+        ids=str,
     )
     def test_a_clip_that_cannot_act_is_said_in_one_line_at_the_start(
-        self, options: str, warned: bool, tmp_path: Path
+        self, options: dict[str, Any], warned: bool, tmp_path: Path
     ) -> None:
-        (tmp_path / "own.yaml").write_text(f"base: default\ntrain: {{{options}}}")
-        arguments = ["iterate", "--dry-run", "--model", "data/tiny_model", "--config", str(tmp_path / "own.yaml")]
+        one_update = {"mini_batches": 1, "old_log_probs": "step"}
+        (tmp_path / "own.yaml").write_text(json.dumps({"train": one_update | options}))
+        arguments = ["iterate", "--dry-run", "--config", str(tmp_path / "own.yaml")]
         done = CliRunner().invoke(app, arguments)
         assert done.exit_code == 0, done.output
         assert ("without effect, since each batch is one update" in done.stderr) == warned

@@ -25,7 +25,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.groups import read_data
 from selfplay_pipeline.train.overrides import verl_overrides
-from selfplay_pipeline.train.process import Trainer, TrainError
+from selfplay_pipeline.train.process import Trainer
 from selfplay_pipeline.train.run import Progress, TrainResult, prepare_training, run_train
 
 TEMPERATURE = 0.7
@@ -649,27 +649,3 @@ def test_a_trainer_that_stays_can_begin_with_a_models_own_weights_and_other_sett
     assert farthest(again.checkpoint, plain.result.checkpoint) < 1e-6
     assert farthest(other.checkpoint, plain.result.checkpoint) > 1e-4
     assert optimizer_updates(again.trainer_state) == optimizer_updates(plain.result.trainer_state)
-
-
-def test_several_workers_train_as_one_does_which_needs_no_ray(plain: Run, tmp_path: Path) -> None:
-    """The workers are killed after the first step, and the same command continues."""
-    config = plain.config.model_copy(update={"output": tmp_path / "two", "gpus_per_node": 2, "save_every": 1})
-    running: set[str] = set()
-
-    def kill_a_worker(progress: Progress) -> None:
-        running.update(traces(config.output))
-        for process in psutil.process_iter(["cmdline"]):
-            if "ray::WorkerDict" in " ".join(process.info["cmdline"] or ()) and f"process {process.pid}" in running:
-                process.kill()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(MARK, str(config.output))
-        with pytest.raises(TrainError):
-            run_train(config, kill_a_worker)
-        assert not remaining(running)
-        seen: list[Progress] = []
-        result = run_train(config, seen.append)
-    assert len(running) > 6, "Ray's processes, verl's, and folders in /tmp"
-    assert not traces(config.output)
-    assert seen[0].step > 1
-    assert farthest(result.checkpoint, plain.result.checkpoint) < 1e-4
