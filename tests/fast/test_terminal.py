@@ -43,7 +43,8 @@ def test_nothing_prints_but_the_one_module():
         if path in (
             PACKAGE / "core" / "terminal" / "__init__.py",
             PACKAGE / "generate" / "template_trial.py",
-        ):  # a child, read by its parent
+            PACKAGE / "train" / "cluster.py",
+        ):  # children, read by their parents
             continue
         text = path.read_text()
         if not re.search(r"print|echo|Console|sys\.std", text):
