@@ -31,8 +31,9 @@ CONFIG: dict[str, Any] = {
     "engine": {"context_length": 1024},
     "generate": {"episodes_per_state": 4, "temperature": 1.0, "max_new_tokens": 16},
     "train": {
-        "micro_batch_size": 2, "keep_zero_signal": True, "kl_coef": 0.0, "entropy_coef": 0.01, "learning_rate": 1e-4,
-        "lora_rank": 16, "lora_alpha": 32, "mini_batches": 1, "old_log_probs": "step",
+        "mini_batches": 1, "old_log_probs": "step", "micro_batch_size": 2, "keep_zero_signal": True,
+        "kl_coef": 0.0, "entropy_coef": 0.01, "learning_rate": 1e-4,
+        "lora_rank": 16, "lora_alpha": 32,
     },
 }  # fmt: skip
 

@@ -247,7 +247,8 @@ def loop(_session_server: Server, loop_with_trainer: type[Loop], tmp_path_factor
         {
             "iterate.num_iterations": 2, "iterate.evaluate_every": 0, "generate.num_episodes": 16,
             "generate.episodes_per_state": 4, "train.train_batch_size": 32, "train.keep_zero_signal": True,
-            "train.learning_rate": 3e-3, "train.kl_coef": 0.05, "train.lora_rank": 4, "train.dump_rows": True,
+            "train.learning_rate": 3e-3, "train.kl_coef": 0.05, "train.lora_rank": 4, "train.mini_batches": 1,
+            "train.old_log_probs": "step",
             "engine.server_url": [_session_server.url],
         },
     )  # fmt: skip
