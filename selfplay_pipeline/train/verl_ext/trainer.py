@@ -20,6 +20,7 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 from verl.utils.dataset.rl_dataset import collate_fn
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
+from verl.workers.utils.padding import response_from_nested
 
 from selfplay_pipeline.core.files import appending
 from selfplay_pipeline.train.groups import by_length, mixed, plan_steps, split_rows, updates_of
@@ -186,7 +187,26 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         return batch
 
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        return super()._compute_old_log_prob(self._in_passes(batch), metrics)
+        batch = self._in_passes(batch)
+        if self.config.algorithm.rollout_correction.bypass_mode and not self.config.selfplay.one_update:
+            self._compare_some(batch, metrics)
+        return super()._compute_old_log_prob(batch, metrics)
+
+    def _compare_some(self, batch: Any, metrics: dict[str, Any]) -> None:
+        """Measure on one pass of rows of all lengths how far the stored log-probs, the old ones now, are from ours."""
+        count = self._micro_batch_size * self.config.trainer.n_gpus_per_node * self.config.trainer.nnodes
+        some = batch.select_keys(batch.keys[:: len(batch.keys) // count][:count])
+        temperature = self.config.actor_rollout_ref.rollout.temperature
+        some.extra_info |= {"calculate_entropy": False, "compute_loss": False, "temperature": temperature}
+        self.actor_rollout_wg.compute_log_prob(some)
+        data = tq.kv_batch_get(
+            keys=some.keys,
+            partition_id=some.partition_id,
+            select_fields=["log_probs", "rollout_log_probs", "response_mask"],
+        )
+        own = response_from_nested(data["log_probs"], data["response_mask"])
+        rows = zip(own.unbind(), data["rollout_log_probs"].unbind(), data["response_mask"].unbind(), strict=True)
+        _put_gaps(metrics, [(ours - stored)[mask.bool()].abs().numpy() for ours, stored, mask in rows])
 
     def _compute_ref_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         return super()._compute_ref_log_prob(self._in_passes(batch), metrics)
@@ -198,9 +218,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         if dumps or compares:
             rows = self._own_tokens(batch)
             if compares:
-                gaps = np.abs(np.concatenate([row["old_log_probs"] - row["rollout_log_probs"] for row in rows]))
-                metrics["selfplay/log_prob_gap/mean"] = float(gaps.mean())
-                metrics["selfplay/log_prob_gap/max"] = float(gaps.max())
+                _put_gaps(metrics, [np.abs(row["old_log_probs"] - row["rollout_log_probs"]) for row in rows])
             if dumps:
                 self._dump(batch, rows)
         return batch
@@ -263,6 +281,11 @@ def made_with(config: Any) -> dict[str, Any]:
     if actor["optim"]["lr_scheduler_type"] == "constant" and not actor["optim"]["lr_warmup_steps_ratio"]:
         del actor["optim"]["total_training_steps"]
     return policy
+
+
+def _put_gaps(metrics: dict[str, Any], rows: list[np.ndarray]) -> None:
+    gaps = np.concatenate(rows)
+    metrics["selfplay/log_prob_gap/mean"], metrics["selfplay/log_prob_gap/max"] = float(gaps.mean()), float(gaps.max())
 
 
 def _number(value: Any) -> float | None:
