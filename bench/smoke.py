@@ -33,7 +33,7 @@ TINY_RUN: dict[str, Any] = {
     "base": "tiny",
     "model": TINY,
     "generate": {"num_episodes": 64},
-    "train": {"dump_rows": True, "loggers": []},
+    "train": {"mini_batches": 1, "old_log_probs": "step", "dump_rows": True, "loggers": []},
     "iterate": {"num_iterations": 1, "evaluate_states": 8},
     "online": {"steps": STEPS, "states_per_step": 4, "held_out_states": 8},
 }
