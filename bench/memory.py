@@ -21,6 +21,7 @@ import numpy as np
 import typer
 
 from bench.command import run
+from bench.qwen import SIZES
 from bench.race.measure import measured
 from selfplay_pipeline.core.shapes import shapes_of
 from selfplay_pipeline.core.shipped import shipped
@@ -33,12 +34,6 @@ from training_rows import training_row, write_training_rows
 
 HIGHEST = 300
 """Ids of rows are below; which they are makes no difference."""
-SIZES = {
-    "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu", "dtype": "bfloat16",
-    "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14,
-    "num_key_value_heads": 2, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
-    "tie_word_embeddings": True, "vocab_size": 151936,
-}  # fmt: skip
 BUILD = """
 import sys, torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -55,7 +50,9 @@ def build(folder: Path, sizes: dict[str, Any]) -> None:
     folder.mkdir()
     for file in (*tokenizer.glob("tokenizer*"), tokenizer / "chat_template.jinja"):
         shutil.copy(file, folder)
-    (folder / "config.json").write_text(json.dumps(sizes))
+    (folder / "config.json").write_text(
+        json.dumps(sizes | {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"})
+    )
     subprocess.run([sys.executable, "-c", BUILD, str(folder)], check=True)
 
 

@@ -13,6 +13,12 @@ from typing import Any
 
 TOKENS = 151_643
 """Of the whole vocabulary; the control tokens have the numbers after them, as in Qwen2.5."""
+SIZES: dict[str, Any] = {
+    "dtype": "bfloat16", "hidden_act": "silu", "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
+    "num_attention_heads": 14, "num_key_value_heads": 2, "max_position_embeddings": 32_768, "rms_norm_eps": 1e-6,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}, "tie_word_embeddings": True, "vocab_size": 151_936,
+}  # fmt: skip
+"""Of https://huggingface.co/Qwen/Qwen2.5-0.5B-Instruct (Apache-2.0). The last 293 tokens have no text."""
 FEW = 30_000
 """Of these, for a CPU."""
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -49,13 +55,12 @@ def build(folder: Path, *, layers: int = 24, tokens: int = TOKENS) -> None:
 
     tokenizer = qwen_tokenizer(tokens)
     config = Qwen2Config(
-        # config.json of Qwen/Qwen2.5-0.5B-Instruct; its last 293 tokens of 151,936 have no text.
-        vocab_size=tokens + 293, hidden_size=896, intermediate_size=4864, num_hidden_layers=layers,
-        num_attention_heads=14, num_key_value_heads=2, max_position_embeddings=32_768, rms_norm_eps=1e-6,
-        rope_parameters={"rope_type": "default", "rope_theta": 1e6}, tie_word_embeddings=True,
-        initializer_range=0.02, dtype="bfloat16", eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=tokenizer.pad_token_id, pad_token_id=tokenizer.pad_token_id,
-    )  # fmt: skip
+        **SIZES | {"num_hidden_layers": layers, "vocab_size": tokens + SIZES["vocab_size"] - TOKENS},
+        initializer_range=0.02,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=tokenizer.pad_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
     torch.manual_seed(0)
     Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -223,8 +223,7 @@ def main(
         model = str(folder / "model")
         small = {"layers": 2, "tokens": qwen.FEW} if smoke.device == "cpu" else {}
         qwen.build(Path(model), **small)
-    if _has_doctor():
-        smoke.attempt("0.5B", smoke.doctor, QWEN_RUN | {"model": model})
+    smoke.attempt("0.5B", smoke.doctor, QWEN_RUN | {"model": model})
     smoke.attempt("tiny offline", smoke.offline, TINY_RUN)
     smoke.attempt("tiny online", smoke.online, TINY_RUN)
     smoke.attempt("0.5B offline", smoke.offline, QWEN_RUN | {"model": model})
@@ -249,11 +248,6 @@ def _said(*command: str) -> str:
         return "; ".join(subprocess.run(command, capture_output=True, text=True).stdout.split("\n")).strip("; ")
     except OSError:
         return ""
-
-
-def _has_doctor() -> bool:
-    command = [sys.executable, "-m", "selfplay_pipeline", "doctor", "--help"]
-    return subprocess.run(command, capture_output=True).returncode == 0
 
 
 def _near(first: list[float], second: list[float]) -> bool:

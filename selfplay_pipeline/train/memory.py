@@ -1,6 +1,6 @@
 """What a training takes of memory and disk, counted before anything is loaded. Pure functions of sizes.
 
-Units are bytes; a GB is 10⁹ bytes. `docs/gpus.md` compares the figures with measured ones.
+Units are bytes; a GB is 10⁹ bytes. `docs/gpus-and-clusters.md` compares the figures with measured ones.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ CPU_PROCESS = 1_000_000_000
 RAY = 2_000_000_000
 """Host memory of Ray's services and of what verl starts with them."""
 STATE = ("weights", "gradients", "optimizer")
-LOGIT_BYTES_HALF = 20
-"""For each number of the vocabulary and each token, in bfloat16: the logits, scaled, without padding, their log-softmax
-in float32, and gradients of these. The audit of verl's engine found about 3 MB a token of 151,936 numbers."""
-LOGIT_BYTES_FULL = 20
-"""The same in float32: logits, scaled and without padding together in the forward pass, and then their gradients."""
+LOGIT_BYTES = 20
+"""For each number of the vocabulary and each token. In bfloat16: the logits, scaled, without padding, their log-softmax
+in float32, and gradients of these; the audit of verl's engine found about 3 MB a token of 151,936 numbers. In float32
+as many: logits, scaled and without padding together in the forward pass, and then their gradients."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ def activations(shapes: Shapes, setup: Setup) -> int:
 
 def logits(shapes: Shapes, setup: Setup) -> int:
     """Bytes of logits, what is computed of them, and their gradients."""
-    return setup.tokens * shapes.vocabulary * (LOGIT_BYTES_HALF if setup.half else LOGIT_BYTES_FULL)
+    return setup.tokens * shapes.vocabulary * LOGIT_BYTES
 
 
 def gathered(shapes: Shapes, setup: Setup) -> int:

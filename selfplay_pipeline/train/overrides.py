@@ -73,47 +73,44 @@ def process_settings(config: TrainConfig, device: Device) -> dict[str, Any]:
     `rollout.n` is 1, because an item of the dataset already is a group with all its episodes; so mini-batches count
     rows.
     """
-    return (
-        policy_settings(config, device)
-        | _passes(config)
-        | {
-            "algorithm.adv_estimator": "grpo",
-            "algorithm.use_kl_in_reward": False,
-            # verl's bypass mode takes the stored log-probs for PPO's old ones, and leaves the importance weights out.
-            "algorithm.rollout_correction.bypass_mode": config.old_log_probs == "games" or one_update(config),
-            "+selfplay.one_update": one_update(config),
-            "+selfplay.importance_threshold": config.importance_threshold,
-            "+actor_rollout_ref.threads": worker_threads(config.gpus_per_node) if device == "cpu" else None,
-            "data.shuffle": False,
-            "data.dataloader_num_workers": 0,
-            "data.custom_cls.path": f"pkg://{EXTENSION}.dataset",
-            "data.custom_cls.name": "GroupDataset",
-            "+data.selfplay.keep_zero_signal": config.keep_zero_signal,
-            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": config.micro_batch_size,
-            # Without a KL term nobody reads it, and processes need not be made anew for another one.
-            "+actor_rollout_ref.reference_model": everywhere(config.reference_model or config.base)
-            if config.kl_coef
-            else None,
-            "+selfplay.shares_gpu": config.shares_gpu,
-            "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": config.micro_batch_size,
-            "actor_rollout_ref.rollout.name": "offline",
-            "actor_rollout_ref.rollout.nnodes": 1,
-            "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
-            "actor_rollout_ref.rollout.n": 1,
-            "actor_rollout_ref.rollout.calculate_log_probs": True,
-            "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": config.micro_batch_size,
-            "+actor_rollout_ref.rollout.agent.agent_loop_manager_class": f"{EXTENSION}.replay.ReplayManager",
-            "critic.enable": False,
-            "reward.num_workers": 0,
-            "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
-            "trainer.v1.trainer_mode": "offline",
-            # Stored games cannot validate a new policy; `selfplay evaluate` plays new ones.
-            "trainer.val_before_train": False,
-            "trainer.test_freq": -1,
-            "trainer.resume_mode": "auto",
-            "trainer.max_actor_ckpt_to_keep": 2,
-        }
-    )
+    return policy_settings(config, device) | {
+        **_passes(config),
+        "algorithm.adv_estimator": "grpo",
+        "algorithm.use_kl_in_reward": False,
+        # verl's bypass mode takes the stored log-probs for PPO's old ones, and leaves the importance weights out.
+        "algorithm.rollout_correction.bypass_mode": config.old_log_probs == "games" or one_update(config),
+        "+selfplay.one_update": one_update(config),
+        "+selfplay.importance_threshold": config.importance_threshold,
+        "+actor_rollout_ref.threads": worker_threads(config.gpus_per_node) if device == "cpu" else None,
+        "data.shuffle": False,
+        "data.dataloader_num_workers": 0,
+        "data.custom_cls.path": f"pkg://{EXTENSION}.dataset",
+        "data.custom_cls.name": "GroupDataset",
+        "+data.selfplay.keep_zero_signal": config.keep_zero_signal,
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": config.micro_batch_size,
+        # Without a KL term nobody reads it, and processes need not be made anew for another one.
+        "+actor_rollout_ref.reference_model": everywhere(config.reference_model or config.base)
+        if config.kl_coef
+        else None,
+        "+selfplay.shares_gpu": config.shares_gpu,
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": config.micro_batch_size,
+        "actor_rollout_ref.rollout.name": "offline",
+        "actor_rollout_ref.rollout.nnodes": 1,
+        "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
+        "actor_rollout_ref.rollout.n": 1,
+        "actor_rollout_ref.rollout.calculate_log_probs": True,
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": config.micro_batch_size,
+        "+actor_rollout_ref.rollout.agent.agent_loop_manager_class": f"{EXTENSION}.replay.ReplayManager",
+        "critic.enable": False,
+        "reward.num_workers": 0,
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+        "trainer.v1.trainer_mode": "offline",
+        # Stored games cannot validate a new policy; `selfplay evaluate` plays new ones.
+        "trainer.val_before_train": False,
+        "trainer.test_freq": -1,
+        "trainer.resume_mode": "auto",
+        "trainer.max_actor_ckpt_to_keep": 2,
+    }
 
 
 def _passes(config: TrainConfig) -> dict[str, Any]:
