@@ -46,7 +46,7 @@ from selfplay_pipeline.train.run import (
     follower,
     log_path,
 )
-from selfplay_pipeline.train.saves import go_back_to_last_logged_save, keep_lines, prune, read_lines
+from selfplay_pipeline.train.saves import NewLines, go_back_to_last_logged_save, keep_lines, prune, read_lines
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def run_online(config: OnlineConfig, on_progress: Callable[[Progress], None] | N
     with locked(config.output / ".train.lock", f"training folder {config.output}"):
         claim(config, _identity(config), checkpoint)
         keep_lines(metrics_path(config), planned)  # without a last line that a kill has torn
-        _absorb(config)
+        _absorb(config, read_lines(verl_log(config)))
         done = go_back_to_last_logged_save(state, metrics_path(config))
         for path in (metrics_path(config), *config.output.glob("server_*_weights.jsonl")):
             keep_lines(path, done)
@@ -110,8 +110,9 @@ def run_online(config: OnlineConfig, on_progress: Callable[[Progress], None] | N
             )
             env = environment(config, device, extension=EXTENSION) | file_environment(config)
             verl_log(config).unlink(missing_ok=True)  # absorbed above
+            logged = NewLines(verl_log(config))
             with Trainer() as trainer:
-                follow = follower(lambda: _absorb(config), done or -1, watch)
+                follow = follower(lambda: _absorb(config, logged.read()), done or -1, watch)
                 trainer.run(Making((), env), launch, follow)
             write_json(state / "exported.json", {"step": planned})
         lines = read_lines(metrics_path(config))
@@ -275,18 +276,20 @@ def _identity(config: OnlineConfig) -> dict[str, Any]:
     return deciding(config, "train-online") | {"games": games}
 
 
-def _absorb(config: OnlineConfig) -> list[dict[str, Any]]:
-    """Add to metrics.jsonl the steps that verl has logged since, and return all its lines.
+def _absorb(config: OnlineConfig, logged: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add to metrics.jsonl those steps that verl has logged and that are not there yet; returns their lines.
 
     verl's own file is begun anew by each process, and begins with a validation that is known already.
     """
+    if not logged:
+        return []
     path = metrics_path(config)
-    lines = read_lines(path)
-    last = lines[-1]["step"] if lines else -1
+    last = max((line["step"] for line in read_lines(path)), default=-1)
     held_out = {entry["step"]: entry["figures"] for entry in read_lines(held_out_path(config))}
-    logged = [entry for entry in read_lines(verl_log(config)) if entry["step"] > last]
-    new = [to_line(entry["step"], entry["data"], held_out.get(entry["step"])) for entry in logged]
+    new = [
+        to_line(entry["step"], entry["data"], held_out.get(entry["step"])) for entry in logged if entry["step"] > last
+    ]
     if new:
         with appending(path) as append:
             append("".join(json.dumps(line) + "\n" for line in new).encode())
-    return lines + new
+    return new

@@ -37,6 +37,7 @@ from selfplay_pipeline.train.overrides import (
 )
 from selfplay_pipeline.train.process import Making, Trainer, TrainError
 from selfplay_pipeline.train.saves import (
+    NewLines,
     go_back_to_last_logged_save,
     keep_lines,
     prune,
@@ -190,7 +191,7 @@ def _run_verl(
         export=export_of(config, device, planned),
         joins_cluster=config.joins_cluster,
     )
-    follow = follower(lambda: read_lines(metrics_path(config)), done, watch)
+    follow = follower(NewLines(metrics_path(config)).read, done, watch)
     trainer.run(making_of(config, device), launch, follow)
     write_json(state / "exported.json", {"step": planned})
 
@@ -213,7 +214,7 @@ def follower(
     """What to call again and again while verl trains.
 
     Args:
-        read: the lines of metrics so far.
+        read: the lines of metrics that it has not given yet.
         done: steps up to this one are not reported.
         watch: told each further step and its line.
     """

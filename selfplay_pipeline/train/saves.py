@@ -86,24 +86,39 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     Raises:
         UserError: a line is damaged.
     """
-    if not path.exists():
-        return []
-    check_regular(path, "remove it, and the training begins it anew")
-    lines = []
-    for number, text in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
-        if not text.endswith(b"\n"):
-            continue
+    return NewLines(path).read()
+
+
+class NewLines:
+    """The lines of a file that grows, each read and parsed once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._bytes, self._lines = 0, 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """What `read_lines` says, of the lines that were added since the last call."""
+        if not self.path.exists():
+            return []
+        check_regular(self.path, "remove it, and the training begins it anew")
+        with self.path.open("rb") as file:
+            file.seek(self._bytes)
+            texts = [text for text in file if text.endswith(b"\n")]
+        lines = [self._parse(number, text) for number, text in enumerate(texts, start=self._lines + 1)]
+        self._bytes, self._lines = self._bytes + sum(map(len, texts)), self._lines + len(texts)
+        return lines
+
+    def _parse(self, number: int, text: bytes) -> dict[str, Any]:
         try:
             line = renamed(json.loads(text))
         except (ValueError, RecursionError):
             line = None
         if not isinstance(line, dict) or not isinstance(line.get("step"), int):
             raise UserError(
-                f"{path}:{number}: damaged: not the figures of a step; delete this line and those below it, and the "
-                "training goes on from there"
+                f"{self.path}:{number}: damaged: not the figures of a step; delete this line and those below it, and "
+                "the training goes on from there"
             )
-        lines.append(line)
-    return lines
+        return line
 
 
 def keep_lines(path: Path, last_step: int) -> None:

@@ -14,7 +14,7 @@ from selfplay_pipeline.iterate.manifest import RunDirectory
 from selfplay_pipeline.iterate.run import Loop, run_iterate
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import TrainResult, claim
-from selfplay_pipeline.train.saves import LATEST, PICKLED_POSITION, WHOLE, go_back_to_last_logged_save
+from selfplay_pipeline.train.saves import LATEST, PICKLED_POSITION, WHOLE, NewLines, go_back_to_last_logged_save
 
 
 def saved(
@@ -52,6 +52,21 @@ def test_it_goes_back_to_the_last_whole_save_that_was_logged(tmp_path, whole, to
     ]
     assert not expected or (folder / LATEST).read_text() == str(expected)
     assert not list(folder.glob("*/data.pt")), "verl would unpickle it"
+
+
+def test_each_line_of_a_growing_file_is_read_once(tmp_path):
+    metrics = tmp_path / "metrics.jsonl"
+    lines = NewLines(metrics)
+    assert lines.read() == []
+    metrics.write_text('{"step": 1}\n{"step"')
+    assert lines.read() == [{"step": 1}]
+    assert lines.read() == []
+    metrics.write_text('read before\n{"step": 2}\n{"step": 3}\n')
+    assert lines.read() == [{"step": 2}, {"step": 3}]
+    with metrics.open("a") as file:
+        file.write("4\n")
+    with pytest.raises(UserError, match=r"metrics\.jsonl:4: damaged"):
+        lines.read()
 
 
 def test_a_save_whose_content_was_taken_away_is_none(tmp_path):
