@@ -77,6 +77,16 @@ def test_the_built_ins_differ_from_tiny_in_what_they_are_for():
         "iterate.partner": "shy",
         "online.tokens_per_pass": 16384,
     }
+    honest = load_config("tiny_honest", {})
+    assert differing(honest, tiny) == {
+        "model": "data/tiny_honest_model",
+        "game.score_power": 3,
+        "game.visibility": "complementary",
+        "game.hard_factor": 0,
+        "train.learning_rate": 2e-4,
+        "train.kl_coef": 0.02,
+    }
+    assert differing(load_config("tiny_honest4x4", {}), honest) == {"model": "data/tiny_honest4x4", "game.size": 4}
 
 
 def test_a_section_of_which_all_is_commented_out_changes_nothing(tmp_path):

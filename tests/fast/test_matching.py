@@ -27,6 +27,9 @@ SAMPLED_BEFORE = ["a7ef9f05ef97", "049ea688b475"]
 """Digests of the states that revision 671181a sampled."""
 SMALL = MatchingGame(MatchingConfig(size=3, max_score=9, scale_min=1, scale_max=1, hard_factor=0))
 FULL = MatchingGame()
+HONEST = MatchingConfig(
+    size=3, max_score=9, scale_min=1, scale_max=1, hard_factor=0, visibility="complementary", score_power=3
+)
 
 
 def small_state(index: int = 0) -> MatchingState:
@@ -116,6 +119,34 @@ def test_a_large_fallback_changes_no_state_that_passes_sooner():
     plain = MatchingGame(MatchingConfig(size=3))
     for index in range(20):
         assert game.sample_state(state_rng(4, index)).to_dict() == plain.sample_state(state_rng(4, index)).to_dict()
+
+
+def test_on_honest_states_each_cell_is_seen_by_exactly_one_player_and_nothing_is_filtered():
+    game = MatchingGame(HONEST)
+    states = [game.sample_state(state_rng(0, index)) for index in range(500)]
+    first, second = (np.array([state.masks[seat] for state in states]) for seat in (0, 1))
+    assert (first ^ second).all()
+    assert first.mean() == pytest.approx(0.5, abs=0.03)
+    for state in states:
+        game.check_fits(game.load_state(state.to_dict()))
+
+
+def test_skewed_scores_have_the_distribution_and_the_mean_that_the_configuration_says():
+    cells = np.array([MatchingGame(HONEST).sample_state(state_rng(0, index)).table for index in range(2000)])
+    assert cells.min() == 0
+    assert cells.max() == 9
+    # P(⌊10u³⌋ ≥ s) = 1 - (s / 10)^(1/3); a state without any score is not kept, which is rare.
+    for score in (1, 5, 9):
+        assert (cells >= score).mean() == pytest.approx(1 - (score / 10) ** (1 / 3), abs=0.015)
+    assert cells.mean() == pytest.approx(HONEST.mean_score, abs=0.05)
+    assert MatchingConfig().mean_score == 50
+    assert MatchingConfig(max_score=9).mean_score == 5
+
+
+def test_states_of_another_visibility_are_refused():
+    state = SMALL.sample_state(state_rng(0, 0))
+    with pytest.raises(UserError, match=r"'mask1' and 'mask2'.*game\.visibility is complementary"):
+        MatchingGame(HONEST).check_fits(state)
 
 
 # --- DialOp's human games -----------------------------------------------------------------------------------

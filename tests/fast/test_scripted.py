@@ -124,7 +124,7 @@ def test_a_scale_is_read_off_the_numbers_shown_under_it(scale: float) -> None:
 
 
 def test_estimates_join_both_views_and_take_the_mean_elsewhere() -> None:
-    view = view_of([[2, None], [None, None]], max_score=9, scales=(1.0, 1.0))
+    view = view_of([[2, None], [None, None]], max_score=9, mean_score=5, scales=(1.0, 1.0))
     assert estimate(view, {(1, 1): 8, (0, 0): 9}).tolist() == [[2, 5], [5, 8]]
 
 
@@ -140,6 +140,6 @@ def test_sharing_rejects_what_it_cannot_judge_once_then_tells() -> None:
 def test_sharing_judges_a_proposal_by_all_that_it_was_told() -> None:
     sharing, rng = SCRIPTED["sharing"], np.random.default_rng(0)
     heard = ((1, "[message] Daniel BLEU 9"),)
-    known = {"max_score": 9, "scales": (1.0, 1.0), "history": heard}
+    known = {"max_score": 9, "mean_score": 5, "scales": (1.0, 1.0), "history": heard}
     assert sharing.act(view_of([[0, 9], [None, None]], pending=((0, 0), (1, 1)), **known), rng) == "[reject]"
     assert sharing.act(view_of([[0, 9], [None, None]], pending=((0, 1), (1, 0)), **known), rng) == "[accept]"

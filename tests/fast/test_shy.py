@@ -98,7 +98,9 @@ def test_it_judges_by_what_it_sees_and_was_told(index: int, seed: int) -> None:
 
 def test_what_it_was_told_changes_its_judgement() -> None:
     plan, table = ((0, 0), (1, 1)), ((None, 9), (None, None))
-    view = PlayerView(1, table, ("A", "B"), ("Ava", "Daniel"), pending=plan, max_score=9, scales=(1.0, 1.0))
+    view = PlayerView(
+        1, table, ("A", "B"), ("Ava", "Daniel"), pending=plan, max_score=9, mean_score=5, scales=(1.0, 1.0)
+    )
     assert SHY.act(view, RNG) == "[accept]"
     told = ((0, "[message] Ava A 0 Daniel B 0 Daniel A 9"),)
     assert SHY.act(PlayerView(**{**view.__dict__, "history": told}), RNG) == "[reject]"

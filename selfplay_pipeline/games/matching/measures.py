@@ -59,7 +59,7 @@ def references(states: Sequence[MatchingState], config: MatchingConfig) -> dict[
     unseen one counting as the mean, mean of both players (`ABOUT_OWN_VIEW` says what it is not);
     `optimum`: the best on the pooled view.
     """
-    mean = (config.max_score + 1) // 2
+    mean = config.mean_score
     return {
         "random": [float(state.table.mean()) * state.size / state.best for state in states],
         "own_view": [float(np.mean([_alone(state, seat, mean) for seat in (0, 1)])) for state in states],

@@ -18,7 +18,9 @@ from selfplay_pipeline.games.base import GameSettings
 from selfplay_pipeline.games.matching.names import PAPERS
 from selfplay_pipeline.games.matching.proposals import Matching as Matching
 
-DIALOPS_BOARD = ("size", "max_score", "p_visible", "scale_min", "scale_max", "hard_factor")
+DIALOPS_BOARD = (
+    "size", "max_score", "score_power", "visibility", "p_visible", "scale_min", "scale_max", "hard_factor",
+)  # fmt: skip
 """Fields that must be DialOp's where rewards are compared with those of its human pairs."""
 
 
@@ -34,9 +36,17 @@ class MatchingConfig(GameSettings):
     size: Annotated[int, Field(ge=2, le=len(PAPERS))] = 8
     """Number of reviewers, and of papers."""
     max_score: Annotated[int, Field(ge=1)] = 99
-    """Largest score; scores are uniform whole numbers from 0."""
+    """Largest score; scores are whole numbers from 0."""
+    score_power: Annotated[int, Field(ge=1, le=10)] = 1
+    """Scores are ⌊(max_score + 1) · u^score_power⌋ with u uniform in [0, 1): uniform with 1, few large ones above."""
+    visibility: Literal["independent", "complementary"] = "independent"
+    """Who sees a cell: each player by chance (`p_visible`), or exactly one of the two, each as likely.
+
+    With `complementary`, no filter (`hard_factor: 0`) and skewed scores (`score_power: 3`) a player can know little of
+    the best plan before it was told: such a state is called honest.
+    """
     p_visible: Annotated[float, Field(gt=0, le=1)] = 0.4
-    """Chance that a player sees a cell, independent for the two players."""
+    """Chance that a player sees a cell, independent for the two players; not used with `complementary`."""
     scale_min: Annotated[float, Field(gt=0)] = 1.0
     """Lower end of the players' private scales, by which the scores that they see are multiplied."""
     scale_max: Annotated[float, Field(gt=0)] = 10.0
@@ -52,6 +62,18 @@ class MatchingConfig(GameSettings):
     """Turns of all players together, illegal ones included, after which an episode ends without agreement."""
     max_errors: Annotated[int, Field(ge=1)] = 5
     """Illegal actions of one player in a row after which an episode ends without agreement."""
+
+    @property
+    def mean_score(self) -> float:
+        """What a cell counts that a player knows nothing of.
+
+        For uniform scores DialOp's (max_score + 1) // 2, else the expectation of the score: the sum over s = 1, …,
+        max_score of the chance 1 - (s / (max_score + 1))^(1 / score_power) that a score is s or more.
+        """
+        if self.score_power == 1:
+            return (self.max_score + 1) // 2
+        steps = np.arange(1, self.max_score + 1) / (self.max_score + 1)
+        return float((1 - steps ** (1 / self.score_power)).sum())
 
     @property
     def is_dialops_board(self) -> bool:
@@ -70,7 +92,7 @@ class MatchingState:
     """One problem. Rows are reviewers, columns papers; shapes are (size, size).
 
     Attributes:
-        table: true scores; cells that neither player sees hold the mean.
+        table: true scores; cells that neither player sees hold the mean, rounded.
         masks: for each player, True where it sees the cell.
         scales: what each player's displayed scores are multiplied by.
         best: value of the best matching on the pooled view.

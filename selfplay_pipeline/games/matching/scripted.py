@@ -27,6 +27,7 @@ class PlayerView:
         history: legal turns so far as (seat, text), the oldest first.
         pending: the partner's proposal that waits for an answer.
         max_score: rule of the board: true scores lie in 0..max_score.
+        mean_score: rule of the board: what a cell counts that nothing is known of.
         scales: rule of the board: the range from which each player's secret scale was drawn.
     """
 
@@ -37,6 +38,7 @@ class PlayerView:
     history: tuple[tuple[int, str], ...] = ()
     pending: Matching | None = None
     max_score: int = 99
+    mean_score: float = 50
     scales: tuple[float, float] = (1.0, 10.0)
 
     def said(self, seat: int) -> list[str]:
@@ -55,6 +57,7 @@ def player_view(session: MatchingSession, seat: int) -> PlayerView:
         history=tuple(session.history),
         pending=session.pending,
         max_score=config.max_score,
+        mean_score=config.mean_score,
         scales=(config.scale_min, config.scale_max),
     )
 
@@ -97,7 +100,7 @@ def estimate(view: PlayerView, heard: Mapping[tuple[int, int], int]) -> NDArray[
     Both scales are secret and are estimated, each from the numbers shown under it. A cell that both saw is taken
     from the player's own view; one that nobody named counts as the mean.
     """
-    table = np.full((len(view.reviewers), len(view.papers)), float((view.max_score + 1) // 2))
+    table = np.full((len(view.reviewers), len(view.papers)), float(view.mean_score))
     for cells in (heard, own_cells(view)):
         scale = likely_scale(cells, view.max_score, view.scales)
         for cell, score in cells.items():

@@ -26,13 +26,13 @@ def sample_state(config: MatchingConfig, rng: np.random.Generator, tries: int = 
         UserError: no state passed in `tries` draws, so the configuration leaves nothing to talk about.
     """
     shape = (config.size, config.size)
-    mean = (config.max_score + 1) // 2
+    mean = config.mean_score
     failed = 0
     for _ in range(tries // DRAWS):
-        tables = rng.integers(0, config.max_score + 1, (DRAWS, *shape))
-        masks = rng.random((DRAWS, 2, *shape)) < config.p_visible
+        tables = draw_scores(config, (DRAWS, *shape), rng)
+        masks = draw_masks(config, (DRAWS, 2, *shape), rng)
         scales = rng.uniform(config.scale_min, config.scale_max, (DRAWS, 2))
-        tables = np.where(masks.any(axis=1), tables, mean)
+        tables = np.where(masks.any(axis=1), tables, round(mean))
         for table, mask, scale in zip(tables, masks, scales, strict=True):
             best, hard = _best(table, mask, mean, config.hard_factor)
             if hard or (best and failed >= config.unfiltered_after > 0):
@@ -52,7 +52,22 @@ def sample_state(config: MatchingConfig, rng: np.random.Generator, tries: int = 
     )
 
 
-def _best(table: NDArray[np.int64], masks: NDArray[np.bool_], mean: int, hard_factor: float) -> tuple[int, bool]:
+def draw_scores(config: MatchingConfig, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Scores of cells, drawn as the configuration says."""
+    if config.score_power == 1:
+        return rng.integers(0, config.max_score + 1, shape)
+    return np.floor((config.max_score + 1) * rng.random(shape) ** config.score_power).astype(np.int64)
+
+
+def draw_masks(config: MatchingConfig, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Which cells each player sees; shape (states, 2, size, size)."""
+    if config.visibility == "independent":
+        return rng.random(shape) < config.p_visible
+    first = rng.random((shape[0], *shape[2:])) < 0.5
+    return np.stack([first, ~first], axis=1)
+
+
+def _best(table: NDArray[np.int64], masks: NDArray[np.bool_], mean: float, hard_factor: float) -> tuple[int, bool]:
     """The value of the best matching, and whether it is out of reach for each player alone."""
     rows, columns = linear_sum_assignment(table, maximize=True)
     best = int(table[rows, columns].sum())
@@ -108,6 +123,11 @@ def check_fits(config: MatchingConfig, state: MatchingState) -> None:
             f"a board of size {state.size} with scores up to {top}, but the configuration's has size {config.size} and "
             f"scores up to {config.max_score}; give the configuration of these states (--config default has DialOp's "
             "board)"
+        )
+    if config.visibility == "complementary" and (state.masks[0] == state.masks[1]).any():
+        raise UserError(
+            "fields 'mask1' and 'mask2': a cell is seen by both players or by none, but the configuration's "
+            "game.visibility is complementary; give the configuration of these states"
         )
     for scale in state.scales:
         if not config.scale_min <= scale <= config.scale_max:

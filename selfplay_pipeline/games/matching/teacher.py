@@ -82,6 +82,8 @@ def draw_plan(table: NDArray[np.float64], temperature: float, rng: np.random.Gen
     return plans[rng.choice(len(plans), p=odds / odds.sum())]
 
 
+DEAF = Teacher(own_view=1, temperature=0.8)
+"""It tells, and never plans with what it was told: to listen is left for self-play to find."""
 WORDS = (
     *("[message]", "[propose]", "[accept]", "[reject]"),
     *("system", "user", "assistant", "match", "see", "error", "again", "Proposal", "none"),
@@ -95,6 +97,13 @@ LESSONS = {
         words=WORDS,
         early=(Teacher(own_view=0), Teacher(own_view=0)),  # to plan is the hard part, and is learned first
         late=(Teacher(), Teacher()),
+        seats=(0, 1),
+    ),
+    "deaf": Lesson(
+        folder=Path("data/tiny_honest_model"),
+        words=WORDS,
+        early=(DEAF, DEAF),
+        late=(DEAF, DEAF),
         seats=(0, 1),
     ),
     "shy": Lesson(
