@@ -24,7 +24,7 @@ def generate(
     context: typer.Context,
     player: Annotated[
         list[str] | None,
-        typer.Option(help=f"Who holds a seat: policy, {OTHERS}. Repeat it for each seat [default: policy in all]."),
+        typer.Option(help=f"Who holds the seats: policy, {OTHERS}. One name holds all, or give one for each seat."),
     ] = None,
     player0: Annotated[str | None, typer.Option(hidden=True)] = None,
     player1: Annotated[str | None, typer.Option(hidden=True)] = None,
@@ -51,8 +51,13 @@ def generate(
     all_seats = self_play(settings)
     former = dict(enumerate((player0, player1)))
     seats = [*map(shipped, player or [former.get(seat) or name for seat, name in enumerate(all_seats)])]
+    if len(seats) == 1:
+        seats *= len(all_seats)
     if len(seats) != len(all_seats):
-        raise UserError(f"--player: given {len(seats)} times, but the game has {len(all_seats)} seats; name each once")
+        raise UserError(
+            f"--player: given {len(seats)} times, but the game has {len(all_seats)} seats; name each once, or one "
+            "player for all"
+        )
     if dry_run:
         check_generate(settings, output, first_state, seats)
         say_announced()

@@ -77,8 +77,8 @@ def plan_generate(config: Config, output: Path, seats: Sequence[str]) -> str:
     """What `generate` would do, in one line."""
     groups = num_groups(config)
     episodes = groups * config.generate.episodes_per_state
-    alone = set(seats) == {POLICY}
-    who = f"{config.model} plays" if alone else f"{config.model}: {' and '.join(seats)} play"
+    model = f"{config.model}: " if POLICY in seats else ""
+    who = f"{config.model} plays" if set(seats) == {POLICY} else f"{model}{' and '.join(seats)} play"
     partner = f"; {CHAT} is {config.partner.model} at {config.partner.endpoint}" if CHAT in seats else ""
     return (
         f"{who} {episodes} episodes ({groups} states × {config.generate.episodes_per_state} episodes, "

@@ -18,6 +18,7 @@ from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.terminal import progress
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer, cpu_cache_tokens
 from selfplay_pipeline.engines.types import EngineError
+from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
 from selfplay_pipeline.iterate.show import show_run
 
@@ -87,7 +88,7 @@ def test_every_command_explains_its_options(command):
         (("crossplay", "random"), "name two or more different players"),
         (("generate", "--player", "policy", "--player", "nobody"), "no scripted player or checkpoint 'nobody'"),
         (("generate", "--player1", "nobody"), "no scripted player or checkpoint 'nobody'"),
-        (("generate", "--player", "random"), "--player: given 1 times, but the game has 2 seats"),
+        (("generate", *["--player", "random"] * 3), "--player: given 3 times, but the game has 2 seats"),
         (("generate", "--player", "random", "--player", "greedy"), "'greedy' plays another game"),
         (("generate", "--player", "random", "--player", "random", "--player0", "policy"), "give --player alone"),
     ],
@@ -113,6 +114,19 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(tmp_path):
     assert not (tmp_path / "x").exists()
     done = selfplay("evaluate", "own-view", "--partner", "random", "--num-states", "20", "--episodes", "3", "--dry-run")
     assert "own-view with random on 20 held-out states (seed 0): 120 scripted episodes" in done.stdout
+
+
+def test_one_scripted_player_holds_all_seats_and_needs_no_model(tmp_path):
+    games = tmp_path / "games.jsonl"
+    options = ("--player", "teacher", "--num-episodes", "16", "--output", str(games))
+    assert "teacher and teacher play 16 episodes" in selfplay("generate", *options, "--dry-run").stdout
+    assert selfplay("generate", *options).returncode == 0
+    episodes = [*read_episodes(games)]
+    assert len(episodes) == 16 and not any(episode.trajectories for episode in episodes)
+    assert {turn.seat for episode in episodes for turn in episode.turns} == {0, 1}
+    assert selfplay("show", str(games)).returncode == 0
+    refused = selfplay("convert", str(games))
+    assert refused.returncode == 2 and "the policy took no turn in any of the 16 episodes" in refused.stderr
 
 
 @pytest.mark.long

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,9 @@ from selfplay_pipeline.games.bargaining import draw, measures, rules
 from selfplay_pipeline.games.bargaining.rules import BargainingConfig, BargainingState, check_split
 from selfplay_pipeline.games.bargaining.scripted import SCRIPTED, PlayerView, player_view
 from selfplay_pipeline.games.bargaining.session import BargainingSession
-from selfplay_pipeline.games.bargaining.teacher import LESSONS
+from selfplay_pipeline.games.bargaining.teacher import LESSONS, Teacher
 from selfplay_pipeline.games.bargaining.text import ErrorKind
-from selfplay_pipeline.games.base import SAME_SCORE, Asking, Game, HumanEpisode, Turn
+from selfplay_pipeline.games.base import SAME_SCORE, Asking, Game, HumanEpisode, ScriptedPlayer, Turn
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.prompts import load_prompts
@@ -35,7 +35,7 @@ class BargainingGame:
     goals = frozenset({AGREED})
     actions = frozenset(kind.value for kind in ActionKind)
     error_kinds = tuple(kind.value for kind in ErrorKind)
-    players = SCRIPTED
+    players: Mapping[str, ScriptedPlayer] = {**SCRIPTED, "teacher": Teacher()}
     lessons = LESSONS
     figures: Sequence[Figure] = measures.FIGURES
     lines = ("random", "silence")

@@ -24,7 +24,7 @@ from selfplay_pipeline.games.matching.rules import (
 from selfplay_pipeline.games.matching.scripted import OwnView, PlayerView, Random, Sharing, Silent, player_view
 from selfplay_pipeline.games.matching.session import MatchingSession
 from selfplay_pipeline.games.matching.shy import Asker, Quiet, Shy
-from selfplay_pipeline.games.matching.teacher import LESSONS
+from selfplay_pipeline.games.matching.teacher import LESSONS, AskingTeacher, Teacher
 from selfplay_pipeline.games.prompts import load_prompts
 from selfplay_pipeline.games.tagged_session import AGREED
 from selfplay_pipeline.games.tags import ActionKind
@@ -39,6 +39,8 @@ SCRIPTED: Mapping[str, ScriptedPlayer] = {
     "shy": Shy(),
     "asker": Asker(),
     "quiet": Quiet(),
+    "teacher": Teacher(),
+    "asking-teacher": AskingTeacher(),
 }
 
 

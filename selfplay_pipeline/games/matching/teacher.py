@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import permutations
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from selfplay_pipeline.games.base import Lesson
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
-from selfplay_pipeline.games.matching.rules import Matching
+from selfplay_pipeline.games.matching.rules import Matching, best_matching
 from selfplay_pipeline.games.matching.scripted import (
     PlayerView,
     ask,
@@ -74,12 +75,28 @@ class AskingTeacher:
         return propose(view, draw_plan(estimate(view, heard_cells(view)), self.temperature, rng))
 
 
+MOST_LISTED = 8
+"""The largest board whose matchings are all listed: 40,320 of them."""
+
+
 def draw_plan(table: NDArray[np.float64], temperature: float, rng: np.random.Generator) -> Matching:
-    """A matching, drawn in proportion to exp(value / temperature)."""
-    plans = [tuple(enumerate(papers)) for papers in permutations(range(len(table)))]
-    values = np.array([sum(table[pair] for pair in plan) for plan in plans])
+    """A matching, drawn in proportion to exp(value / temperature).
+
+    On boards with too many matchings to list, the best one after each score was changed by Gumbel noise of this scale
+    is drawn instead, which comes near (Papandreou and Yuille 2011, perturb-and-MAP).
+    """
+    if len(table) > MOST_LISTED:
+        return best_matching(table + rng.gumbel(scale=temperature, size=table.shape))[0]
+    plans = _all_plans(len(table))
+    values = table[np.arange(len(table)), plans].sum(axis=1)
     odds = np.exp((values - values.max()) / temperature)
-    return plans[rng.choice(len(plans), p=odds / odds.sum())]
+    return tuple(enumerate(plans[rng.choice(len(plans), p=odds / odds.sum())].tolist()))
+
+
+@lru_cache(1)
+def _all_plans(size: int) -> NDArray[np.int64]:
+    """The paper of each reviewer in each matching, shape (size!, size)."""
+    return np.array([*permutations(range(size))])
 
 
 DEAF = Teacher(own_view=1, temperature=0.8)
