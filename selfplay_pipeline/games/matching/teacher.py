@@ -69,6 +69,8 @@ class AskingTeacher:
     """Points of score that make a matching e times as likely."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
+        if view.pending is not None:
+            return "[accept]"
         wanted = unasked_cells(view)
         if wanted and rng.random() < self.ask:
             return ask(view, [wanted[rng.integers(len(wanted))]])
