@@ -1,0 +1,213 @@
+"""The best play without messages: what a player can expect that knows only its own view and the rules.
+
+A plan's expected reward is linear in the cells, E[sum of its scores / best] = sum over its cells of E[score / best], so
+the best silent plan is the assignment that maximises the posterior mean of table / best. That mean is taken over states
+that agree with the view: scores that the player does not see, the partner's mask and the own scale are drawn as the
+configuration draws them. Where the hard filter is on, the first state is drawn until it passes, and a Metropolis chain
+goes on from there, exactly: a part of what is hidden is drawn anew, and kept if the state still passes.
+
+It is the best that one proposal can reach which the partner accepts unheard. Rejecting a proposal tells something too,
+and so does every counter-proposal: play without messages can reach more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import permutations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
+from selfplay_pipeline.games.matching.states import draw_scores
+
+REDRAWN = 6
+"""Cells drawn anew in a step, on average: of 1 to 13 on 3×3 and 8×8 this gave the most for the same number of steps."""
+TRIES = 1_000
+"""Fewest states drawn at a time where the first ones of the chains are sought."""
+ENUMERATED = 5
+"""Largest size of which all plans are compared at once; larger ones are solved one by one."""
+TIE = 1e-9
+"""Plans whose values are closer than this are equally good."""
+
+Tables = NDArray[np.float64]
+Masks = NDArray[np.bool_]
+Plans = NDArray[np.intp]
+"""The column of each row."""
+
+
+def silent_rewards(
+    states: Sequence[MatchingState], config: MatchingConfig, rng: np.random.Generator, draws: int
+) -> NDArray[np.float64]:
+    """Expected reward of the best silent plan, mean over both seats' views of each state; shape (states,).
+
+    Two chains a view know nothing of each other. Each chooses a plan, which the other values, since the draws that
+    chose a plan praise it. With few draws the plan, and so the reward, is a little below the best.
+
+    Raises:
+        UserError: the configuration keeps some states that fail the filter, which is not computed.
+    """
+    if config.hard_factor and config.unfiltered_after:
+        raise UserError("game.unfiltered_after: the silence line is not known where some states pass no filter; set 0")
+    shares = Posterior(states, config, rng).mean_shares(draws).reshape(2, -1, config.size, config.size)
+    values = [values_of(one, best_plans(other)) for one, other in (shares, shares[::-1])]
+    return np.asarray(np.mean(values, axis=0).reshape(len(states), 2).mean(axis=1))
+
+
+class Posterior:
+    """States that agree with what a player sees: two chains for each view, those of both seats of each state.
+
+    Attributes:
+        tables: the newest state of each chain, shape (2 × states × seats, size, size).
+        partners: which cells the other player sees in it.
+        best: the value of its best plan.
+    """
+
+    def __init__(self, states: Sequence[MatchingState], config: MatchingConfig, rng: np.random.Generator) -> None:
+        """Draw the first state of each chain from what its view and the rules leave open, until it passes."""
+        views = [(state, seat) for state in states for seat in (0, 1)] * 2
+        self.config, self.rng = config, rng
+        self.own = np.array([state.masks[seat] for state, seat in views])
+        self.readings = [Readings.of(state, seat, config) for state, seat in views]
+        self.unsure = np.array([not reading.sure for reading in self.readings])
+        self.tables, self.partners, self.best = np.zeros(self.own.shape), ~self.own, np.ones(len(views))
+        for chain, reading in enumerate(self.readings):
+            self.tables[chain][self.own[chain]] = reading.draw(rng)
+        left = np.arange(len(views))
+        while len(left):
+            found = self._draw(np.resize(left, max(len(left), TRIES)), 1.0)
+            left = np.setdiff1d(left, found)
+
+    def mean_shares(self, draws: int) -> Tables:
+        """The mean of table / best over so many steps of each chain; the shape of `tables`."""
+        part = min(1.0, REDRAWN / self.config.size**2) if self.config.hard_factor else 1.0
+        total = np.zeros(self.tables.shape)
+        for _ in range(draws):
+            self._draw(np.arange(len(total)), part)
+            total += self.tables / self.best[:, None, None]
+        return total / draws
+
+    def _draw(self, chains: NDArray[np.intp], part: float) -> NDArray[np.intp]:
+        """Draw a part of what is hidden anew, keep the states that pass, and say in which chains."""
+        config, rng, own = self.config, self.rng, self.own[chains]
+        anew = rng.random(own.shape) < part
+        partners = ~own
+        if config.visibility == "independent":
+            partners = np.where(anew, rng.random(own.shape) < config.p_visible, self.partners[chains])
+        scores = np.where(partners, draw_scores(config, own.shape, rng), round(config.mean_score))
+        tables = np.where(anew & ~own, scores, self.tables[chains])
+        for row in np.flatnonzero(self.unsure[chains] & (rng.random(len(chains)) <= part)):
+            tables[row][own[row]] = self.readings[chains[row]].draw(rng)
+        best, passed = passes_filter(tables, (own, partners), config)
+        kept = chains[passed]
+        self.tables[kept], self.partners[kept], self.best[kept] = tables[passed], partners[passed], best[passed]
+        return kept
+
+
+def passes_filter(tables: Tables, masks: tuple[Masks, Masks], config: MatchingConfig) -> tuple[Tables, Masks]:
+    """The value of each best plan, and whether the state would be kept, as `states.sample_state` decides it.
+
+    Args:
+        tables: shape (states, size, size), as are the masks of the two players.
+    """
+    best = best_values(tables)
+    hard = best > 0
+    for mask in masks if config.hard_factor else ():
+        views = np.where(mask, tables, config.mean_score)
+        unsure = hard
+        if tables.shape[-1] <= ENUMERATED:  # which of equally good plans is found matters only where just some pass
+            chosen = every_value(views) > every_value(views).max(axis=1, keepdims=True) - TIE
+            passing = every_value(tables) * config.hard_factor < best[:, None]
+            hard = hard & (chosen & passing).any(axis=1)
+            unsure = hard & (chosen & ~passing).any(axis=1)
+        left = np.flatnonzero(unsure)
+        hard[left] = values_of(tables[left], best_plans(views[left])) * config.hard_factor < best[left]
+    return best, hard
+
+
+def values_of(tables: Tables, plans: Plans) -> Tables:
+    """The sum of each plan in its table; shapes (states, size, size) and (states, size) make (states,)."""
+    return np.asarray(np.take_along_axis(tables, plans[:, :, None], axis=2).sum(axis=(1, 2)))
+
+
+def best_plans(tables: Tables) -> Plans:
+    """The best plan of each table (Hungarian method); shape (states, size)."""
+    plans = [linear_sum_assignment(table, maximize=True)[1] for table in tables]
+    return np.array(plans, dtype=np.intp).reshape(-1, tables.shape[-1])
+
+
+def best_values(tables: Tables) -> Tables:
+    """The value of the best plan of each table; shape (states,)."""
+    if tables.shape[-1] <= ENUMERATED:
+        return np.asarray(every_value(tables).max(axis=1))
+    return values_of(tables, best_plans(tables))
+
+
+def every_value(tables: Tables) -> Tables:
+    """The value of every plan in each table; shape (states, plans)."""
+    size = tables.shape[-1]
+    return np.asarray(tables[:, np.arange(size), _every_plan(size)].sum(axis=2))
+
+
+@cache
+def _every_plan(size: int) -> Plans:
+    return np.array(list(permutations(range(size))))
+
+
+@dataclass(frozen=True)
+class Readings:
+    """What true scores the numbers that a player sees can stand for: one reading for each range of its secret scale.
+
+    Attributes:
+        chances: of each reading, before the filter.
+        first: the smallest scores that the numbers can stand for in each reading; shape (readings, cells seen).
+        last: the largest.
+    """
+
+    chances: NDArray[np.float64]
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    config: MatchingConfig
+
+    @classmethod
+    def of(cls, state: MatchingState, seat: int, config: MatchingConfig) -> Readings:
+        """Read one player's view.
+
+        `int(score × scale)` changes only at scales k / score, so that a score between two of these is shown alike.
+        """
+        shown = np.array([score for row in state.view(seat) for score in row if score is not None])
+        low, high = config.scale_min, config.scale_max
+        scales, widths = np.array([low]), np.ones(1)
+        if low < high:
+            scores = np.arange(1, config.max_score + 1)
+            steps = np.concatenate([shown[:, None] / scores, (shown[:, None] + 1) / scores], axis=None)
+            edges = np.unique([low, high, *steps[(steps > low) & (steps < high)]])
+            scales, widths = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
+        first = np.ceil(shown / scales[:, None] - TIE).astype(np.int64)
+        last = np.minimum(np.ceil((shown + 1) / scales[:, None] - TIE) - 1, config.max_score).astype(np.int64)
+        chances = widths * np.prod(np.maximum(_below(last + 1, config) - _below(first, config), 0), axis=1)
+        found = chances > 0
+        return cls(chances[found] / chances.sum(), first[found], last[found], config)
+
+    @property
+    def sure(self) -> bool:
+        """Whether the numbers can stand for one table only."""
+        return bool((self.first == self.last).all() and (self.first == self.first[0]).all())
+
+    def draw(self, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Scores of the cells that the player sees, row by row, drawn by their chance."""
+        reading = rng.choice(len(self.chances), p=self.chances)
+        first, last = self.first[reading], self.last[reading]
+        low, high = _below(first, self.config), _below(last + 1, self.config)
+        power = (low + (high - low) * rng.random(len(first))) ** self.config.score_power
+        return np.clip(np.floor((self.config.max_score + 1) * power), first, last).astype(np.int64)
+
+
+def _below(scores: NDArray[np.int64], config: MatchingConfig) -> NDArray[np.float64]:
+    """The chance that a cell's score is smaller."""
+    share: NDArray[np.float64] = scores / (config.max_score + 1)
+    return share ** (1 / config.score_power)

@@ -1,0 +1,154 @@
+"""The best play without messages: sampled posteriors equal sums over all states."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.games.base import HELD_OUT, state_rng
+from selfplay_pipeline.games.matching.measures import references
+from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
+from selfplay_pipeline.games.matching.silence import (
+    Posterior,
+    Readings,
+    Tables,
+    best_plans,
+    passes_filter,
+    silent_rewards,
+    values_of,
+)
+from selfplay_pipeline.games.matching.states import _best, draw_masks, draw_scores, sample_state
+
+TWO = {"size": 2, "scale_min": 1, "scale_max": 1}
+CELLS = {
+    "scores 0 and 1": MatchingConfig(**TWO, max_score=1, hard_factor=0),
+    "scores 0 and 1, filtered": MatchingConfig(**TWO, max_score=1, hard_factor=1),
+    "scores 0 to 2": MatchingConfig(**TWO, max_score=2, hard_factor=0),
+    "scores 0 to 2, filtered": MatchingConfig(**TWO, max_score=2, hard_factor=1.25, p_visible=0.6),
+    "honest": MatchingConfig(**TWO, max_score=2, hard_factor=0, visibility="complementary", score_power=3),
+    "skewed, filtered": MatchingConfig(**TWO, max_score=2, hard_factor=1.1, score_power=2),
+}
+TINY = MatchingConfig(size=3, max_score=9, scale_min=1, scale_max=1)
+ByView = dict[tuple[bytes, bytes], tuple[float, Tables]]
+
+
+def sample(config: MatchingConfig, count: int) -> list[MatchingState]:
+    return [sample_state(config, state_rng(11, index, HELD_OUT)) for index in range(count)]
+
+
+def posterior_of_all(config: MatchingConfig) -> ByView:
+    """By view of player 0: its chance, and the mean of table / best, from the sum over all 2×2 states."""
+    power, top = 1 / config.score_power, config.max_score + 1
+    scores = np.array(list(product(range(top), repeat=4))).reshape(-1, 2, 2)
+    chances = (((scores + 1) / top) ** power - (scores / top) ** power).prod(axis=(1, 2))
+    every_mask = np.array(list(product([False, True], repeat=4))).reshape(-1, 2, 2)
+    sums: dict[tuple[bytes, bytes], list[tuple[float, Tables]]] = {}
+    for one, other in product(every_mask, every_mask):
+        if config.visibility == "complementary":
+            if (one == other).any():
+                continue
+            masks_chance = 1 / len(every_mask)
+        else:
+            seen = int(one.sum() + other.sum())
+            masks_chance = config.p_visible**seen * (1 - config.p_visible) ** (8 - seen)
+        tables = np.where(one | other, scores, round(config.mean_score)).astype(float)
+        best, hard = passes_filter(
+            tables, (np.broadcast_to(one, tables.shape), np.broadcast_to(other, tables.shape)), config
+        )
+        for table, value, chance in zip(tables[hard], best[hard], chances[hard], strict=True):
+            view = (one.tobytes(), np.where(one, table, -1).tobytes())
+            sums.setdefault(view, []).append((chance * masks_chance, table / value))
+    total = sum(chance for found in sums.values() for chance, _ in found)
+    return {
+        view: (
+            sum(chance for chance, _ in found) / total,
+            np.average([share for _, share in found], axis=0, weights=[chance for chance, _ in found]),
+        )
+        for view, found in sums.items()
+    }
+
+
+def sampled_posterior(state: MatchingState, config: MatchingConfig, draws: int) -> Tables:
+    """The posterior of player 0, mean of 50 chains."""
+    shares = Posterior([state] * 25, config, np.random.default_rng(0)).mean_shares(draws)
+    return np.asarray(shares[::2].mean(axis=0))
+
+
+@pytest.mark.parametrize("config", CELLS.values(), ids=CELLS.keys())
+def test_the_posterior_and_the_line_equal_sums_over_all_states(config: MatchingConfig) -> None:
+    exact = posterior_of_all(config)
+    for state in sample(config, 4):
+        mask = state.masks[0]
+        expected = exact[mask.tobytes(), np.where(mask, state.table, -1.0).tobytes()][1]
+        assert sampled_posterior(state, config, 100) == pytest.approx(expected, abs=0.05)
+    line = sum(chance * values_of(share[None], best_plans(share[None]))[0] for chance, share in exact.values())
+    rewards = silent_rewards(sample(config, 60), config, np.random.default_rng(0), 100)
+    assert rewards.mean() == pytest.approx(line, abs=4 * rewards.std() / len(rewards) ** 0.5 + 0.004)
+
+
+def test_chains_agree_with_rejection_where_the_filter_is_on() -> None:
+    rng = np.random.default_rng(0)
+    for state in sample(TINY, 3):
+        own = np.broadcast_to(state.masks[0], (40_000, 3, 3))
+        seen = draw_masks(TINY, (40_000, 2, 3, 3), rng)[:, 1]
+        drawn = np.where(seen, draw_scores(TINY, own.shape, rng), TINY.mean_score)
+        tables = np.where(own, state.table, drawn).astype(float)
+        best, hard = passes_filter(tables, (own, seen), TINY)
+        rejection = (tables[hard] / best[hard, None, None]).mean(axis=0)
+        assert sampled_posterior(state, TINY, 200) == pytest.approx(rejection, abs=0.03)
+
+
+@pytest.mark.parametrize("board", [{}, {"visibility": "complementary", "score_power": 3}], ids=["DialOp's", "honest"])
+def test_where_nothing_is_filtered_silence_is_close_to_own_view(board: dict[str, object]) -> None:
+    config = TINY.model_copy(update={"hard_factor": 0.0, **board})
+    states = sample(config, 250)
+    more = silent_rewards(states, config, np.random.default_rng(0), 200) - references(states, config)["own_view"]
+    error = more.std() / len(more) ** 0.5
+    assert -3 * error < more.mean() < 0.015 + 3 * error
+
+
+def test_a_filter_tells_a_silent_player_much() -> None:
+    states = sample(TINY, 40)
+    rewards = silent_rewards(states, TINY, np.random.default_rng(0), 300)
+    assert rewards.mean() > np.mean(references(states, TINY)["own_view"]) + 0.15
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 6])
+def test_states_pass_the_filter_as_they_do_when_they_are_sampled(size: int) -> None:
+    config = TINY.model_copy(update={"size": size, "max_score": 3, "hard_factor": 1.1})
+    rng = np.random.default_rng(0)
+    masks = draw_masks(config, (300, 2, size, size), rng)
+    tables = np.where(masks.any(axis=1), draw_scores(config, (300, size, size), rng), config.mean_score)
+    best, hard = passes_filter(tables.astype(float), (masks[:, 0], masks[:, 1]), config)
+    expected = [_best(table, mask, config.mean_score, 1.1) for table, mask in zip(tables, masks, strict=True)]
+    assert [(value, bool(kept)) for value, kept in zip(best, hard, strict=True)] == expected
+    assert 0 < hard.sum() < 300
+
+
+@pytest.mark.parametrize("low", [0.5, 1.0])
+def test_a_view_is_read_as_often_as_its_scores_and_scales_occur(low: float) -> None:
+    config = MatchingConfig(size=2, max_score=5, scale_min=low, scale_max=3, hard_factor=0, score_power=2)
+    state = MatchingState(np.array([[3, 1], [4, 5]]), (np.array([[1, 1], [0, 0]], bool),) * 2, (1.7, 1.7), 8, (), ())
+    rng = np.random.default_rng(0)
+    scores, scales = draw_scores(config, (300_000, 2), rng), rng.uniform(low, 3, (300_000, 1))
+    alike = scores[((scores * scales).astype(int) == [5, 1]).all(axis=1)]
+    readings = Readings.of(state, 0, config)
+    drawn = np.array([readings.draw(rng) for _ in range(5_000)])
+    for score in range(6):
+        assert (drawn == score).mean(axis=0) == pytest.approx((alike == score).mean(axis=0), abs=0.03)
+
+
+def test_the_true_scores_are_among_the_readings_of_dialops_views() -> None:
+    config = MatchingConfig(hard_factor=0)
+    for state in sample(config, 20):
+        readings = Readings.of(state, 0, config)
+        true = state.table[state.masks[0]]
+        assert ((readings.first <= true) & (true <= readings.last)).all(axis=1).any()
+        assert readings.chances.sum() == pytest.approx(1)
+
+
+def test_states_that_are_filtered_in_part_have_no_line() -> None:
+    config = MatchingConfig(unfiltered_after=10_001)
+    with pytest.raises(UserError, match=r"^game\.unfiltered_after: "):
+        silent_rewards([], config, np.random.default_rng(0), 1)
