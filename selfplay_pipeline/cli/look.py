@@ -88,13 +88,14 @@ def show(
     if len(given) > 1:
         raise UserError(f"show: {' and '.join(given)} exclude each other; give one of them")
     from selfplay_pipeline.report import terminal as episode_view
+    from selfplay_pipeline.report.sources import EpisodesFile
     from selfplay_pipeline.report.tokens import NO_TOKENS, find_decoder, nearby_checkpoints
 
-    console = terminal.Terminal()
+    console, played = terminal.Terminal(), EpisodesFile(file, "other", file.stem)
 
     def show(record: EpisodeRecord) -> None:
         decoder = find_decoder([record.policy.checkpoint, *nearby_checkpoints(file)]) if tokens else None
-        episode_view.show_episode(record, console, decoder)
+        episode_view.show_episode(record, console, decoder, played.game_of(record.game))
         if tokens and decoder is None:
             console.print(NO_TOKENS, style="dim")
 

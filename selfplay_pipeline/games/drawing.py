@@ -58,9 +58,11 @@ class EpisodeDrawing(BaseModel):
         marks: places in the state's marked tables by what they are, of two kinds at most, such as `proposed`.
         about_whole: what stands above the state's `whole` and `results`.
         results: further tables: what the decision brings.
+        notes: what is to be said of each turn, "" where nothing is; empty if the game says nothing of turns.
     """
 
     decision: str = ""
     marks: Annotated[dict[str, list[Place]], Field(max_length=2)] = {}
     about_whole: str = ""
     results: list[Table] = []
+    notes: list[str] = []

@@ -24,6 +24,7 @@ class Figure:
         better: which way is better, None where neither is in itself.
         unit: `share` and `reward` lie in [0, 1].
         chart: the title of its curve over iterations, "" where none is drawn.
+        part_of: the title of a chart that stacks this figure on others, with which it adds up to a whole; "" for none.
         note: what a reader of the curve must know, before "Means with 95 % intervals."
         summary: its key in the summary of a file of episodes, "" where that leaves it out.
         everyone: in such a summary it is of all seats, not of the policy's alone.
@@ -36,6 +37,7 @@ class Figure:
     better: Literal["higher", "lower"] | None = None
     unit: Literal["number", "share", "reward", "nats"] = "number"
     chart: str = ""
+    part_of: str = ""
     note: str = ""
     summary: str = ""
     everyone: bool = False

@@ -9,7 +9,7 @@ from typing import Any
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.manifest import RunState, Stage
 from selfplay_pipeline.iterate.results import Best, Evaluated, Trained
-from selfplay_pipeline.metrics.figures import summarised
+from selfplay_pipeline.metrics.figures import figures_of, summarised
 
 
 class CollapseError(RuntimeError):
@@ -108,6 +108,7 @@ def in_words(iteration: Iteration) -> str:
             parts.append(f"{played.questions_per_episode:.2f} questions")
     if evaluated:
         parts += [f"held out {evaluated.held_out_reward}", f"greedy {evaluated.held_out_greedy_reward}"]
+        parts += [f"{figures_of()[name].label} {interval}" for name, interval in evaluated.held_out_parts.items()]
     return ", ".join(parts)
 
 

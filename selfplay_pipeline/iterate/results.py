@@ -56,6 +56,7 @@ class Evaluated(StageResult):
 
     Attributes:
         held_out_questions: questions an episode; only where the policy is trained with another player as its partner.
+        held_out_parts: figures that are parts of one whole, such as where reward is lost, by their names.
     """
 
     checkpoint: str
@@ -65,6 +66,7 @@ class Evaluated(StageResult):
     held_out_illegal: float | None = None
     states_shared_with_training: int = 0
     held_out_questions: Interval | None = None
+    held_out_parts: dict[str, Interval] = {}
 
 
 class Best(StageResult):

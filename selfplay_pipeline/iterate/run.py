@@ -34,6 +34,7 @@ from selfplay_pipeline.iterate.manifest import RunDirectory, Stage, StageRecord
 from selfplay_pipeline.iterate.metrics import CollapseError, best_iteration, history_of, in_words
 from selfplay_pipeline.iterate.results import Evaluated, Trained, known
 from selfplay_pipeline.iterate.show import short, watching
+from selfplay_pipeline.metrics.figures import figures_of
 from selfplay_pipeline.servers import Servers
 from selfplay_pipeline.train.cluster import check_cluster
 from selfplay_pipeline.train.config import TrainConfig
@@ -233,6 +234,7 @@ class Loop:
             held_out_agreed=sampled["agreed"].value,
             held_out_illegal=sampled["illegal"].value,
             states_shared_with_training=shared,
+            held_out_parts={name: sampled[name] for name, figure in figures_of(game).items() if figure.part_of},
             **questions,
         )
 

@@ -71,6 +71,7 @@ def charts_of(source: Source, scans: Sequence[Scan]) -> list[Chart]:
     if source.kind == "run":
         charts = [
             _curves(scans, REWARD, about, lines),
+            *_parts(scans),
             *(
                 _curves(scans, figure, f"{figure.note} {INTERVALS}".strip())
                 for figure in figures_of(*games_in(scans)).values()
@@ -119,16 +120,33 @@ def _about_rewards(scans: Sequence[Scan]) -> str:
 
 def _curves(scans: Sequence[Scan], figure: Figure, note: str, lines: Mapping[str, float] | None = None) -> Chart:
     """A figure over the iterations of training behind the policy, one curve for each kind of episodes."""
-    series = []
-    for mode, kind in KINDS.items():
-        points = [
-            (scan.file.trained, interval)
-            for scan in scans
-            if scan.file.mode == mode and (interval := scan.figures.get(figure.name)) and interval.value is not None
-        ]
-        series.append(_series(kind, points))
+    series = [_of_mode(scans, mode, figure, kind) for mode, kind in KINDS.items()]
     share = figure.unit == "share"
     return Chart(figure.name, figure.chart, note, ITERATIONS, figure.label, series, lines or {}, share=share)
+
+
+def _of_mode(scans: Sequence[Scan], mode: str, figure: Figure, label: str) -> Series:
+    """A figure of one kind of episodes over the iterations of training."""
+    points = [
+        (scan.file.trained, interval)
+        for scan in scans
+        if scan.file.mode == mode and (interval := scan.figures.get(figure.name)) and interval.value is not None
+    ]
+    return _series(label, points)
+
+
+def _parts(scans: Sequence[Scan]) -> Iterator[Chart]:
+    """Figures that are parts of one whole, stacked over the iterations, for each kind of held-out episodes."""
+    wholes: dict[str, list[Figure]] = {}
+    for figure in figures_of(*games_in(scans)).values():
+        if figure.part_of:
+            wholes.setdefault(figure.part_of, []).append(figure)
+    for title, parts in wholes.items():
+        for mode in ("sampled", "greedy"):
+            stacked = [_of_mode(scans, mode, part, part.label) for part in parts]
+            note = "Means; what lies below 0 was gained."
+            key = f"{title.lower().replace(' ', '_')}_{mode}"
+            yield Chart(key, f"{title}, {KINDS[mode]}", note, ITERATIONS, REWARD.label, stacked, style="stack")
 
 
 def _series(label: str, points: Sequence[tuple[float, Interval]]) -> Series:

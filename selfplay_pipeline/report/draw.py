@@ -197,14 +197,15 @@ def _errors(series: Series) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def _stack(chart: Chart, axes: Any, theme: Theme) -> None:
-    base: dict[float, float] = {}
+    base: dict[tuple[float, bool], float] = {}  # what lies below 0 is stacked downwards
     for number, series in enumerate(chart.series):
-        bottom = [base.get(x, 0.0) for x in series.x]
+        places = [(x, y < 0) for x, y in zip(series.x, series.y, strict=True)]
+        bottom = [base.get(place, 0.0) for place in places]
         axes.bar(
             series.x, series.y, 0.7, bottom, color=theme.colours[number], edgecolor=theme.ink, linewidth=0.4,
             hatch=HATCHES[number] * theme.hatched, label=_label(series),
         )  # fmt: skip
-        base |= {x: under + y for x, y, under in zip(series.x, series.y, bottom, strict=True)}
+        base |= {place: under + y for place, y, under in zip(places, series.y, bottom, strict=True)}
 
 
 def _bars(chart: Chart, axes: Any, theme: Theme) -> None:

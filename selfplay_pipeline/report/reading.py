@@ -7,6 +7,7 @@ from typing import Protocol
 
 from pydantic import BaseModel
 
+from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
 from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.records import EpisodeRecord, Trajectory
@@ -33,6 +34,7 @@ class Turn(BaseModel):
     text: str
     error: str | None = None
     cut: bool = False
+    note: str = ""
 
 
 class Run(BaseModel):
@@ -99,9 +101,14 @@ def read_state(record: EpisodeRecord) -> Drawn:
     return Drawn(group=record.group_index, best=state.best, drawing=game.draw_state(state))
 
 
-def read_episode(record: EpisodeRecord, decoder: Decoder | None = None) -> Reading:
-    """An episode without its state."""
-    game = game_named(record.game)
+def read_episode(record: EpisodeRecord, decoder: Decoder | None = None, game: Game | None = None) -> Reading:
+    """An episode without its state.
+
+    Args:
+        game: with the rules that were played by, where these are known.
+    """
+    game = game or game_named(record.game)
+    drawing = game.draw_episode(game.load_state(record.state), record.turns, record.outcome.proposal)
     return Reading(
         id=record.episode_id,
         episode=record.episode,
@@ -120,10 +127,11 @@ def read_episode(record: EpisodeRecord, decoder: Decoder | None = None) -> Readi
                 text=shorten(turn.text),
                 error=turn.error and shorten(turn.error),
                 cut=turn.finish_reason == "length",
+                note=note,
             )
-            for turn in record.turns
+            for turn, note in zip(record.turns, drawing.notes or [""] * len(record.turns), strict=True)
         ],
-        drawing=game.draw_episode(game.load_state(record.state), record.turns, record.outcome.proposal),
+        drawing=drawing.model_copy(update={"notes": []}),
         streams=[read_stream(trajectory, decoder) for trajectory in record.trajectories] if decoder else [],
     )
 

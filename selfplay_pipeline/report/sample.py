@@ -101,7 +101,7 @@ def _read_group(
     state, episodes = read_state(records[0]), []
     size = len(embedded(state.model_dump()).encode())
     for record in records:
-        episode = read_episode(record, decoder).model_copy(update={"file": number})
+        episode = read_episode(record, decoder, scan.rules[record.game]).model_copy(update={"file": number})
         size += len(embedded(episode.model_dump()).encode())
         episodes.append(episode)
         if size > room:

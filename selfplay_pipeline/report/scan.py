@@ -4,15 +4,15 @@ texts."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.evaluate.states import StateSet, references
-from selfplay_pipeline.games.base import State, Status
+from selfplay_pipeline.games.base import Game, State, Status
 from selfplay_pipeline.games.measured import Measured
-from selfplay_pipeline.games.registry import game_named, make_game
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import EpisodeRecord, parse_episode, read_lines
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.metrics.bootstrap import Interval
@@ -55,6 +55,8 @@ class Scan:
     """The checkpoint that played the last episode."""
     game: str = ""
     """Name of the game that was played."""
+    rules: dict[str, Game] = field(default_factory=dict)
+    """The games that were played, by their names, with the rules that were played by."""
 
     @cached_property
     def groups(self) -> dict[int, list[Place]]:
@@ -83,8 +85,10 @@ def scan(file: EpisodesFile, on_bytes: Callable[[int], None] = lambda count: Non
         on_bytes(size)
         outcome = record.outcome
         summary.add(record)
-        episode = Measured(game_named(record.game), record, record.seats_of(file.player))
         result.checkpoint, result.game = record.policy.checkpoint, record.game
+        if record.game not in result.rules:
+            result.rules[record.game] = file.game_of(record.game)
+        episode = Measured(result.rules[record.game], record, record.seats_of(file.player))
         result.places.append(
             Place(offset, record.group_index, record.episode, episode.reward, outcome.num_illegal, outcome.status)
         )

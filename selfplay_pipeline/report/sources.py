@@ -15,7 +15,8 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import read_model
 from selfplay_pipeline.core.small_files import read_json
 from selfplay_pipeline.evaluate.run import Evaluation
-from selfplay_pipeline.games.registry import SCRIPTED, GameConfig, parse_game_config
+from selfplay_pipeline.games.base import Game
+from selfplay_pipeline.games.registry import SCRIPTED, GameConfig, game_named, make_game, parse_game_config
 from selfplay_pipeline.generate.records import POLICY, read_lines
 from selfplay_pipeline.iterate.manifest import Manifest, RunDirectory, RunState
 from selfplay_pipeline.metrics.bootstrap import Interval
@@ -55,6 +56,11 @@ class EpisodesFile:
             return parse_game_config(rules) if rules else None
         except ValidationError:
             return None
+
+    def game_of(self, name: str) -> Game:
+        """The game of this name by the rules that were played by; by its default ones where these are not known."""
+        config = self.game_config()
+        return make_game(config) if config is not None and config.name == name else game_named(name)
 
 
 @dataclass(frozen=True)

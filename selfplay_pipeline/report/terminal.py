@@ -17,7 +17,7 @@ from rich.text import Text
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.core.terminal.harmless import harmless
-from selfplay_pipeline.games.base import Status
+from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.drawing import BAD, GOOD, HIDDEN, UNKNOWN, Place, Table
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.report.reading import Decoder, Drawn, Reading, Stream, read_episode, read_state
@@ -33,9 +33,15 @@ SURE = -0.1
 """Log-prob from which on a token is shown as expected."""
 
 
-def show_episode(record: EpisodeRecord, console: Console, decoder: Decoder | None = None) -> None:
-    """What each player sees, the dialogue, what was decided, and with a decoder the tokens."""
-    state, episode = read_state(record), read_episode(record, decoder)
+def show_episode(
+    record: EpisodeRecord, console: Console, decoder: Decoder | None = None, game: Game | None = None
+) -> None:
+    """What each player sees, the dialogue, what was decided, and with a decoder the tokens.
+
+    Args:
+        game: with the rules that were played by, where these are known.
+    """
+    state, episode = read_state(record), read_episode(record, decoder, game)
     views: list[RenderableType] = [_table(table, episode) for table in state.drawing.views]
     whole = [_table(table, episode) for table in (*state.drawing.whole, *episode.drawing.results)]
     about = Text(episode.drawing.about_whole, style="dim")
@@ -185,6 +191,8 @@ def _dialogue(episode: Reading) -> list[RenderableType]:
         body = Text(harmless(turn.text, lines=True))
         if turn.error:
             body.append(f"\nillegal: {harmless(turn.error)}", style="red")
+        if turn.note:
+            body.append(f"\n({turn.note})", style="dim")
         style = SEAT_STYLES[turn.seat % len(SEAT_STYLES)]
         lines.append(Panel(body, title=f"{speaker}", title_align="left", border_style=style, expand=False))
     return lines or [Text("Nobody said anything.", style="dim")]

@@ -17,6 +17,7 @@ import pytest
 from command import selfplay
 from factories import BOARD, Habits, episode_records, make_episode, make_episodes, write_episodes
 from hypothesis import given, settings
+from matplotlib.figure import Figure
 
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.core.errors import UserError
@@ -33,7 +34,7 @@ from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord, descri
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.report import reading, sample
 from selfplay_pipeline.report.charts import Chart, Series, charts_of
-from selfplay_pipeline.report.draw import DARK, LIGHT, draw, in_dark
+from selfplay_pipeline.report.draw import DARK, LIGHT, _stack, draw, in_dark
 from selfplay_pipeline.report.page import facts, render
 from selfplay_pipeline.report.reading import read_episode, read_state, read_stream
 from selfplay_pipeline.report.run import write_plots
@@ -62,6 +63,11 @@ def spoken(text: str, **options) -> EpisodeRecord:
 
 def scan_of(path: Path, records, mode="training", iteration=None) -> Scan:
     return scan(EpisodesFile(write_episodes(path, records), mode, path.stem, iteration))
+
+
+def note_rules(path: Path, board: MatchingConfig = BOARD) -> None:
+    """Beside a file of episodes, as `generate` and `evaluate` do."""
+    write_json(path.with_suffix(".args.json"), {f"game.{key}": value for key, value in board.model_dump().items()})
 
 
 # --- one episode
@@ -138,6 +144,7 @@ def test_very_long_texts_and_trajectories_are_cut_with_a_count(monkeypatch):
 
 def test_a_file_is_scanned_to_the_figures_that_evaluate_computes(tmp_path):
     records = list(make_episodes(6, 3))
+    note_rules(tmp_path / "games.jsonl")
     found = scan_of(tmp_path / "games.jsonl", records)
     assert found.figures == Tally(MatchingGame(BOARD), 6, Seating.BOTH).add(records).totals().intervals()
     assert [place.reward for place in found.places] == [record.outcome.normalized_reward for record in records]
@@ -241,8 +248,7 @@ def whole_run(tmp_path_factory) -> Path:
     write_json(run.path / "manifest.json", describe(config.model_dump(mode="json")))
     for number in (1, 2):
         write_episodes(run.games(number), make_episodes(4, 3, seed=number))
-        arguments = {f"game.{key}": value for key, value in BOARD.model_dump().items()}
-        write_json(run.games(number).with_suffix(".args.json"), arguments)
+        note_rules(run.games(number))
     write_episodes(run.iteration(0) / "evaluation" / "sampled.jsonl", make_episodes(5, 1, seed=7))
     steps = [
         {
@@ -297,8 +303,7 @@ def test_the_optimum_is_the_best_that_the_game_knows_of(run_folder):
 def test_human_pairs_are_drawn_on_the_board_that_they_played_and_on_no_other(tmp_path, changes, drawn):
     board = MatchingConfig(**changes)
     path = write_episodes(tmp_path / "selfplay_games.jsonl", make_episodes(2, 1, config=board))
-    given = {f"game.{key}": value for key, value in board.model_dump().items()}
-    write_json(path.with_suffix(".args.json"), given)
+    note_rules(path, board)
     assert ("human pairs (8×8)" in charts(path)["reward"].lines) == drawn
     path.with_suffix(".args.json").unlink()
     assert "human pairs (8×8)" not in charts(path)["reward"].lines, "whose board is not known"
@@ -338,6 +343,24 @@ def test_time_steps_and_rewards_are_drawn(run_folder):
     assert found["log_prob_gap"].log and list(found["log_prob_gap"].series[1].y) == [1e-4]
     for series in found["histogram"].series:
         assert sum(series.y) == pytest.approx(1)
+
+
+def test_what_reward_is_lost_to_is_stacked_up_to_what_it_lacks(run_folder):
+    note_rules(run_folder / "iter_0" / "evaluation" / "sampled.jsonl")
+    found = charts(run_folder)
+    (reward,) = (series for series in found["reward"].series if series.label == "held out, sampled")
+    stack = found["where_reward_is_lost_sampled"]
+    assert stack.style == "stack" and [series.label for series in stack.series] == [
+        "reward lost to telling", "reward lost to planning", "reward lost to agreement",
+    ]  # fmt: skip
+    assert [sum(series.y[0] for series in stack.series)] == pytest.approx([1 - reward.y[0]])
+
+
+def test_what_is_gained_is_stacked_below_zero():
+    parts = [Series(str(number), [0], [y]) for number, y in enumerate([0.2, -0.1, 0.3, -0.2])]
+    axes = Figure().subplots()
+    _stack(Chart("parts", "Parts", "", "", "", parts, style="stack"), axes, LIGHT)
+    assert [bar.get_y() for bar in axes.patches] == [0.0, 0.0, 0.2, -0.1]
 
 
 def test_a_run_with_one_iteration_and_one_that_has_only_begun_can_be_shown(run_folder):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from command import selfplay
-from factories import Habits, make_episode, make_episodes, write_episodes
+from factories import BOARD, Habits, make_episode, make_episodes, write_episodes
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -15,6 +15,7 @@ from test_report import ByteDecoder, spoken
 
 from selfplay_pipeline.core.terminal.harmless import harmless
 from selfplay_pipeline.games.base import Status
+from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.report import terminal
 from selfplay_pipeline.report.reading import read_episode, read_state
 
@@ -51,6 +52,19 @@ def test_what_a_player_cannot_see_is_marked_without_colour_too():
     ]
     assert hidden
     assert all(number in plain(record) for number in hidden)
+
+
+def test_with_its_rules_an_episode_shows_where_its_reward_was_lost_and_what_each_turn_was_worth():
+    record, game = make_episode(3, 1, habits=Habits(spoil=0, cut=0)), MatchingGame(BOARD)
+    console = Console(file=io.StringIO(), width=140, highlight=False)
+    terminal.show_episode(record, console, game=game)
+    text, episode = console.file.getvalue(), read_episode(record, game=game)
+    _, lost = episode.drawing.results
+    assert lost.rows == ["to telling", "to planning", "to agreement", "together"]
+    assert all(cell in text for row in lost.cells for cell in row)
+    assert lost.cells[-1][1] == f"{1 - record.outcome.normalized_reward:.3f}"
+    noted = [turn.note for turn in episode.turns if turn.note]
+    assert noted and all(f"({note})" in " ".join(text.split()) for note in noted)
 
 
 @given(st.text())

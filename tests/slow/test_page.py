@@ -150,7 +150,8 @@ def test_every_chart_is_there_in_both_themes(open_page, theme):
     pictures = page.locator("figure img")
     keys = [figure.get_attribute("id") for figure in page.locator("figure").all()]
     played = "reward agreed optimal illegal messages questions words_per_message entropy flat_groups histogram"
-    expected = [*played.split(), "loss", "gradient", "step_entropy", "kl", "log_prob_gap", "seconds", "tokens"]
+    lost = ["where_reward_is_lost_sampled", "where_reward_is_lost_greedy"]
+    expected = [*played.split(), *lost, "loss", "gradient", "step_entropy", "kl", "log_prob_gap", "seconds", "tokens"]
     assert sorted(keys) == sorted(f"chart-{key}" for key in expected)
     for picture in pictures.all():
         expect(picture).to_have_js_property("complete", True)
@@ -275,7 +276,7 @@ def test_a_game_shows_what_its_record_holds(opened, games):
     opened.show(number, record.episode_id)
     turns = opened.page.locator(".dialogue li")
     assert [turn.locator(".text").text_content() for turn in turns.all()] == [turn.text for turn in record.turns]
-    first, second, together, gained = opened.page.locator(".drawn table").all()
+    first, second, together, gained, lost = opened.page.locator(".drawn table").all()
     for table, seat in ((first, 0), (second, 1)):
         seen = [
             [cell.inner_text().split()[0] for cell in row.locator("td:not(.hidden)").all()]
@@ -292,6 +293,10 @@ def test_a_game_shows_what_its_record_holds(opened, games):
     differences = [cell.inner_text() for cell in gained.locator("tbody tr td:last-child").all()]
     assert differences == [row[-1] for row in episode.drawing.results[0].cells]
     assert differences[-1].replace("=", "0") == f"{record.outcome.score - record.outcome.best:+.0f}".replace("+0", "0")
+    share = float(lost.locator("tbody tr td:last-child").last.inner_text())
+    assert share == pytest.approx(1 - record.outcome.normalized_reward, abs=1e-3)
+    worth = opened.page.locator(".dialogue .faint").all_inner_texts()
+    assert len(worth) == sum(turn.action in ("message", "propose") for turn in record.turns)
 
 
 def test_all_plays_of_a_state_can_be_compared(opened, games):

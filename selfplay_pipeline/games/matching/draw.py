@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from selfplay_pipeline.games.drawing import BAD, GOOD, HIDDEN, UNKNOWN, EpisodeDrawing, Place, StateDrawing, Table
+from selfplay_pipeline.games.matching.losses import Losses, lost, notes
 from selfplay_pipeline.games.matching.proposals import Matching
-from selfplay_pipeline.games.matching.rules import MatchingState, best_matching
+from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
 
 PROPOSED, OPTIMUM = "proposed", "optimum"
 
@@ -21,21 +23,29 @@ def draw_state(state: MatchingState) -> StateDrawing:
     )
 
 
-def draw_episode(state: MatchingState, turns: Sequence[Any], decision: Any) -> EpisodeDrawing:
-    """The last proposal beside an optimum: of several optima one that has most in common with it."""
+def draw_episode(state: MatchingState, turns: Sequence[Any], decision: Any, config: MatchingConfig) -> EpisodeDrawing:
+    """The last proposal beside an optimum, and where reward was lost.
+
+    Of several optima it is one that has most in common with the proposal.
+    """
     proposals = [turn.proposal for turn in turns if turn.proposal]
     final = decision or (proposals[-1] if proposals else None)
     best = {paper: reviewer for reviewer, paper in nearest_optimum(state, final or ())}
     marks: dict[str, list[Place]] = {OPTIMUM: [(best[paper], paper) for paper in sorted(best)]}
+    losses = lost(state, turns, config, agreed=decision is not None)
+    where_lost = [_lost(state, losses)] if losses else []
+    about_turns = notes(state, turns, config)
     if not final:
-        return EpisodeDrawing(marks=marks, about_whole="The whole table (nothing was proposed)")
+        about = "The whole table (nothing was proposed)"
+        return EpisodeDrawing(marks=marks, about_whole=about, results=where_lost, notes=about_turns)
     chosen = {paper: reviewer for reviewer, paper in final}
     papers = short_titles(state.papers)
     return EpisodeDrawing(
         decision=", ".join(f"{papers[paper]} → {state.reviewers[chosen[paper]]}" for paper in sorted(chosen)),
         marks={PROPOSED: [(chosen[paper], paper) for paper in sorted(chosen)], **marks},
         about_whole="The proposal beside an optimum",
-        results=[_gains(state, chosen, best, agreed=decision is not None)],
+        results=[_gains(state, chosen, best, agreed=decision is not None), *where_lost],
+        notes=about_turns,
     )
 
 
@@ -98,4 +108,16 @@ def _gains(state: MatchingState, chosen: dict[int, int], best: dict[int, int], *
             BAD: [(row, 2) for row, (mine, most) in enumerate(scores) if mine < most],
         },
         full=dict(zip(short, state.papers, strict=True)),
+    )
+
+
+def _lost(state: MatchingState, losses: Losses) -> Table:
+    """What was lost to telling, planning and agreement; the last row is the best minus the score."""
+    shares = asdict(losses)
+    rows = {f"to {part}": share for part, share in shares.items()} | {"together": sum(shares.values())}
+    return Table(
+        title="where reward was lost",
+        columns=["score", "of the best"],
+        rows=list(rows),
+        cells=[[f"{share * state.best:.0f}", f"{share:.3f}"] for share in rows.values()],
     )

@@ -136,7 +136,7 @@ class MatchingGame:
         return draw.draw_state(state)
 
     def draw_episode(self, state: MatchingState, turns: Sequence[Any], decision: Any) -> EpisodeDrawing:
-        return draw.draw_episode(state, turns, decision)
+        return draw.draw_episode(state, turns, decision, self.config)
 
 
 GAME: type[Game] = MatchingGame

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from selfplay_pipeline.games.base import MESSAGE
 from selfplay_pipeline.games.figures import Figure
-from selfplay_pipeline.games.matching.mentions import told_cells
+from selfplay_pipeline.games.matching.losses import Losses, lost, told_truly
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, own_view_matching
 from selfplay_pipeline.games.measured import Measured
-from selfplay_pipeline.games.tags import PROPOSALS, untagged
+from selfplay_pipeline.games.tags import PROPOSALS
 
 OPTIMAL = 1 - 1e-9
 """Normalised rewards from here on are of an optimal matching."""
@@ -28,15 +29,23 @@ a player sees and with the filter: 250 states of 3×3, 32 of 8×8."""
 
 def _told(episode: Measured) -> int:
     """Cells visible in these seats that a message named with the number shown there."""
-    told = 0
-    for seat in episode.seats:
-        view = episode.state.view(seat)
-        said = [untagged(turn.text) for turn in episode.turns if turn.seat == seat and turn.action == MESSAGE]
-        named = {
-            pair for text in said for pair in told_cells(text, episode.state.papers, episode.state.reviewers).items()
-        }
-        told += sum(view[reviewer][paper] == score for (reviewer, paper), score in named)
-    return told
+    messages = [turn for turn in episode.turns if turn.action == MESSAGE]
+    return len({(turn.seat, cell) for turn in messages for cell in told_truly(episode.state, turn)})
+
+
+@lru_cache(maxsize=1)
+def _lost(episode: Measured) -> Losses | None:
+    """Where an episode lost its reward: computed once for the three figures."""
+    config = episode.game.config
+    assert isinstance(config, MatchingConfig)
+    return lost(episode.state, episode.record.turns, config, agreed=episode.agreed)
+
+
+def _lost_to(part: str, label: str) -> Figure:
+    return Figure(
+        f"lost_to_{part}", label, lambda e: getattr(_lost(e), part, 0.0),
+        lambda e: _lost(e) is not None, better="lower", part_of="Where reward is lost",
+    )  # fmt: skip
 
 
 FIGURES = (
@@ -44,6 +53,9 @@ FIGURES = (
         "optimal", "optimal matchings", lambda e: e.reward >= OPTIMAL,
         better="higher", unit="share", chart="Best matchings",
     ),
+    _lost_to("telling", "reward lost to telling"),
+    _lost_to("planning", "reward lost to planning"),
+    _lost_to("agreement", "reward lost to agreement"),
     PROPOSALS,
     Figure(
         "told", "visible cells told", _told,

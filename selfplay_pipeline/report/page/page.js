@@ -118,7 +118,8 @@ function legend(episode) {
 function dialogue(episode) {
   const turns = episode.turns.map(turn => make("li", {class: `p${turn.seat % SEAT_COLOURS}`},
     make("div", {class: "who", text: `${capital(episode.seats[turn.seat])} · ${turn.action}${turn.cut ? " · cut at the token limit" : ""}`}),
-    make("div", {class: "text", dir: "auto", text: turn.text}), turn.error ? make("div", {class: "error", text: `illegal: ${turn.error}`}) : null));
+    make("div", {class: "text", dir: "auto", text: turn.text}), turn.error ? make("div", {class: "error", text: `illegal: ${turn.error}`}) : null,
+    turn.note ? make("div", {class: "faint", text: turn.note}) : null));
   return make("div", {class: "talk"}, make("ol", {class: "dialogue", "aria-label": "Dialogue"}, ...turns.length ? turns : [make("li", {text: "Nobody said anything."})]));
 }
 

@@ -1,0 +1,119 @@
+"""Where the reward of an episode is lost: to telling, to planning or to agreement. Pure.
+
+All three are shares of the best score, and add up to 1 - reward in every episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfplay_pipeline.games.base import MESSAGE, Turn
+from selfplay_pipeline.games.matching.mentions import Cell, told_cells
+from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
+from selfplay_pipeline.games.tags import ActionKind, untagged
+
+NEARER = 1e-6
+"""What a pair in common with the proposal adds when plans are otherwise as good; scores differ by more."""
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Shares of the best score.
+
+    Attributes:
+        telling: what the best plan on what the proposer knew falls short of the best.
+        planning: what the proposal falls short of that plan. It is below 0 where a plan that looked worse to its
+            proposer was better in truth, which is luck.
+        agreement: all of it where no proposal was accepted; then nothing is lost to the other two.
+    """
+
+    telling: float = 0.0
+    planning: float = 0.0
+    agreement: float = 0.0
+
+
+def told_truly(state: MatchingState, message: Turn) -> set[Cell]:
+    """The cells that a message names with the number which its seat sees there."""
+    view = state.view(message.seat)
+    named = told_cells(untagged(message.text), state.papers, state.reviewers)
+    return {(reviewer, paper) for (reviewer, paper), score in named.items() if view[reviewer][paper] == score}
+
+
+def known_cells(state: MatchingState, turns: Sequence[Turn], config: MatchingConfig) -> list[NDArray[np.bool_]]:
+    """What both seats know before each turn and after the last, each of shape (seats, reviewers, papers).
+
+    A seat knows the cells that it sees and those that it was told truly, whatever its partner's scale.
+    """
+    known = [np.stack(state.masks)]
+    for turn in turns:
+        after = known[-1].copy()
+        if turn.action == MESSAGE and not config.mute:
+            for reviewer, paper in told_truly(state, turn):
+                after[1 - turn.seat, reviewer, paper] = True
+        known.append(after)
+    return known
+
+
+def expected_scores(state: MatchingState, known: NDArray[np.bool_], config: MatchingConfig) -> NDArray[np.float64]:
+    """The scores that a seat expects, shape (reviewers, papers): the true ones where it knows them, else the mean.
+
+    What the hard filter says of the other cells is left out.
+    """
+    return np.where(known, state.table, config.mean_score)
+
+
+def lost(state: MatchingState, turns: Sequence[Any], config: MatchingConfig, *, agreed: bool) -> Losses | None:
+    """Where an episode lost its reward.
+
+    Args:
+        turns: with the `proposal` of each.
+
+    Returns:
+        None for a state that is not of these rules, where it is unknown what a seat expects of other cells.
+    """
+    if not _is_of(config, state):
+        return None
+    if not agreed:
+        return Losses(agreement=1.0)
+    last = max(number for number, turn in enumerate(turns) if turn.action == ActionKind.PROPOSE)
+    proposal = tuple((reviewer, paper) for reviewer, paper in turns[last].proposal)
+    expected = expected_scores(state, known_cells(state, turns[:last], config)[-1][turns[last].seat], config)
+    for pair in proposal:  # of several best plans the one that is most like the proposal
+        expected[pair] += NEARER
+    reached, possible = state.score(proposal), state.score(best_matching(expected)[0])
+    return Losses((state.best - possible) / state.best, (possible - reached) / state.best)
+
+
+def notes(state: MatchingState, turns: Sequence[Any], config: MatchingConfig) -> list[str]:
+    """The value told of each message and the value used of each proposal, in words; "" of other turns.
+
+    Both are expectations of a seat, in shares of the best score. A message changes what its hearer expects of the best
+    plan on what it knows; a proposal may promise the seat that makes it less than that.
+    """
+    if not _is_of(config, state):
+        return []
+    known, found = known_cells(state, turns, config), []
+    for number, turn in enumerate(turns):
+        note = ""
+        if turn.action == MESSAGE:
+            before, after = (
+                best_matching(expected_scores(state, those[1 - turn.seat], config))[1] / state.best
+                for those in known[number : number + 2]
+            )
+            note = f"value told: the partner's best plan promises {before:.2f} → {after:.2f}"
+        elif turn.action == ActionKind.PROPOSE:
+            expected = expected_scores(state, known[number][turn.seat], config)
+            used = sum(expected[reviewer, paper] for reviewer, paper in turn.proposal) / state.best
+            most = best_matching(expected)[1] / state.best
+            note = f"value used: {used:.2f} of the {most:.2f} that its proposer's best plan promises"
+        found.append(note)
+    return found
+
+
+def _is_of(config: MatchingConfig, state: MatchingState) -> bool:
+    return state.size == config.size and bool(state.table.max() <= config.max_score)

@@ -1,0 +1,118 @@
+"""Where reward is lost: the three parts add up, and each scripted fault loses to its own part."""
+
+from dataclasses import astuple, dataclass
+from itertools import product
+
+import numpy as np
+import pytest
+from factories import BOARD, episode_records, make_episode, play_scripts
+from hypothesis import given
+
+from selfplay_pipeline.games.base import HELD_OUT, Outcome, Said, state_rng
+from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
+from selfplay_pipeline.games.matching.losses import Losses, known_cells, lost, notes, told_truly
+from selfplay_pipeline.games.matching.rules import MatchingConfig
+from selfplay_pipeline.games.matching.scripted import PlayerView, Sharing, propose, random_matching
+from selfplay_pipeline.games.matching.teacher import Teacher
+from selfplay_pipeline.games.measured import Measured
+from selfplay_pipeline.metrics.figures import measure
+
+HONEST = BOARD.model_copy(update={"visibility": "complementary", "score_power": 3})
+GAME = MatchingGame(HONEST)
+PARTS = ("telling", "planning", "agreement")
+
+
+@dataclass(frozen=True)
+class Planless(Sharing):
+    """Tells all that it sees as `Sharing` does, then proposes anything, and accepts anything."""
+
+    def act(self, view: PlayerView, rng: np.random.Generator) -> str:
+        if view.pending is not None:
+            return "[accept]"
+        text = super().act(view, rng)
+        return text if text.startswith("[message]") else propose(view, random_matching(view, rng))
+
+
+@dataclass(frozen=True)
+class Stubborn(Sharing):
+    """Rejects whatever is proposed."""
+
+    def act(self, view: PlayerView, rng: np.random.Generator) -> str:
+        return "[reject]" if view.pending is not None else super().act(view, rng)
+
+
+def play(number, *players, game=GAME) -> tuple[Losses, Outcome]:
+    """Where an episode of these two players on the state of this number lost its reward, and how it ended."""
+    state = game.sample_state(state_rng(0, number, HELD_OUT))
+    episode = play_scripts(game, state, players, np.random.default_rng(number))
+    outcome = episode.session.outcome()
+    found = lost(state, episode.turns, game.config, agreed=outcome.status in game.goals)
+    assert found is not None
+    assert sum(astuple(found)) == pytest.approx(1 - outcome.rewards[0], abs=1e-12), (number, players)
+    return found, outcome
+
+
+def means(*players) -> dict[str, float]:
+    found = [astuple(play(number, *players)[0]) for number in range(40)]
+    return dict(zip(PARTS, np.mean(found, axis=0), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("player", "only"), [(Planless(), "planning"), (SCRIPTED["quiet"], "telling"), (Stubborn(), "agreement")]
+)
+def test_each_fault_loses_to_its_own_part_alone(player, only):
+    found = means(player, player)
+    assert found.pop(only) > 0.1
+    assert set(found.values()) == {0.0}
+
+
+def test_who_tells_all_and_plans_with_it_loses_nothing():
+    assert set(means(Sharing(), Sharing()).values()) == {0.0}
+
+
+def test_who_is_deaf_to_what_it_was_told_loses_to_planning():
+    found = means(*[SCRIPTED["own-view"]] * 2)
+    assert found["planning"] > 0.1 and found["telling"] == found["agreement"] == 0
+
+
+@pytest.mark.long
+def test_the_parts_add_up_in_10000_scripted_episodes():
+    players = [*SCRIPTED.values(), Planless(), Stubborn(), Teacher()]
+    pairs = list(product(players, repeat=2))
+    losses = [play(number, *pairs[number % len(pairs)])[0] for number in range(10_000)]
+    assert min(loss.telling for loss in losses) >= 0
+    assert min(loss.planning for loss in losses) < 0, "a plan that looked worse to its proposer may be better"
+
+
+@given(episode_records())
+def test_the_figures_of_any_episode_add_up_to_what_its_reward_lacks(record):
+    figures = measure(Measured(MatchingGame(BOARD), record, (0, 1)))
+    parts = [figures[f"lost_to_{part}"] for part in PARTS]
+    assert sum(above for above, _ in parts) == pytest.approx(1 - record.outcome.normalized_reward)
+    assert {below for _, below in parts} == {1}
+
+
+def test_there_are_no_such_figures_where_the_rules_of_an_episode_are_not_known():
+    other = Measured(MatchingGame(MatchingConfig()), make_episode(), (0, 1))
+    assert measure(other)["lost_to_telling"] == (0, 0)
+
+
+def test_a_seat_knows_what_it_sees_and_what_it_was_told_truly():
+    state = GAME.sample_state(state_rng(0, 0, HELD_OUT))
+    (row, column), *_ = np.argwhere(state.masks[0] & ~state.masks[1]).tolist()
+    name, title, score = state.reviewers[row], state.papers[column], state.table[row, column]
+    said = [Said(0, f"[message] {name} {title} {number}") for number in (score + 1, score)]
+    before, lied_to, told = (known[1] for known in known_cells(state, said, HONEST))
+    assert not before[row, column] and not lied_to[row, column] and told[row, column]
+    assert told.sum() == state.masks[1].sum() + 1
+    assert [told_truly(state, message) for message in said] == [set(), {(row, column)}]
+    muted = HONEST.model_copy(update={"mute": True})
+    assert (known_cells(state, said, muted)[-1] == np.stack(state.masks)).all(), "who hears nothing learns nothing"
+
+
+def test_messages_show_the_value_told_and_proposals_the_value_used():
+    state = GAME.sample_state(state_rng(0, 3, HELD_OUT))
+    turns = play_scripts(GAME, state, (Sharing(), Sharing()), np.random.default_rng(0)).turns
+    told, used, accepted = notes(state, turns, HONEST)
+    assert told.startswith("value told") and accepted == ""
+    assert told.endswith("→ 1.00") and "1.00 of the 1.00" in used
