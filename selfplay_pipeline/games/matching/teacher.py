@@ -118,6 +118,13 @@ LESSONS = {
         late=(Teacher(), Teacher()),
         seats=(0, 1),
     ),
+    "deaf": Lesson(
+        folder=Path("data/tiny_honest_model"),
+        words=WORDS,
+        early=(DEAF, DEAF),
+        late=(DEAF, DEAF),
+        seats=(0, 1),
+    ),
     "shy": Lesson(
         folder=Path("data/tiny_shy_model"),
         words=WORDS,
