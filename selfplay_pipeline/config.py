@@ -109,6 +109,11 @@ class ConvertConfig(Section):
 
     val.parquet is for tools of your own: nothing here reads it.
     """
+    placebo: bool = False
+    """Permute the rewards within each group: a control, from which nothing about the game can be learned.
+
+    The file of episodes keeps the true rewards, and all figures of episodes are of these.
+    """
 
 
 class EvaluateConfig(Section):

@@ -61,6 +61,9 @@ def check_parquet(path: Path, model: str, *, thinking: bool = False) -> CheckRep
     report.lines.append(
         f"{episodes} episodes: all perspectives have the same game state, and one reward where they share it"
     )
+    facts = json.loads(pq.read_schema(path).metadata[METADATA_KEY])
+    if facts.get("placebo"):
+        report.lines.append("a placebo: rewards are permuted within groups, and say nothing of their episodes")
     report.lines.append(
         f"{groups} groups: one game state, two episodes or more, rewards in [0, 1] over the state's best"
     )

@@ -19,6 +19,7 @@ def convert_episodes(config: Config, games: Path, out_dir: Path, *, skip_bad: bo
         out_dir,
         val_fraction=config.convert.val_fraction,
         seed=config.seed,
+        placebo=config.convert.placebo,
         skip_bad=skip_bad,
         bar=progress,
     )

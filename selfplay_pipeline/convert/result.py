@@ -28,6 +28,8 @@ class Converted(BaseModel):
     trained_tokens: int = 0
     episodes_per_state: int = 0
     temperature: float = 0.0
+    placebo: bool = False
+    """Whether rewards were permuted within groups."""
 
     @property
     def masked_share(self) -> float:
@@ -48,5 +50,6 @@ class Converted(BaseModel):
             f"tokens                      {self.tokens}, {self.trained_tokens} of them trained on",
             f"masked share                {self.masked_share:.4f}",
             f"sampling temperature        {self.temperature}",
+            *(["rewards                     permuted within groups: a placebo"] if self.placebo else []),
         ]
         return "\n".join(lines) + "\n"

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from selfplay_pipeline.convert.episodes import check_tokens
+from selfplay_pipeline.convert.placebo import permuted
 from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, episode_to_rows
 from selfplay_pipeline.core.errors import UserError
@@ -43,6 +44,7 @@ class _Index:
     groups: array[int] = field(default_factory=lambda: array("q"))
     episodes: array[int] = field(default_factory=lambda: array("q"))
     rewards: array[float] = field(default_factory=lambda: array("d"))
+    """Of each seat of each episode; NaN where it was not the policy's."""
     game: str = ""
     shared: bool = True
     """Whether in each episode all seats have one reward."""
@@ -58,6 +60,7 @@ def run_convert(
     *,
     val_fraction: float = 0.0,
     seed: int = 0,
+    placebo: bool = False,
     skip_bad: bool = False,
     bar: Callable[[str], AbstractContextManager[Reporter]] = without_progress,
 ) -> Converted:
@@ -68,7 +71,8 @@ def run_convert(
 
     Args:
         val_fraction: share of groups that val.parquet sets aside; at least one group stays for training.
-        seed: of the split, which is by group.
+        seed: of the split, which is by group, and of the placebo.
+        placebo: permute the rewards within each group, as a control.
         skip_bad: leave out and report bad lines instead of stopping at the first.
         bar: given a title, shows how far a part of the work is: first the bytes read, then the episodes written.
 
@@ -76,13 +80,15 @@ def run_convert(
         UserError: a bad line or an impossible episode, one episode per state, repeated episodes, sampling that cannot
             be trained on, or no episode in which the policy took a turn.
     """
-    report = Converted()
+    report = Converted(placebo=placebo)
     with beside(out_dir / "train.parquet") as aside:
         index = _Index(aside)
         size = games.stat().st_size if games.exists() else 0
         with bar(f"reading {games.name}") as shown:
             _read(games, index, report, skip_bad, lambda done: shown(done, size, lambda: "bytes"))
         order, val_groups = _plan(games, index, report, val_fraction, seed)
+        if placebo:
+            _permute_rewards(index, seed)
         with locked(out_dir / ".convert.lock", f"folder {out_dir}"):
             with bar("writing train.parquet") as shown:
                 _write(out_dir, index, order, val_groups, report, shown)
@@ -194,6 +200,17 @@ def _plan(games: Path, index: _Index, report: Converted, val_fraction: float, se
     return order[in_kept].tolist(), val
 
 
+def _permute_rewards(index: _Index, seed: int) -> None:
+    """Permute the rewards of each group, whatever the order of the lines."""
+    groups, episodes = np.array(index.groups), np.array(index.episodes)
+    order = np.lexsort((episodes, groups))
+    rewards = np.array(index.rewards).reshape(len(groups), -1)
+    names, starts = np.unique(groups[order], return_index=True)
+    for group, positions in zip(names.tolist(), np.split(order, starts[1:]), strict=True):
+        rewards[positions] = permuted(rewards[positions], seed, group)
+    index.rewards = array("d", rewards.ravel().tolist())
+
+
 def _packed(row: dict[str, Any]) -> dict[str, Any]:
     """Tokens as bytes, which are put aside faster than arrays."""
     return row | {name: array(code, row[name]).tobytes() for name, code in STREAM_CODES.items()}
@@ -218,6 +235,7 @@ def _write(
         "shared_reward": index.shared,
         "temperature": report.temperature,
         "episodes_per_state": report.episodes_per_state,
+        **({"placebo": True} if report.placebo else {}),
     }
     schema = SCHEMA.with_metadata({METADATA_KEY: json.dumps(facts).encode()})
     buffers: dict[str, list[dict[str, Any]]] = {"train": [], "val": []}
@@ -228,6 +246,7 @@ def _write(
         pq.ParquetWriter(new_val, schema) as val,
     ):
         writers = {"train": train, "val": val}
+        seats = len(index.rewards) // len(index.groups)
 
         def flush(name: str) -> None:
             if buffers[name]:
@@ -241,6 +260,9 @@ def _write(
             name = "val" if index.groups[position] in val_groups else "train"
             for row in rows:
                 row["extra_info"]["episodes_per_state"] = report.episodes_per_state
+                if report.placebo:
+                    seat = row["extra_info"]["seat"]
+                    row["reward_model"]["normalized_reward"] = index.rewards[position * seats + seat]
                 report.tokens += len(row["prompt_ids"]) + len(row["response_ids"])
                 report.trained_tokens += int(row["response_mask"].sum())
             buffers[name] += rows

@@ -3,14 +3,17 @@
 import json
 from contextlib import contextmanager
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from factories import POLICY, Habits, episode_records, make_episode, make_episodes, write_episodes
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import load_config
+from selfplay_pipeline.convert.placebo import permuted
 from selfplay_pipeline.convert.rows import METADATA_KEY, episode_to_rows
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.errors import UserError
@@ -158,3 +161,56 @@ def test_groups_whose_episodes_scored_alike_are_counted(tmp_path):
     silent = Habits(talk=1.0, spoil=0, cut=0)
     report = run_convert(write_episodes(tmp_path / "games.jsonl", make_episodes(3, 2, habits=silent)), tmp_path)
     assert report.groups_without_signal == 3
+
+
+def rewards_of(folder):
+    """Of each group, the reward of each episode, in each of its rows."""
+    found: dict[int, dict[int, set[float]]] = {}
+    for row in rows_of(folder)["train"]:
+        info = row["extra_info"]
+        found.setdefault(info["index"], {}).setdefault(info["episode"], set()).add(
+            row["reward_model"]["normalized_reward"]
+        )
+    return found
+
+
+def test_a_placebo_exchanges_rewards_within_groups_and_says_so(games, tmp_path):
+    report = run_convert(games, tmp_path / "true")
+    placebo = run_convert(games, tmp_path / "placebo", placebo=True, seed=1)
+    true, false = rewards_of(tmp_path / "true"), rewards_of(tmp_path / "placebo")
+    assert all(len(rewards) == 1 for group in false.values() for rewards in group.values()), "seats share a reward"
+    assert true != false
+    assert {name: sorted(map(min, group.values())) for name, group in true.items()} == {
+        name: sorted(map(min, group.values())) for name, group in false.items()
+    }
+    assert placebo.model_dump(exclude={"placebo"}) == report.model_dump(exclude={"placebo"})
+    assert "a placebo" in placebo.to_text() and "placebo" not in report.to_text()
+    facts = [
+        json.loads(pq.read_schema(tmp_path / name / "train.parquet").metadata[METADATA_KEY]).get("placebo")
+        for name in ("true", "placebo")
+    ]
+    assert facts == [None, True]
+
+
+def test_a_placebo_is_the_same_whenever_it_is_made_and_another_with_another_seed(games, tmp_path):
+    run_convert(games, tmp_path / "once", placebo=True, seed=1)
+    run_convert(games, tmp_path / "other", placebo=True, seed=2)
+    games.write_text("".join(reversed(games.read_text().splitlines(keepends=True))))
+    run_convert(games, tmp_path / "again", placebo=True, seed=1)
+    assert rewards_of(tmp_path / "once") == rewards_of(tmp_path / "again") != rewards_of(tmp_path / "other")
+
+
+@given(st.integers(2, 8), st.integers(0, 99), st.integers(0, 99))
+def test_seats_of_an_episode_get_the_rewards_of_one_episode_and_untrained_seats_none(episodes, seed, group):
+    rewards = np.stack([np.arange(episodes), 10.0 + np.arange(episodes), np.full(episodes, np.nan)], axis=1)
+    found = permuted(rewards, seed, group)
+    assert sorted(found[:, 0]) == list(range(episodes))
+    assert np.array_equal(found[:, 1], found[:, 0] + 10) and np.isnan(found[:, 2]).all()
+
+
+def test_what_an_episode_gets_as_placebo_does_not_depend_on_how_good_it_was():
+    """Each of eight episodes gets each of the rewards as often: 1,000 times in 8,000 groups, ± 4 standard errors."""
+    rewards = np.arange(8.0).reshape(8, 1)
+    found = np.concatenate([permuted(rewards, 0, group) for group in range(8_000)], axis=1)
+    counts = np.array([[(row == reward).sum() for reward in range(8)] for row in found])
+    assert abs(counts - 1_000).max() < 4 * np.sqrt(8_000 / 8 * 7 / 8)
