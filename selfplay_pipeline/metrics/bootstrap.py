@@ -11,10 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
+from scipy import special
 
 RESAMPLES = 4_000
 CHUNK = 250
 """Resamples drawn at a time, which bounds memory."""
+SEEDS = 0x5EED5
+"""Keeps the generator that draws seeds apart from those that draw states."""
 PERCENTILES = (2.5, 97.5)
 
 Column = Sequence[float] | NDArray[np.float64]
@@ -75,10 +78,45 @@ def contrast(terms: Sequence[tuple[float, Totals]], resamples: int = RESAMPLES) 
     Raises:
         ValueError: they have another number of states.
     """
-    first = terms[0][1]
-    if any(len(totals.numerators) != len(first.numerators) for _, totals in terms):
+    return contrast_over_seeds([terms], resamples)
+
+
+def contrast_over_seeds(
+    seeds: Sequence[Sequence[tuple[float, Totals]]], resamples: int = RESAMPLES
+) -> dict[str, Interval]:
+    """The mean over training seeds of `contrast`, with an interval for further seeds and further states.
+
+    Two levels are resampled: seeds, and the states of each seed, which are its own. Few seeds spread less in resamples
+    than the seeds that they stand for, so their part is widened until it is as wide as the t-interval of so many values
+    (Hesterberg, "What Teachers Should Know About the Bootstrap", The American Statistician 69, 2015).
+    With one seed, of whose kind nothing can be said, the interval is that over its states, as `contrast` has it.
+
+    Args:
+        seeds: for each seed the weighted evaluations, as `contrast` takes them.
+
+    Raises:
+        ValueError: the evaluations of a seed have another number of states.
+    """
+    every = [totals for terms in seeds for _, totals in terms]
+    names = [name for name in every[0].names if all(name in totals.names for totals in every)]
+    found = [_resampled(terms, names, resamples, stream) for stream, terms in enumerate(seeds)]
+    values = np.array([value for value, _ in found])
+    mean = values.mean(axis=0)
+    states = np.mean([drawn - value for value, drawn in found], axis=0)
+    picked = np.random.default_rng([SEEDS, len(seeds)]).multinomial(
+        len(seeds), np.full(len(seeds), 1 / len(seeds)), size=resamples
+    )
+    spread = _widening(len(seeds)) * (picked @ (values - mean)) / len(seeds)
+    return _collect(names, dict(zip(names, map(_number, mean), strict=True)), mean + spread + states)
+
+
+def _resampled(
+    terms: Sequence[tuple[float, Totals]], names: Sequence[str], resamples: int, stream: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The contrast of one seed, of shape (figures,), and in resamples of its states, of shape (resamples, figures)."""
+    states = len(terms[0][1].numerators)
+    if any(len(totals.numerators) != states for _, totals in terms):
         raise ValueError("a paired contrast needs the same states")
-    names = [name for name in first.names if all(name in totals.names for _, totals in terms)]
     weighted = [(weight, totals.select(names)) for weight, totals in terms]
 
     def value(counts: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -87,15 +125,21 @@ def contrast(terms: Sequence[tuple[float, Totals]], resamples: int = RESAMPLES) 
             total += weight * _ratio(counts @ part.numerators, counts @ part.denominators)
         return total
 
-    states = len(first.numerators)
-    drawn = [value(counts) for counts in _draws(states, resamples)]
-    values = dict(zip(names, map(_number, value(np.ones((1, states)))[0]), strict=True))
-    return _collect(names, values, np.concatenate(drawn))
+    drawn = [value(counts) for counts in _draws(states, resamples, stream)]
+    return value(np.ones((1, states)))[0], np.concatenate(drawn)
 
 
-def _draws(states: int, resamples: int) -> Iterator[NDArray[np.float64]]:
+def _widening(seeds: int) -> float:
+    """How much too narrow resampled means of so few values are: sqrt(n / (n - 1)) t / z, at the interval's ends."""
+    if seeds == 1:
+        return 1.0
+    share = PERCENTILES[1] / 100
+    return float(np.sqrt(seeds / (seeds - 1)) * special.stdtrit(seeds - 1, share) / special.ndtri(share))
+
+
+def _draws(states: int, resamples: int, stream: int) -> Iterator[NDArray[np.float64]]:
     """How often each state is drawn, in chunks of (resamples, states). Always the same, so that figures repeat."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(stream)
     share = np.full(states, 1 / states)
     for start in range(0, resamples, CHUNK):
         yield rng.multinomial(states, share, size=min(CHUNK, resamples - start)).astype(np.float64)
