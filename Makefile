@@ -108,13 +108,13 @@ race: $(READY) $(RACE)/.ready ## time, memory and reward beside TRL's GRPOTraine
 same: $(READY) ## does this code play, convert and (ARGS=--train) train as revision AS=HEAD did?
 	$(BIN)/python -m bench.same_as $(AS) $(ARGS)
 
-learn: $(READY) ## does held-out reward rise? SEEDS=3 trainings; what muting costs, beside it
+learn: $(READY) ## learned to cooperate by talking? SEEDS=3 of self-play and its controls, and a verdict
 	$(BIN)/python -m bench.learn --seeds $(SEEDS) $(ARGS)
 
 shy: $(READY) ## trains opposite a partner that tells nothing unasked: do questions rise?
 	$(BIN)/python -m bench.shy $(ARGS)
 
-ablate: $(READY) ## what each choice contributes: half the budget, one seed, after `make learn`
+ablate: $(READY) ## what each choice contributes: one seed, a few iterations
 	$(BIN)/python -m bench.ablate $(ARGS)
 
 smoke-smollm2: $(READY) ## a real language model on a CPU: SmolLM2-135M plays and trains one step
@@ -123,4 +123,4 @@ smoke-smollm2: $(READY) ## a real language model on a CPU: SmolLM2-135M plays an
 
 clean: ## remove the environment and what runs wrote
 	rm -rf $(VENV) $(RACE) build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
-	rm -rf data/matching_game_selfplay data/matching_game_selfplay_iterations data/matching_game_online data/selfplay_online data/online data/evaluations data/crossplay data/learn data/race data/ablate data/shy data/slime data/slime_matching data/smoke data/games*.jsonl
+	rm -rf data/matching_game_selfplay data/matching_game_selfplay_iterations data/matching_game_online data/selfplay_online data/online data/evaluations data/crossplay data/learn data/learn_honest data/race data/ablate data/shy data/slime data/slime_matching data/smoke data/games*.jsonl

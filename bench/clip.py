@@ -16,8 +16,7 @@ import numpy as np
 import typer
 
 from bench import command
-from bench.ablate import evaluate_all, in_brackets
-from bench.learn import STATE_SEED
+from bench.ablate import STATE_SEED, evaluate_all, in_brackets
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.evaluate.states import held_out_states

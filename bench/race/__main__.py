@@ -21,8 +21,7 @@ from typing import Annotated, Any
 import typer
 
 from bench import command
-from bench.ablate import evaluate_all
-from bench.learn import STATE_SEED
+from bench.ablate import STATE_SEED, evaluate_all
 from bench.race.measure import measured
 from bench.race.table import SIDES, Figures, Rise, Side, table
 from selfplay_pipeline.config import Config, load_config

@@ -1,0 +1,187 @@
+"""The trainings that `bench.learn` compares: self-play and its controls, each as long and from the same warm start.
+
+Each seed trains all arms, and plays them and the warm start on held-out states of its own, so that the seeds are
+independent of each other. What is done is not done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, run_evaluate, totals_of
+from selfplay_pipeline.evaluate.states import StateSet, count_shared, held_out_states, states_in
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.iterate.manifest import RunDirectory
+from selfplay_pipeline.iterate.run import run_iterate
+from selfplay_pipeline.metrics.bootstrap import Totals
+from selfplay_pipeline.servers import Servers
+
+WARM = "warm start"
+SELF_PLAY, MUTED, PLACEBO = "self-play", "muted", "placebo"
+MODES: tuple[Mode, ...] = ("sampled", "greedy")
+
+
+class Arm(NamedTuple):
+    """A training: what it is, and the keys of the configuration in which it differs from self-play."""
+
+    about: str
+    changes: dict[str, Any] = {}
+
+    @property
+    def mute(self) -> bool:
+        """Whether messages are muted in it, so that its figures as trained are those of muted play."""
+        return bool(self.changes.get("game.mute", False))
+
+
+ARMS = {
+    SELF_PLAY: Arm("as configured"),
+    MUTED: Arm("no message reaches its reader while it trains", {"game.mute": True}),
+    PLACEBO: Arm("rewards are permuted within groups before it trains", {"convert.placebo": True}),
+}
+
+
+class Played(NamedTuple):
+    """Who was evaluated, and whether with messages muted."""
+
+    player: str
+    mute: bool
+
+
+Outcomes = dict[Played, dict[int, dict[Mode, Totals]]]
+"""The figures of each evaluation by seed and way to sample; what is not finished is not there."""
+
+
+class Effort(BaseModel):
+    """What a training took: minutes of all its stages, and what it played and learned in them.
+
+    Attributes:
+        steps: updates.
+        shared: held-out states that it trained on too.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    minutes: float
+    episodes: int
+    sampled_tokens: int
+    steps: int
+    shared: int
+
+
+class Point(BaseModel):
+    """Held-out rewards after an iteration, as `iterate` takes them on a few states: played as the arm is trained."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    iteration: int
+    rewards: dict[Mode, float]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is compared, and where it goes.
+
+    Attributes:
+        source: the configuration's name or file.
+        model: the warm start, None for the configuration's.
+        states: held-out states of each seed.
+        episodes: sampled episodes of each state; one more is played greedily.
+    """
+
+    source: str
+    model: str | None
+    iterations: int
+    states: int
+    episodes: int
+    work: Path
+
+    def config(self, seed: int, changes: dict[str, Any] | None = None) -> Config:
+        """The configuration of a seed. It is watched, too, on held-out states of its own."""
+        given = {
+            "model": self.model,
+            "seed": seed,
+            "evaluate.state_seed": seed,
+            "iterate.num_iterations": self.iterations,
+            "iterate.evaluate_every": 2,
+        }
+        return load_config(self.source, given | (changes or {}))
+
+    def run(self, arm: str, seed: int) -> RunDirectory:
+        """The folder of a training, with what is done of it."""
+        directory = RunDirectory(self.work / arm / f"seed_{seed}")
+        directory.load()
+        return directory
+
+    def train(self, arm: str, seed: int) -> None:
+        """Train what is missing."""
+        run_iterate(self.config(seed, ARMS[arm].changes), self.work / arm / f"seed_{seed}")
+
+    async def evaluate(self, seed: int, arms: Sequence[str]) -> None:
+        """Play the warm start and the last checkpoints of these arms, each with messages and without."""
+        config = self.config(seed)
+        async with Servers(config.engine, self.work) as servers:
+            for player in (WARM, *arms):
+                for mute in (False, True):
+                    await run_evaluate(*self._job(Played(player, mute), seed), servers)
+
+    def outcomes(self, seeds: Sequence[int]) -> Outcomes:
+        """All evaluations that are finished, whichever arms were asked for last."""
+        found: Outcomes = {}
+        for player in (WARM, *ARMS):
+            for played in (Played(player, False), Played(player, True)):
+                for seed in seeds:
+                    if (self._folder(played, seed) / "evaluation.json").exists():
+                        config, job = self._job(played, seed)
+                        by_mode = {mode: totals_of(config, job, mode) for mode in MODES}
+                        found.setdefault(played, {})[seed] = by_mode
+        return found
+
+    def held_out(self, seed: int) -> StateSet:
+        return held_out_states(make_game(self.config(seed).game), self.states, seed)
+
+    def effort(self, arm: str, seed: int) -> Effort:
+        """What a finished training took."""
+        run, game = self.run(arm, seed), make_game(self.config(seed).game)
+        numbers = range(1, self.iterations + 1)
+        played = [found for number in numbers if (found := run.state.played(number))]
+        steps = [trained.steps for number in numbers if (trained := run.state.trained(number))]
+        stages = [record for number in numbers for record in run.state.iterations[number].values()]
+        trained_on = set[str]().union(*(states_in(game, run.games(number)) for number in numbers))
+        return Effort(
+            minutes=round(sum(record.seconds for record in stages) / 60, 1),
+            episodes=sum(found.episodes or 0 for found in played),
+            sampled_tokens=sum(found.sampled_tokens or 0 for found in played),
+            steps=sum(steps),
+            shared=count_shared(game, self.held_out(seed), trained_on),
+        )
+
+    def curve(self, arm: str, seed: int) -> list[Point]:
+        """The held-out rewards that `iterate` took while it trained."""
+        state = self.run(arm, seed).state
+        numbers = range(self.iterations + 1)
+        found = {number: evaluated for number in numbers if (evaluated := state.evaluated(number))}
+        return [
+            Point(
+                iteration=number,
+                rewards={"sampled": one.held_out_reward.value, "greedy": one.held_out_greedy_reward.value},
+            )
+            for number, one in found.items()
+        ]
+
+    def _job(self, played: Played, seed: int) -> tuple[Config, EvaluationJob]:
+        config = self.config(seed, {"game.mute": played.mute})
+        checkpoint = (
+            str(config.model) if played.player == WARM else self.run(played.player, seed).checkpoint(self.iterations)
+        )
+        folder = self._folder(played, seed)
+        return config, EvaluationJob(checkpoint, self.held_out(seed), folder, episodes=self.episodes)
+
+    def _folder(self, played: Played, seed: int) -> Path:
+        parts = [played.player.replace(" ", "_"), *([] if played.player == WARM else [f"after_{self.iterations}"])]
+        return self.work / "evaluations" / f"seed_{seed}" / "_".join([*parts, *(["mute"] if played.mute else [])])

@@ -1,0 +1,148 @@
+"""The arms beside each other: figures and differences over seeds and states, and their tables. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from bench.arms import ARMS, MODES, MUTED, PLACEBO, SELF_PLAY, WARM, Effort, Outcomes, Played, Point
+from bench.verdict import By, Condition, Evidence, in_brackets
+from selfplay_pipeline.evaluate.run import Mode
+from selfplay_pipeline.metrics.bootstrap import Interval, contrast_over_seeds
+from selfplay_pipeline.metrics.figures import figures_of
+
+Figures = dict[Mode, dict[str, Interval]]
+"""Every figure with its interval, for each way to sample."""
+SHOWN = ("agreed", "optimal", "proposals", "messages", "words", "told", "illegal")
+"""Figures of the second table; those of the game that are not taken have no row."""
+
+
+class Player(BaseModel):
+    """One row: the warm start, or the last checkpoints of an arm.
+
+    Attributes:
+        seeds: that are evaluated.
+        talking: the figures with messages.
+        muted: the same checkpoints with messages muted.
+        muting_costs: the difference of the two.
+        rise: over the warm start, played as the arm was trained: muted if it was trained muted.
+        below_self_play: self-play, with messages, minus this, played as it was trained.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    seeds: list[int]
+    talking: Figures
+    muted: Figures
+    muting_costs: Figures
+    rise: Figures
+    below_self_play: Figures
+
+
+class Results(BaseModel):
+    """`results.json`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    command: str
+    config: dict[str, Any]
+    iterations: int
+    states_of_each_seed: int
+    episodes_of_each_state: int
+    silence: Interval | None
+    references: dict[str, Interval]
+    players: dict[str, Player]
+    effort: dict[str, dict[int, Effort]]
+    curves: dict[str, dict[int, list[Point]]]
+    conditions: list[Condition]
+    verdict: str
+
+
+def compare(outcomes: Outcomes) -> dict[str, Player]:
+    """The warm start and each arm of which a seed is evaluated."""
+    found = {}
+    for name in (WARM, *ARMS):
+        talking, muted = Played(name, False), Played(name, True)
+        trained = _as_trained(name)
+        if seeds := seeds_of(outcomes, talking, muted):
+            found[name] = Player(
+                seeds=seeds,
+                talking=_difference(outcomes, talking),
+                muted=_difference(outcomes, muted),
+                muting_costs=_difference(outcomes, talking, muted),
+                rise=_difference(outcomes, trained, Played(WARM, trained.mute)),
+                below_self_play=_difference(outcomes, Played(SELF_PLAY, False), trained),
+            )
+    return found
+
+
+def evidence(players: dict[str, Player], silence: Interval | None) -> Evidence:
+    """What the verdict rests on."""
+
+    def reward(name: str, kind: str) -> By:
+        figures: Figures = getattr(players[name], kind) if name in players else {}
+        return {mode: by_name["reward"] for mode, by_name in figures.items()}
+
+    return Evidence(
+        seeds=len(players[SELF_PLAY].seeds) if SELF_PLAY in players else 0,
+        silence=silence,
+        reward=reward(SELF_PLAY, "talking"),
+        rise=reward(SELF_PLAY, "rise"),
+        over_muted=reward(MUTED, "below_self_play"),
+        placebo_rise=reward(PLACEBO, "rise"),
+        over_placebo=reward(PLACEBO, "below_self_play"),
+    )
+
+
+def _as_trained(name: str) -> Played:
+    return Played(name, name in ARMS and ARMS[name].mute)
+
+
+def _difference(outcomes: Outcomes, one: Played, other: Played | None = None) -> Figures:
+    """The figures of one, or how far they are above another's, over the seeds that are there of both."""
+    terms = [(1, one), *([(-1, other)] if other is not None else [])]
+    seeds = seeds_of(outcomes, *(player for _, player in terms))
+    if not seeds:
+        return {}
+    return {
+        mode: contrast_over_seeds([[(weight, outcomes[who][seed][mode]) for weight, who in terms] for seed in seeds])
+        for mode in MODES
+    }
+
+
+def seeds_of(outcomes: Outcomes, *players: Played) -> list[int]:
+    """The seeds of which all these are evaluated."""
+    return sorted(set.intersection(*(set(outcomes.get(player, {})) for player in players)))
+
+
+def tables(results: Results) -> str:
+    """Two tables in Markdown: rewards, and how the policies play."""
+    players, silence = results.players, results.silence
+    head = ["", "seeds", *(f"{mode} reward" for mode in MODES), *(f"{mode}, muted" for mode in MODES)]
+    head += [*(f"{mode} rise, as trained" for mode in MODES), "what muting costs, sampled"]
+    rows = [
+        [
+            name,
+            str(len(player.seeds)),
+            *(in_brackets(figures[mode]["reward"]) for figures in (player.talking, player.muted) for mode in MODES),
+            *(in_brackets(player.rise[mode]["reward"], "+") if name != WARM else "" for mode in MODES),
+            in_brackets(player.muting_costs["sampled"]["reward"], "+"),
+        ]
+        for name, player in players.items()
+    ]
+    if silence is not None:
+        rows.append(["silence line", "", *[in_brackets(silence)] * 2, *[""] * 5])
+    names = {name: figure for name, figure in figures_of().items() if name in SHOWN}
+    taken = [name for name in names if all(name in player.talking["sampled"] for player in players.values())]
+    played = [
+        [name, *(in_brackets(player.talking["sampled"][figure]) for figure in taken)]
+        for name, player in players.items()
+    ]
+    return f"{_markdown(head, rows)}\n{_markdown(['sampled', *(names[name].label for name in taken)], played)}"
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
