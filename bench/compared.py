@@ -10,13 +10,13 @@ from pydantic import BaseModel, ConfigDict
 from bench.arms import ARMS, MODES, MUTED, PLACEBO, SELF_PLAY, WARM, Effort, Outcomes, Played, Point
 from bench.verdict import By, Condition, Evidence, in_brackets
 from selfplay_pipeline.evaluate.run import Mode
-from selfplay_pipeline.metrics.bootstrap import Interval, contrast_over_seeds
+from selfplay_pipeline.metrics.bootstrap import RESAMPLES, Interval, Totals, contrast_over_seeds
 from selfplay_pipeline.metrics.figures import figures_of
 
 Figures = dict[Mode, dict[str, Interval]]
 """Every figure with its interval, for each way to sample."""
 SHOWN = ("agreed", "optimal", "proposals", "messages", "words", "told", "illegal")
-"""Figures of the second table; those of the game that are not taken have no row."""
+"""Figures of the second table; those that the game does not take are left out."""
 
 
 class Player(BaseModel):
@@ -60,20 +60,24 @@ class Results(BaseModel):
     verdict: str
 
 
-def compare(outcomes: Outcomes) -> dict[str, Player]:
+def compare(outcomes: Outcomes, resamples: int = RESAMPLES) -> dict[str, Player]:
     """The warm start and each arm of which a seed is evaluated."""
+
+    def over(one: Played, other: Played | None = None) -> Figures:
+        return _difference(outcomes, one, other, resamples)
+
     found = {}
     for name in (WARM, *ARMS):
         talking, muted = Played(name, False), Played(name, True)
-        trained = _as_trained(name)
+        trained = muted if name in ARMS and ARMS[name].mute else talking
         if seeds := seeds_of(outcomes, talking, muted):
             found[name] = Player(
                 seeds=seeds,
-                talking=_difference(outcomes, talking),
-                muted=_difference(outcomes, muted),
-                muting_costs=_difference(outcomes, talking, muted),
-                rise=_difference(outcomes, trained, Played(WARM, trained.mute)),
-                below_self_play=_difference(outcomes, Played(SELF_PLAY, False), trained),
+                talking=over(talking),
+                muted=over(muted),
+                muting_costs=over(talking, muted),
+                rise=over(trained, Played(WARM, trained.mute)),
+                below_self_play=over(Played(SELF_PLAY, False), trained),
             )
     return found
 
@@ -96,18 +100,21 @@ def evidence(players: dict[str, Player], silence: Interval | None) -> Evidence:
     )
 
 
-def _as_trained(name: str) -> Played:
-    return Played(name, name in ARMS and ARMS[name].mute)
-
-
-def _difference(outcomes: Outcomes, one: Played, other: Played | None = None) -> Figures:
+def _difference(outcomes: Outcomes, one: Played, other: Played | None, resamples: int) -> Figures:
     """The figures of one, or how far they are above another's, over the seeds that are there of both."""
     terms = [(1, one), *([(-1, other)] if other is not None else [])]
     seeds = seeds_of(outcomes, *(player for _, player in terms))
     if not seeds:
         return {}
+
+    def kept(who: Played, seed: int, mode: Mode) -> Totals:
+        totals = outcomes[who][seed][mode]
+        return totals.select([name for name in totals.names if name in ("reward", *SHOWN)])
+
     return {
-        mode: contrast_over_seeds([[(weight, outcomes[who][seed][mode]) for weight, who in terms] for seed in seeds])
+        mode: contrast_over_seeds(
+            [[(weight, kept(who, seed, mode)) for weight, who in terms] for seed in seeds], resamples
+        )
         for mode in MODES
     }
 

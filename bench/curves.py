@@ -35,6 +35,7 @@ def plot(results: Results, path: Path) -> None:
         _draw_lines(panel, results)
         panel.set_title(f"{mode} play")
         panel.set_xlabel("iterations")
+        panel.xaxis.get_major_locator().set_params(integer=True)
         panel.grid(alpha=0.2)
     panels[0].set_ylabel("normalised reward on held-out states")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
@@ -83,6 +84,6 @@ def _draw_lines(panel: Any, results: Results) -> None:
         look = {"color": "black", "lw": 1.2, "ls": "--"} if strong else {"color": "0.5", "lw": 0.8, "ls": ":"}
         panel.axhline(line.value, **look)
         panel.annotate(
-            name.replace("_", " "), (0.02, line.value), xycoords=("axes fraction", "data"), xytext=(0, 2),
+            name.replace("_", " "), (0.09, line.value), xycoords=("axes fraction", "data"), xytext=(0, 2),
             textcoords="offset points", fontsize=8, color="0.2",
         )  # fmt: skip

@@ -1,0 +1,121 @@
+"""When it may be said that a policy learned to cooperate by talking: every condition, and what its absence does."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bench.arms import MUTED, PLACEBO, SELF_PLAY, WARM, Played
+from bench.compared import compare, evidence
+from bench.verdict import Evidence, conditions, verdict
+from selfplay_pipeline.metrics.bootstrap import Interval, Totals
+
+MODES = ("sampled", "greedy")
+
+
+def about(value, error=0.01):
+    return Interval(value=value, low=value - error, high=value + error)
+
+
+def both(value, error=0.01):
+    return dict.fromkeys(MODES, about(value, error))
+
+
+LEARNED = Evidence(
+    seeds=3,
+    silence=about(0.84, 0.001),
+    reward=both(0.95),
+    rise=both(0.2),
+    over_muted=both(0.12),
+    placebo_rise=both(0.0),
+    over_placebo=both(0.2),
+)
+NOT_LEARNED = {
+    "above the silence line": [
+        {"silence": None},
+        {"silence": about(0.945, 0.001)},
+        {"reward": both(0.95, 0.12)},
+        {"reward": {"sampled": about(0.95), "greedy": about(0.84)}},
+    ],
+    "the reward rose": [{"rise": both(0.0)}, {"rise": both(0.005)}, {"rise": both(0.2) | {"greedy": about(-0.1)}}],
+    "messages muted": [{"over_muted": {}}, {"over_muted": both(0.005)}],
+    "placebo is flat": [{"placebo_rise": {}}, {"placebo_rise": both(0.0) | {"greedy": about(0.02)}}],
+    "above the placebo": [{"over_placebo": {}}, {"over_placebo": both(0.2, 0.3)}],
+    "more than one seed": [{"seeds": 1}],
+}
+
+
+def failing(found):
+    return [condition.name for condition in conditions(found) if not condition.holds]
+
+
+def test_it_is_said_where_every_condition_holds():
+    assert failing(LEARNED) == []
+    assert verdict(conditions(LEARNED)) == "The policy learned to cooperate by talking: every condition holds."
+
+
+@pytest.mark.parametrize(("name", "change"), [(name, change) for name, all_ in NOT_LEARNED.items() for change in all_])
+def test_it_is_not_said_where_one_does_not_which_is_named(name, change):
+    found = replace(LEARNED, **change)
+    (failed,) = failing(found)
+    assert name in failed
+    said = verdict(conditions(found))
+    assert said.startswith("It is not shown that the policy learned to cooperate by talking") and failed in said
+
+
+def test_a_placebo_that_falls_is_flat_too():
+    assert failing(replace(LEARNED, placebo_rise=both(-0.1))) == []
+
+
+def test_each_condition_is_printed_with_its_figures_whether_it_holds_or_not():
+    lines = [str(condition) for condition in conditions(replace(LEARNED, over_muted=both(0.005)))]
+    assert lines[0] == (
+        "yes  the reward is above the silence line: sampled 0.950 [0.940, 0.960], greedy 0.950 [0.940, 0.960]; "
+        "silence 0.840 [0.839, 0.841]"
+    )
+    assert lines[2].startswith(
+        "no   it is above the same training with messages muted: sampled +0.005 [-0.005, +0.015]"
+    )
+
+
+def outcomes(seeds, **reward):
+    """Evaluations of so many seeds on 200 states each; a muted evaluation has its player's name and `_muted`."""
+    rng = np.random.default_rng(0)
+    found: dict[Played, dict] = {}
+    for name, mean in reward.items():
+        player = name.removesuffix("_muted").replace("self_play", SELF_PLAY).replace("warm_start", WARM)
+        for seed in range(1, seeds + 1):
+            by_mode = {}
+            for mode in MODES:
+                values = mean + 0.05 * rng.normal(size=200)
+                by_mode[mode] = Totals.of({"reward": (values, np.ones(200)), "agreed": (np.ones(200), np.ones(200))})
+            found.setdefault(Played(player, name.endswith("_muted")), {})[seed] = by_mode
+    return found
+
+
+TALKS = {"warm_start": 0.7, "warm_start_muted": 0.68, "self_play": 0.92, "self_play_muted": 0.74}
+SILENT = {"muted": 0.75, "muted_muted": 0.8, "placebo": 0.7, "placebo_muted": 0.68}
+
+
+def test_the_muted_training_is_compared_as_it_was_trained_and_all_others_with_messages():
+    players = compare(outcomes(3, **TALKS, **SILENT), 200)
+    rises = {name: player.rise["greedy"]["reward"].value for name, player in players.items()}
+    assert rises == pytest.approx({WARM: 0, SELF_PLAY: 0.22, MUTED: 0.12, PLACEBO: 0}, abs=0.01)
+    found = evidence(players, about(0.84, 0.001))
+    assert found.over_muted["sampled"].value == pytest.approx(0.92 - 0.8, abs=0.01)
+    assert found.over_placebo["sampled"].value == pytest.approx(0.22, abs=0.01)
+    assert players[SELF_PLAY].muting_costs["sampled"]["reward"].value == pytest.approx(0.18, abs=0.01)
+    assert failing(found) == []
+
+
+def test_what_was_not_trained_yet_is_missing_and_nothing_is_claimed():
+    found = evidence(compare(outcomes(1, **TALKS), 200), about(0.84, 0.001))
+    assert (found.seeds, found.over_muted, found.placebo_rise) == (1, {}, {})
+    assert len(failing(found)) == 4
+
+
+def test_arms_with_other_seeds_are_compared_over_those_that_they_share():
+    found = outcomes(3, **TALKS) | outcomes(2, **SILENT)
+    players = compare(found, 200)
+    assert (players[SELF_PLAY].seeds, players[MUTED].seeds) == ([1, 2, 3], [1, 2])
+    assert players[MUTED].below_self_play["sampled"]["reward"].value == pytest.approx(0.12, abs=0.01)
