@@ -29,11 +29,6 @@ def config_folder() -> Path:
     return Path(__file__).parent
 
 
-def config_arguments() -> list[str]:
-    """What makes verl's `main_ppo` read this project's configuration."""
-    return ["--config-path", str(config_folder()), "--config-name", CONFIG_NAME]
-
-
 def held_out_path(config: OnlineConfig) -> Path:
     """The file in which each validation leaves its figures, one line each, until they are added to metrics.jsonl."""
     return state_dir(config) / "held_out.jsonl"
@@ -98,7 +93,6 @@ def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) ->
         "trainer.default_local_dir": str(state),
         "trainer.max_actor_ckpt_to_keep": 2,
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
-        "hydra.run.dir": str(state),
     }
     if device == "cuda":
         offload = config.workers == 1 if online.offload is None else online.offload

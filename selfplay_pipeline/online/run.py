@@ -25,9 +25,10 @@ from selfplay_pipeline.online.config import OnlineConfig
 from selfplay_pipeline.online.figures import to_line
 from selfplay_pipeline.online.games import EARLIER, MONITOR_SPLIT, SCHEMA, Perspectives, todays
 from selfplay_pipeline.online.overrides import (
+    CONFIG_NAME,
     EXTENSION,
     StatesFile,
-    config_arguments,
+    config_folder,
     file_environment,
     held_out_path,
     online_overrides,
@@ -103,7 +104,7 @@ def run_online(config: OnlineConfig, on_progress: Callable[[Progress], None] | N
         if done < planned or not exported(state, checkpoint):
             launch = Launch(
                 log=log_path(config),
-                arguments=config_arguments(),
+                config=config_folder() / f"{CONFIG_NAME}.yaml",
                 overrides=online_overrides(config, games, device) if done < planned else [],
                 export=export_of(config, device, planned),
                 joins_cluster=config.joins_cluster,

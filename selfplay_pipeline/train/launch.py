@@ -28,8 +28,9 @@ class Launch(BaseModel):
     """Gets what all processes of verl print."""
     overrides: list[str] = []
     """Hydra overrides; none where all steps are done, and only the checkpoint is to be written."""
-    arguments: list[str] | None = None
-    """Arguments of verl's `main_ppo`, which does this task alone; None where verl stays for further tasks."""
+    config: Path | None = None
+    """A configuration over verl's own, for a process that does this task alone; None where verl stays for further
+    tasks."""
     joins_cluster: bool = False
     """Whether verl joins a Ray cluster that runs; else it starts Ray itself."""
     export: Export | None = None

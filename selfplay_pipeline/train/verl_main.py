@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from selfplay_pipeline.core.importing import importing
 from selfplay_pipeline.core.processes import SCRATCH_VARIABLE
 from selfplay_pipeline.train.launch import REASON, Launch, ended_file
 from selfplay_pipeline.train.stopped import leave_reason
@@ -51,10 +52,10 @@ def run(launch: Launch) -> None:
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray keeps one in the home directory
             folder = ray_folder(os.environ[SCRATCH_VARIABLE])
             overrides = [*overrides, f"+ray_kwargs.ray_init._temp_dir={folder}"]
-        if launch.arguments is None:
+        if launch.config is None:
             _run_staying(overrides)
         else:
-            _run_once([*launch.arguments, *overrides])
+            _run_once(launch.config, overrides)
     if launch.export is not None:
         from selfplay_pipeline.train.export import export
 
@@ -66,32 +67,50 @@ def ray_folder(scratch: str) -> str:
     return f"{scratch}/ray"
 
 
-def _run_once(arguments: list[str]) -> None:
+def _run_once(file: Path, overrides: list[str]) -> None:
     """verl's own `main_ppo`."""
-    import ray
-    from verl.trainer.main_ppo import main as main_ppo
+    with importing():
+        import ray
+        from hydra import initialize_config_dir
+        from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
 
-    sys.argv = ["main_ppo", *arguments]
+        from selfplay_pipeline.train.verl_ext import one_process
+
+    with initialize_config_dir(str(file.parent), version_base=None):
+        config = _configured(file.stem, overrides)
+    if one_process.is_enough(config) and config.actor_rollout_ref.rollout.agent.num_workers == 1:
+        one_process.use_one_process()
+        one_process.plain(TaskRunnerV1)().run(config)
+        return
     try:
-        main_ppo()
+        run_ppo(config, TaskRunnerV1)
     finally:
         ray.shutdown()
 
 
-def _run_staying(overrides: list[str]) -> None:
-    """The same as `main_ppo`, with a task runner that outlives the task."""
-    import ray
-    from hydra import compose, initialize_config_module
-    from verl.trainer.main_ppo import auto_set_device, need_critic, need_reference_policy, run_ppo, validate_config
+def _configured(name: str, overrides: list[str]) -> Any:
+    """verl's configuration, checked as `main_ppo` does."""
+    from hydra import compose
+    from verl.trainer.main_ppo import auto_set_device, need_critic, need_reference_policy, validate_config
 
-    from selfplay_pipeline.train.verl_ext import one_process
-    from selfplay_pipeline.train.verl_ext.runner import Runner
-
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("ppo_trainer", overrides)
+    config = compose(name, overrides)
     auto_set_device(config)
     validate_config(config, need_reference_policy(config), need_critic(config))
+    return config
 
+
+def _run_staying(overrides: list[str]) -> None:
+    """The same as `main_ppo`, with a task runner that outlives the task."""
+    with importing():
+        import ray
+        from hydra import initialize_config_module
+        from verl.trainer.main_ppo import run_ppo
+
+        from selfplay_pipeline.train.verl_ext import one_process
+        from selfplay_pipeline.train.verl_ext.runner import Runner
+
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = _configured("ppo_trainer", overrides)
     if one_process.is_enough(config):
         if not _staying:
             one_process.use_one_process()

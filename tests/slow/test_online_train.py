@@ -6,7 +6,6 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,32 +54,36 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     home = tmp_path_factory.mktemp("online")
     (home / "config.yaml").write_text(CONFIG)
-    folder, log = home / "run", home / "driver.log"
+    # Greedy validation, so that its figures can be compared exactly.
+    return killed_once(home, "2", "--", "actor_rollout_ref.rollout.val_kwargs.temperature=0")
+
+
+def killed_once(home: Path, when: str, *options: str) -> Run:
+    """Train, kill the driver in the middle, and let the same command continue.
+
+    Args:
+        home: holds the configuration.
+        when: the step that is to be saved by then.
+        options: further ones of the command.
+    """
+    folder = home / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(MARK, str(folder))
-        yield killed_once(home, folder, log)
+        command = ("train-online", "--config", str(home / "config.yaml"), "--output", str(folder), *options)
+        return _killed_once(home, folder, when, command)
 
 
-def killed_once(home: Path, folder: Path, log: Path) -> Run:
-    """Train, kill the driver in the middle, and let the same command continue."""
-    metrics = folder / "metrics.jsonl"
-    command = ("train-online", "--config", str(home / "config.yaml"), "--output", str(folder))
-    # Greedy validation, so that its figures can be compared exactly.
-    command += ("--", "actor_rollout_ref.rollout.val_kwargs.temperature=0")
-
-    def two_steps_are_saved() -> bool:
-        saved = folder / "trainer_state" / "latest_checkpointed_iteration.txt"
-        return saved.exists() and saved.read_text() in ("2", "3")
-
+def _killed_once(home: Path, folder: Path, when: str, command: tuple[str, ...]) -> Run:
+    metrics, saved = folder / "metrics.jsonl", folder / "trainer_state" / "latest_checkpointed_iteration.txt"
     first = Driver(home, *command)
     running: list[str] = []
     seen: set[str] = set()
 
     def moment() -> bool:
-        if not two_steps_are_saved():
+        if not (saved.exists() and saved.read_text() >= when):
             return False
         running.extend(first.left())
         seen.update(traces(folder))
@@ -93,14 +96,14 @@ def killed_once(home: Path, folder: Path, log: Path) -> Run:
     while second.process.poll() is None:
         seen |= traces(folder)
         time.sleep(2)
-    assert second.process.returncode == 0, log.read_text()[-3000:]
+    assert second.process.returncode == 0, (home / "driver.log").read_text()[-3000:]
     second.assert_nothing_is_left()
     return Run(folder, running, seen, before, [first, second])
 
 
 def test_what_a_kill_9_of_the_driver_leaves_is_nothing_not_even_the_server(run):
     assert any("sglang_launch" in command for command in run.running)
-    assert any("ray" in command for command in run.running)
+    assert any("verl_main" in command for command in run.running)
     assert run.lines_before < STEPS + 1, "the training was over before the kill"
     assert sum(trace.startswith("/tmp/") for trace in run.traces) == 4, "of the trainer and its server, twice"
     assert not remaining(run.traces)
@@ -109,7 +112,7 @@ def test_what_a_kill_9_of_the_driver_leaves_is_nothing_not_even_the_server(run):
 def test_no_other_machine_can_reach_a_socket_of_online_training(run):
     listeners = {listener for driver in run.drivers for listener in driver.watch.listeners}
     commands = " ".join(listener.command for listener in listeners)
-    for of_playing_or_training in ("sglang_launch", "sglang::scheduler", "raylet", "verl_main", "SeatWorker"):
+    for of_playing_or_training in ("sglang_launch", "sglang::scheduler", "verl_main"):
         assert of_playing_or_training in commands
     assert [listener for listener in sorted(listeners) if not listener.is_local] == []
 
@@ -194,5 +197,5 @@ def test_a_finished_training_is_not_repeated(run):
         run.folder.parent, "train-online", "--config", str(run.folder.parent / "config.yaml"),
         "--output", str(run.folder), "--", "actor_rollout_ref.rollout.val_kwargs.temperature=0",
     )  # fmt: skip
-    assert again.process.wait(30) == 0
+    assert again.process.wait(300) == 0
     assert (run.folder / "metrics.jsonl").read_text() == before

@@ -1,7 +1,8 @@
 """SGLang on a CPU as a verl rollout: a replica that serves, and an adapter that brings it each step's weights.
 
-verl's own SGLang rollout runs the engine inside a Ray actor and hands weights over as CUDA memory. Here the actor
-starts the same server that `generate` uses, as a child that ends with it, and weights travel as a safetensors folder.
+verl's own SGLang rollout runs the engine inside a Ray actor and hands weights over as CUDA memory. Here the actor, or
+verl's main process, starts the same server that `generate` uses, as a child that ends with it, and weights travel as a
+safetensors folder.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +34,12 @@ NAME = "sglang_cpu"
 """Value of `rollout.name`; options stand in `rollout.engine_kwargs.sglang_cpu`: `folder` for logs, `context_length`."""
 
 
+_here: dict[int, CPUServer] = {}
+"""Servers of this process by their ranks, where one process does all."""
+
+
 class CPUServer:
-    """Ray actor that owns one server."""
+    """Owns one server: a Ray actor, or an object of verl's main process where that does all (`one_process.py`)."""
 
     def __init__(self, model: str, rank: int, folder: str, context_length: int | None) -> None:
         self._server = SGLangServer(
@@ -49,8 +55,12 @@ class CPUServer:
     async def start(self) -> str:
         """Launch, wait until it answers, and return its URL."""
         await self._server.start()
-        self._engine = SGLangEngine([self._server], hang_timeout=HANG_TIMEOUT)
         return self._server.url
+
+    @cached_property
+    def _engine(self) -> SGLangEngine:
+        """Belongs to the event loop in which the episodes are played."""
+        return SGLangEngine([self._server], hang_timeout=HANG_TIMEOUT)
 
     async def address_and_key(self) -> tuple[str, str]:
         return self._server.url, self._server.key
@@ -75,12 +85,39 @@ class CPUServer:
             token_ids=completion.token_ids,
             log_probs=completion.logprobs,
             stop_reason=completion.finish_reason.value,
-            extra_fields={"global_steps": self._steps, "num_cached_tokens": completion.cached_tokens},
+            extra_fields={
+                "min_global_steps": self._steps,
+                "max_global_steps": self._steps,
+                "num_cached_tokens": completion.cached_tokens,
+            },
         )
 
     async def set_global_steps(self, steps: int) -> None:
         """Say which step's weights answer from now on."""
         self._steps = steps
+
+
+class CPUReplica(RolloutReplica):  # type: ignore[misc]
+    """One server, for one rank of the trainer."""
+
+    async def launch_servers(self) -> None:
+        options = self.config.engine_kwargs[NAME]
+        arguments = str(self.model_config.path), self.replica_rank, options["folder"], options.get("context_length")
+        if not ray.is_initialized():
+            here = _here[self.replica_rank] = CPUServer(*arguments)
+            self._server_address, self._server_handle = await here.start(), here
+            return
+        # Its address is the loopback one, and the weights that it gets are in a folder of the rank's machine.
+        node = await self.workers[0].__ray_call__.remote(lambda worker: ray.get_runtime_context().get_node_id())
+        actor = ray.remote(CPUServer).options(
+            name=_actor_name(self.replica_rank),
+            num_cpus=0,
+            max_concurrency=self.max_concurrency,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node, soft=False),
+        )
+        server = actor.remote(*arguments)
+        self._server_address = await server.start.remote()
+        self.servers, self._server_handle = [server], server
 
     # A CPU server keeps its memory, and nothing is under way when verl calls these in its synchronous mode.
     async def sleep(self) -> None: ...
@@ -90,28 +127,8 @@ class CPUServer:
     async def resume_kv_cache(self) -> None: ...
     async def start_profile(self, **kwargs: Any) -> None: ...
     async def stop_profile(self) -> None: ...
-    async def abort_all_requests(self, **kwargs: Any) -> None: ...
+    async def abort_all_requests(self, reject_request: bool = False) -> None: ...
     async def resume_generation(self) -> None: ...
-
-
-class CPUReplica(RolloutReplica):  # type: ignore[misc]
-    """One server, for one rank of the trainer."""
-
-    async def launch_servers(self) -> None:
-        options = self.config.engine_kwargs[NAME]
-        # Its address is the loopback one, and the weights that it gets are in a folder of the rank's machine.
-        node = await self.workers[0].__ray_call__.remote(lambda worker: ray.get_runtime_context().get_node_id())
-        actor = ray.remote(CPUServer).options(
-            name=_actor_name(self.replica_rank),
-            num_cpus=0,
-            max_concurrency=self.max_concurrency,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node, soft=False),
-        )
-        server = actor.remote(
-            str(self.model_config.path), self.replica_rank, options["folder"], options.get("context_length")
-        )
-        self._server_address = await server.start.remote()
-        self.servers, self._server_handle = [server], server
 
 
 class CPUAdapter(BaseRollout):  # type: ignore[misc]
@@ -133,8 +150,7 @@ class CPUAdapter(BaseRollout):  # type: ignore[misc]
             global_steps: the step that made them; none during validation, where they stay as they were.
         """
         rank = int(os.environ["RANK"])
-        server = ray.get_actor(_actor_name(rank))
-        url, key = await server.address_and_key.remote()
+        url, key = await _ask(rank, "address_and_key")
         engine = SGLangEngine([url], key=key)
         try:
             with tempfile.TemporaryDirectory() as folder:
@@ -145,7 +161,7 @@ class CPUAdapter(BaseRollout):  # type: ignore[misc]
             await engine.close()
         if global_steps is None:
             return
-        await server.set_global_steps.remote(global_steps)
+        await _ask(rank, "set_global_steps", global_steps)
         line = {"step": global_steps, "probe_token": probe.token_ids[0], "probe_logprob": probe.logprobs[0]}
         with (Path(self.config.engine_kwargs[NAME]["folder"]) / f"server_{rank}_weights.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
@@ -162,6 +178,13 @@ def write_weights(weights: Iterator[tuple[str, torch.Tensor]], folder: Path, *, 
         tensors.pop("lm_head.weight", None)
     with replacing(folder / "model.safetensors") as temporary:
         save_file(tensors, temporary, metadata={"format": "pt"})
+
+
+async def _ask(rank: int, method: str, *arguments: Any) -> Any:
+    """Call a method of the server of this rank, wherever that is."""
+    if rank in _here:
+        return await getattr(_here[rank], method)(*arguments)
+    return await getattr(ray.get_actor(_actor_name(rank)), method).remote(*arguments)
 
 
 def _actor_name(rank: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 import ray
@@ -37,6 +39,24 @@ class SeatWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: ig
 class SeatManager(AgentLoopManagerTQ):  # type: ignore[misc]
     """verl's manager of these workers."""
 
+    _loop: asyncio.AbstractEventLoop | None = None
+    """Runs in a thread where one process does all; the worker is an object there, and no actor of Ray."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.agent_loop_workers_class = ray.remote(SeatWorker)
+
+    async def _init_agent_loop_workers(self) -> None:
+        if ray.is_initialized():
+            await super()._init_agent_loop_workers()
+            return
+        self._worker = SeatWorker(self.config, self.llm_client, self.teacher_client, self.reward_loop_worker_handles)
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+
+    def generate_sequences(self, prompts: Any) -> None:
+        """Begin to play; the episodes go to TransferQueue as they end."""
+        if self._loop is None:
+            super().generate_sequences(prompts)
+        else:  # a copy, because the worker takes columns away
+            asyncio.run_coroutine_threadsafe(self._worker.generate_sequences(prompts.copy()), self._loop).result()

@@ -2,11 +2,14 @@
 
 Ray's services and the actors that verl makes of it are twelve processes, which take 2 GB, and half a minute of CPU
 time to start, and each step sends its data from one to the other. One worker on a CPU gains nothing by them.
+Episodes that are played meanwhile are played by a thread, and their server is a child of this process.
 """
 
 from __future__ import annotations
 
+import asyncio
 import copy
+import inspect
 import os
 import socket
 from collections.abc import Callable
@@ -20,6 +23,7 @@ from omegaconf import OmegaConf
 from transfer_queue import interface
 from transfer_queue.controller import TransferQueueController
 from transfer_queue.storage.simple_storage import SimpleStorageUnit
+from verl.checkpoint_engine import CheckpointEngineManager
 from verl.experimental.reward_loop import RewardLoopManager
 from verl.single_controller.ray import RayWorkerGroup, ResourcePoolManager
 from verl.trainer.ppo.v1 import trainer_base
@@ -48,7 +52,7 @@ class OneWorker(RayWorkerGroup):  # type: ignore[misc]
             "MASTER_PORT": str(_free_port()),
         }
         self.resource_pool, self._world_size = resource_pool, 1
-        self._workers = [_plain(ray_cls_with_init.cls)()]
+        self._workers = [plain(ray_cls_with_init.cls)()]
 
     def _bind_worker_method(self, worker: type, generator: Callable[..., Any]) -> Any:
         """Without a wait: the answer is the result, and none of Ray's references to one."""
@@ -59,7 +63,8 @@ class OneWorker(RayWorkerGroup):  # type: ignore[misc]
         return super()._bind_worker_method(worker, at_once)
 
     def _execute_remote_single_worker(self, worker: Any, method: str, *arguments: Any, **options: Any) -> Any:
-        return getattr(worker, method)(*arguments, **options)
+        result = getattr(worker, method)(*arguments, **options)
+        return asyncio.run(result) if inspect.iscoroutine(result) else result
 
 
 class OnePool(ResourcePoolManager):  # type: ignore[misc]
@@ -70,17 +75,28 @@ class OnePool(ResourcePoolManager):  # type: ignore[misc]
 
 
 class NoRewards(RewardLoopManager):  # type: ignore[misc]
-    """Rewards are stored with the episodes."""
+    """Rewards come with the episodes."""
 
     def _init_reward_loop_workers(self) -> None:
         self.reward_loop_workers: list[Any] = []
 
 
-class NoServers(LLMServerManager):  # type: ignore[misc]
-    """Nothing is generated."""
+class OneServer(LLMServerManager):  # type: ignore[misc]
+    """At most one server, which an episode asks itself; none where nothing is generated."""
 
     async def _init_global_load_balancer(self) -> None:
         """There is nothing to balance."""
+
+    def get_client(self, *arguments: Any, **options: Any) -> Any:
+        return self.server_handles[0]
+
+
+class OneReceiver(CheckpointEngineManager):  # type: ignore[misc]
+    """The worker brings its weights to the server itself."""
+
+    def update_weights(self, global_steps: int | None = None) -> dict[str, Any]:
+        self.actor_wg.update_weights(global_steps=global_steps, mode=self.backend)
+        return {}
 
 
 def use_one_process() -> None:
@@ -88,9 +104,10 @@ def use_one_process() -> None:
     trainer_base.RayWorkerGroup = OneWorker
     trainer_base.ResourcePoolManager = OnePool
     trainer_base.RewardLoopManager = NoRewards
-    trainer_base.LLMServerManager = NoServers
+    trainer_base.LLMServerManager = OneServer
+    trainer_base.CheckpointEngineManager = OneReceiver
     ray_utils.parallel_put = _copied
-    tq.init = _init_queue
+    tq.init, tq.close = _init_queue, _leave_queue
 
 
 def _init_queue(config: Any = None) -> None:
@@ -107,8 +124,8 @@ def _init_queue(config: Any = None) -> None:
         config,
     )
     backend = whole.backend.SimpleStorage
-    controller = _plain(TransferQueueController)(polling_mode=whole.controller.polling_mode)
-    store = _plain(SimpleStorageUnit)(config={**backend, "_run_id": uuid4().hex})
+    controller = plain(TransferQueueController)(polling_mode=whole.controller.polling_mode)
+    store = plain(SimpleStorageUnit)(config={**backend, "_run_id": uuid4().hex})
     whole.controller.zmq_info = controller.get_zmq_server_info()
     backend.zmq_info = {"TransferQueueStorageUnit#0": store.get_zmq_server_info()}
     controller.store_config(whole)
@@ -116,12 +133,16 @@ def _init_queue(config: Any = None) -> None:
     interface._maybe_create_tq_client(whole)
 
 
+def _leave_queue() -> None:
+    """TransferQueue's `close`: its threads end with this process."""
+
+
 def _copied(data: list[Any], max_workers: int | None = None) -> list[Any]:
     """verl's `parallel_put`: a worker gets arguments of its own, as if it were another process."""
     return copy.deepcopy(data)
 
 
-def _plain(remote: Any) -> Any:
+def plain(remote: Any) -> Any:
     """The class of which Ray would make an actor."""
     return remote.__ray_actor_class__
 
