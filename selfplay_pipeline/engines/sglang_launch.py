@@ -19,6 +19,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+from selfplay_pipeline.core.importing import importing
 from selfplay_pipeline.core.keys import SERVER_KEY
 from selfplay_pipeline.core.processes import name_semaphores
 from selfplay_pipeline.engines import sglang_attention
@@ -78,7 +79,8 @@ def _importable(package: str) -> bool:
 
 ON_CPU = os.environ.get("SGLANG_USE_CPU_ENGINE") == "1"
 if ON_CPU:
-    install_stand_ins()
+    with importing():
+        install_stand_ins()
 if ON_CPU and __name__ in ("__main__", "__mp_main__"):
     sglang_attention.register()
 keep_torch_local()
@@ -123,6 +125,24 @@ def run_scheduler(server_args: Any, *others: Any) -> None:
     run_scheduler_process(server_args, *others)
 
 
+def run_controller(*arguments: Any, **options: Any) -> None:
+    """Run the process that hands requests to the copies of the model, and sleeps until one comes; SGLang's spins."""
+    from sglang.srt.managers.data_parallel_controller import (
+        DataParallelController,
+        run_data_parallel_controller_process,
+    )
+
+    DataParallelController.event_loop = _hand_on
+    run_data_parallel_controller_process(*arguments, **options)
+
+
+def _hand_on(controller: Any) -> None:
+    while True:
+        controller.soft_watchdog.feed()
+        if controller.recv_from_tokenizer.poll(1000):  # milliseconds
+            controller._request_dispatcher(controller.recv_from_tokenizer.recv_pyobj())
+
+
 def end_at_once() -> None:
     """Let SIGTERM end the server at once; SGLang would look every five seconds whether it came.
 
@@ -137,11 +157,13 @@ def end_at_once() -> None:
 def main(arguments: list[str]) -> None:
     """Serve until told to stop; takes the arguments of `python -m sglang.launch_server`, and the key from the
     environment."""
-    from sglang.srt.entrypoints import http_server
-    from sglang.srt.server_args import prepare_server_args
-    from sglang.srt.utils import kill_process_tree
+    with importing():
+        from sglang.srt.entrypoints import engine, http_server
+        from sglang.srt.server_args import prepare_server_args
+        from sglang.srt.utils import kill_process_tree
 
     name_semaphores()
+    engine.run_data_parallel_controller_process = run_controller
     server_args = prepare_server_args(arguments)
     end_at_once()
     if ON_CPU:
