@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from conftest import TINY, Server
+from test_online_train import Run as OnlineRun
+from test_online_train import killed_once
 from test_train import (
     EPISODES,
     GROUPS,
@@ -27,7 +29,6 @@ from test_train import (
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.iterate.run import Loop, run_iterate
-from selfplay_pipeline.online.job import train_online
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.process import Trainer
 from selfplay_pipeline.train.run import run_train
@@ -284,33 +285,44 @@ def assert_low_rank(trained: Path, base: Path, rank: int) -> None:
         assert torch.linalg.svdvals(after[name] - before[name])[rank] < 1e-5, name
 
 
+ONLINE = """\
+base: tiny
+generate: {episodes_per_state: 4}
+train: {learning_rate: 3.0e-3, kl_coef: 0.05, lora_rank: 4, save_every: 1}
+online: {steps: 2, states_per_step: 4, held_out_states: 1, tokens_per_pass: 4096}
+"""
+
+
 @pytest.fixture(scope="module")
-def online(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("online") / "run"
-    config = load_config(
-        "tiny",
-        {
-            "online.steps": 2, "online.states_per_step": 4, "online.held_out_states": 1, "online.tokens_per_pass": 4096,
-            "generate.episodes_per_state": 4, "train.learning_rate": 3e-3, "train.kl_coef": 0.05, "train.lora_rank": 4,
-        },
-    )  # fmt: skip
-    train_online(config, folder)
-    return folder
+def online(tmp_path_factory: pytest.TempPathFactory) -> OnlineRun:
+    """Killed after the first of its two steps."""
+    home = tmp_path_factory.mktemp("online")
+    (home / "config.yaml").write_text(ONLINE)
+    return killed_once(home, "1")
 
 
-def test_online_the_server_gets_the_merged_weights_as_they_are(online: Path) -> None:
+def test_online_the_server_gets_the_merged_weights_as_they_are(online: OnlineRun) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    _, *trained = steps(online)
+    _, *trained = online.lines
     assert max(line["training/rollout_probs_diff_max"] for line in trained) < 1e-4
     assert abs(trained[0]["actor/kl_loss"]) < 1e-7 < trained[1]["actor/kl_loss"]
-    probes = [json.loads(line) for line in (online / "server_0_weights.jsonl").read_text().splitlines()]
-    assert len({probe["probe_logprob"] for probe in probes}) == 3
-    for probe, folder in ((probes[0], TINY), (probes[-1], online / "checkpoint")):
+    for probe, folder in ((online.probes[0], TINY), (online.probes[-1], online.folder / "checkpoint")):
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         with torch.no_grad():
             scores = torch.log_softmax(model(torch.tensor([[0, 1, 2]])).logits[0, -1], -1)
         assert float(scores[probe["probe_token"]]) == pytest.approx(probe["probe_logprob"], abs=1e-5)
-    assert_low_rank(online / "checkpoint", TINY, 4)
-    assert (online / "adapter" / "adapter_config.json").exists()
+    assert_low_rank(online.folder / "checkpoint", TINY, 4)
+    assert (online.folder / "adapter" / "adapter_config.json").exists()
+
+
+def test_online_a_killed_training_goes_on_with_the_adapter_and_the_optimizer(online: OnlineRun) -> None:
+    assert online.lines_before < 3, "the training was over before the kill"
+    served = {step: {round(probe["probe_logprob"], 5) for probe in online.probes if probe["step"] == step}
+              for step in (0, 1, 2)}  # fmt: skip
+    assert [probe["step"] for probe in online.probes][-2:] == [1, 2], "it served the weights of step 1 once more"
+    assert all(len(values) == 1 for values in served.values()), "a continued training has the weights that it had"
+    assert len(set().union(*served.values())) == 3
+    assert [line["step"] for line in online.lines] == [0, 1, 2]
+    assert optimizer_updates(online.folder / "trainer_state") == 2

@@ -1,20 +1,28 @@
 """Several servers and several copies of the model: episodes stay where their prefix is cached, and outlive a server."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 
 import psutil
 import pytest
+from conftest import Server
 from recording_proxy import RecordingProxy
 from test_engines import prompt
 from test_server_faults import GAMES, IDS, Run
 
+from selfplay_pipeline.config import load_config
+from selfplay_pipeline.engines.requests import PROBE_IDS
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.engines.types import SamplingParams
 from selfplay_pipeline.generate.records import Trajectory, read_episodes
+from selfplay_pipeline.generate.summary import Played
+from selfplay_pipeline.iterate.results import Trained
+from selfplay_pipeline.iterate.run import run_iterate
 
 COPIES, EPISODES, TURNS, DRAWS = 2, 12, 4, 8
 PARAMS = SamplingParams(1.0, 8, ())
@@ -48,6 +56,18 @@ def test_copies_of_the_model_draw_apart(copies):
     assert first != second
 
 
+def test_a_server_of_several_copies_that_has_nothing_to_do_sleeps(copies):
+    """All of its processes; SGLang's own would take a whole core."""
+    processes = psutil.Process(copies.child.pid).children(recursive=True)
+
+    def seconds() -> float:
+        return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+    before = seconds()
+    time.sleep(2)
+    assert seconds() - before < 1
+
+
 def test_an_episode_stays_at_one_copy_of_the_model_and_finds_its_prefix_there(copies):
     """By what SGLang says of each answer: the copy that gave it (`dp_rank`) and the tokens that were cached there."""
     opening = len(prompt())
@@ -74,6 +94,51 @@ def test_an_episode_stays_at_one_copy_of_the_model_and_finds_its_prefix_there(co
         assert [meta["cached_tokens"] for meta in said[1:]] == read[:-1]
         assert len(turns) == TURNS
     assert at == {rank: EPISODES // COPIES for rank in range(COPIES)}
+
+
+def test_a_loop_goes_on_with_the_other_server_where_one_is_dead_at_a_reload(
+    tmp_path, sglang_server, copies, loop_with_trainer
+):
+    """The first is dead while the second iteration is played, and is there again for the last evaluation."""
+    with ExitStack() as dead, ExitStack() as again, RecordingProxy(copies.url) as second:
+        first = dead.enter_context(RecordingProxy(sglang_server.url))
+        proxies, asked = [first], {}
+
+        class Loop(loop_with_trainer):
+            def _generate(self, number: int, checkpoint: str) -> Played:
+                before = len(second.exchanges)
+                played = super()._generate(number, checkpoint)
+                asked[number] = [exchange["request"]["input_ids"] for exchange in second.exchanges[before:]]
+                if number == 2:
+                    proxies.append(again.enter_context(RecordingProxy(sglang_server.url, first.port)))
+                return played
+
+            def _train(self, number: int, checkpoint: str) -> Trained:
+                dead.close()
+                return super()._train(number, checkpoint)
+
+        config = load_config(
+            "tiny",
+            {
+                "iterate.num_iterations": 2, "iterate.evaluate_every": 2, "iterate.evaluate_states": 8,
+                "generate.num_episodes": 16, "generate.episodes_per_state": 4,
+                "train.train_batch_size": 32, "train.mini_batches": 1, "train.keep_zero_signal": True,
+                "engine.server_url": [first.url, second.url],
+            },
+        )  # fmt: skip
+        run_iterate(config, tmp_path, Loop)
+    turns = [
+        sum(len(record.turns) for record in read_episodes(tmp_path / f"iter_{number}" / "selfplay_games.jsonl"))
+        for number in (1, 2)
+    ]
+    own = {number: len([ids for ids in requests if ids != list(PROBE_IDS)]) for number, requests in asked.items()}
+    assert 0 < own[1] < turns[0], "both played"
+    assert own[2] == turns[1], "the other one played all"
+    back = proxies[1]
+    assert back.paths.count("/update_weights_from_disk") == 1
+    assert len(back.exchanges) > 1, "after the probe it played again"
+    for server in (sglang_server, Server(copies.url, tmp_path)):
+        server.restore()
 
 
 def test_all_episodes_of_two_servers_are_there_when_one_is_killed(tmp_path, sglang_server, copies):
