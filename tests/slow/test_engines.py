@@ -10,6 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from chat_endpoint import body, page
 
+from bench.larger import deepen
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.transformers_engine import TransformersEngine
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason, SamplingParams
@@ -43,6 +44,14 @@ def next_logprobs(ids, temperature: float = 1.0, folder: str = TINY):
 
     with torch.inference_mode():
         return torch.log_softmax(model(folder)(torch.tensor([list(ids)])).logits[0].float() / temperature, -1)
+
+
+def test_the_deeper_model_of_the_benchmarks_gives_the_same_log_probs(tmp_path):
+    import torch
+
+    deepen(Path(TINY), tmp_path, 4)
+    assert model(str(tmp_path)).config.num_hidden_layers == 4 * model().config.num_hidden_layers
+    torch.testing.assert_close(next_logprobs(prompt(), folder=str(tmp_path)), next_logprobs(prompt()))
 
 
 @pytest.fixture(scope="module")
