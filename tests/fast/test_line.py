@@ -158,9 +158,9 @@ def test_a_busy_server_is_left_alone_while_it_shows_a_sign_of_life(sign):
         busy = Fake(healthy=sign == "health check")
         server = Launched([busy], works=sign != "health check")
         await server.begin()
-        async with SGLangEngine([server], hang_timeout=0.1) as engine:
+        async with SGLangEngine([server], hang_timeout=0.4) as engine:
             asking = asyncio.create_task(ask(engine))
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(1)
             busy.gate.set()
             await asking
         return server.ended

@@ -76,7 +76,7 @@ class Driver:
     def send_when(self, number: signal.Signals, happened: Callable[[], bool]) -> None:
         self.wait_until(happened)
         os.kill(self.process.pid, number)
-        self.process.wait(60)
+        self.process.wait(120)
 
     def kill_when(self, words: str, happened: Callable[[], bool]) -> None:
         """Kill the process in whose command line these words are, and which is no supervisor."""
@@ -184,7 +184,7 @@ def killed(tmp_path_factory) -> Killed:
     with driver() as failing:
         failing.kill_when("sglang::scheduler", lambda: now.games(2) > played)
         failing.kill_when("verl_main", lambda: now.steps(2) >= 1)
-        assert failing.process.wait(60) == 1, "the training failed, and the command says so"
+        assert failing.process.wait(300) == 1, "the training failed, and the command says so"
     kill_driver_when(lambda: now.finished(2, "train"))
     with driver() as last:
         assert last.process.wait(300) == 0, (folder / "driver.log").read_text()[-3000:]

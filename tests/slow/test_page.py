@@ -27,6 +27,7 @@ HOSTILE_ID = "hostile-<b>id</b>" + "B" * 3_000
 MORE = 250
 """Games that the list does not show at first."""
 WIDTHS = {"desktop": 1400, "phone": 390}
+expect.set_options(timeout=30_000)  # milliseconds; 5,000 else
 
 
 @pytest.fixture(scope="module")
