@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -15,8 +15,10 @@ from selfplay_pipeline.metrics.figures import figures_of
 
 Figures = dict[Mode, dict[str, Interval]]
 """Every figure with its interval, for each way to sample."""
-SHOWN = ("agreed", "optimal", "proposals", "messages", "words", "told", "illegal")
+LOST = ("lost_to_telling", "lost_to_planning", "lost_to_agreement")
+SHOWN = (*LOST, "optimal", "agreed", "proposals", "messages", "words", "told", "illegal")
 """Figures of the second table; those that the game does not take are left out."""
+KEPT = ("reward", "talk_score", *SHOWN)
 
 
 class Player(BaseModel):
@@ -51,7 +53,6 @@ class Results(BaseModel):
     iterations: int
     states_of_each_seed: int
     episodes_of_each_state: int
-    silence: Interval | None
     references: dict[str, Interval]
     players: dict[str, Player]
     effort: dict[str, dict[int, Effort]]
@@ -77,7 +78,7 @@ def compare(outcomes: Outcomes, resamples: int = RESAMPLES) -> dict[str, Player]
                 muted=over(muted),
                 muting_costs=over(talking, muted),
                 rise=over(trained, Played(WARM, trained.mute)),
-                below_self_play=over(Played(SELF_PLAY, False), trained),
+                below_self_play={} if name == SELF_PLAY else over(Played(SELF_PLAY, False), trained),
             )
     return found
 
@@ -109,7 +110,7 @@ def _difference(outcomes: Outcomes, one: Played, other: Played | None, resamples
 
     def kept(who: Played, seed: int, mode: Mode) -> Totals:
         totals = outcomes[who][seed][mode]
-        return totals.select([name for name in totals.names if name in ("reward", *SHOWN)])
+        return totals.select([name for name in totals.names if name in KEPT])
 
     return {
         mode: contrast_over_seeds(
@@ -125,31 +126,47 @@ def seeds_of(outcomes: Outcomes, *players: Played) -> list[int]:
 
 
 def tables(results: Results) -> str:
-    """Two tables in Markdown: rewards, and how the policies play."""
-    players, silence = results.players, results.silence
-    head = ["", "seeds", *(f"{mode} reward" for mode in MODES), *(f"{mode}, muted" for mode in MODES)]
-    head += [*(f"{mode} rise, as trained" for mode in MODES), "what muting costs, sampled"]
-    rows = [
-        [
-            name,
-            str(len(player.seeds)),
-            *(in_brackets(figures[mode]["reward"]) for figures in (player.talking, player.muted) for mode in MODES),
-            *(in_brackets(player.rise[mode]["reward"], "+") if name != WARM else "" for mode in MODES),
-            in_brackets(player.muting_costs["sampled"]["reward"], "+"),
-        ]
-        for name, player in players.items()
+    """Tables in Markdown, a column for each player: rewards, differences of rewards, and how they play when they
+    sample; then the reference lines, the conditions and the verdict."""
+    players = results.players
+    arms = {name: player for name, player in players.items() if name != WARM}
+
+    def row(of: Mapping[str, Player], kind: str, figure: str, mode: Mode, sign: str = "") -> list[str]:
+        found = [getattr(player, kind).get(mode, {}).get(figure) for player in of.values()]
+        return ["" if interval is None else in_brackets(interval, sign) for interval in found]
+
+    def rows(of: Mapping[str, Player], label: str, kind: str, figure: str, sign: str = "") -> dict[str, list[str]]:
+        return {f"{label}, {mode}": row(of, kind, figure, mode, sign) for mode in MODES}
+
+    labels = {name: figure.label for name, figure in figures_of().items()}
+    lines = ", ".join(f"{name.replace('_', ' ')} {line}" for name, line in results.references.items())
+    parts = [
+        _table(
+            players,
+            {"seeds": [str(len(player.seeds)) for player in players.values()]}
+            | rows(players, "reward", "talking", "reward")
+            | rows(players, "talk score", "talking", "talk_score")
+            | rows(players, "reward, messages muted", "muted", "reward"),
+        ),
+        _table(
+            arms,
+            rows(arms, "rise as trained", "rise", "reward", "+")
+            | rows(arms, "self-play minus it as trained", "below_self_play", "reward", "+")
+            | rows(arms, "what muting costs", "muting_costs", "reward", "+"),
+        ),
+        _table(players, {labels[name]: row(players, "talking", name, "sampled") for name in SHOWN}),
+        f"Reference lines: {lines}.\n",
+        _table(
+            ["holds", "figures"],
+            {each.name: ["yes" if each.holds else "no", each.figures] for each in results.conditions},
+        ),
+        f"{results.verdict}\n",
     ]
-    if silence is not None:
-        rows.append(["silence line", "", *[in_brackets(silence)] * 2, *[""] * 5])
-    names = {name: figure for name, figure in figures_of().items() if name in SHOWN}
-    taken = [name for name in names if all(name in player.talking["sampled"] for player in players.values())]
-    played = [
-        [name, *(in_brackets(player.talking["sampled"][figure]) for figure in taken)]
-        for name, player in players.items()
-    ]
-    return f"{_markdown(head, rows)}\n{_markdown(['sampled', *(names[name].label for name in taken)], played)}"
+    return "\n".join(parts)
 
 
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
+def _table(columns: Iterable[str], rows: Mapping[str, Sequence[str]]) -> str:
+    """A row that is empty is left out."""
+    head = ["", *columns]
+    lines = [head, ["---"] * len(head), *([label, *cells] for label, cells in rows.items() if any(cells))]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -74,11 +74,8 @@ def _draw_ends(panel: Any, results: Results, mode: Mode) -> None:
 
 
 def _draw_lines(panel: Any, results: Results) -> None:
-    lines = {name: line for name, line in results.references.items() if name != "optimum"}
-    if results.silence is not None:
-        lines["silence"] = results.silence
-    for name, line in lines.items():
-        if line.value is None:
+    for name, line in results.references.items():
+        if line.value is None or name == "optimum":
             continue
         strong = name == "silence"
         look = {"color": "black", "lw": 1.2, "ls": "--"} if strong else {"color": "0.5", "lw": 0.8, "ls": ":"}

@@ -62,10 +62,10 @@ def main(
 
 def _write(study: Study, seeds: Sequence[int], output: Path) -> None:
     """Compare what is finished, and say what it shows."""
-    config, silence = study.config(1), None
-    players = compare(study.outcomes(seeds))
-    found = conditions(evidence(players, silence))
-    states = [state for seed in seeds for state in study.held_out(seed).states]
+    config, players = study.config(1), compare(study.outcomes(seeds))
+    states = tuple(state for seed in seeds for state in study.held_out(seed).states)
+    lines = references(make_game(config.game), StateSet("of all seeds", states))
+    found = conditions(evidence(players, lines.get("silence")))
     trained = {arm: players[arm].seeds for arm in ARMS if arm in players}
     results = Results(
         command=shlex.join(["python", "-m", "bench.learn", *sys.argv[1:]]),
@@ -73,8 +73,7 @@ def _write(study: Study, seeds: Sequence[int], output: Path) -> None:
         iterations=study.iterations,
         states_of_each_seed=study.states,
         episodes_of_each_state=study.episodes,
-        silence=silence,
-        references=references(make_game(config.game), StateSet("of all seeds", tuple(states))),
+        references=lines,
         players=players,
         effort={arm: {seed: study.effort(arm, seed) for seed in of} for arm, of in trained.items()},
         curves={arm: {seed: study.curve(arm, seed) for seed in of} for arm, of in trained.items()},
@@ -82,7 +81,7 @@ def _write(study: Study, seeds: Sequence[int], output: Path) -> None:
         verdict=verdict(found),
     )
     write_text(output / "results.json", results.model_dump_json(indent=1) + "\n")
-    write_text(output / "table.md", "\n".join([tables(results), *map(str, found), "", results.verdict, ""]))
+    write_text(output / "table.md", tables(results))
     plot(results, output / "learning.png")
 
 

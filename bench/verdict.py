@@ -52,9 +52,6 @@ class Condition:
     holds: bool
     figures: str
 
-    def __str__(self) -> str:
-        return f"{'yes' if self.holds else 'no '}  {self.name}: {self.figures}"
-
 
 def conditions(found: Evidence) -> list[Condition]:
     """Every condition, whether it holds or not."""

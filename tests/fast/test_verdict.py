@@ -67,14 +67,15 @@ def test_a_placebo_that_falls_is_flat_too():
     assert failing(replace(LEARNED, placebo_rise=both(-0.1))) == []
 
 
-def test_each_condition_is_printed_with_its_figures_whether_it_holds_or_not():
-    lines = [str(condition) for condition in conditions(replace(LEARNED, over_muted=both(0.005)))]
-    assert lines[0] == (
-        "yes  the reward is above the silence line: sampled 0.950 [0.940, 0.960], greedy 0.950 [0.940, 0.960]; "
-        "silence 0.840 [0.839, 0.841]"
+def test_each_condition_has_its_figures_whether_it_holds_or_not():
+    found = conditions(replace(LEARNED, over_muted=both(0.005)))
+    assert (found[0].holds, found[0].figures) == (
+        True,
+        "sampled 0.950 [0.940, 0.960], greedy 0.950 [0.940, 0.960]; silence 0.840 [0.839, 0.841]",
     )
-    assert lines[2].startswith(
-        "no   it is above the same training with messages muted: sampled +0.005 [-0.005, +0.015]"
+    assert (found[2].holds, found[2].figures) == (
+        False,
+        "sampled +0.005 [-0.005, +0.015], greedy +0.005 [-0.005, +0.015]",
     )
 
 
