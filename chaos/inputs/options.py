@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "iterate": ("iterate", "--dry-run", "--output", "out"),
     "evaluate": ("evaluate", "random", "--num-states", "4", "--output", "out"),
     "crossplay": ("crossplay", "random", "quiet", "--num-states", "4", "--output", "out"),
+    "listen": ("listen", "random", "--num-states", "4", "--output", "out"),
     "report": ("report", "games.jsonl", "--output", "out.html"),
     "show": ("show", "games.jsonl"),
     "questions": ("questions", "log", "--output", "out"),

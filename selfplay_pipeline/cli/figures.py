@@ -1,4 +1,4 @@
-"""How well players play: evaluate and crossplay."""
+"""How well players play: evaluate, crossplay and listen."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEASURING = (
     "engine.kind", "engine.device", "generate.temperature", "generate.max_new_tokens", "generate.thinking",
     "generate.max_concurrency", "evaluate.num_states", "evaluate.state_seed",
 )  # fmt: skip
-"""Keys that both commands take."""
+"""Keys that evaluate and crossplay take."""
 StatesFile = Annotated[Path | None, typer.Option("--states", help="Play these states instead, one JSON object a line.")]
 
 
@@ -117,6 +117,40 @@ def crossplay(
     result = run(run_crossplay(settings, names, _states(settings, states), episodes, output))
     show_crossplay(result, output)
     fail_if_lost(result.lost)
+
+
+@app.command(cls=taking(*(key for key in MEASURING if key != "generate.temperature"), "game.mute", "engine.server_url"))
+def listen(
+    context: typer.Context,
+    player: Annotated[str, typer.Argument(help="The player: a folder, a hub name, or a scripted player.")],
+    states: StatesFile = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for episodes and listening.json [default: data/listening/…].")
+    ] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Alter what a player hears, and count how often its plan becomes the one that is best then, with intervals.
+
+    It plays with itself, greedily. Where a seat decides right after a message, it decides again after that message
+    with one told score changed, and with the scores of another state. Stopped, the same command continues.
+    """
+    settings = load(context)
+    player = shipped(player)
+    from selfplay_pipeline.core.terminal.progress import say_announced
+    from selfplay_pipeline.evaluate.listen import check_listen, run_listen
+    from selfplay_pipeline.evaluate.pairing import check_names
+    from selfplay_pipeline.evaluate.run import EvaluationJob, default_folder
+    from selfplay_pipeline.evaluate.show import show_listening
+
+    check_names(settings, [player])  # before states are sampled, which may take long
+    folder = output or Path("data/listening") / default_folder(player, "self", states, settings).name
+    job = EvaluationJob(player, _states(settings, states), folder)
+    if dry_run:
+        check_listen(settings, job)
+        say_announced()
+        terminal.result(one_line(f"{player} with itself on {job.states.name}, then each decision again, to {folder}"))
+        return
+    show_listening(run(run_listen(settings, job)), folder)
 
 
 def _states(settings: Config, file: Path | None) -> StateSet:

@@ -18,6 +18,7 @@ HOLDS = {
     "train-online": "a training of `selfplay train-online`",
     "evaluate": "an evaluation of `selfplay evaluate`",
     "crossplay": "episodes of `selfplay crossplay`",
+    "listen": "a listening test of `selfplay listen`",
     "model": "a model",
 }
 """What commands leave in a folder."""
@@ -75,7 +76,9 @@ def made_by(folder: Path) -> set[str]:
         if "player0" in keys:
             makers.add("generate")
         elif "policy.checkpoint" in keys:
-            makers.add("crossplay" if re.fullmatch(r"\d+-\d+\.args\.json", arguments.name) else "evaluate")
+            between_two = re.fullmatch(r"\d+-\d+\.args\.json", arguments.name)
+            listened = arguments.name == "heard.args.json"
+            makers.add("crossplay" if between_two else "listen" if listened else "evaluate")
     return makers
 
 

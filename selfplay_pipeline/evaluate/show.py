@@ -10,6 +10,7 @@ from rich.table import Table
 from selfplay_pipeline.core.terminal import Terminal
 from selfplay_pipeline.core.terminal.harmless import one_line
 from selfplay_pipeline.evaluate.crossplay import CrossPlay
+from selfplay_pipeline.evaluate.listen import Listening
 from selfplay_pipeline.evaluate.run import Evaluation, Mode
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.metrics.bootstrap import Interval
@@ -42,6 +43,22 @@ def show_evaluation(evaluation: Evaluation, folder: Path, game: Game) -> None:
 def show_differences(differences: Mapping[Mode, Mapping[str, Interval]], earlier: Path, game: Game) -> None:
     """This evaluation minus an earlier one."""
     Terminal().print(_figures_table(one_line(f"difference to {earlier}, paired by game state"), differences, game))
+
+
+def show_listening(listening: Listening, folder: Path) -> None:
+    """How often a player's decision followed what it heard, one column for each way to alter messages."""
+    muted = ", messages muted" if listening.mute else ""
+    title = one_line(f"decisions of {listening.player} after altered messages, {listening.states}{muted}")
+    table = Table(title=title, box=None, padding=(0, 2, 0, 0))
+    for name in ("share [95 % interval]", *listening.kinds):
+        table.add_column(name, no_wrap=True)
+    found = listening.kinds.values()
+    table.add_row("follows what it hears", *(str(heard.follows) for heard in found))
+    table.add_row("becomes another one", *(str(heard.moves) for heard in found))
+    table.add_row("states tested", *(str(heard.tested) for heard in found))
+    console = Terminal()
+    console.print(table)
+    console.print(one_line(f"written to {folder / 'listening.json'}"), soft_wrap=True)
 
 
 def show_crossplay(result: CrossPlay, folder: Path) -> None:

@@ -182,6 +182,19 @@ class HumanEpisode:
     num_turns: int
 
 
+@dataclass(frozen=True)
+class Altered:
+    """A message in place of one that was said.
+
+    Attributes:
+        decision: what a player decides that plans with it, as JSON; with the message that was said another decision is
+            clearly the better one.
+    """
+
+    text: str
+    decision: Any
+
+
 class State(Protocol):
     """One sampled problem. `to_dict` is JSON; the game's `load_state` reads it back."""
 
@@ -288,6 +301,7 @@ class Game(Protocol):
         lines: the names of those of `references` that are drawn beside rewards.
         about_lines: what a reader must know about these lines; "" if nothing.
         about_humans: what `human_episodes` are.
+        alterations: how `alter` can alter a message; none where the game has no listening test.
     """
 
     def __init__(self, config: Any = None) -> None:
@@ -322,6 +336,8 @@ class Game(Protocol):
     def about_lines(self) -> str: ...
     @property
     def about_humans(self) -> str: ...
+    @property
+    def alterations(self) -> Sequence[str]: ...
 
     def describe(self) -> str:
         """The configuration in a few words, for `--dry-run`."""
@@ -386,6 +402,17 @@ class Game(Protocol):
         """How one seat asked, and what it was told."""
         ...
 
+    def alter(self, state: Any, turns: Sequence[Turn], kind: str, rng: np.random.Generator) -> Altered | None:
+        """A message in place of the last turn after which its hearer should decide otherwise than before.
+
+        Args:
+            kind: one of `alterations`.
+
+        Returns:
+            None where the message says nothing that could be altered to that end.
+        """
+        ...
+
     def references(self, states: Sequence[Any]) -> dict[str, list[float]]:
         """Rewards to compare with, by name, one for each state: means over all seats. `best` is drawn as optimum."""
         ...
@@ -436,9 +463,10 @@ class Counts:
     errors_in_a_row: list[int] = field(default_factory=list)
 
 
-TRAIN, HELD_OUT, WARM_START, MONITOR, SEATS = range(5)
+TRAIN, HELD_OUT, WARM_START, MONITOR, SEATS, LISTENING = range(6)
 """Seed spaces; none shares a random stream with another. Of states to train on, to evaluate on, to imitate on, and to
-compare the iterations of a run on (so that the best of them can still be evaluated honestly); of partners' choices."""
+compare the iterations of a run on (so that the best of them can still be evaluated honestly); of partners' choices; of
+messages that are altered."""
 
 
 def state_rng(seed: int, index: int, space: int = TRAIN) -> np.random.Generator:

@@ -9,6 +9,7 @@ from command import selfplay
 
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
+from selfplay_pipeline.evaluate.listen import Listening
 from selfplay_pipeline.evaluate.run import Evaluation, EvaluationJob, run_evaluate
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.registry import make_game
@@ -57,6 +58,18 @@ def test_a_scripted_partner_sits_on_both_sides_and_mute_costs_reward(sglang_serv
     assert loud.modes["greedy"].figures["reward"].value > 0.85
     muted = evaluate(sglang_server, tmp_path / "muted", *options, "--mute")
     assert muted.modes["greedy"].figures["reward"].value < loud.modes["greedy"].figures["reward"].low
+
+
+def test_a_checkpoint_decides_again_after_altered_messages(sglang_server, tmp_path):
+    """The warm start for honest states never planned with what it was told: other messages move its plans, if at all,
+    by chance."""
+    options = ("--config", "tiny_honest", "--server-url", sglang_server.url, "--output", str(tmp_path))
+    done = selfplay("listen", "data/tiny_honest_model", "--num-states", "60", *options)
+    assert done.returncode == 0, done.stderr
+    found = Listening.model_validate_json((tmp_path / "listening.json").read_text())
+    for kind in found.kinds.values():
+        assert kind.tested > 20
+        assert kind.follows.value < 0.4
 
 
 def test_two_checkpoints_play_each_other_on_two_servers(tmp_path):

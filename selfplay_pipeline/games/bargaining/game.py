@@ -32,6 +32,7 @@ class BargainingGame:
     data_source = "bargaining_selfplay"
     roles = ("", "")
     about_humans = ""
+    alterations = ()
     goals = frozenset({AGREED})
     actions = frozenset(kind.value for kind in ActionKind)
     error_kinds = tuple(kind.value for kind in ErrorKind)
@@ -90,6 +91,9 @@ class BargainingGame:
 
     def asking(self, state: BargainingState, turns: Sequence[Turn], seat: int) -> Asking:
         return measures.asking(state, turns, seat)
+
+    def alter(self, state: BargainingState, turns: Sequence[Turn], kind: str, rng: np.random.Generator) -> None:
+        """There is no listening test: what is best after a message depends on how a proposal is answered."""
 
     def references(self, states: Sequence[BargainingState]) -> dict[str, list[float]]:
         return measures.references(states, self.config)

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.games.base import SAME_SCORE, Asking, Game, HumanEpisode, ScriptedPlayer, Turn
+from selfplay_pipeline.games.base import SAME_SCORE, Altered, Asking, Game, HumanEpisode, ScriptedPlayer, Turn
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.matching import draw, humans, measures, states
 from selfplay_pipeline.games.matching.actions import ErrorKind
+from selfplay_pipeline.games.matching.altered import CHANGED, SWAPPED, altered
 from selfplay_pipeline.games.matching.questions import asking
 from selfplay_pipeline.games.matching.rules import (
     MatchingConfig,
@@ -60,6 +61,7 @@ class MatchingGame:
     lines = ("random", "own_view")
     about_lines = measures.ABOUT_OWN_VIEW
     about_humans = humans.ABOUT
+    alterations = (CHANGED, SWAPPED)
 
     def __init__(self, config: MatchingConfig | None = None) -> None:
         self.config = config or MatchingConfig()
@@ -109,6 +111,9 @@ class MatchingGame:
 
     def asking(self, state: MatchingState, turns: Sequence[Turn], seat: int) -> Asking:
         return asking(turns, state, seat)
+
+    def alter(self, state: MatchingState, turns: Sequence[Turn], kind: str, rng: np.random.Generator) -> Altered | None:
+        return altered(state, turns, kind, self.config, rng)
 
     def references(self, states: Sequence[MatchingState]) -> dict[str, list[float]]:
         return measures.references(states, self.config)

@@ -58,6 +58,22 @@ def told_cells(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> Ce
     }
 
 
+def retold(text: str, papers: Sequence[str], reviewers: Sequence[str], scores: Cells) -> str:
+    """The text with these scores where it names these cells as `told_cells` reads them; all else stays.
+
+    A text whose letters change their number when their case does is returned in lower case.
+    """
+    names, folded = names_of(tuple(papers), tuple(reviewers)), text.casefold()
+    text = text if len(text) == len(folded) else folded
+    parts, at = [], 0
+    for told in names.told.finditer(folded):
+        cell = (names.reviewers[told[1]], names.papers[told[2]])
+        if cell in scores:
+            parts += [text[at : told.start(3)], str(scores[cell])]
+            at = told.end(3)
+    return "".join([*parts, text[at:]])
+
+
 @dataclass(frozen=True)
 class Mention:
     """Neighbouring names of reviewers and papers: `Ava or Noah for BLEU`.

@@ -1,0 +1,80 @@
+"""Other messages in place of one that was said, after which another plan is best: for `selfplay listen`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfplay_pipeline.games.base import MESSAGE, Altered
+from selfplay_pipeline.games.matching.mentions import Cells, retold, told_cells
+from selfplay_pipeline.games.matching.rules import Matching, MatchingConfig, MatchingState, best_matching
+from selfplay_pipeline.games.matching.states import draw_scores
+from selfplay_pipeline.games.tags import untagged
+
+CHANGED, SWAPPED = "changed", "swapped"
+"""One told score is another, any as likely; or all are those of another state in which the same cells are seen."""
+TRIES = 300
+"""Messages that are drawn until one is found after which another plan is clearly the best."""
+MARGIN = 0.1
+"""By how much the new best plan must be the better one, beside the old ones and any other, in largest scores."""
+
+
+def altered(
+    state: MatchingState, turns: Sequence[Any], kind: str, config: MatchingConfig, rng: np.random.Generator
+) -> Altered | None:
+    """A message in place of the last turn, in which only scores differ that its hearer does not see itself.
+
+    Args:
+        turns: the last is a message.
+
+    Returns:
+        None where none of `TRIES` draws changed the best plan on what the hearer knows.
+    """
+    message = turns[-1]
+    scale, seen = state.scales[message.seat], state.masks[1 - message.seat]
+    texts = [untagged(turn.text) for turn in turns if turn.seat == message.seat and turn.action == MESSAGE]
+    heard, said = (told_cells(text, state.papers, state.reviewers) for text in ("\n".join(texts), texts[-1]))
+    free = [cell for cell in said if not seen[cell]]
+    if not free:
+        return None
+
+    def expected(cells: Cells) -> NDArray[np.float64]:
+        table = np.full(seen.shape, float(config.mean_score))
+        for cell, score in cells.items():
+            table[cell] = score / scale
+        return np.where(seen, state.table, table)
+
+    before = expected(heard)
+    for _ in range(TRIES):
+        if kind == SWAPPED:
+            table = draw_scores(config, seen.shape, rng)
+            new = {cell: int(table[cell] * scale) for cell in free}
+        else:
+            new = {free[rng.integers(len(free))]: int(rng.integers(config.max_score + 1) * scale)}
+        after = expected(heard | new)
+        plan, _value = best_matching(after)
+        lead = min(_lead(after, plan), best_matching(before)[1] - _worth(before, plan))
+        text = retold(message.text, state.papers, state.reviewers, new)
+        if (
+            lead >= MARGIN * config.max_score
+            and told_cells(untagged(text), state.papers, state.reviewers) == said | new
+        ):
+            return Altered(text, [list(pair) for pair in plan])
+    return None
+
+
+def _lead(table: NDArray[np.float64], plan: Matching) -> float:
+    """By how much the best plan is better than the best other one, which does without one of its pairs."""
+    others = []
+    for pair in plan:
+        without = table.copy()
+        without[pair] -= table.max() * len(table) + 1
+        others.append(_worth(table, best_matching(without)[0]))
+    return _worth(table, plan) - max(others)
+
+
+def _worth(table: NDArray[np.float64], plan: Matching) -> float:
+    return float(sum(table[pair] for pair in plan))

@@ -1,0 +1,131 @@
+"""The listening test: scripted listeners follow what they hear, deaf ones never, and nothing but scores is altered."""
+
+import asyncio
+import json
+from itertools import permutations
+
+import numpy as np
+import pytest
+from command import selfplay
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfplay_pipeline.config import load_config
+from selfplay_pipeline.evaluate.listen import Listening, Replay, heard, run_listen
+from selfplay_pipeline.evaluate.run import EvaluationJob
+from selfplay_pipeline.evaluate.states import held_out_states
+from selfplay_pipeline.games.base import Said
+from selfplay_pipeline.games.matching.altered import CHANGED, MARGIN, SWAPPED
+from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.mentions import retold, told_cells
+from selfplay_pipeline.games.matching.scripted import own_cells, player_view, tell
+
+CONFIG = load_config("tiny_honest", {})
+GAME = MatchingGame(CONFIG.game)
+STATES = held_out_states(GAME, 40)
+
+
+def listen(player, folder, config=CONFIG) -> Listening:
+    return asyncio.run(run_listen(config, EvaluationJob(player, STATES, folder)))
+
+
+@pytest.mark.parametrize(("player", "share"), [("sharing", 1.0), ("own-view", 0.0)])
+def test_a_scripted_listener_always_follows_and_a_deaf_one_never(tmp_path, player, share):
+    found = listen(player, tmp_path)
+    assert found.kinds.keys() == {CHANGED, SWAPPED}
+    for kind in found.kinds.values():
+        assert kind.tested > 25
+        assert (kind.follows.value, kind.follows.low, kind.follows.high) == (share, share, share)
+        assert kind.moves.value == share
+    assert Listening.model_validate_json((tmp_path / "listening.json").read_text()) == found
+
+
+def test_who_hears_nothing_follows_nothing(tmp_path):
+    muted = listen("sharing", tmp_path, load_config("tiny_honest", {"game.mute": True}))
+    assert all(kind.tested > 10 and kind.follows.value == 0 for kind in muted.kinds.values())
+
+
+def test_who_says_nothing_cannot_be_tested(tmp_path):
+    found = listen("quiet", tmp_path)
+    assert [(kind.tested, str(kind.follows)) for kind in found.kinds.values()] == [(0, "–")] * 2
+
+
+def test_a_stopped_test_goes_on_to_the_same_result(tmp_path):
+    whole = listen("sharing", tmp_path)
+    episodes = tmp_path / "heard.jsonl"
+    lines = episodes.read_text().splitlines(keepends=True)
+    episodes.write_text("".join(lines[:20]))
+    (tmp_path / "heard.summary.json").unlink()
+    assert listen("sharing", tmp_path) == whole
+    assert sorted(episodes.read_text().splitlines(keepends=True)) == sorted(lines)
+
+
+@given(st.integers(0, 39), st.sampled_from([0, 1]), st.sampled_from([CHANGED, SWAPPED]), st.integers(0, 9))
+def test_an_altered_message_has_other_scores_and_makes_one_other_plan_the_best(number, teller, kind, seed):
+    state, hearer = STATES.states[number], 1 - teller
+    message = Said(
+        teller, tell(player_view(GAME.start(state), teller), own_cells(player_view(GAME.start(state), teller)))
+    )
+    found = GAME.alter(state, [message], kind, np.random.default_rng(seed))
+    if found is None:
+        return
+    before, after = (told_cells(text, state.papers, state.reviewers) for text in (message.text, found.text))
+    assert before.keys() == after.keys()
+    different = {cell for cell in before if before[cell] != after[cell]}
+    assert len(different) == 1 or kind == SWAPPED
+    assert not any(state.masks[hearer][cell] for cell in different), "what the hearer sees is told as it was"
+    assert found.text.translate(DIGITS) == message.text.translate(DIGITS), "all but scores is as it was"
+
+    def worth(plan, told) -> float:
+        return sum(state.table[cell] if state.masks[hearer][cell] else told[cell] for cell in plan)
+
+    plans = [tuple(enumerate(papers)) for papers in permutations(range(state.size))]
+    best = tuple(map(tuple, found.decision))
+    assert all(worth(best, after) >= worth(plan, after) + MARGIN * 9 for plan in plans if plan != best)
+    assert max(worth(plan, before) for plan in plans) >= worth(best, before) + MARGIN * 9
+
+
+DIGITS = dict.fromkeys(map(ord, "0123456789"))
+
+
+def test_a_message_without_scores_that_its_hearer_lacks_cannot_be_altered():
+    state = STATES.states[0]
+    for text in ("[message] none", "[message] hello", f"[message] {state.reviewers[0]} is good"):
+        assert GAME.alter(state, [Said(0, text)], CHANGED, np.random.default_rng(0)) is None
+
+
+@given(st.text(), st.text())
+def test_a_text_keeps_all_but_the_scores_that_are_told_anew(before, behind):
+    text = f"{before}\nAva Li, BLEU: 7{behind}"
+    new = retold(text, ["BLEU"], ["Ava Li"], {(0, 0): 3})
+    assert new.casefold() == f"{before}\nAva Li, BLEU: 3{behind}".casefold() or behind[:1].isdigit()
+
+
+def replay(said, expected, decided) -> Replay:
+    return Replay(state=0, seat=0, kind=CHANGED, message="", said=said, expected=expected, decided=decided)
+
+
+def test_a_decision_follows_if_it_moves_to_the_expected_one():
+    replays = [replay(1, 2, 2), replay(1, 2, 3), replay(1, 2, 1), replay(2, 2, 2), replay(1, 2, None)]
+    assert [(one.moved, one.followed) for one in replays] == [
+        (True, True), (True, False), (False, False), (False, False), (False, False),
+    ]  # fmt: skip
+    shares = heard(replays)
+    assert (shares.tested, shares.follows.value, shares.moves.value) == (5, pytest.approx(0.2), pytest.approx(0.4))
+
+
+def test_the_command_prints_the_shares_and_says_where_they_are(tmp_path):
+    options = ("--config", "tiny_honest", "--num-states", "8", "--output", str(tmp_path / "out"))
+    planned = selfplay("listen", "sharing", *options, "--dry-run")
+    assert planned.returncode == 0 and "8 held-out states" in planned.stdout and not (tmp_path / "out").exists()
+    done = selfplay("listen", "sharing", *options)
+    assert done.returncode == 0 and "follows what it hears" in done.stdout and "1.000" in done.stdout
+    assert json.loads((tmp_path / "out" / "listening.json").read_text())["num_states"] == 8
+    other = selfplay("evaluate", "sharing", *options)
+    assert other.returncode == 2 and "a listening test of `selfplay listen`" in other.stderr
+
+
+def test_a_game_without_the_test_is_named(tmp_path):
+    done = selfplay("listen", "sharing", "--config", "tiny_bargaining", "--output", str(tmp_path / "out"))
+    assert done.returncode == 2 and "bargaining has no listening test" in done.stderr
+    assert not (tmp_path / "out").exists()
