@@ -25,6 +25,7 @@ from selfplay_pipeline.games.matching.rules import (
 from selfplay_pipeline.games.matching.scripted import OwnView, PlayerView, Random, Sharing, Silent, player_view
 from selfplay_pipeline.games.matching.session import MatchingSession
 from selfplay_pipeline.games.matching.shy import Asker, Quiet, Shy
+from selfplay_pipeline.games.matching.speaking import Speaking, SpeakingTeacher
 from selfplay_pipeline.games.matching.teacher import LESSONS, AskingTeacher, Teacher
 from selfplay_pipeline.games.prompts import load_prompts
 from selfplay_pipeline.games.tagged_session import AGREED
@@ -42,6 +43,8 @@ SCRIPTED: Mapping[str, ScriptedPlayer] = {
     "quiet": Quiet(),
     "teacher": Teacher(),
     "asking-teacher": AskingTeacher(),
+    "speaking": Speaking(),
+    "speaking-teacher": SpeakingTeacher(),
 }
 
 

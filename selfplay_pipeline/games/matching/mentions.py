@@ -15,6 +15,12 @@ Cells = dict[Cell, int]
 
 SCORE = r"\d{1,9}(?!\d)"
 """Longer numbers are no scores."""
+WITHIN = r"[^\w.?!;\n]+"
+"""What stands between words of a sentence."""
+HAS = rf"(?:{WITHIN}(?:s|is|has|have|gets|scores?|a|of|at|on|for|with))*"
+"""Words that may stand between a name and its score, or another name."""
+FOR = rf"{WITHIN}(?:on|for|with|at){WITHIN}"
+"""Stands between a score and the paper that it is for."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,7 @@ class Names:
     Attributes:
         reviewers, papers: index by spelling: whole, or a part that only one name has.
         any: finds one of either.
-        told: finds reviewer, paper and score, with nothing but punctuation between.
+        told: finds reviewer, paper and score, or reviewer, score and paper, with few words between.
     """
 
     reviewers: dict[str, int]
@@ -42,19 +48,23 @@ def names_of(papers: tuple[str, ...], reviewers: tuple[str, ...]) -> Names:
         rows,
         columns,
         re.compile(rf"\b(?:{_either([*rows, *columns])})\b"),
-        re.compile(rf"\b({_either(rows)})\b\W+({_either(columns)})\b\W+({SCORE})"),
+        re.compile(
+            rf"\b({_either(rows)})\b"
+            rf"(?:(?:\W+|{HAS}{WITHIN})({_either(columns)})\b(?:\W+|{HAS}{WITHIN})({SCORE})"
+            rf"|{HAS}{WITHIN}({SCORE}){FOR}({_either(columns)})\b)"
+        ),
     )
 
 
 def told_cells(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> Cells:
-    """The cells that a message names as `Reviewer Paper score`.
+    """The cells that a message tells: `Ava BLEU 5`, `Ava on BLEU is 5`, `Ava has 5 for BLEU` and the like.
 
     Names may be full or short, and punctuation may stand between them. The last mention of a cell counts.
     """
     names = names_of(tuple(papers), tuple(reviewers))
     return {
-        (names.reviewers[reviewer], names.papers[paper]): int(score)
-        for reviewer, paper, score in names.told.findall(text.casefold())
+        (names.reviewers[found[1]], names.papers[found[2] or found[5]]): int(found[3] or found[4])
+        for found in names.told.finditer(text.casefold())
     }
 
 

@@ -111,7 +111,7 @@ def estimate(view: PlayerView, heard: Mapping[tuple[int, int], int]) -> NDArray[
 def tell(view: PlayerView, cells: Mapping[tuple[int, int], int | None]) -> str:
     """The message that lists cells; one without a score is said to be unknown."""
     words = [
-        f"{_first_name(view, reviewer)} {_title(view.papers[paper])} {'none' if score is None else score}"
+        f"{first_name(view, reviewer)} {_title(view.papers[paper])} {'none' if score is None else score}"
         for (reviewer, paper), score in cells.items()
     ]
     return "[message] " + (" ".join(words) or "none")
@@ -119,14 +119,14 @@ def tell(view: PlayerView, cells: Mapping[tuple[int, int], int | None]) -> str:
 
 def ask(view: PlayerView, cells: Sequence[tuple[int, int]]) -> str:
     """The message that asks for cells."""
-    words = [f"{_first_name(view, reviewer)} {_title(view.papers[paper])}?" for reviewer, paper in cells]
+    words = [f"{first_name(view, reviewer)} {_title(view.papers[paper])}?" for reviewer, paper in cells]
     return "[message] " + " ".join(words)
 
 
 def propose(view: PlayerView, matching: Matching) -> str:
     """The text of a proposal: short titles in the board's order, first names where those are enough."""
     by_paper = sorted(matching, key=lambda pair: pair[1])
-    lines = [f"{_title(view.papers[paper])}: {_first_name(view, reviewer)}" for reviewer, paper in by_paper]
+    lines = [f"{_title(view.papers[paper])}: {first_name(view, reviewer)}" for reviewer, paper in by_paper]
     return "[propose] Proposal: " + "\n".join(lines)
 
 
@@ -201,7 +201,8 @@ def _title(paper: str) -> str:
     return paper.split(":")[0]
 
 
-def _first_name(view: PlayerView, reviewer: int) -> str:
+def first_name(view: PlayerView, reviewer: int) -> str:
+    """A reviewer's first name; the whole name where others share the first."""
     first = view.reviewers[reviewer].split()[0]
     unique = sum(first in name.split() for name in view.reviewers) == 1
     return first if unique else view.reviewers[reviewer]

@@ -1,0 +1,171 @@
+"""Scripted players that speak English: teachers and partners of language models under the default prompts.
+
+The random stream chooses among phrasings, all of which the game reads back without loss: `mentions.told_cells` what is
+told, `questions.asked_pairs` what is asked for, `proposals.parse_proposal` what is proposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+import numpy as np
+
+from selfplay_pipeline.games.matching.mentions import Cell, Cells
+from selfplay_pipeline.games.matching.proposals import short
+from selfplay_pipeline.games.matching.questions import NOUNS, asked_pairs
+from selfplay_pipeline.games.matching.rules import Matching, best_matching
+from selfplay_pipeline.games.matching.scripted import PlayerView, estimate, first_name, heard_cells, own_cells
+from selfplay_pipeline.games.matching.shy import Asker, unasked_cells
+from selfplay_pipeline.games.matching.teacher import draw_plan
+from selfplay_pipeline.games.questions import is_question
+
+TOLD = (
+    "{reviewer} on {paper} is {score}", "{reviewer} has {score} for {paper}", "{reviewer} scores {score} on {paper}",
+    "{reviewer} for {paper}: {score}", "{reviewer} - {paper} {score}", "{reviewer} gets {score} with {paper}",
+)  # fmt: skip
+TELLING = (
+    "I see {}.", "Here is what I have. {}.", "On my side {}.", "{}.", "Hi! In my table {}.", "This is all I know: {}.",
+)  # fmt: skip
+NOTHING = ("I see nothing at all.", "My table is empty.", "I have nothing to add, sorry.")
+ASKED = ("{reviewer} on {paper}", "{reviewer} for {paper}", "{reviewer} with {paper}")
+ASKING = (
+    "What do you have for {}?", "Can you tell me your scores for {}?", "Do you see {}?", "How good is {}?",
+    "What about {}?", "Please give me your numbers for {}.",
+)  # fmt: skip
+ASKING_ALL = (
+    "What scores do you see?", "Can you share your scores?", "What do you have?", "Hi! Which scores can you see?",
+    "Please tell me what you see.",
+)  # fmt: skip
+UNSEEN = ("I can not see {}.", "Nothing is known to me about {}.", "My table has no number for {}.")
+PAIR = ("{paper}: {reviewer}", "{reviewer} - {paper}", "{reviewer} reviews {paper}", "{paper} goes to {reviewer}")
+PROPOSING = ("Proposal:\n{}", "Proposal: I suggest {}", "My proposal: {}", "Here is a plan:\n{}", "Let us match {}")
+ACCEPTING = ("[accept]", "[accept] Great, I agree.", "[accept] Good plan!", "[accept] That works for me.")
+REJECTING = ("[reject]", "[reject] I know of a better plan.", "[reject] We can do better.", "[reject] Let me explain.")
+IN_A_SENTENCE = (", ", " and ")
+"""What stands between several of a kind that a question names."""
+JOINED = (*IN_A_SENTENCE, "; ", "\n")
+"""What stands between others."""
+
+
+@dataclass(frozen=True)
+class Speaking:
+    """Tells or asks, answers what it is asked, and proposes the best plan of all that it knows.
+
+    It turns down one proposal: one that it knows to be clearly worse than its own plan, or one that was made without
+    knowledge of its cells.
+    """
+
+    asks: float = 0.4
+    """How often it begins with a question."""
+    answers: float = 0.3
+    """How often it tells its own cells too, where it has been told the partner's."""
+
+    GOOD_ENOUGH = 0.95
+    """Share of the own plan's estimated value that a proposal must reach."""
+
+    def act(self, view: PlayerView, rng: np.random.Generator) -> str:
+        if view.pending is not None:
+            return choose(ACCEPTING if self.agrees(view, view.pending, rng) else REJECTING, rng)
+        if view.history and view.history[-1][0] != view.seat and is_question(view.history[-1][1], NOUNS):
+            return answer(view, asked_pairs(view.history[-1][1], view.papers, view.reviewers), rng)
+        messages = [text for text in view.said(view.seat) if text.startswith("[message]")]
+        heard = heard_cells(view)
+        if not messages and not heard and rng.random() < self.asks:
+            return ask(view, unasked_cells(view)[: Asker.PAIRS_A_MESSAGE] if rng.random() < 0.5 else [], rng)
+        if not messages and (not heard or rng.random() < self.answers):
+            return tell(view, own_cells(view), rng)
+        if messages and (wanted := self._still_wanted(view, messages[-1])):
+            return ask(view, wanted[: Asker.PAIRS_A_MESSAGE], rng)
+        return propose(view, self.plan(view, heard, rng), rng)
+
+    def _still_wanted(self, view: PlayerView, message: str) -> list[Cell]:
+        """What it asks for next: the rest where it asks for one after the other, all where it asked in vain."""
+        in_vain = is_question(message, NOUNS) and not heard_cells(view)
+        return unasked_cells(view) if in_vain or asked_pairs(message, view.papers, view.reviewers) else []
+
+    def agrees(self, view: PlayerView, offered: Matching, rng: np.random.Generator) -> bool:
+        """Whether it accepts what the partner proposed."""
+        mine, heard = view.said(view.seat), heard_cells(view)
+        if "[reject]" in mine:
+            return True
+        if not heard:
+            return any(text.startswith("[message]") for text in mine)
+        table = estimate(view, heard)
+        return sum(float(table[pair]) for pair in offered) >= self.GOOD_ENOUGH * best_matching(table)[1]
+
+    def plan(self, view: PlayerView, heard: Cells, rng: np.random.Generator) -> Matching:
+        """What it proposes."""
+        return best_matching(estimate(view, heard))[0]
+
+
+@dataclass(frozen=True)
+class SpeakingTeacher(Speaking):
+    """It speaks as `Speaking` does, but never plans with what it was told: to listen is left for self-play to find."""
+
+    temperature: float = 0.09
+    """Share of the largest score that makes a matching e times as likely to be proposed."""
+    rejects: float = 0.03
+    """How often it turns a first proposal down, whatever it is worth."""
+
+    def agrees(self, view: PlayerView, offered: Matching, rng: np.random.Generator) -> bool:
+        return "[reject]" in view.said(view.seat) or rng.random() >= self.rejects
+
+    def plan(self, view: PlayerView, heard: Cells, rng: np.random.Generator) -> Matching:
+        return draw_plan(estimate(view, {}), self.temperature * view.max_score, rng)
+
+
+def tell(view: PlayerView, cells: Cells, rng: np.random.Generator) -> str:
+    """The message that tells these cells."""
+    if not cells:
+        return f"[message] {choose(NOTHING, rng)}"
+    return f"[message] {choose(TELLING, rng).format(_listed(view, cells, TOLD, rng, cells))}"
+
+
+def ask(view: PlayerView, cells: Sequence[Cell], rng: np.random.Generator) -> str:
+    """The message that asks for these cells, or for all where none is named."""
+    if not cells:
+        return f"[message] {choose(ASKING_ALL, rng)}"
+    return f"[message] {choose(ASKING, rng).format(_listed(view, cells, ASKED, rng))}"
+
+
+def answer(view: PlayerView, asked: Set[Cell], rng: np.random.Generator) -> str:
+    """The message that tells all that was asked for, as far as the player sees it."""
+    known = own_cells(view)
+    if not asked:
+        return tell(view, known, rng)
+    told = {cell: known[cell] for cell in sorted(asked) if cell in known}
+    unseen = sorted(asked - known.keys())
+    sentences = [tell(view, told, rng)] if told else ["[message]"]
+    sentences += [choose(UNSEEN, rng).format(_listed(view, unseen, ASKED, rng))] if unseen else []
+    return " ".join(sentences)
+
+
+def propose(view: PlayerView, plan: Matching, rng: np.random.Generator) -> str:
+    """The proposal of a plan, its papers in the order of the board."""
+    pairs = sorted(plan, key=lambda pair: pair[1])
+    return f"[propose] {choose(PROPOSING, rng).format(_listed(view, pairs, PAIR, rng))}"
+
+
+def choose(phrasings: Sequence[str], rng: np.random.Generator) -> str:
+    """One of several phrasings, each as likely."""
+    return phrasings[rng.integers(len(phrasings))]
+
+
+def _listed(
+    view: PlayerView,
+    cells: Iterable[Cell],
+    phrasings: Sequence[str],
+    rng: np.random.Generator,
+    scores: Mapping[Cell, int] | None = None,
+) -> str:
+    """All cells in one phrasing, reviewers by their first or their whole names."""
+    phrasing, whole = choose(phrasings, rng), rng.random() < 0.3
+    return choose(IN_A_SENTENCE if phrasings is ASKED else JOINED, rng).join(
+        phrasing.format(
+            reviewer=view.reviewers[reviewer] if whole else first_name(view, reviewer),
+            paper=short(view.papers[paper]),
+            score=(scores or {}).get((reviewer, paper)),
+        )
+        for reviewer, paper in cells
+    )
