@@ -149,7 +149,7 @@ def propose(view: PlayerView, plan: Matching, rng: np.random.Generator) -> str:
 
 def choose(phrasings: Sequence[str], rng: np.random.Generator) -> str:
     """One of several phrasings, each as likely."""
-    return phrasings[rng.integers(len(phrasings))]
+    return phrasings[int(rng.integers(len(phrasings)))]
 
 
 def _listed(
