@@ -22,6 +22,7 @@ ESCAPE = "\x1b[31mred"
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "generate": ("generate", "--dry-run"),
+    "humans": ("humans", "--output", "out.jsonl"),
     "convert": ("convert", "games.jsonl", "--output", "out"),
     "train": ("train", "train.parquet", "--output", "out"),
     "games": ("games", "--num-train", "4", "--num-test", "2", "--output", "out"),
@@ -45,7 +46,7 @@ REALLY = {
     "iterate": ("iterate",),
 }  # fmt: skip
 """How to call commands whose dry run does not look at the place of their output."""
-OUTPUT_FILES = {"generate", "report", "slime data"}
+OUTPUT_FILES = {"generate", "humans", "report", "slime data"}
 """Commands whose output is a file; of the others it is a folder."""
 NAMES = {
     "engine": "warp", "device": "abacus", "logger": "stone", "partner": "nobody", "lesson": "none", "form": "gif",

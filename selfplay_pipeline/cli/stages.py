@@ -12,9 +12,10 @@ from selfplay_pipeline.cli.options import load, taking
 from selfplay_pipeline.cli.shared import DATA, OTHERS, PLAYING, TRAINING, DryRun, run, suggest, warn
 from selfplay_pipeline.cli.verl_keys import path_and_overrides
 from selfplay_pipeline.core import terminal
-from selfplay_pipeline.core.command_line import LARGEST
+from selfplay_pipeline.core.command_line import LARGEST, announced
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.shipped import shipped
+from selfplay_pipeline.core.shipped import built_in, shipped
+from selfplay_pipeline.core.terminal.harmless import one_line
 
 app = typer.Typer()
 
@@ -67,6 +68,28 @@ def generate(
     show_summary(summary, output)
     fail_if_lost(summary.failures)
     suggest("convert", output) if "policy" in seats else suggest("show", output)
+
+
+@app.command()
+def humans(
+    output: Annotated[Path, typer.Option(help="JSONL file; one episode a line.")] = DATA / "human_games.jsonl",
+    config: Annotated[
+        str, typer.Option(help=f"YAML file or built-in whose game people played: {', '.join(built_in())}.")
+    ] = "default",
+) -> None:
+    """Write the episodes of people that come with a game, for `imitate`: of both seats, all that the rules allow.
+
+    What is left out is counted by its reason.
+    """
+    from selfplay_pipeline.config import load_config
+    from selfplay_pipeline.core.folders import check_folder
+    from selfplay_pipeline.games.registry import make_game
+    from selfplay_pipeline.generate.people import write_people
+
+    check_folder(output.parent, "humans")
+    game = make_game(load_config(config, {}, announced.append).game)
+    terminal.result(one_line(f"{output}: ") + write_people(game, output).to_text())
+    suggest("show", output)
 
 
 @app.command(cls=taking("model", "seed", "convert"))

@@ -174,12 +174,16 @@ class HumanEpisode:
     Attributes:
         turns: the messages.
         num_turns: of all kinds.
+        legal: all actions that the game's rules allow, as the text of turns from the first to the last.
+        left_out: how many other actions there were, by the reason.
     """
 
     state: Any
     turns: Sequence[Said]
     reward: float
     num_turns: int
+    legal: Sequence[Said] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

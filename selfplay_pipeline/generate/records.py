@@ -64,7 +64,10 @@ class TurnRecord(_Record):
     error_kind: str | None = None
     """The same in one word of the game's."""
     finish_reason: str
-    """The engine's or chat model's: stop, or length when the turn was cut. `scripted` for a seat without either."""
+    """The engine's or chat model's: stop, or length when the turn was cut.
+
+    `scripted` or `human` for a seat without either.
+    """
 
     @classmethod
     def of(cls, seat: int, text: str, step: Step, finish_reason: str) -> TurnRecord:

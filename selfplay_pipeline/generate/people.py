@@ -1,0 +1,84 @@
+"""Episodes that people played, as a file of episodes that `imitate` can read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import write_text
+from selfplay_pipeline.games.base import SAME_SCORE, Game, HumanEpisode
+from selfplay_pipeline.generate.records import EpisodeRecord, OutcomeRecord, PolicyRecord, TurnRecord
+
+HUMAN = "human"
+"""Name of the player, and of what stands where others note engine and model."""
+NOBODY = PolicyRecord(checkpoint=HUMAN, iteration=0, engine=HUMAN, temperature=1.0, max_new_tokens=1)
+"""Stands for the policy, which played nowhere."""
+
+
+@dataclass
+class People:
+    """What became of the episodes of people.
+
+    Attributes:
+        rows: seats with turns to imitate.
+        left_out: actions and episodes that were left out, counted by the reason.
+    """
+
+    episodes: int = 0
+    rows: int = 0
+    turns: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def to_text(self) -> str:
+        """A line of what there is, and one for each reason why something is not."""
+        lines = [f"{self.episodes} episodes of people, {self.rows} rows to imitate, {self.turns} actions"]
+        lines += [f"left out {count}: {reason}" for reason, count in self.left_out.most_common()]
+        return "\n".join(lines)
+
+
+def write_people(game: Game, output: Path) -> People:
+    """Write the episodes that people played on states of a configuration, one a line.
+
+    Raises:
+        UserError: there are none, or the file cannot be written.
+    """
+    people, lines = People(), list[str]()
+    for number, episode in enumerate(game.human_episodes()):
+        people.left_out.update(episode.left_out)
+        record = replayed(game, number, episode)
+        if abs(record.outcome.normalized_reward - episode.reward) > SAME_SCORE:
+            people.left_out["an episode that our rules end with another reward than people got"] += 1
+            continue
+        lines.append(record.model_dump_json() + "\n")
+        people.episodes += 1
+        people.turns += len(record.turns)
+        people.rows += len({turn.seat for turn in record.turns})
+    if not lines:
+        raise UserError(
+            f"no people are known to have played {game.name} on states of this configuration ({game.describe()}); "
+            "--config default has the game and the states of those who are"
+        )
+    write_text(output, "".join(lines))
+    return people
+
+
+def replayed(game: Game, number: int, episode: HumanEpisode) -> EpisodeRecord:
+    """An episode whose legal actions are taken again, until the game ends."""
+    session, turns = game.start(episode.state), list[TurnRecord]()
+    for said in episode.legal:
+        turns.append(TurnRecord.of(said.seat, said.text, session.step(said.seat, said.text), HUMAN))
+    return EpisodeRecord(
+        episode_id=f"{HUMAN}-{number}",
+        group_index=number,
+        episode=0,
+        seed=0,
+        game=game.name,
+        state=episode.state.to_dict(),
+        players=[HUMAN] * len(game.roles),
+        turns=turns,
+        trajectories=[],
+        outcome=OutcomeRecord.of(session.outcome()),
+        policy=NOBODY,
+    )
