@@ -116,6 +116,32 @@ class ConvertConfig(Section):
     """
 
 
+class ImitateConfig(Section):
+    """How `imitate` chooses among episodes, and trains on their turns."""
+
+    seats: Annotated[list[Annotated[int, Field(ge=0)]], Option("--seat")] = []
+    """Seats whose turns are imitated; by default all."""
+    min_reward: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Least reward that a seat must have reached in an episode for its turns to be imitated."""
+    best_of_group: Annotated[int, Field(ge=0)] = 0
+    """Episodes of each state that are imitated, those with the highest reward; 0 is all."""
+    held_out: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    """Share of the states that is not trained on; their loss is measured before, after each epoch, and so at the end.
+
+    It is the mean negative log-probability of their own tokens, in nats.
+    """
+    epochs: Annotated[int, Field(ge=1)] = 1
+    """Passes over the data."""
+    train_batch_size: Annotated[int, Field(ge=1)] = 64
+    """Rows of one optimizer step; a row is one seat's part of an episode."""
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-5
+    """AdamW's learning rate at its highest."""
+    schedule: Literal["constant", "cosine"] = "cosine"
+    """Whether the learning rate stays, or goes down to 0 along a cosine."""
+    warm_up: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    """Share of the steps in which the learning rate goes up from 0 first."""
+
+
 class EvaluateConfig(Section):
     """How a checkpoint is evaluated."""
 
@@ -167,6 +193,7 @@ class Config(Section):
     engine: EngineConfig = EngineConfig()
     generate: GenerateConfig = GenerateConfig()
     convert: Annotated[ConvertConfig, Identity("iterate")] = ConvertConfig()
+    imitate: Annotated[ImitateConfig, Identity("imitate")] = ImitateConfig()
     train: Annotated[TrainOptions, Identity("iterate")] = TrainOptions()
     evaluate: Annotated[EvaluateConfig, Identity("evaluate", "iterate")] = EvaluateConfig()
     iterate: Annotated[IterateConfig, Identity("iterate")] = IterateConfig()

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.registry import game_named
-from selfplay_pipeline.generate.records import EpisodeRecord
+from selfplay_pipeline.generate.records import SCHEMA_VERSION, EpisodeRecord
 
 AGENT_NAME = "selfplay"
 METADATA_KEY = b"selfplay"
@@ -48,6 +48,29 @@ SCHEMA = pa.schema(
     }
 )
 """Columns of train.parquet and val.parquet. `extra_info.index` is the group index."""
+
+WEIGHT = "weight"
+"""A further column of rows that are imitated: by what each own token's loss is multiplied. Other rows weigh 1."""
+
+
+def described(
+    schema: pa.Schema, *, game: str, shared: bool, temperature: float, episodes_per_state: int, **further: bool
+) -> pa.Schema:
+    """A schema that says of its rows what holds for all of them.
+
+    Args:
+        shared: whether all seats of an episode have one reward.
+        further: what else holds.
+    """
+    facts = {
+        "schema_version": SCHEMA_VERSION,
+        "game": game,
+        "shared_reward": shared,
+        "temperature": temperature,
+        "episodes_per_state": episodes_per_state,
+        **further,
+    }
+    return schema.with_metadata({METADATA_KEY: json.dumps(facts).encode()})
 
 
 EARLIER = {"game_id": "episode_id", "player_index": "seat", "play": "episode", "plays_per_state": "episodes_per_state"}

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from selfplay_pipeline.convert.episodes import check_tokens
 from selfplay_pipeline.convert.placebo import permuted
 from selfplay_pipeline.convert.result import Converted
-from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, episode_to_rows
+from selfplay_pipeline.convert.rows import SCHEMA, described, episode_to_rows
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import beside, locked, replacing, write_text
 from selfplay_pipeline.core.terminal.progress import Reporter, without_progress
 from selfplay_pipeline.games.base import Status
-from selfplay_pipeline.generate.records import POLICY, SCHEMA_VERSION, EpisodeRecord, parse_episode, read_lines
+from selfplay_pipeline.generate.records import POLICY, EpisodeRecord, parse_episode, read_lines
 from selfplay_pipeline.metrics.signal import Signal, groups_of
 
 EPISODES_PER_WRITE = 256
@@ -229,15 +229,14 @@ def _write(
     report: Converted,
     shown: Reporter,
 ) -> None:
-    facts = {
-        "schema_version": SCHEMA_VERSION,
-        "game": index.game,
-        "shared_reward": index.shared,
-        "temperature": report.temperature,
-        "episodes_per_state": report.episodes_per_state,
+    schema = described(
+        SCHEMA,
+        game=index.game,
+        shared=index.shared,
+        temperature=report.temperature,
+        episodes_per_state=report.episodes_per_state,
         **({"placebo": True} if report.placebo else {}),
-    }
-    schema = SCHEMA.with_metadata({METADATA_KEY: json.dumps(facts).encode()})
+    )
     buffers: dict[str, list[dict[str, Any]]] = {"train": [], "val": []}
     with (
         replacing(out_dir / "val.parquet") as new_val,

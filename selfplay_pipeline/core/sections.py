@@ -22,8 +22,8 @@ class Option:
 class Identity:
     """Says for which commands a field, or a whole section, is part of what makes two runs the same run.
 
-    The commands are `generate`, `evaluate` (as which `crossplay` plays its pairs), `train`, `train-online` and
-    `iterate`.
+    The commands are `generate`, `evaluate` (as which `crossplay` plays its pairs), `imitate`, `train`,
+    `train-online` and `iterate`.
 
     `Annotated[int, Identity("iterate")]` decides for `iterate` alone, `Annotated[int, FREE]` for no command. A field
     without this mark decides for every command that reads its section, so that a new field is compared unless somebody

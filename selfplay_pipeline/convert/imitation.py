@@ -1,0 +1,201 @@
+"""Episodes of any players as the rows that a model learns from by imitating them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from selfplay_pipeline.config import ImitateConfig
+from selfplay_pipeline.convert.replay import replay
+from selfplay_pipeline.convert.rows import SCHEMA, WEIGHT, described, episode_to_rows
+from selfplay_pipeline.convert.selection import Candidate, best_of_groups, held_out
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import replacing
+from selfplay_pipeline.games.base import Game, Status
+from selfplay_pipeline.generate.records import EpisodeRecord, parse_episode, read_lines
+from selfplay_pipeline.generate.trajectory import ChatTokenizer
+
+TRAIN, HELD_OUT = "train.parquet", "held_out.parquet"
+STREAM_CODES = {"prompt_ids": "i", "response_ids": "i", "response_mask": "b", "response_logprobs": "f"}
+
+
+class Source(NamedTuple):
+    """A file of episodes, and by what the loss of its rows is multiplied."""
+
+    path: Path
+    weight: float = 1.0
+
+    @classmethod
+    def of(cls, text: str) -> Source:
+        """Read FILE or FILE=WEIGHT.
+
+        Raises:
+            UserError: the weight is no number above 0.
+        """
+        name, sign, weight = text.rpartition("=")
+        if not sign or Path(text).exists():
+            return cls(Path(text))
+        try:
+            value = float(weight)
+        except ValueError:
+            value = 0.0
+        if not 0 < value < float("inf"):
+            raise UserError(f"{text}: {weight!r} is no weight; write FILE or FILE=NUMBER, with a number above 0")
+        return cls(Path(name), value)
+
+
+@dataclass
+class Imitated:
+    """What rows were made of some files. A row is one seat's part of an episode."""
+
+    episodes: int = 0
+    train_rows: int = 0
+    held_out_rows: int = 0
+    trained_tokens: int = 0
+    """Own tokens of the rows that are trained on."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Rows that are not there, by the reason."""
+
+    def to_text(self) -> str:
+        """One line for people, and one for each reason."""
+        rows = self.train_rows + self.held_out_rows
+        lines = [
+            f"{rows} rows of {self.episodes} episodes: {self.train_rows} with {self.trained_tokens} own tokens to "
+            f"imitate, {self.held_out_rows} held out",
+            *(f"left out: {count} rows, {reason}" for reason, count in sorted(self.left_out.items())),
+        ]
+        return "\n".join(lines)
+
+
+def write_rows(
+    sources: Sequence[Source],
+    game: Game,
+    chat: ChatTokenizer,
+    choice: ImitateConfig,
+    output: Path,
+    *,
+    context_length: int,
+    seed: int,
+) -> Imitated:
+    """Write train.parquet, and held_out.parquet if a share of the states is held out.
+
+    Args:
+        sources: episodes of any players; those of one state are one group, whatever file they are in.
+        game: with the configuration that they were played with.
+        chat: of the model that is to imitate them.
+        context_length: tokens of the longest row that the model can learn from; a longer one is left out, and counted.
+        seed: of the states that are held out.
+
+    Raises:
+        UserError: a bad line, an episode of another game or configuration, or nothing is left to imitate.
+    """
+    strange = [seat for seat in choice.seats if seat >= len(game.roles)]
+    if strange:
+        raise UserError(f"imitate.seats: {strange[0]}, but {game.name} has {len(game.roles)} seats, numbered from 0")
+    done = Imitated()
+    rows = [*_rows(sources, game, chat, choice, context_length, done)]
+    best = best_of_groups((_candidate(row) for row in rows), choice.best_of_group, shared=game.shared_reward)
+    done.left_out["not among the best of its state"] += best.count(False)
+    done.left_out = +done.left_out
+    rows = [row for row, chosen in zip(rows, best, strict=True) if chosen]
+    if not rows:
+        names = ", ".join(str(source.path) for source in sources)
+        why = "; ".join(f"{count} rows, {reason}" for reason, count in sorted(done.left_out.items()))
+        raise UserError(f"{names}: nothing is left to imitate ({why or 'no episodes'}); choose less strictly")
+    away = held_out((row["extra_info"]["index"] for row in rows), choice.held_out, seed)
+    parts: dict[str, list[dict[str, Any]]] = {TRAIN: [], HELD_OUT: []}
+    for row in rows:
+        parts[HELD_OUT if row["extra_info"]["index"] in away else TRAIN].append(row)
+    most = 1 + max(row["extra_info"]["episode"] for row in rows)
+    schema = described(
+        SCHEMA.append(pa.field(WEIGHT, pa.float32())),
+        game=game.name,
+        shared=game.shared_reward,
+        temperature=1.0,
+        episodes_per_state=most,
+    )
+    for name, part in parts.items():
+        for row in part:
+            row["extra_info"]["episodes_per_state"] = most
+        if part:
+            with replacing(output / name) as new:
+                pq.write_table(pa.Table.from_pylist(part, schema=schema), new)
+    done.train_rows, done.held_out_rows = len(parts[TRAIN]), len(parts[HELD_OUT])
+    done.trained_tokens = sum(int(row["response_mask"].sum()) for row in parts[TRAIN])
+    return done
+
+
+def _rows(
+    sources: Sequence[Source],
+    game: Game,
+    chat: ChatTokenizer,
+    choice: ImitateConfig,
+    context_length: int,
+    done: Imitated,
+) -> Iterator[dict[str, Any]]:
+    """All rows but those that `choice` leaves out by themselves."""
+    states: dict[str, int] = {}
+    episodes: Counter[int] = Counter()
+    seats = sorted(set(choice.seats)) or [*range(len(game.roles))]
+    for source in sources:
+        for where, record in _episodes(source.path, game):
+            done.episodes += 1
+            chosen = [seat for seat in seats if record.outcome.reward_of(seat) >= choice.min_reward]
+            done.left_out[f"reward below {choice.min_reward:g}"] += len(seats) - len(chosen)
+            if record.outcome.status == Status.ENGINE_FAILURE:
+                done.left_out["lost to the engine"] += len(chosen)
+                continue
+            try:
+                sides = replay(record, game, chat)
+            except ValueError as error:
+                raise UserError(f"{where}: {error}") from None
+            state = states.setdefault(json.dumps(record.state, sort_keys=True), len(states))
+            own = {
+                "trajectories": [sides[seat] for seat in chosen],
+                "policy": record.policy.model_copy(update={"temperature": 1.0}),
+                "group_index": state,
+                "episode": episodes[state],
+            }
+            episodes[state] += 1
+            rows = episode_to_rows(record.model_copy(update=own), episodes_per_state=0)
+            done.left_out["the seat took no legal turn"] += len(chosen) - len(rows)
+            for row in rows:
+                if len(row["prompt_ids"]) + len(row["response_ids"]) > context_length:
+                    done.left_out[f"longer than the {context_length} tokens of the context"] += 1
+                else:
+                    yield (
+                        row
+                        | {name: np.array(row[name], code) for name, code in STREAM_CODES.items()}
+                        | {WEIGHT: source.weight}
+                    )
+
+
+def _episodes(path: Path, game: Game) -> Iterator[tuple[str, EpisodeRecord]]:
+    """The episodes of a file, each with the place where it stands."""
+    for number, line in read_lines(path):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            record = parse_episode(line)
+        except ValueError as error:
+            raise UserError(f"{where}: {error}") from None
+        if record.game != game.name:
+            raise UserError(
+                f"{where}: field 'game': an episode of {record.game}, but the configured game is {game.name}; give "
+                "the configuration (--config) that it was played with"
+            )
+        yield where, record
+
+
+def _candidate(row: dict[str, Any]) -> Candidate:
+    info = row["extra_info"]
+    return Candidate(info["index"], info["episode"], info["seat"], row["reward_model"]["normalized_reward"])

@@ -1,0 +1,145 @@
+"""Which episodes are imitated: selection, weights, held-out states, and what is refused in one clear line."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from factories import BOARD, byte_chat, make_episodes, write_episodes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfplay_pipeline.config import ImitateConfig
+from selfplay_pipeline.convert.imitation import HELD_OUT, TRAIN, Imitated, Source, write_rows
+from selfplay_pipeline.convert.parquet import read_rows
+from selfplay_pipeline.convert.selection import Candidate, best_episodes, best_of_groups, held_out
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.games.bargaining.game import BargainingGame
+from selfplay_pipeline.games.matching.game import MatchingGame
+
+GROUPS, EPISODES = 12, 3
+
+
+@pytest.fixture(scope="module")
+def games(tmp_path_factory):
+    return write_episodes(tmp_path_factory.mktemp("games") / "games.jsonl", make_episodes(GROUPS, EPISODES))
+
+
+def write(output, *sources, game=None, context_length=10_000, **choice) -> Imitated:
+    choice = {"held_out": 0.25} | choice
+    return write_rows(
+        [Source.of(str(source)) for source in sources],
+        game or MatchingGame(BOARD),
+        byte_chat(),
+        ImitateConfig(**choice),
+        output,
+        context_length=context_length,
+        seed=0,
+    )
+
+
+def rows(output, *names) -> list[dict]:
+    return [row for name in names or (TRAIN, HELD_OUT) for row in pq.read_table(output / name).to_pylist()]
+
+
+def states(output, name) -> set[str]:
+    return {row["reward_model"]["game_state"] for row in rows(output, name)}
+
+
+def test_every_row_is_there_or_left_out_for_a_named_reason(games, tmp_path):
+    done = write(tmp_path, games, min_reward=0.3, best_of_group=2, seats=[0, 1])
+    assert done.episodes == GROUPS * EPISODES
+    assert done.train_rows + done.held_out_rows + sum(done.left_out.values()) == 2 * GROUPS * EPISODES
+    assert {"reward below 0.3", "not among the best of its state"} <= done.left_out.keys()
+    assert (len(rows(tmp_path, TRAIN)), len(rows(tmp_path, HELD_OUT))) == (done.train_rows, done.held_out_rows)
+    assert done.trained_tokens == sum(sum(row["response_mask"]) for row in rows(tmp_path, TRAIN))
+    assert all(row["reward_model"]["normalized_reward"] >= 0.3 for row in rows(tmp_path))
+
+
+def test_whole_states_are_held_out_the_same_ones_each_time(games, tmp_path):
+    write(tmp_path / "one", games)
+    write(tmp_path / "other", games)
+    trained, away = states(tmp_path / "one", TRAIN), states(tmp_path / "one", HELD_OUT)
+    assert len(away) == GROUPS // 4 and len(trained) == GROUPS - GROUPS // 4 and not trained & away
+    assert states(tmp_path / "other", HELD_OUT) == away
+
+
+def test_one_state_is_one_group_whatever_files_its_episodes_are_in(games, tmp_path):
+    half = games.read_text().splitlines(keepends=True)
+    for name, part in (("a", half[::2]), ("b", half[1::2])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(part))
+    write(tmp_path / "out", tmp_path / "a.jsonl", f"{tmp_path}/b.jsonl=0.5", best_of_group=1, held_out=0)
+    found = rows(tmp_path / "out", TRAIN)
+    assert len({row["extra_info"]["index"] for row in found}) == len(
+        {(r["extra_info"]["index"], r["extra_info"]["episode"]) for r in found}
+    )
+    assert {row["weight"] for row in found} == {1.0, 0.5}
+    assert sum(len(batch.index) for batch in read_rows(tmp_path / "out" / TRAIN)) == len(found)
+
+
+def test_one_seat_alone_can_be_imitated(games, tmp_path):
+    write(tmp_path, games, seats=[1])
+    assert {row["extra_info"]["seat"] for row in rows(tmp_path)} == {1}
+
+
+def test_a_row_beyond_the_context_is_left_out_and_counted(games, tmp_path):
+    write(tmp_path / "all", games)
+    lengths = [len(row["prompt_ids"]) + len(row["response_ids"]) for row in rows(tmp_path / "all")]
+    limit = sorted(lengths)[len(lengths) // 2]
+    done = write(tmp_path / "some", games, context_length=limit)
+    assert done.left_out[f"longer than the {limit} tokens of the context"] == sum(n > limit for n in lengths)
+
+
+@pytest.mark.parametrize(
+    ("choice", "problem"),
+    [
+        ({"min_reward": 1.0, "seats": [2]}, "imitate.seats: 2, but matching has 2 seats"),
+        ({"context_length": 3}, "nothing is left to imitate .*longer than the 3 tokens"),
+        ({"game": BargainingGame()}, "games.jsonl:1: field 'game': an episode of matching, but .* bargaining"),
+        ({"game": MatchingGame(BOARD.model_copy(update={"size": 4}))}, "games.jsonl:1: field 'state': .*--config"),
+    ],
+)
+def test_what_cannot_be_imitated_is_refused_in_one_line_and_nothing_is_written(games, tmp_path, choice, problem):
+    with pytest.raises(UserError, match=problem) as refused:
+        write(tmp_path / "out", games, **choice)
+    assert "\n" not in str(refused.value) and not (tmp_path / "out").exists()
+
+
+def test_a_bad_line_is_named(games, tmp_path):
+    line = json.loads(games.read_text().splitlines()[0])
+    (tmp_path / "bad.jsonl").write_text(games.read_text() + json.dumps(line | {"episode": -1}) + "\n")
+    with pytest.raises(UserError, match=f"bad.jsonl:{GROUPS * EPISODES + 1}: field 'episode'"):
+        write(tmp_path / "out", tmp_path / "bad.jsonl")
+
+
+@pytest.mark.parametrize("text", ["f=0", "f=-1", "f=x", "f=inf", "f=nan", "f="])
+def test_a_weight_that_is_none_is_refused(text):
+    with pytest.raises(UserError, match="is no weight"):
+        Source.of(text)
+
+
+def test_a_file_may_have_a_weight_and_an_equals_sign_in_its_name(tmp_path):
+    (tmp_path / "a=2").touch()
+    assert Source.of(str(tmp_path / "a=2")).weight == 1
+    assert Source.of(f"{tmp_path}/a=2=3") == (tmp_path / "a=2", 3.0)
+
+
+@given(st.dictionaries(st.integers(0, 20), st.sampled_from([0.0, 0.5, 1.0]), min_size=1), st.integers(0, 8))
+def test_the_best_episodes_score_no_less_than_the_others(rewards, best):
+    chosen = best_episodes(rewards, best)
+    assert len(chosen) == (min(best, len(rewards)) if best else len(rewards))
+    others = rewards.keys() - chosen
+    assert not others or min(rewards[one] for one in chosen) >= max(rewards[one] for one in others)
+
+
+def test_where_rewards_differ_a_seat_is_compared_with_itself():
+    candidates = [
+        Candidate(0, episode, seat, [0.1, 0.9][(seat + episode) % 2]) for episode in (0, 1) for seat in (0, 1)
+    ]
+    assert best_of_groups(candidates, 1, shared=False) == [False, True, True, False]
+
+
+@given(st.integers(1, 40), st.floats(0, 0.99))
+def test_one_state_at_least_is_trained_on(groups, share):
+    names = np.arange(groups)
+    assert len(held_out([*names, *names], share, 0)) == min(round(share * groups), groups - 1)
