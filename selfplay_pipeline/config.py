@@ -132,7 +132,7 @@ class ImitateConfig(Section):
     """
     epochs: Annotated[int, Field(ge=1)] = 1
     """Passes over the data."""
-    train_batch_size: Annotated[int, Field(ge=1)] = 64
+    train_batch_size: Annotated[int, Field(ge=2)] = 64
     """Rows of one optimizer step; a row is one seat's part of an episode."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-5
     """AdamW's learning rate at its highest."""

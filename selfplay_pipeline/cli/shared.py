@@ -30,6 +30,10 @@ TRAINING = (
     "train.lora_rank", "train.keep_zero_signal", "train.loggers", *MACHINES,
 )  # fmt: skip
 """Keys that commands take which train on episodes that were played before."""
+IMITATING = (
+    "model", "seed", "imitate", "train.micro_batch_size", "train.lora_rank", "train.loggers", *MACHINES,
+)  # fmt: skip
+"""Keys that `imitate` takes."""
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and stop.")]
 

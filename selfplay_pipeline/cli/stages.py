@@ -1,4 +1,4 @@
-"""The stages one by one: generate, convert, train."""
+"""The stages one by one: generate, convert, train; and imitate, which trains on episodes of any players."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from selfplay_pipeline.cli.failures import fail_if_lost
 from selfplay_pipeline.cli.options import load, taking
-from selfplay_pipeline.cli.shared import DATA, OTHERS, PLAYING, TRAINING, DryRun, run, suggest, warn
+from selfplay_pipeline.cli.shared import DATA, IMITATING, OTHERS, PLAYING, TRAINING, DryRun, run, suggest, warn
 from selfplay_pipeline.cli.verl_keys import path_and_overrides
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST, announced
@@ -154,3 +154,27 @@ def train(
     warn(settings.train.clip_without_effect())
     job = training_of(settings, data, output, checkpoint=str(settings.model), seed=settings.seed)
     show_training(train_policy(job))
+
+
+@app.command(cls=taking(*IMITATING))
+def imitate(
+    context: typer.Context,
+    games: Annotated[
+        list[str],
+        typer.Argument(help="JSONL files of episodes. FILE=2 counts its tokens twice as much as those of other files."),
+    ],
+    output: Annotated[Path, typer.Option(help="Gets checkpoint/, trainer_state/, metrics.jsonl.")] = DATA / "imitation",
+) -> None:
+    """Train a model on the turns of episodes that anybody played; ends with a Hugging Face checkpoint.
+
+    Scripts, people and other models may have played: the text of their turns becomes tokens of --model's own, as if it
+    had said them, and is learned by supervised training with verl. Illegal turns are read, not learned.
+    Killed, the same command continues at the last saved step.
+    """
+    settings = load(context)
+    from selfplay_pipeline.convert.imitation import Source
+    from selfplay_pipeline.train.imitate import imitate_episodes
+    from selfplay_pipeline.train.show import show_imitation
+
+    show_imitation(imitate_episodes(settings, [Source.of(name) for name in games], output))
+    suggest("evaluate", output / "checkpoint")

@@ -28,7 +28,7 @@ STREAM_CODES = {"prompt_ids": "i", "response_ids": "i", "response_mask": "b", "r
 
 
 class Source(NamedTuple):
-    """A file of episodes, and by what the loss of its rows is multiplied."""
+    """A file of episodes, and how much its tokens count beside those of other files."""
 
     path: Path
     weight: float = 1.0
@@ -122,9 +122,11 @@ def write_rows(
         temperature=1.0,
         episodes_per_state=most,
     )
+    mean = _mean_weight(parts[TRAIN])
     for name, part in parts.items():
         for row in part:
             row["extra_info"]["episodes_per_state"] = most
+            row[WEIGHT] /= mean
         if part:
             with replacing(output / name) as new:
                 pq.write_table(pa.Table.from_pylist(part, schema=schema), new)
@@ -194,6 +196,12 @@ def _episodes(path: Path, game: Game) -> Iterator[tuple[str, EpisodeRecord]]:
                 "the configuration (--config) that it was played with"
             )
         yield where, record
+
+
+def _mean_weight(rows: Sequence[dict[str, Any]]) -> float:
+    """The mean weight of an own token, by which weights are divided, so that they do not change the learning rate."""
+    tokens = [int(row["response_mask"].sum()) for row in rows]
+    return float(np.average([row[WEIGHT] for row in rows], weights=tokens))
 
 
 def _candidate(row: dict[str, Any]) -> Candidate:

@@ -13,6 +13,7 @@ HOLDS = {
     "generate": "episodes of `selfplay generate`",
     "convert": "rows of `selfplay convert`",
     "train": "a training of `selfplay train`",
+    "imitate": "a training of `selfplay imitate`",
     "iterate": "a run of `selfplay iterate`",
     "games": "game states of `selfplay games`",
     "train-online": "a training of `selfplay train-online`",
@@ -22,6 +23,8 @@ HOLDS = {
     "model": "a model",
 }
 """What commands leave in a folder."""
+IMITATED = "imitate.json"
+"""What decided the rows of `imitate`."""
 STAGES = {"generate", "convert", "train"}
 """Commands that may share a folder: the stages of one iteration."""
 
@@ -71,6 +74,8 @@ def made_by(folder: Path) -> set[str]:
     training = _keys(folder / "trainer_state" / "training.json")
     if training:
         makers.add("train-online" if "online.steps" in training else "train")
+    if "imitate.epochs" in _keys(folder / IMITATED):
+        makers = {"imitate"}
     for arguments in folder.glob("*.args.json"):
         keys = _keys(arguments)
         if "player0" in keys:

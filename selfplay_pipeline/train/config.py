@@ -14,6 +14,17 @@ from selfplay_pipeline.core.sections import FREE, Identity, Option, Section
 class TrainOptions(Section):
     """How the policy is trained. Everything that has no key here is verl's, and goes through `overrides`."""
 
+    method: Annotated[Literal["grpo", "filtered-bc"], Identity("train", "iterate")] = "grpo"
+    """How the policy learns: from a comparison of each group's episodes, or by imitating the best of them.
+
+    `filtered-bc` is filtered behaviour cloning: supervised training on own turns, on the same loop. It has no use for
+    the options of PPO's loss, of advantages and of the reference policy.
+    """
+    best_of_group: Annotated[int, Field(ge=0), Identity("train", "iterate")] = 1
+    """Episodes of each group that `method: filtered-bc` imitates, those with the highest reward.
+
+    0 is all of all groups, those without a signal too.
+    """
     epochs: Annotated[int, Field(ge=1), Identity("train", "iterate")] = 1
     """Passes over the data."""
     train_batch_size: Annotated[int, Field(ge=2), Identity("train", "iterate")] = 64
@@ -119,6 +130,16 @@ class TrainOptions(Section):
     """Further keys of verl's as Hydra overrides, such as those after `--` on the command line."""
 
     @property
+    def imitated(self) -> int | None:
+        """Episodes of each group that are imitated, 0 for all; None where they are compared instead."""
+        return self.best_of_group if self.method == "filtered-bc" else None
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether the loss has a KL term."""
+        return self.kl_coef > 0 and self.imitated is None
+
+    @property
     def workers(self) -> int:
         """Training processes, each with a GPU of its own: torch's world size."""
         return self.nodes * self.gpus_per_node
@@ -144,7 +165,7 @@ class TrainOptions(Section):
 
     @model_validator(mode="after")
     def _reference_is_there(self) -> TrainOptions:
-        if self.lora_rank and self.kl_coef and self.kl_reference == "previous":
+        if self.lora_rank and self.has_reference and self.kl_reference == "previous":
             raise ValueError(
                 "kl_reference: previous is not possible with lora_rank, where the reference policy is the initial "
                 "model, the one without the adapter; give kl_reference: initial, or lora_rank: 0"
@@ -214,5 +235,11 @@ class TrainConfig(PolicyTraining):
     """
     reference_model: str | None = None
     """The reference policy of the KL loss; `model` by default."""
+    held_out: Path | None = None
+    """Rows that are not trained on, whose loss is measured before the first step and after each epoch of imitation."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """Whether the learning rate stays, or goes down to 0 along a cosine."""
+    warm_up: float = 0.0
+    """Share of the steps in which the learning rate goes up from 0 first."""
     shares_gpu: Annotated[bool, FREE] = False
     """Whether a server needs the GPU's memory before and after the training; a trainer that stays then leaves it."""

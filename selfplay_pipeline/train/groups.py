@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from selfplay_pipeline.convert.parquet import read_rows
+from selfplay_pipeline.convert.selection import best_episodes
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.metrics.signal import Signal, compared_seat, has_signal
 
@@ -32,11 +33,23 @@ class Group:
     """Normalised reward of each episode."""
     seat: int = 0
     """The seat of the rows, where seats have rewards of their own."""
+    episodes: tuple[int, ...] = ()
+    """The episode of each row; rewards are in the order in which episodes first stand here."""
 
     @property
     def has_signal(self) -> bool:
         """Whether group-relative advantages differ from 0."""
         return has_signal(self.rewards)
+
+    def best_rows(self, best: int) -> list[Group]:
+        """Each row of the best episodes as a group of its own; 0 means all episodes."""
+        rewards = dict(zip(dict.fromkeys(self.episodes), self.rewards, strict=True))
+        chosen = best_episodes(rewards, best)
+        return [
+            replace(self, rows=(row,), rewards=(rewards[episode],), episodes=(episode,))
+            for row, episode in zip(self.rows, self.episodes, strict=True)
+            if episode in chosen
+        ]
 
 
 @dataclass(frozen=True)
@@ -44,7 +57,7 @@ class TrainData:
     """The groups that the files hold."""
 
     groups: list[Group]
-    """Groups of two episodes or more, ordered by file and index."""
+    """Groups of two episodes or more, or of one where these are taken too, ordered by file and index."""
     signal: Signal
     """Groups left with one episode, for example after engine failures, are counted too."""
     temperature: float
@@ -55,12 +68,19 @@ class TrainData:
     rows_per_episode: int = 2
     """Rows of an episode in which every trained seat spoke."""
 
-    def to_train(self, keep_zero_signal: bool) -> list[Group]:
+    def to_train(self, keep_zero_signal: bool, imitated: int | None = None) -> list[Group]:
         """The groups to train on.
+
+        Args:
+            imitated: episodes of each that are imitated, where they are not compared. Nothing connects their rows
+                then, so that each is a group of its own. 0 is all, those of groups without a signal too.
 
         Raises:
             NoSignalError: none is left.
         """
+        if imitated is not None:
+            groups = self.to_train(keep_zero_signal) if imitated else self.groups
+            return [row for group in groups for row in group.best_rows(imitated)]
         kept = [group for group in self.groups if keep_zero_signal or group.has_signal]
         if not kept:
             raise NoSignalError(
@@ -70,17 +90,19 @@ class TrainData:
         return kept
 
 
-def read_data(files: Sequence[Path], vocabulary: int | None = None) -> TrainData:
+def read_data(files: Sequence[Path], vocabulary: int | None = None, *, alone: bool = False) -> TrainData:
     """Read groups, rewards and lengths, and check every row.
 
     Args:
         vocabulary: how many token ids the model has, where that is known.
+        alone: whether groups of one episode are taken too, since nothing is compared.
 
     Raises:
         UserError: a file is missing or not ours, holds an impossible row or none, mixes temperatures, or has one
-            episode per state.
+            episode per state, unless these are taken.
     """
     rows: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    episodes: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     rewards: dict[tuple[int, int, int], dict[int, float]] = defaultdict(dict)
     temperatures: set[float] = set()
     episodes_per_state, count, longest_prompt, longest_response = 0, 0, 0, 0
@@ -94,6 +116,7 @@ def read_data(files: Sequence[Path], vocabulary: int | None = None) -> TrainData
             for index, of_row, episode, value in zip(*small, strict=True):
                 seat = compared_seat(of_row, shared=batch.shared_reward)
                 rows[number, index, seat].append(count)
+                episodes[number, index, seat].append(episode)
                 rewards[number, index, seat][episode] = value
                 count += 1
     names = ", ".join(str(path) for path in files)
@@ -104,17 +127,18 @@ def read_data(files: Sequence[Path], vocabulary: int | None = None) -> TrainData
     temperature = temperatures.pop()
     if temperature <= 0:
         raise UserError(f"{names}: sampled greedily (temperature {temperature}); play with a temperature above 0")
-    if episodes_per_state < 2 or all(len(episodes) < 2 for episodes in rewards.values()):
+    if not alone and (episodes_per_state < 2 or all(len(scored) < 2 for scored in rewards.values())):
         raise UserError(
             f"{names}: one episode per game state; nothing is there to compare its reward with: a group of one "
             "episode has no spread and GRPO learns nothing; play each state at least twice (--episodes-per-state)"
         )
     groups = [
-        Group(file, index, tuple(rows[file, index, seat]), tuple(rewards[file, index, seat].values()), seat)
-        for file, index, seat in sorted(rows)
+        Group(file, index, tuple(rows[key]), tuple(rewards[key].values()), seat, tuple(episodes[key]))
+        for key in sorted(rows)
+        for file, index, seat in [key]
     ]
     return TrainData(
-        groups=[group for group in groups if len(group.rewards) > 1],
+        groups=[group for group in groups if alone or len(group.rewards) > 1],
         signal=Signal.of(group.rewards for group in groups),
         temperature=temperature,
         episodes_per_state=episodes_per_state,

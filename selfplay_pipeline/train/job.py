@@ -39,18 +39,20 @@ def training_of(
     )
 
 
-def train_policy(job: TrainConfig, trainer: Trainer | None = None) -> TrainResult:
+def train_policy(job: TrainConfig, trainer: Trainer | None = None, command: str = "train") -> TrainResult:
     """Do a training, or continue one that was cut.
 
     Args:
         job: the training.
         trainer: verl's process, as for `run_train`.
+        command: whose folder the output is.
     """
-    check_folder(job.output, "train")
+    check_folder(job.output, command)
     with progress(f"training on {job.data.name}", "verl is starting") as report:
 
         def on_progress(step: Progress) -> None:
-            loss, norm = step.metrics.get("actor/pg_loss", 0.0), step.metrics.get("actor/grad_norm", 0.0)
+            loss = step.metrics.get("actor/pg_loss", step.metrics.get("selfplay/loss", 0.0))
+            norm = step.metrics.get("actor/grad_norm", 0.0)
             report(step.step, step.planned_steps, lambda: f"steps, loss {loss:+.4f}, gradient norm {norm:.3f}")
 
         return run_train(job, on_progress, trainer)

@@ -44,7 +44,9 @@ def groups_per_step(config: TrainConfig, data: TrainData, num_groups: int) -> in
 
 
 def whole_batch(config: TrainConfig, data: TrainData) -> int:
-    """`train_batch_size` in whole groups."""
+    """`train_batch_size` in whole groups; rows that are imitated are groups of their own."""
+    if config.imitated is not None:
+        return config.train_batch_size
     return to_groups(config.train_batch_size, data.episodes_per_state * data.rows_per_episode)
 
 
@@ -80,6 +82,8 @@ def process_settings(config: TrainConfig, device: Device) -> dict[str, Any]:
         # verl's bypass mode takes the stored log-probs for PPO's old ones, and leaves the importance weights out.
         "algorithm.rollout_correction.bypass_mode": config.old_log_probs == "games" or one_update(config),
         "+selfplay.one_update": one_update(config),
+        "+selfplay.imitates": config.imitated is not None,
+        "+actor_rollout_ref.imitates": config.imitated is not None,
         "+selfplay.importance_threshold": config.importance_threshold,
         "+actor_rollout_ref.threads": worker_threads(config.gpus_per_node) if device == "cpu" else None,
         "data.shuffle": False,
@@ -87,10 +91,11 @@ def process_settings(config: TrainConfig, device: Device) -> dict[str, Any]:
         "data.custom_cls.path": f"pkg://{EXTENSION}.dataset",
         "data.custom_cls.name": "GroupDataset",
         "+data.selfplay.keep_zero_signal": config.keep_zero_signal,
+        "+data.selfplay.imitated": config.imitated,
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": config.micro_batch_size,
         # Without a KL term nobody reads it, and processes need not be made anew for another one.
         "+actor_rollout_ref.reference_model": everywhere(config.reference_model or config.base)
-        if config.kl_coef
+        if config.has_reference
         else None,
         "+selfplay.shares_gpu": config.shares_gpu,
         "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": config.micro_batch_size,
@@ -130,6 +135,7 @@ def one_update(config: TrainConfig) -> bool:
     keys ask verl for what it does with them in between.
     """
     alone = config.old_log_probs == "step" and config.mini_batches == 1 and not config.dump_rows
+    alone = alone and config.imitated is None
     return alone and not any(word in key for key in config.overrides for word in ("rollout_correction", "ppo_epochs"))
 
 
@@ -140,7 +146,7 @@ def training_settings(config: TrainConfig, data: TrainData, num_groups: int) -> 
     nominal = -(-per_step // config.workers) * config.workers  # verl's check wants a multiple
     return _model_settings(config) | {
         "data.train_files": str(config.data.resolve()),
-        "data.val_files": str(config.data.resolve()),
+        "data.val_files": str((config.held_out or config.data).resolve()),
         "data.train_batch_size": nominal,
         "data.max_prompt_length": data.max_prompt_tokens,
         "data.max_response_length": data.max_response_tokens,
@@ -156,6 +162,7 @@ def training_settings(config: TrainConfig, data: TrainData, num_groups: int) -> 
         "+selfplay.groups_per_step": per_step,
         "+selfplay.groups_per_update": whole_batch(config, data) / config.mini_batches,
         **({"+selfplay.tokens_per_pass": tokens} if (tokens := tokens_per_pass(config, data)) else {}),
+        "+selfplay.held_out": config.held_out is not None,
         "+selfplay.epochs": config.epochs,
         "+selfplay.seed": config.seed,
         "+selfplay.metrics_path": str(metrics_path(config)),
@@ -177,6 +184,8 @@ def _model_settings(config: TrainConfig) -> dict[str, Any]:
     return {
         "actor_rollout_ref.model.path": everywhere(config.base),
         "actor_rollout_ref.model.lora_adapter_path": initial_adapter(config),
+        "actor_rollout_ref.actor.optim.lr_scheduler_type": config.schedule,
+        "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio": config.warm_up,
         "actor_rollout_ref.actor.data_loader_seed": config.seed,
         "actor_rollout_ref.actor.fsdp_config.seed": config.seed,
     }
@@ -211,8 +220,8 @@ def policy_settings(options: TrainOptions, device: Device) -> dict[str, Any]:
         "actor_rollout_ref.actor.clip_ratio_low": options.clip_low,
         "actor_rollout_ref.actor.clip_ratio_high": options.clip_high,
         "actor_rollout_ref.actor.loss_agg_mode": options.loss_aggregation,
-        "actor_rollout_ref.actor.entropy_coeff": options.entropy_coef,
-        "actor_rollout_ref.actor.use_kl_loss": options.kl_coef > 0,
+        "actor_rollout_ref.actor.entropy_coeff": options.entropy_coef if options.imitated is None else 0.0,
+        "actor_rollout_ref.actor.use_kl_loss": options.has_reference,
         "actor_rollout_ref.actor.kl_loss_coef": options.kl_coef,
         "trainer.nnodes": options.nodes,
         "trainer.n_gpus_per_node": options.gpus_per_node,

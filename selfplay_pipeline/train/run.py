@@ -37,6 +37,7 @@ from selfplay_pipeline.train.overrides import (
 )
 from selfplay_pipeline.train.process import Making, Trainer, TrainError
 from selfplay_pipeline.train.saves import (
+    HELD_OUT_LOSSES,
     NewLines,
     go_back_to_last_logged_save,
     keep_lines,
@@ -78,6 +79,12 @@ class TrainResult:
     log_prob_gap: float | None
     """Mean |trainer - engine| of the stored log-probs at the first step, in nats, where both have the same weights;
     None with `old_log_probs: games`, where the trainer does not compute its own."""
+    updates: int = 0
+    """Optimizer steps; a step of verl's has several where its batch is cut into mini-batches."""
+    own_tokens: int = 0
+    """Own tokens trained on, counted once an epoch."""
+    held_out_losses: tuple[float, ...] = ()
+    """Mean negative log-probs of held-out own tokens in nats: before the first step, and after each epoch."""
 
 
 def run_train(
@@ -98,7 +105,7 @@ def run_train(
     """
     began = time.monotonic()
     check_options(config, config.base_model, config.reference_model)
-    if config.lora_rank and config.kl_coef and config.reference_model not in (None, config.base):
+    if config.lora_rank and config.has_reference and config.reference_model not in (None, config.base):
         raise UserError(
             f"reference_model {config.reference_model}: with lora_rank the reference policy is {config.base}, the "
             "model without the adapter; leave it out"
@@ -107,11 +114,11 @@ def run_train(
         _check_initial_state(config, config.initial_trainer_state)
     if trainer is None and not exported(state_dir(config), config.output / "checkpoint"):
         check_cluster(config, [config.model, config.reference_model, config.data], config.output)
-    data = read_data([config.data], vocabulary_of(config.model))
+    data = read_data([config.data], vocabulary_of(config.model), alone=config.imitated == 0)
     longest = data.max_prompt_tokens + data.max_response_tokens
     tokens = tokens_per_pass(config, data) or longest  # rows that are counted may be shorter than they
     check_fits(config, config.model, tokens=tokens, longest=longest, shares_gpu=config.shares_gpu)
-    groups = data.to_train(config.keep_zero_signal)
+    groups = data.to_train(config.keep_zero_signal, config.imitated)
     planned = len(plan_for(config, data, len(groups)))
     state, metrics = state_dir(config), metrics_path(config)
     checkpoint = config.output.resolve() / "checkpoint"
@@ -142,7 +149,7 @@ def run_train(
     return TrainResult(
         steps=len(steps),
         planned_steps=planned,
-        groups=len(groups),
+        groups=len({(group.file, group.index, group.seat) for group in groups}),
         groups_without_signal=data.signal.without,
         rows=sum(len(group.rows) for group in groups),
         checkpoint=checkpoint,
@@ -151,14 +158,18 @@ def run_train(
         seconds_total=time.monotonic() - began,
         seconds_in_steps=seconds_in_steps,
         log_prob_gap=lines[0].get("selfplay/log_prob_gap/mean"),
+        updates=round(sum(line.get("selfplay/updates", 1) for line in lines)),
+        own_tokens=round(sum(line.get("selfplay/own_tokens", 0) for line in lines)),
+        held_out_losses=tuple(line[name] for line in lines for name in HELD_OUT_LOSSES if name in line),
     )
 
 
 def making_of(config: TrainConfig, device: Device) -> Making:
     """What verl's processes for this training are started with."""
     where = f"{config.nodes} × {config.gpus_per_node} workers, Ray: {config.ray_address}"
-    adapter, reference = config.lora_rank > 0, config.kl_coef > 0
-    settings = (where, f"adapter: {adapter}", f"reference: {reference}", *config.overrides)
+    imitates = config.imitated is not None
+    parts = {"adapter": config.lora_rank > 0, "reference": config.has_reference, "imitates": imitates}
+    settings = (where, *(f"{name}: {there}" for name, there in parts.items()), *config.overrides)
     return Making(settings, environment(config, device))
 
 

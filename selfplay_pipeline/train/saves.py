@@ -23,6 +23,9 @@ PICKLED_POSITION = "data.pt"
 """The dataloader's position, which was the last file of a save in earlier versions. A pickle, and not needed: what a
 step trains on follows from its number."""
 
+HELD_OUT_LOSSES = ("selfplay/held_out_loss/before", "selfplay/held_out_loss")
+"""Metrics of imitation: at the first step, and at the last of each epoch."""
+
 
 def saves(state: Path) -> dict[int, Path]:
     """The saves' folders by their steps, torn ones included."""

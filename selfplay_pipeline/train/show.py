@@ -18,6 +18,17 @@ def show_training(result: TrainResult) -> None:
     )
 
 
+def show_imitation(result: TrainResult) -> None:
+    """The closing lines of `imitate`."""
+    before, *after = [f"{loss:.4f}" for loss in result.held_out_losses] or [""]
+    losses = f"held-out loss in nats a token: {before} before, {', '.join(after)} after each epoch\n" if after else ""
+    Terminal().print(
+        f"{result.updates} steps on {result.rows} rows in {result.seconds_total:.0f} s\n{losses}"
+        f"{where(result.checkpoint, result.metrics_path)}",
+        soft_wrap=True,
+    )
+
+
 def where(checkpoint: Path, metrics: Path) -> str:
     """The lines that say where a training has written its results."""
     return one_line(f"checkpoint: {checkpoint}") + "\n" + one_line(f"metrics:    {metrics}")

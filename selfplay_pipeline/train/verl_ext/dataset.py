@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from torch.utils.data import Dataset
 
-from selfplay_pipeline.convert.rows import upgrade_rows
+from selfplay_pipeline.convert.rows import WEIGHT, upgrade_rows
 from selfplay_pipeline.train.groups import Group, read_data
 
 COLUMNS = ["prompt_ids", "response_ids", "response_mask", "response_logprobs", "reward_model", "extra_info"]
@@ -27,7 +27,8 @@ class GroupDataset(Dataset):  # type: ignore[misc]
     def __init__(self, data_files: Any, config: Any, **kwargs: Any) -> None:
         files = [data_files] if isinstance(data_files, str) else list(data_files)
         self.files = files
-        self.groups, self._table = _load(tuple(files), bool(config.selfplay.keep_zero_signal))
+        chosen = config.selfplay
+        self.groups, self._table = _load(tuple(files), bool(chosen.keep_zero_signal), chosen.imitated)
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -51,8 +52,13 @@ class GroupDataset(Dataset):  # type: ignore[misc]
         raise KeyError((position, episode, seat))
 
 
-@lru_cache(maxsize=1)
-def _load(files: Sequence[str], keep_zero_signal: bool) -> tuple[list[Group], pa.Table]:
+@lru_cache(maxsize=2)
+def _load(files: Sequence[str], keep_zero_signal: bool, imitated: int | None) -> tuple[list[Group], pa.Table]:
     paths = [Path(file) for file in files]
-    groups = read_data(paths).to_train(keep_zero_signal)
-    return groups, pa.concat_tables([upgrade_rows(pq.read_table(path, columns=COLUMNS)) for path in paths])
+    groups = read_data(paths, alone=imitated == 0).to_train(keep_zero_signal, imitated)
+    return groups, pa.concat_tables([_table(path) for path in paths])
+
+
+def _table(path: Path) -> pa.Table:
+    there = [name for name in pq.read_schema(path).names if name in (*COLUMNS, WEIGHT)]
+    return upgrade_rows(pq.read_table(path, columns=there))

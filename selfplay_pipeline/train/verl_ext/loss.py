@@ -1,4 +1,5 @@
-"""verl's PPO loss for a batch that is one update, which needs no pass of its own for the old log-probs."""
+"""verl's PPO loss for a batch that is one update, which needs no pass of its own for the old log-probs, and its
+supervised loss."""
 
 from __future__ import annotations
 
@@ -6,10 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
 from verl.utils import tensordict_utils as tu
 from verl.utils.metric import AggregationType, Metric
+from verl.workers.utils.losses import sft_loss
 from verl.workers.utils.padding import response_from_nested
+
+from selfplay_pipeline.convert.rows import WEIGHT
 
 ONE_UPDATE = "one_update"
 """What a batch says of itself; its value is the bound of importance weights, 0 if there are none."""
@@ -58,6 +63,26 @@ def one_update_loss(
         "selfplay/log_prob_gap/max": gaps.max().item(),
     }
     return loss, metrics | {name: _metric(name, value, share) for name, value in found.items()}
+
+
+def imitation_loss(
+    model_output: dict[str, torch.Tensor], data: Any, dp_group: Any = None
+) -> tuple[torch.Tensor, dict[str, Any]]:
+    """verl's `sft_loss`: the mean negative log-prob of all own tokens of the update, each times its row's weight.
+
+    Args:
+        model_output: `log_probs`, nested (rows, tokens of prompt and response).
+        data: a micro-batch. `loss_mask` is 1 at own tokens, nested (rows, tokens of the response); verl's loss wants
+            it with the prompt before. `weight`, where rows have one, has the shape (rows, 1).
+    """
+    lengths = model_output["log_probs"].offsets().diff().tolist()
+    masks = [mask.float() for mask in data["loss_mask"].unbind()]
+    if WEIGHT in data:
+        masks = [mask * weight for mask, weight in zip(masks, data[WEIGHT].unbind(), strict=True)]
+    whole = [pad(mask, (length - len(mask), 0)) for mask, length in zip(masks, lengths, strict=True)]
+    data["loss_mask"] = torch.nested.as_nested_tensor(whole, layout=torch.jagged)
+    found: tuple[torch.Tensor, dict[str, Any]] = sft_loss(None, model_output, data, dp_group)
+    return found
 
 
 def _metric(name: str, value: float, share: float) -> Metric:

@@ -10,6 +10,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopO
 from verl.utils.model import compute_position_id_with_mask
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
+from selfplay_pipeline.convert.rows import WEIGHT
 from selfplay_pipeline.train.verl_ext.dataset import GroupDataset
 
 PARTITION = "train"
@@ -35,27 +36,38 @@ class ReplayManager:
     def generate_sequences(self, prompts: Any) -> None:
         """Store the trajectories of a batch of groups and mark the groups as finished."""
         uids, step = list(prompts["uid"]), int(prompts["global_steps"])
-        keys, fields, tags = [], [], []
-        for uid, position in zip(uids, prompts["position"], strict=True):
-            for row in self._dataset.rows(int(position)):
-                info = row["extra_info"]
-                keys.append(f"{uid}_{info['episode']}_{info['seat']}")
-                fields.append(trajectory_fields(row) | {"uid": uid, "global_steps": step})
-                lengths = len(row["prompt_ids"]), len(row["response_ids"])
-                tags.append(
-                    {
-                        "status": "success",
-                        "prompt_len": lengths[0],
-                        "response_len": lengths[1],
-                        "seq_len": sum(lengths),
-                        "global_steps": step,
-                        "min_global_steps": 0,
-                        "max_global_steps": 0,
-                    }
-                )
-        # All at once: making nested tensors for each group took a tenth of a small step.
-        tq.kv_batch_put(keys=keys, partition_id=PARTITION, fields=list_of_dict_to_tensordict(fields), tags=tags)
+        store(self._dataset, dict(zip(uids, map(int, prompts["position"]), strict=True)), step, PARTITION)
         tq.kv_batch_put(keys=uids, partition_id=PARTITION, tags=[{"status": "finished"} for _ in uids])
+
+
+def store(dataset: GroupDataset, positions: dict[str, int], step: int, partition: str) -> tq.KVBatchMeta:
+    """Put trajectories where verl expects them.
+
+    Args:
+        positions: of groups in the dataset, by their uids.
+    """
+    keys, fields, tags = [], [], []
+    for uid, position in positions.items():
+        for row in dataset.rows(position):
+            info = row["extra_info"]
+            keys.append(f"{uid}_{info['episode']}_{info['seat']}")
+            fields.append(trajectory_fields(row) | {"uid": uid, "global_steps": step})
+            lengths = len(row["prompt_ids"]), len(row["response_ids"])
+            tags.append(
+                {
+                    "status": "success",
+                    "prompt_len": lengths[0],
+                    "response_len": lengths[1],
+                    "seq_len": sum(lengths),
+                    "own_tokens": sum(row["response_mask"]),
+                    "global_steps": step,
+                    "min_global_steps": 0,
+                    "max_global_steps": 0,
+                }
+            )
+    # All at once: making nested tensors for each group took a tenth of a small step.
+    tq.kv_batch_put(keys=keys, partition_id=partition, fields=list_of_dict_to_tensordict(fields), tags=tags)
+    return tq.KVBatchMeta(partition_id=partition, keys=keys, tags=tags)
 
 
 def trajectory_fields(row: dict[str, Any]) -> dict[str, Any]:
@@ -82,4 +94,5 @@ def trajectory_fields(row: dict[str, Any]) -> dict[str, Any]:
         "loss_mask": fields["response_mask"],
         "multi_modal_inputs": {},
         "data_source": "selfplay",
+        **({WEIGHT: torch.tensor([row[WEIGHT]])} if WEIGHT in row else {}),
     }

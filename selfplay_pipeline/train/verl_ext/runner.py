@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from verl.utils.import_utils import load_class_from_fqn
 from verl.utils.logging_utils import configure_verl_logging
 
+from selfplay_pipeline.train.verl_ext.imitation import ImitationTrainer
 from selfplay_pipeline.train.verl_ext.trainer import OfflineTrainer
 
 
@@ -40,7 +41,7 @@ class Runner:
             tq.init(config.transfer_queue)
             if options.metrics_path is None and options.shares_gpu:
                 return
-            self._trainer = OfflineTrainer(config)
+            self._trainer = (ImitationTrainer if options.imitates else OfflineTrainer)(config)
             self._trainer.init()
         if options.metrics_path is None:
             return

@@ -22,6 +22,7 @@ from verl.utils.dataset.rl_dataset import collate_fn
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 from verl.workers.utils.padding import response_from_nested
 
+from selfplay_pipeline.convert.rows import WEIGHT
 from selfplay_pipeline.core.files import appending
 from selfplay_pipeline.train.groups import by_length, mixed, plan_steps, split_rows, updates_of
 from selfplay_pipeline.train.verl_ext.guard import Guarded, loading
@@ -32,7 +33,7 @@ Values = dict[str, np.ndarray]
 """Numbers of a row by their names."""
 PASS_FIELDS = [
     "input_ids", "position_ids", "prompts", "responses", "response_mask", "loss_mask",
-    "old_log_probs", "ref_log_prob", "advantages", "rollout_is_weights",
+    "old_log_probs", "ref_log_prob", "advantages", "rollout_is_weights", WEIGHT,
 ]  # fmt: skip
 """What a pass takes of a row where it is there. The rest is no tensors, which TensorDict would copy one by one in each
 pass: a tenth of a step."""
@@ -173,6 +174,8 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         actor.ppo_mini_batch_size = rows
         batch = super()._balance_batch(batch, metrics, **kwargs)
         metrics["selfplay/updates"] = updates
+        own = [tag["own_tokens"] for tag in batch.tags if not tag.get("is_padding", False)]
+        metrics["selfplay/own_tokens"] = sum(own)
         if updates > 1:
             batch.reorder(mixed(len(batch.keys), processes, [self.config.selfplay.seed, self.global_steps]))
         batch.reorder(by_length([tag["seq_len"] for tag in batch.tags], rows // processes))

@@ -14,7 +14,7 @@ from verl.utils.device import get_torch_device
 from verl.utils.memory_utils import aggressive_empty_cache
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
-from selfplay_pipeline.train.verl_ext.loss import one_update_loss
+from selfplay_pipeline.train.verl_ext.loss import imitation_loss, one_update_loss
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,8 @@ class PolicyWorker(ActorRolloutRefWorker):  # type: ignore[misc]
             torch.set_num_threads(self.config.threads)
         super().init_model()
         if self.actor is not None:
-            self.actor.set_loss_fn(partial(one_update_loss, self.loss_fn))
+            imitates = self.config.imitates
+            self.actor.set_loss_fn(imitation_loss if imitates else partial(one_update_loss, self.loss_fn))
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def make_anew(self, config: Any) -> None:

@@ -1,0 +1,93 @@
+"""`selfplay imitate`: episodes of any players become rows, on which a model is trained with a supervised loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from selfplay_pipeline.config import Config
+from selfplay_pipeline.convert.imitation import HELD_OUT, TRAIN, Source, write_rows
+from selfplay_pipeline.core.checkpoints import check_checkpoint
+from selfplay_pipeline.core.files import locked, write_json
+from selfplay_pipeline.core.folders import IMITATED, check_folder
+from selfplay_pipeline.core.small_files import read_object
+from selfplay_pipeline.core.terminal import say
+from selfplay_pipeline.engines.open import model_context_length
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.trajectory import ChatTokenizer
+from selfplay_pipeline.identity import check_same, deciding
+from selfplay_pipeline.train.config import TrainConfig
+from selfplay_pipeline.train.fit import offload_here
+from selfplay_pipeline.train.job import train_policy
+from selfplay_pipeline.train.process import Trainer
+from selfplay_pipeline.train.run import TrainResult
+
+
+def imitate_episodes(
+    config: Config, sources: Sequence[Source], output: Path, trainer: Trainer | None = None
+) -> TrainResult:
+    """Make rows of the episodes, unless an earlier call has, and train on them; a training that was cut continues.
+
+    Args:
+        sources: files of episodes.
+        output: gets the rows, and what `train` writes.
+        trainer: verl's process, as for `run_train`.
+
+    Raises:
+        UserError: an unusable model, file or option, or another training in the folder.
+        TrainError: verl failed.
+    """
+    check_folder(output, "imitate")
+    with locked(output / ".imitate.lock", f"training folder {output}"):
+        _prepare(config, sources, output)
+        return train_policy(training_of(config, output), trainer, "imitate")
+
+
+def _prepare(config: Config, sources: Sequence[Source], output: Path) -> None:
+    """Write the rows, and what decided them once they are whole."""
+    model = str(config.model)
+    check_checkpoint(model)
+    now = deciding(config.imitate, "imitate", "imitate.") | deciding(config.game, "imitate", "game.")
+    now |= {"model": model, "seed": config.seed, "games": [[str(path.resolve()), weight] for path, weight in sources]}
+    record = output / IMITATED
+    if record.exists():
+        check_same(output, read_object(record, "selfplay imitate"), now)
+        return
+    chat = ChatTokenizer.load(model)
+    chat.check_belongs_to(model)
+    done = write_rows(
+        sources,
+        make_game(config.game),
+        chat,
+        config.imitate,
+        output,
+        context_length=model_context_length(model, config.engine.context_length),
+        seed=config.seed,
+    )
+    say(done.to_text())
+    write_json(record, now)
+
+
+def training_of(config: Config, output: Path) -> TrainConfig:
+    """The training on the rows that lie in a folder."""
+    model, choice = str(config.model), config.imitate
+    held_out = output / HELD_OUT
+    options = config.train.model_dump() | {
+        "method": "filtered-bc",
+        "best_of_group": 0,  # what is imitated was chosen when the rows were made
+        "epochs": choice.epochs,
+        "train_batch_size": choice.train_batch_size,
+        "mini_batches": 1,
+        "learning_rate": choice.learning_rate,
+        "offload": offload_here(config.train, model),
+    }
+    return TrainConfig(
+        **options,
+        model=model,
+        data=output / TRAIN,
+        output=output,
+        seed=config.seed,
+        held_out=held_out if held_out.exists() else None,
+        schedule=choice.schedule,
+        warm_up=choice.warm_up,
+    )

@@ -1,0 +1,61 @@
+"""verl's trainer with the loss of supervised training: nothing is compared, so nothing is computed for comparing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import transfer_queue as tq
+
+from selfplay_pipeline.convert.rows import WEIGHT
+from selfplay_pipeline.train.saves import HELD_OUT_LOSSES
+from selfplay_pipeline.train.verl_ext.replay import store
+from selfplay_pipeline.train.verl_ext.trainer import OfflineTrainer
+
+PARTITION = "held_out"
+BEFORE, AFTER = HELD_OUT_LOSSES
+
+
+class ImitationTrainer(OfflineTrainer):
+    """Each item of its dataset is one row; `loss.py: imitation_loss` is its workers' loss."""
+
+    def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
+        held_out = self.config.selfplay.held_out
+        if held_out and self.global_steps == 1:
+            metrics[BEFORE] = self._held_out_loss()
+        batch = super().step(metrics, timing_raw)
+        if held_out and self.global_steps % self.steps_per_epoch == 0:
+            metrics[AFTER] = self._held_out_loss()
+        return batch
+
+    def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        return batch
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        return batch
+
+    def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        batch = super()._update_actor(batch, metrics)
+        metrics["selfplay/loss"] = metrics.pop("actor/loss")
+        return batch
+
+    def _compute_metrics(
+        self, batch: Any, metrics: dict[str, Any], timing_raw: dict[str, Any], global_steps: int, epoch: int
+    ) -> None:
+        """verl's are of rewards and advantages."""
+        rows = sum(not tag.get("is_padding", False) for tag in batch.tags)
+        metrics |= {"training/global_step": global_steps, "training/epoch": epoch, "selfplay/rows": rows}
+        metrics |= {f"timing_s/{name}": seconds for name, seconds in timing_raw.items()}
+
+    def _held_out_loss(self) -> float:
+        """The mean negative log-prob of the own tokens of all rows that are held out, in nats."""
+        positions = {f"{PARTITION}{position}": position for position in range(len(self.val_dataset))}
+        batch = store(self.val_dataset, positions, self.global_steps, PARTITION)
+        self.config.data.train_batch_size = 1  # one block of rows, as of one update
+        batch = self._in_passes(self._balance_batch(batch, {}))
+        batch.fields = [field for field in batch.fields if field != WEIGHT]
+        temperature = self.config.actor_rollout_ref.rollout.temperature
+        batch.extra_info |= {"calculate_entropy": False, "compute_loss": True, "temperature": temperature}
+        found = self.actor_rollout_wg.compute_log_prob(batch)
+        tq.kv_clear(keys=batch.keys, partition_id=PARTITION)
+        print("HELD", type(found), found.extra_info)
+        return float(found.extra_info["metrics"]["loss"])
