@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "humans": ("humans", "--output", "out.jsonl"),
     "convert": ("convert", "games.jsonl", "--output", "out"),
     "train": ("train", "train.parquet", "--output", "out"),
+    "imitate": ("imitate", "games.jsonl", "--config", "tiny", "--output", "out"),
     "games": ("games", "--num-train", "4", "--num-test", "2", "--output", "out"),
     "train-online": ("train-online", "states", "--output", "out"),
     "iterate": ("iterate", "--dry-run", "--output", "out"),
@@ -52,7 +53,7 @@ NAMES = {
     "engine": "warp", "device": "abacus", "logger": "stone", "partner": "nobody", "lesson": "none", "form": "gif",
     "player": "nobody", "player0": "nobody", "player1": "nobody", "checkpoint": "nobody", "episode": "none",
     "server_url": "nowhere", "config": "none.yaml", "model": "./nowhere", "keep_trainer_states": "some",
-    "ray_address": "nowhere",
+    "ray_address": "nowhere", "seat": "left", "method": "magic", "schedule": "none",
 }  # fmt: skip
 """For options that take words: one that none of them knows."""
 NUMBERS = {key.option: key for key in keys(Config) if key.kind in (int, float)}

@@ -26,7 +26,8 @@ OTHERS += "chat (a model behind an API), or another checkpoint"
 MACHINES = ("train.device", "train.gpus_per_node", "train.nodes", "train.ray_address")
 """Keys that all commands take which train."""
 TRAINING = (
-    "train.epochs", "train.train_batch_size", "train.micro_batch_size", "train.learning_rate", "train.kl_coef",
+    "train.method", "train.best_of_group", "train.epochs", "train.train_batch_size", "train.micro_batch_size",
+    "train.learning_rate", "train.kl_coef",
     "train.lora_rank", "train.keep_zero_signal", "train.loggers", *MACHINES,
 )  # fmt: skip
 """Keys that commands take which train on episodes that were played before."""

@@ -22,6 +22,9 @@ class Trained(StageResult):
 
     Attributes:
         checkpoint: what it made; the one before where no group had a signal, which is `carried` forward.
+        rows: trained on in each epoch; with `method: filtered-bc` those of the best episodes alone.
+        updates: optimizer steps; a step of verl's may have several.
+        own_tokens: trained on, counted once an epoch.
         log_prob_gap: mean |trainer - engine| of the log-probs at the first step, in nats.
     """
 
@@ -30,6 +33,9 @@ class Trained(StageResult):
     steps: int
     groups: int | None = None
     groups_without_signal: int | None = None
+    rows: int | None = None
+    updates: int | None = None
+    own_tokens: int | None = None
     seconds_in_steps: float = 0.0
     log_prob_gap: float | None = None
 

@@ -167,6 +167,9 @@ class Loop:
             steps=result.steps,
             groups=result.groups,
             groups_without_signal=result.groups_without_signal,
+            rows=result.rows,
+            updates=result.updates,
+            own_tokens=result.own_tokens,
             seconds_in_steps=result.seconds_in_steps,
             log_prob_gap=result.log_prob_gap,
         )

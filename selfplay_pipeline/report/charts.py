@@ -175,6 +175,8 @@ STEP_CHARTS = (
     ("step_reward", "Reward of each step's episodes", "selfplay/reward", REWARD.label, False),
     ("step_held_out", "Held-out reward", "held_out/reward", REWARD.label, False),
     ("loss", "Policy loss", "actor/pg_loss", "", False),
+    ("imitation", "Loss of imitation", "selfplay/loss", "nats a token", False),
+    ("held_out_loss", "Loss of imitation on held-out states", "selfplay/held_out_loss", "nats a token", False),
     ("gradient", "Gradient norm", "actor/grad_norm", "norm before clipping", False),
     ("step_entropy", "Entropy while training", "actor/entropy", "nats a token", False),
     ("kl", "KL to the reference policy", "actor/kl_loss", "nats a token", False),

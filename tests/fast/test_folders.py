@@ -34,6 +34,7 @@ WRITERS = {
     "generate": lambda folder: selfplay("generate", *SCRIPTED, "--output", folder / "games.jsonl"),
     "convert": lambda folder: selfplay("convert", converted(folder), "--output", folder),
     "train": lambda folder: selfplay("train", "--data", "/nowhere.parquet", "--output", folder),
+    "imitate": lambda folder: selfplay("imitate", "/nowhere.jsonl", "--output", folder),
     "games": lambda folder: selfplay("games", "--num-train", 1, "--num-test", 1, "--output", folder),
     "train-online": lambda folder: selfplay("train-online", "--games", "/nowhere", "--output", folder),
     "iterate": lambda folder: selfplay("iterate", "--model", "data/nowhere", "--output", folder),
@@ -46,6 +47,7 @@ WRITERS = {
 MADE = {
     **{name: WRITERS[name] for name in ("generate", "convert", "games", "evaluate", "crossplay")},
     "train": lambda folder: write_json(folder / "trainer_state" / "training.json", {"model": "m"}),
+    "imitate": lambda folder: write_json(folder / "imitate.json", {"imitate.epochs": 1}),
     "train-online": lambda folder: write_json(folder / "trainer_state" / "training.json", {"online.steps": 5}),
     "iterate": lambda folder: RunDirectory(folder).open(load_config("tiny", {})),
     "a model": lambda folder: write_json(folder / "config.json", {"model_type": "qwen2"}),

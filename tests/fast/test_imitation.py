@@ -1,6 +1,7 @@
 """Which episodes are imitated: selection, weights, held-out states, and what is refused in one clear line."""
 
 import json
+import shutil
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -8,15 +9,20 @@ import pytest
 from factories import BOARD, byte_chat, make_episodes, write_episodes
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
-from selfplay_pipeline.config import ImitateConfig
+from selfplay_pipeline.cli import app
+from selfplay_pipeline.config import ImitateConfig, load_config
 from selfplay_pipeline.convert.imitation import HELD_OUT, TRAIN, Imitated, Source, write_rows
 from selfplay_pipeline.convert.parquet import read_rows
 from selfplay_pipeline.convert.selection import Candidate, best_episodes, best_of_groups, held_out
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.bargaining.game import BargainingGame
 from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.train.imitate import imitate_episodes
 
+COMPACT = BOARD.model_copy(update={"prompts": "compact"})
+"""What the tiny model reads."""
 GROUPS, EPISODES = 12, 3
 
 
@@ -73,7 +79,10 @@ def test_one_state_is_one_group_whatever_files_its_episodes_are_in(games, tmp_pa
     assert len({row["extra_info"]["index"] for row in found}) == len(
         {(r["extra_info"]["index"], r["extra_info"]["episode"]) for r in found}
     )
-    assert {row["weight"] for row in found} == {1.0, 0.5}
+    low, high = sorted({row["weight"] for row in found})
+    assert high / low == pytest.approx(2)
+    own = [sum(row["response_mask"]) for row in found]
+    assert np.average([row["weight"] for row in found], weights=own) == pytest.approx(1)
     assert sum(len(batch.index) for batch in read_rows(tmp_path / "out" / TRAIN)) == len(found)
 
 
@@ -122,6 +131,31 @@ def test_a_file_may_have_a_weight_and_an_equals_sign_in_its_name(tmp_path):
     (tmp_path / "a=2").touch()
     assert Source.of(str(tmp_path / "a=2")).weight == 1
     assert Source.of(f"{tmp_path}/a=2=3") == (tmp_path / "a=2", 3.0)
+
+
+def selfplay(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_a_model_without_a_chat_template_is_refused_before_anything_is_written(games, tmp_path):
+    model = shutil.copytree("data/tiny_model", tmp_path / "model")
+    (model / "chat_template.jinja").unlink()
+    result = selfplay("imitate", games, "--config", "tiny", "--model", model, "--output", tmp_path / "out")
+    assert result.exit_code == 2 and "no chat template" in result.stderr and result.stderr.count("\n") == 1
+    assert not (tmp_path / "out" / "train.parquet").exists()
+
+
+def test_rows_are_made_once_and_other_choices_are_refused_afterwards(games, tmp_path, monkeypatch):
+    monkeypatch.setattr("selfplay_pipeline.train.imitate.train_policy", lambda config, *rest: config)
+    settings = load_config("tiny", {"imitate.epochs": 3, "imitate.held_out": 0.2}).model_copy(update={"game": COMPACT})
+    config = imitate_episodes(settings, [Source(games)], tmp_path)
+    assert config.held_out == tmp_path / HELD_OUT and config.epochs == 3 and config.imitated == 0
+    (tmp_path / TRAIN).write_bytes(b"not made anew")
+    imitate_episodes(settings, [Source(games)], tmp_path)
+    assert (tmp_path / TRAIN).read_bytes() == b"not made anew"
+    other = settings.model_copy(update={"imitate": settings.imitate.model_copy(update={"min_reward": 0.5})})
+    with pytest.raises(UserError, match=r"begun with imitate.min_reward = 0.0, now it is 0.5"):
+        imitate_episodes(other, [Source(games)], tmp_path)
 
 
 @given(st.dictionaries(st.integers(0, 20), st.sampled_from([0.0, 0.5, 1.0]), min_size=1), st.integers(0, 8))

@@ -35,7 +35,7 @@ from selfplay_pipeline.train.groups import (
     to_groups,
     updates_of,
 )
-from selfplay_pipeline.train.overrides import environment, verl_overrides, worker_threads
+from selfplay_pipeline.train.overrides import environment, plan_for, verl_overrides, worker_threads
 from selfplay_pipeline.train.run import export_of, run_train
 
 DATA = TrainData(
@@ -381,6 +381,26 @@ class TestData:
         data = read_data([write(tmp_path / "a", [[0.1, 0.9], [0.5, 0.5]])])
         assert [group.index for group in data.to_train(keep_zero_signal=False)] == [0]
         assert [group.index for group in data.to_train(keep_zero_signal=True)] == [0, 1]
+
+    def test_the_best_episodes_rows_are_imitated_each_by_itself_where_there_is_a_signal(self, tmp_path: Path) -> None:
+        data = read_data([write(tmp_path / "a", [[0.1, 0.9, 0.9], [0.5, 0.5], [1.0]], episodes_per_state=3)])
+        assert [group.rows for group in data.to_train(False, 1)] == [(2,), (3,)], "of two alike, the earlier one"
+        assert [group.rows for group in data.to_train(False, 2)] == [(2,), (3,), (4,), (5,)]
+        assert [group.rows for group in data.to_train(True, 1)] == [(2,), (3,), (6,), (7,)]
+
+    def test_all_rows_are_imitated_where_none_is_to_be_chosen(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "a", [[0.5], [1.0]], episodes_per_state=1)
+        assert [group.rows for group in read_data([path], alone=True).to_train(False, 0)] == [(0,), (1,), (2,), (3,)]
+
+    def test_a_batch_of_imitation_has_the_asked_rows_however_large_the_groups_are(self, tmp_path: Path) -> None:
+        """One state of four episodes among states of one: a batch counted in groups of four would be a quarter."""
+        path = write(tmp_path / "a", [[0.5] * 4, *([[1.0]] * 20)], episodes_per_state=4)
+        config = TrainConfig(
+            model="m", data=path, output=tmp_path, method="filtered-bc", best_of_group=0, train_batch_size=16
+        )
+        data = read_data([path], alone=True)
+        plan = plan_for(config, data, len(data.to_train(False, config.imitated)))
+        assert [len(step) for step in plan] == [16, 16, 16]
 
     def test_groups_of_several_files_stay_apart(self, tmp_path: Path) -> None:
         files = [write(tmp_path / name, [[0.1, 0.9]]) for name in ("a", "b")]

@@ -57,5 +57,4 @@ class ImitationTrainer(OfflineTrainer):
         batch.extra_info |= {"calculate_entropy": False, "compute_loss": True, "temperature": temperature}
         found = self.actor_rollout_wg.compute_log_prob(batch)
         tq.kv_clear(keys=batch.keys, partition_id=PARTITION)
-        print("HELD", type(found), found.extra_info)
-        return float(found.extra_info["metrics"]["loss"])
+        return float(found.extra_info["metrics"][0]["loss"])  # each process has the mean over all
