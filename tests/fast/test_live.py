@@ -104,5 +104,5 @@ def test_an_iteration_in_words():
     )
     parts = {"lost_to_telling": {"value": 0.1, "low": 0.0, "high": 0.2}}
     evaluated = Evaluated(**HELD_OUT, held_out_parts=parts)
-    assert in_words(Iteration(0, evaluated=evaluated)).endswith(", reward lost to telling 0.100 [0.000, 0.200]")
+    assert in_words(Iteration(0, evaluated=evaluated)).endswith(", lost to telling 0.100 [0.000, 0.200]")
     assert in_words(Iteration(0)) == ""

@@ -351,7 +351,7 @@ def test_what_reward_is_lost_to_is_stacked_up_to_what_it_lacks(run_folder):
     (reward,) = (series for series in found["reward"].series if series.label == "held out, sampled")
     stack = found["where_reward_is_lost_sampled"]
     assert stack.style == "stack" and [series.label for series in stack.series] == [
-        "reward lost to telling", "reward lost to planning", "reward lost to agreement",
+        "lost to telling", "lost to planning", "lost to agreement",
     ]  # fmt: skip
     assert [sum(series.y[0] for series in stack.series)] == pytest.approx([1 - reward.y[0]])
 

@@ -53,9 +53,9 @@ FIGURES = (
         "optimal", "optimal matchings", lambda e: e.reward >= OPTIMAL,
         better="higher", unit="share", chart="Best matchings",
     ),
-    _lost_to("telling", "reward lost to telling"),
-    _lost_to("planning", "reward lost to planning"),
-    _lost_to("agreement", "reward lost to agreement"),
+    _lost_to("telling", "lost to telling"),
+    _lost_to("planning", "lost to planning"),
+    _lost_to("agreement", "lost to agreement"),
     PROPOSALS,
     Figure(
         "told", "visible cells told", _told,
