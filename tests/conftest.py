@@ -14,6 +14,8 @@ import typer.testing
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
+from selfplay_pipeline.core.garbage import collect_seldom
+
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores
 settings.register_profile("untimed", deadline=None)
@@ -52,7 +54,7 @@ def pytest_collection_finish() -> None:
     """What is imported by now stays, so that looking for garbage in it, again and again, is in vain."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    collect_seldom()
 
 
 @pytest.hookimpl(tryfirst=True)

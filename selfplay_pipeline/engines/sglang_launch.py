@@ -19,7 +19,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.core.importing import importing
+from selfplay_pipeline.core.garbage import collect_seldom
 from selfplay_pipeline.core.keys import SERVER_KEY
 from selfplay_pipeline.core.processes import name_semaphores
 from selfplay_pipeline.engines import sglang_attention
@@ -78,9 +78,9 @@ def _importable(package: str) -> bool:
 
 
 ON_CPU = os.environ.get("SGLANG_USE_CPU_ENGINE") == "1"
+collect_seldom()
 if ON_CPU:
-    with importing():
-        install_stand_ins()
+    install_stand_ins()
 if ON_CPU and __name__ in ("__main__", "__mp_main__"):
     sglang_attention.register()
 keep_torch_local()
@@ -157,10 +157,9 @@ def end_at_once() -> None:
 def main(arguments: list[str]) -> None:
     """Serve until told to stop; takes the arguments of `python -m sglang.launch_server`, and the key from the
     environment."""
-    with importing():
-        from sglang.srt.entrypoints import engine, http_server
-        from sglang.srt.server_args import prepare_server_args
-        from sglang.srt.utils import kill_process_tree
+    from sglang.srt.entrypoints import engine, http_server
+    from sglang.srt.server_args import prepare_server_args
+    from sglang.srt.utils import kill_process_tree
 
     name_semaphores()
     engine.run_data_parallel_controller_process = run_controller

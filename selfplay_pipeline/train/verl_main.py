@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from selfplay_pipeline.core.importing import importing
+from selfplay_pipeline.core.garbage import collect_seldom
 from selfplay_pipeline.core.processes import SCRATCH_VARIABLE
 from selfplay_pipeline.train.launch import REASON, Launch, ended_file
 from selfplay_pipeline.train.stopped import leave_reason
@@ -25,6 +25,7 @@ _staying: list[Any] = []
 
 def main(folder: Path) -> None:
     """Do the tasks; the first that fails is the last."""
+    collect_seldom()
     for number, line in enumerate(sys.stdin):
         launch = Launch.model_validate_json(line)
         write_to(launch.log)
@@ -69,12 +70,11 @@ def ray_folder(scratch: str) -> str:
 
 def _run_once(file: Path, overrides: list[str]) -> None:
     """verl's own `main_ppo`."""
-    with importing():
-        import ray
-        from hydra import initialize_config_dir
-        from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
+    import ray
+    from hydra import initialize_config_dir
+    from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
 
-        from selfplay_pipeline.train.verl_ext import one_process
+    from selfplay_pipeline.train.verl_ext import one_process
 
     with initialize_config_dir(str(file.parent), version_base=None):
         config = _configured(file.stem, overrides)
@@ -101,13 +101,12 @@ def _configured(name: str, overrides: list[str]) -> Any:
 
 def _run_staying(overrides: list[str]) -> None:
     """The same as `main_ppo`, with a task runner that outlives the task."""
-    with importing():
-        import ray
-        from hydra import initialize_config_module
-        from verl.trainer.main_ppo import run_ppo
+    import ray
+    from hydra import initialize_config_module
+    from verl.trainer.main_ppo import run_ppo
 
-        from selfplay_pipeline.train.verl_ext import one_process
-        from selfplay_pipeline.train.verl_ext.runner import Runner
+    from selfplay_pipeline.train.verl_ext import one_process
+    from selfplay_pipeline.train.verl_ext.runner import Runner
 
     with initialize_config_module("verl.trainer.config", version_base=None):
         config = _configured("ppo_trainer", overrides)
