@@ -18,8 +18,10 @@ from test_train import MARK, build_model, farthest, remaining, traces, write_gam
 from two_nodes import TwoNodes, two_nodes
 from watching import Watch
 
+from selfplay_pipeline.config import load_config
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.train.config import TrainConfig, TrainOptions
+from selfplay_pipeline.train.config import TrainConfig
+from selfplay_pipeline.train.job import training_of
 from selfplay_pipeline.train.process import Trainer, TrainError
 from selfplay_pipeline.train.run import Progress, TrainResult, prepare_training, run_train
 
@@ -57,16 +59,16 @@ class Expected:
     config: TrainConfig
     result: TrainResult
 
-    def is_done_by(self, other: TrainResult) -> None:
+    def is_done_by(self, checkpoint: Path) -> None:
         """Figures to 1e-4, weights to 1e-5."""
-        lines, others = figures(self.config.output), figures(other.checkpoint.parent)
+        lines, others = figures(self.config.output), figures(checkpoint.parent)
         assert [line["step"] for line in others] == [line["step"] for line in lines] == [1, 2, 3]
         for line, of_other in zip(lines, others, strict=True):
             groups = line.pop("groups")
             assert of_other.pop("groups") == groups
             assert of_other == pytest.approx(line, abs=1e-4)
         assert lines[-1]["actor/kl_loss"] > 1e-3
-        assert farthest(self.result.checkpoint, other.checkpoint) < 1e-5
+        assert farthest(self.result.checkpoint, checkpoint) < 1e-5
         assert farthest(self.result.checkpoint, Path(self.config.model)) > 1e-3
 
 
@@ -98,7 +100,7 @@ def test_two_processes_do_what_one_does(one: Expected, tmp_path: Path) -> None:
     assert len(running) > 6, "Ray's processes, verl's, and folders in /tmp"
     assert not traces(config.output)
     assert seen[0].step > 1
-    one.is_done_by(result)
+    one.is_done_by(result.checkpoint)
     commands = " ".join(listener.command for listener in watch.listeners)
     for of_training in ("raylet", "gcs_server", "verl_main", "WorkerDict", "TransferQueue"):
         assert of_training in commands
@@ -112,35 +114,44 @@ def cluster() -> Iterator[TwoNodes]:
 
 
 @dataclass
-class Joined:
-    """A training that joined the cluster, was stopped with Ctrl-C and continued, and another one after it."""
+class Iterated:
+    """`iterate` with its trainer in the cluster, stopped with Ctrl-C while it trained, and continued."""
 
-    config: TrainConfig
-    result: TrainResult
+    run: Path
     stopped: Driver
     steps_when_stopped: int
     during: dict[str, Any]
     """The cluster while it trained."""
-    processes: list[int | None]
-    """The trainer's, in the training that continued and in the next one."""
-    again: TrainResult
-    refused: str
-    """What another training was told meanwhile."""
+    files: dict[Path, int]
+    """When those of the stages before the training were written; taken when it was stopped."""
+
+
+LOOP = """\
+base: tiny
+generate: {{num_episodes: 24, episodes_per_state: 4}}
+convert: {{val_fraction: 0}}
+train: {{train_batch_size: 16, mini_batches: 1, old_log_probs: step, learning_rate: 1.0e-3, kl_coef: 0.5, save_every: 1,
+         keep_zero_signal: true, nodes: 2, ray_address: "{address}", device: cpu}}
+iterate: {{num_iterations: 1, evaluate_every: 0}}
+"""
+
+
+def written(run: Path) -> dict[Path, int]:
+    paths = (run / "iter_1" / name for name in ("selfplay_games.jsonl", "train.parquet"))
+    return {path: path.stat().st_mtime_ns for path in paths}
 
 
 @pytest.fixture(scope="module")
-def joined(cluster: TwoNodes, training: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Joined:
+def iterated(cluster: TwoNodes, tmp_path_factory: pytest.TempPathFactory) -> Iterated:
     """It leaves the cluster as it was, whatever ends it."""
-    folder = tmp_path_factory.mktemp("joined")
-    config = training.model_copy(update={"output": folder / "out", "nodes": 2, "ray_address": cluster.address})
-    options = config.model_dump(mode="json", include=set(TrainOptions.model_fields))
-    (folder / "config.yaml").write_text(json.dumps({"model": config.model, "train": options}))
+    folder = tmp_path_factory.mktemp("iterated")
+    (folder / "config.yaml").write_text(LOOP.format(address=cluster.address))
+    command = ("iterate", "--config", str(folder / "config.yaml"), "--output", str(folder / "run"))
     before, during = cluster.state(), dict[str, Any]()
-    command = ["train", str(config.data), "--config", str(folder / "config.yaml"), "--output", str(config.output)]
     stopped = Driver(folder, *command)
 
     def a_step_is_saved() -> bool:
-        saved = config.output / "trainer_state" / "latest_checkpointed_iteration.txt"
+        saved = folder / "run" / "iter_1" / "trainer_state" / "latest_checkpointed_iteration.txt"
         if saved.exists():
             during.update(cluster.state())
         return saved.exists()
@@ -148,7 +159,52 @@ def joined(cluster: TwoNodes, training: TrainConfig, tmp_path_factory: pytest.Te
     stopped.send_when(signal.SIGINT, a_step_is_saved)
     stopped.assert_nothing_is_left()
     cluster.settles_at(before)
-    steps = len(figures(config.output))
+    steps, files = len(figures(folder / "run" / "iter_1")), written(folder / "run")
+    continued = Driver(folder, *command)
+    assert continued.process.wait(400) == 0, (folder / "driver.log").read_text()[-3000:]
+    continued.assert_nothing_is_left()
+    cluster.settles_at(before)
+    return Iterated(folder / "run", stopped, steps, during, files)
+
+
+def test_a_loop_whose_trainer_is_in_a_cluster_does_what_one_process_does(iterated: Iterated, tmp_path: Path) -> None:
+    """Stopped and continued, it has trained on the episodes that it played at first."""
+    assert written(iterated.run) == iterated.files
+    config = load_config(str(iterated.run.parent / "config.yaml"), {})
+    config.train.nodes, config.train.ray_address = 1, "local"
+    data, model = iterated.run / "iter_1" / "train.parquet", str(TINY.resolve())
+    training = training_of(config, data, tmp_path, checkpoint=model, reference_model=model, seed=config.seed + 1)
+    Expected(training, run_train(training)).is_done_by(iterated.run / "iter_1" / "checkpoint")
+
+
+def test_ctrl_c_leaves_the_cluster_as_it_was(iterated: Iterated) -> None:
+    """That it was the same before and after, the fixture has seen."""
+    assert iterated.stopped.process.returncode == 130
+    assert iterated.steps_when_stopped < STEPS
+    assert len(iterated.during["groups"]) == 2, "verl's placement groups"
+    assert sum("WorkerDict" in name for name in iterated.during["actors"]) == 2
+    assert "TransferQueueController" in iterated.during["actors"]
+    assert len(iterated.during["drivers"]) == 1
+    assert sorted(gpus for _, gpus in iterated.during["free"].values()) == [0, 0], "a process on each node"
+
+
+@dataclass
+class Joined:
+    """Two trainings, one after the other, by a process that joined the cluster."""
+
+    config: TrainConfig
+    result: TrainResult
+    processes: list[int | None]
+    """The trainer's, in the one training and in the other."""
+    again: TrainResult
+    refused: str
+    """What another training was told meanwhile."""
+
+
+@pytest.fixture(scope="module")
+def joined(cluster: TwoNodes, training: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Joined:
+    folder, before = tmp_path_factory.mktemp("joined"), cluster.state()
+    config = training.model_copy(update={"output": folder / "out", "nodes": 2, "ray_address": cluster.address})
     with Trainer() as trainer:
         prepare_training(config, trainer, folder / "trainer.log")
         result = run_train(config, trainer=trainer)
@@ -158,27 +214,16 @@ def joined(cluster: TwoNodes, training: TrainConfig, tmp_path_factory: pytest.Te
         with pytest.raises(UserError) as meanwhile:
             run_train(config.model_copy(update={"output": folder / "meanwhile"}))
     cluster.settles_at(before)
-    return Joined(config, result, stopped, steps, during, processes, again, str(meanwhile.value))
+    return Joined(config, result, processes, again, str(meanwhile.value))
 
 
 def test_two_nodes_do_what_one_process_does(one: Expected, joined: Joined) -> None:
-    one.is_done_by(joined.result)
+    one.is_done_by(joined.result.checkpoint)
 
 
 def test_a_trainer_that_stays_in_a_cluster_trains_again(one: Expected, joined: Joined) -> None:
     assert joined.processes[0] is not None and joined.processes[0] == joined.processes[1]
-    one.is_done_by(joined.again)
-
-
-def test_ctrl_c_leaves_the_cluster_as_it_was(joined: Joined) -> None:
-    """That it was the same before and after, the fixture has seen."""
-    assert joined.stopped.process.returncode == 130
-    assert joined.steps_when_stopped < STEPS
-    assert len(joined.during["groups"]) == 2, "verl's placement groups"
-    assert sum("WorkerDict" in name for name in joined.during["actors"]) == 2
-    assert "TransferQueueController" in joined.during["actors"]
-    assert len(joined.during["drivers"]) == 1
-    assert sorted(gpus for _, gpus in joined.during["free"].values()) == [0, 0], "a process on each node"
+    one.is_done_by(joined.again.checkpoint)
 
 
 def test_a_cluster_takes_one_training_at_a_time(joined: Joined, cluster: TwoNodes) -> None:
