@@ -59,8 +59,8 @@ class Expected:
     config: TrainConfig
     result: TrainResult
 
-    def is_done_by(self, checkpoint: Path) -> None:
-        """Figures to 1e-4, weights to 1e-5."""
+    def is_done_by(self, checkpoint: Path, apart: float = 1e-5) -> None:
+        """Figures to 1e-4, weights to `apart`."""
         lines, others = figures(self.config.output), figures(checkpoint.parent)
         assert [line["step"] for line in others] == [line["step"] for line in lines] == [1, 2, 3]
         for line, of_other in zip(lines, others, strict=True):
@@ -68,7 +68,7 @@ class Expected:
             assert of_other.pop("groups") == groups
             assert of_other == pytest.approx(line, abs=1e-4)
         assert lines[-1]["actor/kl_loss"] > 1e-3
-        assert farthest(self.result.checkpoint, checkpoint) < 1e-5
+        assert farthest(self.result.checkpoint, checkpoint) < apart
         assert farthest(self.result.checkpoint, Path(self.config.model)) > 1e-3
 
 
@@ -174,7 +174,8 @@ def test_a_loop_whose_trainer_is_in_a_cluster_does_what_one_process_does(iterate
     config.train.nodes, config.train.ray_address = 1, "local"
     data, model = iterated.run / "iter_1" / "train.parquet", str(TINY.resolve())
     training = training_of(config, data, tmp_path, checkpoint=model, reference_model=model, seed=config.seed + 1)
-    Expected(training, run_train(training)).is_done_by(iterated.run / "iter_1" / "checkpoint")
+    # A tenth of a step: AdamW makes of rounding alone a part of one where a weight has hardly any gradient.
+    Expected(training, run_train(training)).is_done_by(iterated.run / "iter_1" / "checkpoint", apart=1e-4)
 
 
 def test_ctrl_c_leaves_the_cluster_as_it_was(iterated: Iterated) -> None:
