@@ -199,6 +199,22 @@ class Altered:
     decision: Any
 
 
+@dataclass(frozen=True)
+class KnownLine:
+    """What others reached on states of their own.
+
+    Attributes:
+        reward: the mean over their episodes.
+        low, high: its 95 % interval, over episodes.
+        episodes: how many there are.
+    """
+
+    reward: float
+    low: float
+    high: float
+    episodes: int
+
+
 class State(Protocol):
     """One sampled problem. `to_dict` is JSON; the game's `load_state` reads it back."""
 
@@ -429,8 +445,8 @@ class Game(Protocol):
         """
         ...
 
-    def known_lines(self) -> dict[str, float]:
-        """Mean rewards that are known from elsewhere for states of this configuration, by name."""
+    def known_lines(self) -> dict[str, KnownLine]:
+        """Rewards that others are known to have reached on states of this configuration, by name."""
         ...
 
     def human_episodes(self) -> Iterator[HumanEpisode]:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from selfplay_pipeline.games.base import Game
+from selfplay_pipeline.games.base import Game, KnownLine
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.registry import game_named, make_game
 from selfplay_pipeline.metrics.bootstrap import Interval
@@ -101,11 +101,15 @@ def reference_lines(source: Source, scans: Sequence[Scan]) -> dict[str, float]:
     if "human" in known:
         lines["human pairs"] = known["human"]
     else:
-        configs = [scan.file.game_config() for scan in scans]
-        elsewhere = [make_game(config).known_lines() if config is not None else {} for config in configs]
-        if elsewhere and all(found == elsewhere[0] for found in elsewhere):
-            lines |= elsewhere[0]
+        lines |= {name: line.reward for name, line in _known_elsewhere(scans).items()}
     return lines | {"optimum": known.get("best", 1.0)}
+
+
+def _known_elsewhere(scans: Sequence[Scan]) -> dict[str, KnownLine]:
+    """What others reached on states of the configuration that all episodes have, where that is known."""
+    configs = [scan.file.game_config() for scan in scans]
+    found = [make_game(config).known_lines() if config is not None else {} for config in configs]
+    return found[0] if found and all(lines == found[0] for lines in found) else {}
 
 
 def games_in(scans: Sequence[Scan]) -> list[Game]:
@@ -115,7 +119,12 @@ def games_in(scans: Sequence[Scan]) -> list[Game]:
 
 def _about_rewards(scans: Sequence[Scan]) -> str:
     """The note of a chart of rewards, with what must be known about its lines."""
-    return "; ".join(["Means with 95 % intervals", *filter(None, (game.about_lines for game in games_in(scans)))]) + "."
+    others = (
+        f"{name}: {line.reward:.3f} [{line.low:.3f}, {line.high:.3f}] in {line.episodes} episodes of their own"
+        for name, line in _known_elsewhere(scans).items()
+    )
+    about = filter(None, (game.about_lines for game in games_in(scans)))
+    return "; ".join(["Means with 95 % intervals", *about, *others]) + "."
 
 
 def _curves(scans: Sequence[Scan], figure: Figure, note: str, lines: Mapping[str, float] | None = None) -> Chart:

@@ -14,7 +14,7 @@ from selfplay_pipeline.games.bargaining.scripted import SCRIPTED, PlayerView, pl
 from selfplay_pipeline.games.bargaining.session import BargainingSession
 from selfplay_pipeline.games.bargaining.teacher import LESSONS, Teacher
 from selfplay_pipeline.games.bargaining.text import ErrorKind
-from selfplay_pipeline.games.base import SAME_SCORE, Asking, Game, HumanEpisode, ScriptedPlayer, Turn
+from selfplay_pipeline.games.base import SAME_SCORE, Asking, Game, HumanEpisode, KnownLine, ScriptedPlayer, Turn
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.prompts import load_prompts
@@ -102,7 +102,7 @@ class BargainingGame:
         """No record of people's episodes is read."""
         return None
 
-    def known_lines(self) -> dict[str, float]:
+    def known_lines(self) -> dict[str, KnownLine]:
         return {}
 
     def human_episodes(self) -> Iterator[HumanEpisode]:

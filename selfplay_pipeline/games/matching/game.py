@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.games.base import SAME_SCORE, Altered, Asking, Game, HumanEpisode, ScriptedPlayer, Turn
+from selfplay_pipeline.games.base import (
+    SAME_SCORE,
+    Altered,
+    Asking,
+    Game,
+    HumanEpisode,
+    KnownLine,
+    ScriptedPlayer,
+    Turn,
+)
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.matching import draw, humans, measures, states
@@ -130,8 +139,8 @@ class MatchingGame:
             raise UserError(f"field 'proposal_reward': {score!r} is no score between 0 and {state.best}")
         return float(score / state.best)
 
-    def known_lines(self) -> dict[str, float]:
-        return {"human pairs (8×8)": measures.HUMAN_PAIRS} if self.config.is_dialops_board else {}
+    def known_lines(self) -> dict[str, KnownLine]:
+        return measures.KNOWN_LINES if self.config.is_dialops_board else {}
 
     def human_episodes(self) -> Iterator[HumanEpisode]:
         return humans.human_episodes() if self.config.is_dialops_board else iter(())

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from selfplay_pipeline.games.base import MESSAGE
+from selfplay_pipeline.games.base import MESSAGE, KnownLine
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.matching.losses import Losses, lost, told_truly
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, own_view_matching
@@ -16,8 +16,12 @@ from selfplay_pipeline.games.tags import PROPOSALS
 
 OPTIMAL = 1 - 1e-9
 """Normalised rewards from here on are of an optimal matching."""
-HUMAN_PAIRS = 0.921
-"""Normalised reward of human pairs on DialOp's 8×8 boards: mean of the 134 games in data/dialop."""
+KNOWN_LINES = {
+    "human pairs (8×8)": KnownLine(0.921, 0.906, 0.936, 134),
+    "GPT-3.5 (8×8)": KnownLine(0.475, 0.416, 0.533, 103),
+}
+"""Rewards on DialOp's boards: of the people in data/dialop, and of GPT-3.5 with itself (`bench/gpt35.py`), which agreed
+on a matching in 75 of its games and reached 0.652 in these."""
 ABOUT_OWN_VIEW = (
     "own view is not the best play without messages: on the built-in 3×3, 4×4 and 8×8 boards, where the hard filter "
     "tells both players that their own plans are bad, that reaches 0.966 ± 0.006, 0.927 and 0.895 ± 0.012, so rewards "
