@@ -74,6 +74,8 @@ def train_online(config: Config, output: Path, games: Path | None = None) -> Onl
     check_trainable(config)
     if config.engine.server_url:
         raise UserError("engine.server_url: verl starts the servers of online training itself; leave it out")
+    if config.train.imitated is not None:
+        raise UserError(f"train.method {config.train.method}: not possible while playing; use `selfplay iterate`")
     check_online(config)
     job = OnlineConfig(
         **config.train.model_dump() | {"offload": offload_here(config.train, model)},

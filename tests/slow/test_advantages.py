@@ -54,7 +54,7 @@ def handed_to_verl(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[st
 
     monkeypatch.setattr(replay.tq, "kv_batch_put", put)
     monkeypatch.setattr(replay, "list_of_dict_to_tensordict", lambda given: given)
-    data = SimpleNamespace(train_files=[str(path)], selfplay=SimpleNamespace(keep_zero_signal=False))
+    data = SimpleNamespace(train_files=[str(path)], selfplay=SimpleNamespace(keep_zero_signal=False, imitated=None))
     manager = replay.ReplayManager(SimpleNamespace(data=data))
     groups = manager._dataset.groups
     uids = [f"uid-{position}" for position in range(len(groups))]

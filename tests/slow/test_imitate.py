@@ -1,0 +1,186 @@
+"""Imitation with the real verl: its loss and its steps are plain torch's, and a kill changes nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import TINY, Server
+from test_train import Run, build_model, farthest, optimise, trainable, weights, write_games
+
+from selfplay_pipeline.config import load_config
+from selfplay_pipeline.convert.rows import WEIGHT
+from selfplay_pipeline.iterate.run import run_iterate
+from selfplay_pipeline.train.config import TrainConfig
+from selfplay_pipeline.train.process import Trainer
+from selfplay_pipeline.train.run import run_train
+
+RATE = 1e-3
+
+
+@pytest.fixture(scope="module")
+def games(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model; rows of weights of their own to imitate, and rows that are held out."""
+    folder = tmp_path_factory.mktemp("games")
+    build_model(folder / "model")
+    for name, seed in (("train", 0), ("held_out", 1)):
+        write_games(folder / f"{name}.parquet", folder / "model", groups=5, seed=seed)
+        table = pq.read_table(folder / f"{name}.parquet")
+        table = table.set_column(
+            table.schema.get_field_index("sampling_temperature"),
+            "sampling_temperature",
+            pa.array(np.ones(len(table))),
+        )
+        weight = pa.array(np.where(np.arange(len(table)) % 3, 0.5, 2.0), pa.float32())
+        pq.write_table(table.append_column(WEIGHT, weight), folder / f"{name}.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trainer() -> Iterator[Trainer]:
+    with Trainer() as trainer:
+        yield trainer
+
+
+def training(games: Path, output: Path, **options: Any) -> TrainConfig:
+    """One step on all rows, in passes of 3, which do not divide them."""
+    return TrainConfig(
+        model=str(games / "model"), data=games / "train.parquet", held_out=games / "held_out.parquet", output=output,
+        method="filtered-bc", best_of_group=0, train_batch_size=100, micro_batch_size=3, learning_rate=RATE,
+        device="cpu",
+    ).model_copy(update=options)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def one_step(games: Path, trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    config = training(games, tmp_path_factory.mktemp("one_step") / "out")
+    return Run(config, run_train(config, trainer=trainer), [], set())
+
+
+def imitation_loss(network: Any, data: Path, *, shift: int = 0, weighted: bool = True) -> Any:
+    """The mean negative log-prob of own tokens in plain torch."""
+    import torch
+
+    loss, tokens = torch.zeros(()), 0
+    for row in pq.read_table(data).to_pylist():
+        ids = torch.tensor([row["prompt_ids"] + row["response_ids"]])
+        own = torch.tensor(row["response_mask"], dtype=torch.bool).roll(shift)
+        logits = network(ids).logits[0, len(row["prompt_ids"]) - 1 : -1][own]
+        losses = torch.nn.functional.cross_entropy(logits, torch.tensor(row["response_ids"])[own], reduction="sum")
+        loss = loss + losses * (row[WEIGHT] if weighted else 1.0)
+        tokens += int(own.sum())
+    return loss / tokens
+
+
+def test_the_loss_of_a_step_and_of_held_out_rows_is_plain_torchs(one_step: Run) -> None:
+    (line,) = one_step.lines()
+    network, _ = trainable(one_step.config.model, RATE)
+    loss = float(imitation_loss(network, one_step.config.data).detach())
+    assert line["selfplay/loss"] == pytest.approx(loss, abs=1e-5)
+    assert abs(line["selfplay/loss"] - float(imitation_loss(network, one_step.config.data, shift=1).detach())) > 1e-2
+    held_out = Path(str(one_step.config.held_out))
+    before, after = one_step.result.held_out_losses
+    assert before == pytest.approx(float(imitation_loss(network, held_out, weighted=False).detach()), abs=1e-5)
+    trained, _ = trainable(str(one_step.result.checkpoint), RATE)
+    assert after == pytest.approx(float(imitation_loss(trained, held_out, weighted=False).detach()), abs=1e-5)
+    own = sum(sum(row["response_mask"]) for row in pq.read_table(one_step.config.data).to_pylist())
+    assert (one_step.result.rows, one_step.result.updates, one_step.result.own_tokens) == (20, 1, own)
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "agrees"), [({}, True), ({"shift": 1}, False), ({"weighted": False}, False)], ids=str
+)
+def test_one_step_moves_the_weights_as_a_plain_torch_step_does(
+    one_step: Run, spoilt: dict[str, Any], agrees: bool
+) -> None:
+    """‖Δ - Δref‖ / ‖Δref‖ < 1e-3, and not if the reference is spoilt."""
+    import torch
+
+    network, optimizer = trainable(one_step.config.model, RATE)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    optimise(network, optimizer, imitation_loss(network, one_step.config.data, **spoilt))
+    trained = weights(one_step.result.checkpoint)
+    moved = torch.cat([(trained[name] - before[name]).flatten() for name in trained])
+    expected = torch.cat([(network.state_dict()[name] - before[name]).flatten() for name in trained])
+    apart = float(torch.linalg.norm(moved - expected) / torch.linalg.norm(expected))
+    print(f"relative distance {apart:.2e}")
+    assert apart < 1e-3 if agrees else apart > 1e-2
+
+
+def test_killed_and_continued_it_ends_where_it_would_have_ended(games: Path, trainer: Trainer, tmp_path: Path) -> None:
+    """Also the learning rate, which goes up and down, goes on where it was."""
+    options = {"epochs": 4, "train_batch_size": 10, "save_every": 1, "schedule": "cosine", "warm_up": 0.3}
+    whole = run_train(training(games, tmp_path / "whole", **options), trainer=trainer)
+    config = training(games, tmp_path / "killed", **options)
+    code = f"""
+from selfplay_pipeline.train.config import TrainConfig
+from selfplay_pipeline.train.run import run_train
+run_train(TrainConfig.model_validate_json({config.model_dump_json()!r}))
+"""
+    driver = subprocess.Popen([sys.executable, "-c", code])
+    metrics = config.output / "metrics.jsonl"
+    deadline = time.monotonic() + 240
+    while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
+        assert driver.poll() is None and time.monotonic() < deadline, (config.output / "train.log").read_text()[-3000:]
+        time.sleep(0.02)
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait()
+    assert metrics.read_text().count("\n") < 8, "the training was over before the kill"
+    seen: list[int] = []
+    result = run_train(config, lambda progress: seen.append(progress.step), trainer)
+    assert seen[0] > 1 and result.steps == whole.steps == 8
+    assert farthest(result.checkpoint, whole.checkpoint) < 1e-6
+    assert result.held_out_losses == pytest.approx(whole.held_out_losses, abs=1e-6)
+    assert len(whole.held_out_losses) == 5 and whole.held_out_losses[-1] < whole.held_out_losses[0]
+    rates = [line["actor/lr"] for line in Run(config, result, [], set()).lines()]
+    assert max(rates) == pytest.approx(RATE) and rates[-1] == 0 and rates[0] < RATE
+
+
+def test_an_adapter_imitates_too(games: Path, one_step: Run, tmp_path: Path) -> None:
+    config = training(games, tmp_path / "out", lora_rank=4, epochs=3, learning_rate=1e-2)
+    result = run_train(config)
+    (first, *_) = Run(config, result, [], set()).lines()
+    assert first["selfplay/loss"] == pytest.approx(one_step.lines()[0]["selfplay/loss"], abs=1e-5)
+    assert result.held_out_losses[0] == pytest.approx(one_step.result.held_out_losses[0], abs=1e-5)
+    assert (result.checkpoint.parent / "adapter").is_dir()
+    assert Run(config, result, [], set()).lines()[-1]["selfplay/loss"] < first["selfplay/loss"]
+
+
+def test_iterate_imitates_the_best_episode_of_each_group(_session_server: Server, tmp_path: Path) -> None:
+    _session_server.restore()
+    config = load_config(
+        "tiny",
+        {
+            "iterate.num_iterations": 1, "iterate.evaluate_every": 0, "generate.num_episodes": 24,
+            "generate.episodes_per_state": 4, "train.method": "filtered-bc", "train.learning_rate": 1e-3,
+            "train.train_batch_size": 8, "train.mini_batches": 1, "engine.server_url": [_session_server.url],
+        },
+    )  # fmt: skip
+    run = run_iterate(config, tmp_path / "run")
+    trained = run.state.trained(1)
+    assert trained is not None and not trained.carried
+    rewards: dict[int, dict[int, float]] = {}
+    rows = pq.read_table(run.iteration(1) / "train.parquet").to_pylist()
+    for row in rows:
+        info = row["extra_info"]
+        rewards.setdefault(info["index"], {})[info["episode"]] = row["reward_model"]["normalized_reward"]
+    best = {group: max(of, key=lambda episode: (of[episode], -episode)) for group, of in rewards.items()}
+    chosen = [
+        row
+        for row in rows
+        if (info := row["extra_info"])["episode"] == best[info["index"]]
+        and len(set(rewards[info["index"]].values())) > 1
+    ]
+    assert (trained.rows, trained.own_tokens) == (len(chosen), sum(sum(row["response_mask"]) for row in chosen))
+    assert trained.updates == trained.steps == -(-len(chosen) // 8)
+    assert farthest(Path(trained.checkpoint), TINY) > 0
