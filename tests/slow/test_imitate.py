@@ -156,14 +156,13 @@ def test_an_adapter_imitates_too(games: Path, one_step: Run, tmp_path: Path) -> 
     assert Run(config, result, [], set()).lines()[-1]["selfplay/loss"] < first["selfplay/loss"]
 
 
-def test_iterate_imitates_the_best_episode_of_each_group(_session_server: Server, tmp_path: Path) -> None:
-    _session_server.restore()
+def test_iterate_imitates_the_best_episode_of_each_group(sglang_server: Server, tmp_path: Path) -> None:
     config = load_config(
         "tiny",
         {
             "iterate.num_iterations": 1, "iterate.evaluate_every": 0, "generate.num_episodes": 24,
             "generate.episodes_per_state": 4, "train.method": "filtered-bc", "train.learning_rate": 1e-3,
-            "train.train_batch_size": 8, "train.mini_batches": 1, "engine.server_url": [_session_server.url],
+            "train.train_batch_size": 8, "train.mini_batches": 1, "engine.server_url": [sglang_server.url],
         },
     )  # fmt: skip
     run = run_iterate(config, tmp_path / "run")
@@ -175,11 +174,12 @@ def test_iterate_imitates_the_best_episode_of_each_group(_session_server: Server
         info = row["extra_info"]
         rewards.setdefault(info["index"], {})[info["episode"]] = row["reward_model"]["normalized_reward"]
     best = {group: max(of, key=lambda episode: (of[episode], -episode)) for group, of in rewards.items()}
+    signal = {group for group, of in rewards.items() if len(set(of.values())) > 1}
+    infos = [row["extra_info"] for row in rows]
     chosen = [
         row
-        for row in rows
-        if (info := row["extra_info"])["episode"] == best[info["index"]]
-        and len(set(rewards[info["index"]].values())) > 1
+        for row, info in zip(rows, infos, strict=True)
+        if info["index"] in signal and info["episode"] == best[info["index"]]
     ]
     assert (trained.rows, trained.own_tokens) == (len(chosen), sum(sum(row["response_mask"]) for row in chosen))
     assert trained.updates == trained.steps == -(-len(chosen) // 8)
