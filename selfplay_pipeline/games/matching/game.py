@@ -35,7 +35,7 @@ from selfplay_pipeline.games.matching.scripted import OwnView, PlayerView, Rando
 from selfplay_pipeline.games.matching.session import MatchingSession
 from selfplay_pipeline.games.matching.shy import Asker, Quiet, Shy
 from selfplay_pipeline.games.matching.speaking import Speaking, SpeakingTeacher
-from selfplay_pipeline.games.matching.teacher import LESSONS, AskingTeacher, Teacher
+from selfplay_pipeline.games.matching.teacher import LESSONS, AskingTeacher, CountingTeacher, Teacher
 from selfplay_pipeline.games.prompts import load_prompts
 from selfplay_pipeline.games.tagged_session import AGREED
 from selfplay_pipeline.games.tags import ActionKind
@@ -52,6 +52,7 @@ SCRIPTED: Mapping[str, ScriptedPlayer] = {
     "quiet": Quiet(),
     "teacher": Teacher(),
     "asking-teacher": AskingTeacher(),
+    "counting-teacher": CountingTeacher(),
     "speaking": Speaking(),
     "speaking-teacher": SpeakingTeacher(),
 }

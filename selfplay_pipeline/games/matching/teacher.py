@@ -72,9 +72,29 @@ class AskingTeacher:
         if view.pending is not None:
             return "[accept]"
         wanted = unasked_cells(view)
-        if wanted and rng.random() < self.ask:
+        asked = sum(text.startswith("[message]") for text in view.said(view.seat))
+        if wanted and rng.random() < self.chance(asked):
             return ask(view, [wanted[rng.integers(len(wanted))]])
         return propose(view, draw_plan(estimate(view, heard_cells(view)), self.temperature, rng))
+
+    def chance(self, asked: int) -> float:
+        """How likely it asks once more after so many questions."""
+        return self.ask
+
+
+@dataclass(frozen=True)
+class CountingTeacher(AskingTeacher):
+    """It asks up to `most` questions, each number of them as likely.
+
+    So the chance of one more falls with every question, from most / (most + 1) to 0, and greedy play stops asking.
+    """
+
+    most: int = 4
+
+    def chance(self, asked: int) -> float:
+        """How likely it asks once more after so many questions."""
+        left = max(0, self.most - asked)
+        return left / (left + 1)
 
 
 MOST_LISTED = 8
@@ -130,6 +150,14 @@ LESSONS = {
         words=WORDS,
         early=(AskingTeacher(), Shy()),
         late=(AskingTeacher(), Shy()),
+        seats=(0,),
+        partner="shy",
+    ),
+    "shy-counting": Lesson(
+        folder=Path("data/tiny_shy_model"),
+        words=WORDS,
+        early=(CountingTeacher(), Shy()),
+        late=(CountingTeacher(), Shy()),
         seats=(0,),
         partner="shy",
     ),

@@ -1,0 +1,102 @@
+"""What asking must be compared with: a scripted coin at as many questions, and trainings that can learn nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, stdev
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel
+from scipy import special
+
+from selfplay_pipeline.games.base import Game, ScriptedPlayer, State
+from selfplay_pipeline.generate.players import Scripted, Seat, SeatedScript
+from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
+
+CHANCES = (0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+"""Of the coins."""
+
+
+@dataclass(frozen=True)
+class Coin:
+    """A player of a run that is not one of the game's by name."""
+
+    script: ScriptedPlayer
+    name: str = "coin"
+
+    def sit(self, seat: Seat) -> SeatedScript:
+        return SeatedScript(self.script, seat.view, np.random.default_rng(seat.seed))
+
+
+def play_coin(game: Game, states: Sequence[State], script: ScriptedPlayer, partner: str, episodes: int) -> Totals:
+    """Reward and questions of a script in seat 0, for each state summed over its episodes."""
+    reward, questions = np.zeros(len(states)), np.zeros(len(states))
+    for number, state in enumerate(states):
+        for episode in range(episodes):
+            sitting = Sitting(game, state, [Coin(script), Scripted(partner)], f"coin-{number}", (0, number, episode))
+            sitting.episode.play_out()
+            reward[number] += sitting.episode.session.outcome().rewards[0]
+            questions[number] += game.asking(state, sitting.episode.turns, 0).questions
+    played = np.full(len(states), float(episodes))
+    return Totals.of({"reward": (reward, played), "questions": (questions, played)})
+
+
+def above_coin(found: Totals, coins: Mapping[float, Totals]) -> Interval:
+    """Reward minus that of a coin which asks as often, on the same states, with its 95 % interval.
+
+    Between two coins the line between their points is taken, at the mean number of questions that was found; its own
+    error is left out. None where no coin asks as often.
+
+    Args:
+        coins: by the chance to ask.
+    """
+    asked = {chance: _questions(totals) for chance, totals in sorted(coins.items())}
+    for low, high in pairwise(asked):
+        if asked[low] <= _questions(found) <= asked[high]:
+            share = (_questions(found) - asked[low]) / (asked[high] - asked[low])
+            return contrast([(1, found), (share - 1, coins[low]), (-share, coins[high])])["reward"]
+    return Interval(value=None, low=None, high=None)
+
+
+def _questions(totals: Totals) -> float:
+    column = totals.names.index("questions")
+    return float(totals.numerators[:, column].sum() / totals.denominators[:, column].sum())
+
+
+class AgainstPlacebo(BaseModel):
+    """Whether a slope is beyond what trainings show that can learn nothing.
+
+    Attributes:
+        low, high: where one more placebo's slope would lie with 95 % certainty.
+    """
+
+    verdict: Literal["rose", "fell", "no more than a placebo", "cannot be told"]
+    slope: float
+    low: float | None
+    high: float | None
+
+    def __str__(self) -> str:
+        if self.low is None or self.high is None:
+            return f"{self.verdict}: slope {self.slope:+.3f}, and less than two placebos to compare it with"
+        return f"{self.verdict}: slope {self.slope:+.3f}; a further placebo's lies in {self.low:+.3f} to {self.high:+.3f}"
+
+
+def against_placebo(slope: float, placebos: Sequence[float]) -> AgainstPlacebo:
+    """Compare a slope with those of placebo trainings by the 95 % prediction interval of one more of them.
+
+    The interval is mean ± t · s · √(1 + 1/n) with n - 1 degrees of freedom. It holds the drift of a training, which the
+    test over the episodes of one run cannot see.
+    """
+    count = len(placebos)
+    if count < 2:
+        return AgainstPlacebo(verdict="cannot be told", slope=slope, low=None, high=None)
+    margin = float(special.stdtrit(count - 1, 0.975)) * stdev(placebos) * (1 + 1 / count) ** 0.5
+    low, high = fmean(placebos) - margin, fmean(placebos) + margin
+    verdict: Literal["rose", "fell", "no more than a placebo"] = "no more than a placebo"
+    if not low <= slope <= high:
+        verdict = "rose" if slope > high else "fell"
+    return AgainstPlacebo(verdict=verdict, slope=slope, low=low, high=high)
