@@ -1,86 +1,122 @@
-"""Do questions rise in training opposite the shy partner? The tiny model, from a warm start that asks a little.
+"""Do questions rise in training opposite the shy partner, and are they worth more than a coin's?
 
-A rise is no evidence of learning to ask (`asking.analysis.NO_EVIDENCE` has the reason).
-
-For each seed: train, analyse how it asked over the iterations, and evaluate the last checkpoint beside the warm start
-on the same held-out states. Everything is resumable, so that a stopped benchmark continues.
+For each seed: train, and train again on rewards permuted within groups, a placebo that can learn nothing; analyse how
+both asked over the iterations; evaluate the last checkpoint, and the warm start anew, on the same held-out states.
+Questions rose if they rose more than the placebos allow for. What was learned about asking is the reward above that of
+a script which tosses a coin and asks as often. Everything is resumable, so that a stopped benchmark continues.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from bench import command
-from selfplay_pipeline.asking.analysis import analyse
+from bench.coins import CHANCES, AgainstPlacebo, above_coin, against_placebo, play_coin
+from selfplay_pipeline.asking.analysis import TRENDS, Analysis, analyse
 from selfplay_pipeline.asking.output import write
 from selfplay_pipeline.asking.sources import read
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate, totals_of
 from selfplay_pipeline.evaluate.states import StateSet, held_out_states, references
+from selfplay_pipeline.games.matching.teacher import AskingTeacher
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.iterate.run import run_iterate
-from selfplay_pipeline.metrics.bootstrap import contrast
+from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 from selfplay_pipeline.servers import Servers
 
 STATE_SEED = 1
 SHOWN = ("reward", "optimal", "questions", "specific", "repeated", "learned", "leaks", "turns", "illegal")
+COIN_EPISODES = 4
+"""Of each state and coin."""
+ARMS = {"trained": False, "placebo": True}
+"""Whether rewards are permuted."""
 
 
 def main(
-    seeds: Annotated[int, typer.Option(min=1, help="Training seeds 1, 2, …")] = 2,
+    seeds: Annotated[int, typer.Option(min=1, help="Training seeds 1, 2, …")] = 3,
     iterations: Annotated[int, typer.Option(min=2)] = 10,
     states: Annotated[int, typer.Option(min=2, help="Held-out states.")] = 500,
+    model: Annotated[str | None, typer.Option(help="Warm start [default: that of tiny_shy].")] = None,
     work: Annotated[Path, typer.Option(help="Gets the runs and the episodes.")] = Path("data/shy"),
-    output: Annotated[Path, typer.Option(help="Gets results.json, and the analysis of each seed.")] = Path(
+    output: Annotated[Path, typer.Option(help="Gets results.json, and the analysis of each seed and arm.")] = Path(
         "docs/results/shy"
     ),
 ) -> None:
-    """Train opposite the shy partner and say whether questions and reward rose or fell."""
-    config = load_config("tiny_shy", {"iterate.num_iterations": iterations})
-    held_out = held_out_states(make_game(config.game), states, STATE_SEED)
-    results: dict[str, Any] = {
+    """Train opposite the shy partner, and placebos beside it, and say whether questions and reward rose or fell."""
+
+    def configured(seed: int, *, placebo: bool) -> Config:
+        keys = {"iterate.num_iterations": iterations, "model": model, "seed": seed, "convert.placebo": placebo}
+        return load_config("tiny_shy", keys)
+
+    config = configured(0, placebo=False)
+    game = make_game(config.game)
+    held_out = held_out_states(game, states, STATE_SEED)
+    coins = {
+        chance: play_coin(game, held_out.states, AskingTeacher(ask=chance), config.iterate.partner, COIN_EPISODES)
+        for chance in CHANCES
+    }
+    trends: dict[str, list[Analysis]] = {arm: [] for arm in ARMS}
+    figures: dict[str, dict[str, Any]] = {}
+    for seed in range(1, seeds + 1):
+        figures[str(seed)] = {}
+        for arm, placebo in ARMS.items():
+            own, name = configured(seed, placebo=placebo), f"{arm}_{seed}"
+            run = run_iterate(own, work / name)
+            analysis = analyse(read(run.path))
+            write(analysis, ["png"], output / name)
+            played = asyncio.run(_compare(own, held_out, coins, work / f"{name}_evaluated", run.checkpoint(iterations)))
+            trends[arm].append(analysis)
+            figures[str(seed)][arm] = {"verdicts": analysis.verdicts, **played}
+    beyond = {name: _beyond_placebo(name, trends) for name in TRENDS}
+    results = {
         "command": shlex.join(["python", "-m", "bench.shy", *sys.argv[1:]]),
         "config": config.model_dump(mode="json", exclude={"engine", "seed"}),
         "states": held_out.name,
-        "references": {name: line.model_dump() for name, line in references(make_game(config.game), held_out).items()},
-        "seeds": {},
+        "references": {name: line.model_dump() for name, line in references(game, held_out).items()},
+        "coins": {str(chance): _plain(totals.intervals()) for chance, totals in coins.items()},
+        "seeds": figures,
+        "beyond_placebo": {name: [each.model_dump() for each in found] for name, found in beyond.items()},
     }
-    for seed in range(1, seeds + 1):
-        run = run_iterate(config.model_copy(update={"seed": seed}), work / f"seed_{seed}")
-        analysis = analyse(read(run.path))
-        write(analysis, ["png"], output / f"seed_{seed}")
-        figures = asyncio.run(_compare(config, held_out, work, seed, run.checkpoint(iterations)))
-        results["seeds"][str(seed)] = {"verdicts": analysis.verdicts, **figures}
     write_json(output / "results.json", results)
-    print(json.dumps({seed: entry["verdicts"] for seed, entry in results["seeds"].items()}))
+    for name, found in beyond.items():
+        print("\n".join(f"{name}, seed {seed}, {each}" for seed, each in enumerate(found, start=1)))
 
 
-async def _compare(config: Config, states: StateSet, work: Path, seed: int, trained: str) -> dict[str, Any]:
-    """Figures of the warm start and of the last checkpoint opposite the shy partner, and their differences."""
+def _beyond_placebo(name: str, trends: Mapping[str, Sequence[Analysis]]) -> list[AgainstPlacebo]:
+    """For each seed how a figure's slope over the iterations compares with those of the placebos."""
+    slopes = {arm: [analysis.trends[name].slope.value or 0.0 for analysis in found] for arm, found in trends.items()}
+    return [against_placebo(slope, slopes["placebo"]) for slope in slopes["trained"]]
+
+
+async def _compare(
+    config: Config, states: StateSet, coins: Mapping[float, Totals], work: Path, trained: str
+) -> dict[str, Any]:
+    """Figures of the warm start and of the last checkpoint opposite the partner, their differences, and coins."""
     partner = config.iterate.partner
-    before = EvaluationJob(str(config.model), states, work / "evaluation_before", partner, first_only=True)
-    after = EvaluationJob(trained, states, work / f"evaluation_seed_{seed}", partner, first_only=True)
+    before = EvaluationJob(str(config.model), states, work / "before", partner, first_only=True)
+    after = EvaluationJob(trained, states, work / "after", partner, first_only=True)
     async with Servers(config.engine, work) as servers:
         for job in (before, after):
             await run_evaluate(config, job, servers)
     figures: dict[str, Any] = {}
     for mode in after.modes:
-        totals = [totals_of(config, job, mode) for job in (before, after)]
-        found = {"before": totals[0].intervals(), "after": totals[1].intervals()}
-        found["difference"] = contrast([(1, totals[1]), (-1, totals[0])])
-        figures[mode] = {
-            when: {name: line.model_dump() for name, line in lines.items() if name in SHOWN}
-            for when, lines in found.items()
-        }
+        totals = {"before": totals_of(config, before, mode), "after": totals_of(config, after, mode)}
+        figures[mode] = {when: _plain(found.intervals()) for when, found in totals.items()}
+        figures[mode]["difference"] = _plain(contrast([(1, totals["after"]), (-1, totals["before"])]))
+        figures[mode]["above_coin"] = {when: above_coin(found, coins).model_dump() for when, found in totals.items()}
     return figures
+
+
+def _plain(lines: Mapping[str, Interval]) -> dict[str, Any]:
+    return {name: line.model_dump() for name, line in lines.items() if name in SHOWN}
 
 
 if __name__ == "__main__":
