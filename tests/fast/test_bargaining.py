@@ -78,7 +78,7 @@ def all_splits(state: BargainingState) -> list[Split]:
 
 def play(game: BargainingGame, state: BargainingState, names: tuple[str, str], seed: int = 0) -> Outcome:
     rng = np.random.default_rng(seed)
-    return play_scripts(game, state, [SCRIPTED[name] for name in names], rng).session.outcome()
+    return play_scripts(game, state, [game.players[name] for name in names], rng).session.outcome()
 
 
 # --- states -------------------------------------------------------------------------------------------------
@@ -439,7 +439,7 @@ def test_prompts_show_the_own_values_alone(prompts, kind):
 # --- scripted players and what is measured ------------------------------------------------------------------
 
 
-@given(seeds, st.sampled_from(list(SCRIPTED)), st.sampled_from(list(SCRIPTED)), st.sampled_from(list(REWARDS)))
+@given(seeds, *[st.sampled_from(list(BargainingGame.players))] * 2, st.sampled_from(list(REWARDS)))
 def test_any_two_scripted_players_finish_without_an_illegal_action(seed, one, other, kind):
     game, state = BargainingGame(REWARDS[kind]), state_of(seed)
     outcome = play(game, state, (one, other), seed)

@@ -12,6 +12,7 @@ from selfplay_pipeline.games.bargaining import draw, measures, rules
 from selfplay_pipeline.games.bargaining.rules import BargainingConfig, BargainingState, check_split
 from selfplay_pipeline.games.bargaining.scripted import SCRIPTED, PlayerView, player_view
 from selfplay_pipeline.games.bargaining.session import BargainingSession
+from selfplay_pipeline.games.bargaining.speaking import Speaking, SpeakingTeacher
 from selfplay_pipeline.games.bargaining.teacher import LESSONS, Teacher
 from selfplay_pipeline.games.bargaining.text import ErrorKind
 from selfplay_pipeline.games.base import SAME_SCORE, Asking, Game, HumanEpisode, KnownLine, ScriptedPlayer, Turn
@@ -36,7 +37,9 @@ class BargainingGame:
     goals = frozenset({AGREED})
     actions = frozenset(kind.value for kind in ActionKind)
     error_kinds = tuple(kind.value for kind in ErrorKind)
-    players: Mapping[str, ScriptedPlayer] = {**SCRIPTED, "teacher": Teacher()}
+    players: Mapping[str, ScriptedPlayer] = {
+        **SCRIPTED, "teacher": Teacher(), "speaking": Speaking(), "speaking-teacher": SpeakingTeacher(),
+    }  # fmt: skip
     lessons = LESSONS
     figures: Sequence[Figure] = measures.FIGURES
     lines = ("random", "silence")

@@ -140,19 +140,22 @@ class Sharing:
     """
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
-        mine = view.said(view.seat)
-        told = any(text.startswith("[message]") for text in mine)
         if view.pending is not None:
-            sensible = self._is_best(view, view.pending) if heard_values(view) else told
-            return "[accept]" if sensible or "[reject]" in mine else "[reject]"
-        if not told and not heard_values(view):
+            return "[accept]" if self.agrees(view, view.pending, rng) else "[reject]"
+        if not any(text.startswith("[message]") for text in view.said(view.seat)) and not heard_values(view):
             return tell(view)
         return format_proposal(best_share(view, sum_first))
 
-    def _is_best(self, view: PlayerView, share: Triple) -> bool:
+    def agrees(self, view: PlayerView, offered: Triple, rng: np.random.Generator) -> bool:
+        """Whether it accepts a proposal, which would give it `offered`."""
+        mine = view.said(view.seat)
+        if "[reject]" in mine:
+            return True
+        if not heard_values(view):
+            return any(text.startswith("[message]") for text in mine)
         plan, partners = best_share(view, sum_first), partners_values(view)
-        offered, most = (dot(mine, view.values) + partners @ rest(view.counts, mine) for mine in (share, plan))
-        return bool(offered >= most - SAME_SCORE)
+        reached, most = (dot(own, view.values) + partners @ rest(view.counts, own) for own in (offered, plan))
+        return bool(reached >= most - SAME_SCORE)
 
 
 SCRIPTED: Mapping[str, ScriptedPlayer] = {

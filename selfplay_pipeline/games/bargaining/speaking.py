@@ -1,0 +1,93 @@
+"""Scripted players that speak English: teachers and partners of language models under the default prompts.
+
+The random stream chooses among phrasings, all of which the game reads back without loss: `text.told_values` what is
+told, `text.asked_items` what is asked for, `text.parse_share` what is proposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from selfplay_pipeline.games.bargaining.rules import ITEMS, Triple, shares
+from selfplay_pipeline.games.bargaining.scripted import PlayerView, Sharing, best_share, heard_values, sum_first
+from selfplay_pipeline.games.bargaining.text import asked_items
+
+TOLD = (
+    "a {item} is worth {number} to me", "{item}s: {number}", "I value {item}s at {number}",
+    "{number} points for each {item}", "each {item} is worth {number}", "my {item}s are worth {number} each",
+)  # fmt: skip
+TELLING = ("{}.", "Hi! {}.", "On my side {}.", "Here are my values. {}.", "These are my values: {}.")
+ASKING = (
+    "What are your values?", "What is each item worth to you?", "Hi! How many points are they worth to you?",
+    "How much is a book worth to you, and a hat, and a ball?", "Can you tell me your values?",
+)  # fmt: skip
+TAKEN = ("{item} {number}", "{item}s: {number}", "{number} {item}")
+ACCEPTING = ("[accept]", "[accept] Great, I agree.", "[accept] Good plan!", "[accept] That works for me.")
+REJECTING = ("[reject]", "[reject] I know of a better split.", "[reject] We can do better.", "[reject] Let me explain.")
+JOINED = (", ", " and ", "; ")
+"""What stands between several of a kind."""
+
+
+@dataclass(frozen=True)
+class Speaking(Sharing):
+    """Plans and judges as `Sharing`; it may ask first, answers what it is asked, and may answer values with its own."""
+
+    asks: float = 0.4
+    """How often it begins with a question."""
+    answers: float = 0.3
+    """How often it tells its values too, where it has been told the partner's."""
+
+    def act(self, view: PlayerView, rng: np.random.Generator) -> str:
+        if view.pending is not None:
+            return _one_of(ACCEPTING if self.agrees(view, view.pending, rng) else REJECTING, rng)
+        if view.history and view.history[-1][0] != view.seat and asked_items(view.history[-1][1]):
+            return tell(view, rng)
+        spoke = any(text.startswith("[message]") for text in view.said(view.seat))
+        heard = heard_values(view)
+        if not spoke and not heard and rng.random() < self.asks:
+            return f"[message] {_one_of(ASKING, rng)}"
+        if not spoke and (not heard or rng.random() < self.answers):
+            return tell(view, rng)
+        return propose(self.share(view, rng), rng)
+
+    def share(self, view: PlayerView, rng: np.random.Generator) -> Triple:
+        """What it proposes to take."""
+        return best_share(view, sum_first)
+
+
+@dataclass(frozen=True)
+class SpeakingTeacher(Speaking):
+    """It speaks as `Speaking` does, but proposes anything: to plan with values is left for self-play to find."""
+
+    rejects: float = 0.1
+    """How often it rejects a first proposal, whatever it is worth."""
+
+    def agrees(self, view: PlayerView, offered: Triple, rng: np.random.Generator) -> bool:
+        return "[reject]" in view.said(view.seat) or rng.random() >= self.rejects
+
+    def share(self, view: PlayerView, rng: np.random.Generator) -> Triple:
+        choices = shares(view.counts)
+        return choices[int(rng.integers(len(choices)))]
+
+
+def tell(view: PlayerView, rng: np.random.Generator) -> str:
+    """The message that tells the player's values."""
+    return f"[message] {_one_of(TELLING, rng).format(_listed(view.values, TOLD, rng))}"
+
+
+def propose(share: Triple, rng: np.random.Generator) -> str:
+    """The proposal of what the player takes."""
+    return f"[propose] Proposal: {_listed(share, TAKEN, rng)}"
+
+
+def _listed(numbers: Triple, phrasings: Sequence[str], rng: np.random.Generator) -> str:
+    phrasing = _one_of(phrasings, rng)
+    said = [phrasing.format(item=item, number=number) for item, number in zip(ITEMS, numbers, strict=True)]
+    return _one_of(JOINED, rng).join(said)
+
+
+def _one_of(phrasings: Sequence[str], rng: np.random.Generator) -> str:
+    return phrasings[int(rng.integers(len(phrasings)))]
