@@ -6,6 +6,8 @@ independent of each other. What is done is not done again.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,16 +16,24 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.convert.imitation import Source
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import read_model, write_text
 from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, run_evaluate, totals_of
 from selfplay_pipeline.evaluate.states import StateSet, count_shared, held_out_states, states_in
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.job import generate_episodes
 from selfplay_pipeline.iterate.manifest import RunDirectory
 from selfplay_pipeline.iterate.run import run_iterate
 from selfplay_pipeline.metrics.bootstrap import Totals
 from selfplay_pipeline.servers import Servers
+from selfplay_pipeline.train.imitate import imitate_episodes
 
 WARM = "warm start"
-SELF_PLAY, MUTED, PLACEBO = "self-play", "muted", "placebo"
+SELF_PLAY, MUTED, PLACEBO, IMITATION = "self-play", "muted", "placebo", "imitation"
+TEACHER = "deaf-teacher"
+"""Who made what `data/tiny_honest_model` imitated."""
+EFFORT = "effort.json"
 MODES: tuple[Mode, ...] = ("sampled", "greedy")
 
 
@@ -43,6 +53,10 @@ ARMS = {
     SELF_PLAY: Arm("as configured"),
     MUTED: Arm("no message reaches its reader while it trains", {"game.mute": True}),
     PLACEBO: Arm("rewards are permuted within groups before it trains", {"convert.placebo": True}),
+    IMITATION: Arm(
+        "as many tokens of the teacher that the warm start imitated, imitated further",
+        {"generate.episodes_per_state": 1, "imitate.held_out": 0.0, "imitate.learning_rate": 5.0e-4},
+    ),
 }
 
 
@@ -61,7 +75,8 @@ class Effort(BaseModel):
     """What a training took: minutes of all its stages, and what it played and learned in them.
 
     Attributes:
-        steps: updates.
+        sampled_tokens: of the policy's own; of imitation, those of the teacher that it learned.
+        updates: optimizer steps; None for runs of earlier versions, which did not count them.
         shared: held-out states that it trained on too.
     """
 
@@ -70,7 +85,7 @@ class Effort(BaseModel):
     minutes: float
     episodes: int
     sampled_tokens: int
-    steps: int
+    updates: int | None
     shared: int
 
 
@@ -92,6 +107,8 @@ class Study:
         model: the warm start, None for the configuration's.
         states: held-out states of each seed.
         episodes: sampled episodes of each state; one more is played greedily.
+        work: gets the trainings and the evaluations.
+        teacher: the scripted player that the warm start imitated.
     """
 
     source: str
@@ -100,6 +117,7 @@ class Study:
     states: int
     episodes: int
     work: Path
+    teacher: str = TEACHER
 
     def config(self, seed: int, changes: dict[str, Any] | None = None) -> Config:
         """The configuration of a seed. It is watched, too, on held-out states of its own."""
@@ -119,8 +137,52 @@ class Study:
         return directory
 
     def train(self, arm: str, seed: int) -> None:
-        """Train what is missing."""
-        run_iterate(self.config(seed, ARMS[arm].changes), self.work / arm / f"seed_{seed}")
+        """Train what is missing.
+
+        Raises:
+            UserError: what `iterate` or `imitate` refuse; or imitation comes before self-play, whose tokens it counts.
+        """
+        if arm == IMITATION:
+            self._imitate(seed)
+        else:
+            run_iterate(self.config(seed, ARMS[arm].changes), self.work / arm / f"seed_{seed}")
+
+    def _imitate(self, seed: int) -> None:
+        """Play as many episodes of the teacher as have the tokens that self-play sampled, and imitate them.
+
+        The warm start says as much an episode as its teacher, so its own first episodes tell how many those are.
+        """
+        run, folder = self.run(SELF_PLAY, seed).state, self._imitation(seed)
+        first = run.played(1)
+        if first is None or run.trained(self.iterations) is None:
+            raise UserError(f"--arm {IMITATION}: train self-play of seed {seed} first: it is to have as many tokens")
+        if (folder / EFFORT).exists():
+            return
+        began = time.monotonic()
+        tokens = self.effort(SELF_PLAY, seed).sampled_tokens
+        count = round(tokens * (first.episodes or 0) / (first.sampled_tokens or 1))
+        config = self.config(seed, ARMS[IMITATION].changes | {"generate.num_episodes": count})
+        episodes, game = folder / "episodes" / "teacher.jsonl", make_game(config.game)
+        asyncio.run(generate_episodes(config, episodes, seats=[self.teacher] * len(game.roles)))
+        trained = imitate_episodes(config, [Source(episodes)], folder / "training")
+        effort = Effort(
+            minutes=round((time.monotonic() - began) / 60, 1),
+            episodes=count,
+            sampled_tokens=trained.own_tokens,
+            updates=trained.updates,
+            shared=count_shared(game, self.held_out(seed), states_in(game, episodes)),
+        )
+        write_text(folder / EFFORT, effort.model_dump_json() + "\n")
+
+    def _imitation(self, seed: int) -> Path:
+        return self.work / IMITATION / f"seed_{seed}" / f"after_{self.iterations}"
+
+    def _checkpoint(self, player: str, seed: int) -> str:
+        if player == WARM:
+            return str(self.config(seed).model)
+        if player == IMITATION:
+            return str(self._imitation(seed) / "training" / "checkpoint")
+        return self.run(player, seed).checkpoint(self.iterations)
 
     async def evaluate(self, seed: int, arms: Sequence[str]) -> None:
         """Play the warm start and the last checkpoints of these arms, each with messages and without."""
@@ -147,22 +209,24 @@ class Study:
 
     def effort(self, arm: str, seed: int) -> Effort:
         """What a finished training took."""
+        if arm == IMITATION:
+            return read_model(self._imitation(seed) / EFFORT, Effort, "python -m bench.learn")
         run, game = self.run(arm, seed), make_game(self.config(seed).game)
         numbers = range(1, self.iterations + 1)
         played = [found for number in numbers if (found := run.state.played(number))]
-        steps = [trained.steps for number in numbers if (trained := run.state.trained(number))]
+        updates = [trained.updates for number in numbers if (trained := run.state.trained(number))]
         stages = [record for number in numbers for record in run.state.iterations[number].values()]
         trained_on = set[str]().union(*(states_in(game, run.games(number)) for number in numbers))
         return Effort(
             minutes=round(sum(record.seconds for record in stages) / 60, 1),
             episodes=sum(found.episodes or 0 for found in played),
             sampled_tokens=sum(found.sampled_tokens or 0 for found in played),
-            steps=sum(steps),
+            updates=None if None in updates else sum(filter(None, updates)),
             shared=count_shared(game, self.held_out(seed), trained_on),
         )
 
     def curve(self, arm: str, seed: int) -> list[Point]:
-        """The held-out rewards that `iterate` took while it trained."""
+        """The held-out rewards that `iterate` took while it trained; imitation is not watched."""
         state = self.run(arm, seed).state
         numbers = range(self.iterations + 1)
         found = {number: evaluated for number in numbers if (evaluated := state.evaluated(number))}
@@ -176,10 +240,7 @@ class Study:
 
     def _job(self, played: Played, seed: int) -> tuple[Config, EvaluationJob]:
         config = self.config(seed, {"game.mute": played.mute})
-        checkpoint = (
-            str(config.model) if played.player == WARM else self.run(played.player, seed).checkpoint(self.iterations)
-        )
-        folder = self._folder(played, seed)
+        checkpoint, folder = self._checkpoint(played.player, seed), self._folder(played, seed)
         return config, EvaluationJob(checkpoint, self.held_out(seed), folder, episodes=self.episodes)
 
     def _folder(self, played: Played, seed: int) -> Path:

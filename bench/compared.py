@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -91,7 +92,7 @@ def evidence(players: dict[str, Player], silence: Interval | None) -> Evidence:
         return {mode: by_name["reward"] for mode, by_name in figures.items()}
 
     return Evidence(
-        seeds=len(players[SELF_PLAY].seeds) if SELF_PLAY in players else 0,
+        seeds=min((len(players[name].seeds) for name in (SELF_PLAY, MUTED, PLACEBO) if name in players), default=0),
         silence=silence,
         reward=reward(SELF_PLAY, "talking"),
         rise=reward(SELF_PLAY, "rise"),
@@ -156,6 +157,7 @@ def tables(results: Results) -> str:
         ),
         _table(players, {labels[name]: row(players, "talking", name, "sampled") for name in SHOWN}),
         f"Reference lines: {lines}.\n",
+        _table(results.effort, _efforts([[*by_seed.values()] for by_seed in results.effort.values()])),
         _table(
             ["holds", "figures"],
             {each.name: ["yes" if each.holds else "no", each.figures] for each in results.conditions},
@@ -163,6 +165,16 @@ def tables(results: Results) -> str:
         f"{results.verdict}\n",
     ]
     return "\n".join(parts)
+
+
+def _efforts(arms: Sequence[Sequence[Effort]]) -> dict[str, list[str]]:
+    """What a training took, mean of the seeds, and the states that all of them together were trained and tested on."""
+    return {
+        "minutes a seed": [f"{fmean(one.minutes for one in arm):.1f}" for arm in arms],
+        "episodes a seed": [f"{fmean(one.episodes for one in arm):,.0f}" for arm in arms],
+        "tokens a seed": [f"{fmean(one.sampled_tokens for one in arm):,.0f}" for arm in arms],
+        "held-out states that were trained on": [str(sum(one.shared for one in arm)) for arm in arms],
+    }
 
 
 def _table(columns: Iterable[str], rows: Mapping[str, Sequence[str]]) -> str:

@@ -1,8 +1,8 @@
 """Does the policy learn to cooperate by talking? Self-play beside its controls, over several seeds, and a verdict.
 
-The controls are the same training with messages muted, and with rewards permuted within groups; `bench.verdict` has the
-rule. It runs in parts and resumes: arms, seeds and iterations may be given a few at a time, and all that is finished in
-the folder is compared.
+The controls are the same training with messages muted, the same with rewards permuted within groups, and more of the
+imitation that made the warm start; `bench.verdict` has the rule. It runs in parts and resumes: arms, seeds and
+iterations may be given a few at a time, and all that is finished in the folder is compared.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from bench import command
-from bench.arms import ARMS, Study
+from bench.arms import ARMS, TEACHER, Study
 from bench.compared import Results, compare, evidence, tables
 from bench.curves import plot
 from bench.verdict import conditions, verdict
@@ -38,6 +38,7 @@ def main(
     model: Annotated[str | None, typer.Option(help="The warm start, by default the configuration's.")] = None,
     states: Annotated[int, typer.Option(min=2, help="Held-out states of each seed.")] = 500,
     episodes: Annotated[int, typer.Option(min=1, help="Sampled episodes of each state.")] = 2,
+    teacher: Annotated[str, typer.Option(help="The scripted player that the warm start imitated.")] = TEACHER,
     work: Annotated[Path, typer.Option(help="Gets the runs and the episodes.")] = Path("data/learn_honest"),
     output: Annotated[Path, typer.Option(help="Gets results.json, table.md and learning.png.")] = Path(
         "docs/results/learn_honest"
@@ -50,7 +51,7 @@ def main(
     for arm in arms:
         if arm not in ARMS:
             raise UserError(f"--arm: there is no arm {arm!r}; choose from {', '.join(ARMS)}")
-    study = Study(config, model, iterations, states, episodes, work)
+    study = Study(config, model, iterations, states, episodes, work, teacher)
     for seed in range(1, seeds + 1):
         for arm in arms:
             say(f"{arm}, seed {seed} of {seeds}: {ARMS[arm].about}")

@@ -26,7 +26,7 @@ class Evidence:
     """What was measured; empty where an arm was not trained.
 
     Attributes:
-        seeds: of which self-play was trained and evaluated.
+        seeds: of the arm that has the fewest.
         silence: the silence line, with its error.
         reward: of self-play after training, with messages.
         rise: of that over the warm start.
@@ -79,7 +79,7 @@ def conditions(found: Evidence) -> list[Condition]:
             _above(found.over_placebo),
             _each(found.over_placebo, "+") or "no placebo was trained",
         ),
-        Condition("there is more than one seed", found.seeds > 1, str(found.seeds)),
+        Condition("there is more than one seed of each arm", found.seeds > 1, str(found.seeds)),
     ]
 
 

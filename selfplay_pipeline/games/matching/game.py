@@ -35,7 +35,7 @@ from selfplay_pipeline.games.matching.scripted import OwnView, PlayerView, Rando
 from selfplay_pipeline.games.matching.session import MatchingSession
 from selfplay_pipeline.games.matching.shy import Asker, Quiet, Shy
 from selfplay_pipeline.games.matching.speaking import Speaking, SpeakingTeacher
-from selfplay_pipeline.games.matching.teacher import LESSONS, AskingTeacher, CountingTeacher, Teacher
+from selfplay_pipeline.games.matching.teacher import DEAF, LESSONS, AskingTeacher, CountingTeacher, Teacher
 from selfplay_pipeline.games.prompts import load_prompts
 from selfplay_pipeline.games.tagged_session import AGREED
 from selfplay_pipeline.games.tags import ActionKind
@@ -51,6 +51,7 @@ SCRIPTED: Mapping[str, ScriptedPlayer] = {
     "asker": Asker(),
     "quiet": Quiet(),
     "teacher": Teacher(),
+    "deaf-teacher": DEAF,
     "asking-teacher": AskingTeacher(),
     "counting-teacher": CountingTeacher(),
     "speaking": Speaking(),
