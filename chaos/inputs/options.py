@@ -12,7 +12,7 @@ import typer
 import typer.main
 
 from chaos.inputs.base import Input, Prepare
-from chaos.inputs.good import Good, copy, copy_folder
+from chaos.inputs.good import MODEL, Good, copy, copy_folder
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.core.fields import keys
 
@@ -195,6 +195,18 @@ def _contradictions() -> Iterator[Input]:
         "train with broken Hydra", ("train", "train.parquet", *out, "--", "trainer.total_epochs=[1"), "total_epochs"
     )
     yield case("train into another's folder", ("train", "train.parquet", "--output", "states"), "states")
+    yield case("imitate nothing", ("imitate", "none.jsonl", *out), "none.jsonl")
+    yield case("imitate a folder", ("imitate", "folder", *out), "folder")
+    yield case("imitate parquet", ("imitate", "train.parquet", *out), "train.parquet")
+    yield case("imitate with no weight", ("imitate", "games.jsonl=0", *out), "games.jsonl=0")
+    yield case("imitate a seat that is not there", ("imitate", "games.jsonl", "--seat", "7", *out), "seats: 7")
+    yield case("imitate another game", ("imitate", "games.jsonl", "--config", "tiny_bargaining", *out), "game")
+    yield case(
+        "imitate another board",
+        ("imitate", "games.jsonl", "--config", "tiny4x4", "--model", str(MODEL), *out),
+        "jsonl:1",
+    )
+    yield case("imitate into another's folder", ("imitate", "games.jsonl", "--output", "states"), "states")
     yield case("train online on a file", ("train-online", "file", *out), "file")
     yield case("train online on another folder", ("train-online", "folder", *out), "folder")
     yield case("train online greedily", ("train-online", "states", "--temperature", "0", *out), "temperature")

@@ -29,7 +29,7 @@ def replay(record: EpisodeRecord, game: Game, chat: ChatTokenizer) -> list[Traje
     try:
         game.check_fits(state := game.load_state(record.state))
     except UserError as error:
-        raise ValueError(f"field 'state': {error}; {OTHERWISE}") from None
+        raise ValueError(f"field 'state': {error}") from None
     session = game.start(state)
     openings = [session.opening(seat) for seat, _ in enumerate(game.roles)]
     streams = [Stream(chat, seat, opening.system, [opening.observation]) for seat, opening in enumerate(openings)]
