@@ -187,7 +187,7 @@ def killed(tmp_path_factory) -> Killed:
         assert failing.process.wait(300) == 1, "the training failed, and the command says so"
     kill_driver_when(lambda: now.finished(2, "train"))
     with driver() as last:
-        assert last.process.wait(300) == 0, (folder / "driver.log").read_text()[-3000:]
+        assert last.process.wait(600) == 0, (folder / "driver.log").read_text()[-3000:]
     files_left = [path for driver in drivers for path in driver.files_left()]
     return Killed(now.run, drivers, (folder / "driver.log").read_text(), files_left)
 

@@ -11,6 +11,7 @@ import pytest
 
 from bench.smoke import TINY, Smoke
 
+pytestmark = pytest.mark.timeout(1800)
 PARTS = ("tiny offline", "tiny online", "0.5B offline")
 
 

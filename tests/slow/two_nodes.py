@@ -38,7 +38,7 @@ class TwoNodes:
     def state(self) -> Any:
         return self.ask("state")
 
-    def settles_at(self, state: Any, seconds: float = 20) -> None:
+    def settles_at(self, state: Any, seconds: float = 60) -> None:
         """Ray ends what a driver leaves once it has noticed."""
         until = time.monotonic() + seconds
         while self.state() != state and time.monotonic() < until:
