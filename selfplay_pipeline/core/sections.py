@@ -51,17 +51,18 @@ class Section(BaseModel):
     @classmethod
     def _plausible(cls, value: Any, validate: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
         found = kinds(cls.model_fields[str(info.field_name)].annotation)
-        if isinstance(value, bool) and bool not in found and found & {int, float}:
-            raise ValueError(f"expected a number, found {str(value).lower()}")
-        with_fraction = isinstance(value, float) or (isinstance(value, str) and "." in value)
-        if with_fraction and int in found and float not in found:
-            raise ValueError(f"expected a whole number, found {value}")
-        for text in value if isinstance(value, list) else [value]:
-            if isinstance(text, str):
-                _check_text(text)
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, bool) and bool not in found and found & {int, float}:
+                raise ValueError(f"expected a number, found {str(one).lower()}")
+            with_fraction = isinstance(one, float) or (isinstance(one, str) and "." in one)
+            if with_fraction and int in found and float not in found:
+                raise ValueError(f"expected a whole number, found {one}")
+            if isinstance(one, str):
+                _check_text(one)
         checked = validate(value)
-        if isinstance(checked, int | float) and abs(checked) > LARGEST:
-            raise ValueError(f"the largest number is {LARGEST}")
+        for one in checked if isinstance(checked, list) else [checked]:
+            if isinstance(one, int | float) and abs(one) > LARGEST:
+                raise ValueError(f"the largest number is {LARGEST}")
         return checked
 
 

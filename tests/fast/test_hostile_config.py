@@ -122,7 +122,7 @@ def test_devices_pipes_and_folders_are_not_read(tmp_path, kind, command):
 
 
 def numbers_of(section: type[BaseModel], path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """All keys of the configuration that take a number."""
+    """All keys of the configuration that take a number, or a list of numbers."""
     found = []
     for name, field in section.model_fields.items():
         kinds = field.annotation
@@ -141,7 +141,7 @@ def _parts(annotation: Any) -> set[Any]:
 @pytest.mark.parametrize("key", numbers_of(Config), ids=".".join)
 def test_no_key_takes_what_is_no_plausible_number(key):
     for value in (float("nan"), float("inf"), -float("inf"), "nan", "-inf", True, 10**400, 2**31, 1e300, [1], {}, "x"):
-        data: Any = value
+        data: Any = [value] if key == ("imitate", "seats") else value  # a list of numbers
         for name in reversed(key):
             data = {name: data}
         with pytest.raises(ValidationError):
