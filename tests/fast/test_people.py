@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 from command import selfplay
+from factories import byte_chat
 
+from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.games.matching import humans
+from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.people import HUMAN
 from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
 
@@ -51,6 +54,12 @@ def test_people_speak_their_own_words_from_their_own_view(records: list[EpisodeR
         assert all(any(one == other for other in written) for one in said), "the same messages, in their order"
     one = EPISODES[0]  # player 1 spoke first in it, and is seat 0
     assert one.turns[0].seat == 0 and one.state.scales[0] == pytest.approx(6.2648, abs=1e-4)
+
+
+@pytest.mark.long
+def test_both_seats_of_all_134_become_rows_to_imitate(records: list[EpisodeRecord]) -> None:
+    rows = [row for record in records for row in replay(record, MatchingGame(), byte_chat())]
+    assert len(rows) == 268 and all(sum(row.response_mask) > 0 for row in rows)
 
 
 def message(player: int, words: str = "hi") -> dict[str, object]:
