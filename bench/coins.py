@@ -81,7 +81,7 @@ class AgainstPlacebo(BaseModel):
 
     def __str__(self) -> str:
         if self.low is None or self.high is None:
-            return f"{self.verdict}: slope {self.slope:+.3f}, and less than two placebos to compare it with"
+            return f"{self.verdict}: slope {self.slope:+.3f}, and fewer than two placebos to compare it with"
         return f"{self.verdict}: slope {self.slope:+.3f}, a further placebo's {self.low:+.3f} to {self.high:+.3f}"
 
 
