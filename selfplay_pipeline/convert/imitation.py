@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,15 +17,16 @@ import pyarrow.parquet as pq
 from selfplay_pipeline.config import ImitateConfig
 from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.convert.rows import SCHEMA, WEIGHT, described, episode_to_rows
+from selfplay_pipeline.convert.run import STREAM_CODES
 from selfplay_pipeline.convert.selection import Candidate, best_of_groups, held_out
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import replacing
+from selfplay_pipeline.core.terminal.progress import Reporter, without_progress
 from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.generate.records import EpisodeRecord, parse_episode, read_lines
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 TRAIN, HELD_OUT = "train.parquet", "held_out.parquet"
-STREAM_CODES = {"prompt_ids": "i", "response_ids": "i", "response_mask": "b", "response_logprobs": "f"}
 
 
 class Source(NamedTuple):
@@ -84,6 +86,7 @@ def write_rows(
     *,
     context_length: int,
     seed: int,
+    bar: Callable[[str], AbstractContextManager[Reporter]] = without_progress,
 ) -> Imitated:
     """Write train.parquet, and held_out.parquet if a share of the states is held out.
 
@@ -93,6 +96,7 @@ def write_rows(
         chat: of the model that is to imitate them.
         context_length: tokens of the longest row that the model can learn from; a longer one is left out, and counted.
         seed: of the states that are held out.
+        bar: given a title, shows how far the reading is, in bytes.
 
     Raises:
         UserError: a bad line, an episode of another game or configuration, or nothing is left to imitate.
@@ -101,7 +105,8 @@ def write_rows(
     if strange:
         raise UserError(f"imitate.seats: {strange[0]}, but {game.name} has {len(game.roles)} seats, numbered from 0")
     done = Imitated()
-    rows = [*_rows(sources, game, chat, choice, context_length, done)]
+    with bar("replaying episodes") as shown:
+        rows = [*_rows(_episodes(sources, game, shown), game, chat, choice, context_length, done)]
     best = best_of_groups((_candidate(row) for row in rows), choice.best_of_group, shared=game.shared_reward)
     done.left_out["not among the best of its state"] += best.count(False)
     done.left_out = +done.left_out
@@ -127,6 +132,7 @@ def write_rows(
         for row in part:
             row["extra_info"]["episodes_per_state"] = most
             row[WEIGHT] /= mean
+        (output / name).unlink(missing_ok=True)  # an earlier call, which was cut, may have held out others
         if part:
             with replacing(output / name) as new:
                 pq.write_table(pa.Table.from_pylist(part, schema=schema), new)
@@ -136,7 +142,7 @@ def write_rows(
 
 
 def _rows(
-    sources: Sequence[Source],
+    found: Iterable[tuple[Source, str, EpisodeRecord]],
     game: Game,
     chat: ChatTokenizer,
     choice: ImitateConfig,
@@ -147,55 +153,59 @@ def _rows(
     states: dict[str, int] = {}
     episodes: Counter[int] = Counter()
     seats = sorted(set(choice.seats)) or [*range(len(game.roles))]
-    for source in sources:
-        for where, record in _episodes(source.path, game):
-            done.episodes += 1
-            chosen = [seat for seat in seats if record.outcome.reward_of(seat) >= choice.min_reward]
-            done.left_out[f"reward below {choice.min_reward:g}"] += len(seats) - len(chosen)
-            if record.outcome.status == Status.ENGINE_FAILURE:
-                done.left_out["lost to the engine"] += len(chosen)
-                continue
-            try:
-                sides = replay(record, game, chat)
-            except ValueError as error:
-                raise UserError(f"{where}: {error}") from None
-            state = states.setdefault(json.dumps(record.state, sort_keys=True), len(states))
-            own = {
-                "trajectories": [sides[seat] for seat in chosen],
-                "policy": record.policy.model_copy(update={"temperature": 1.0}),
-                "group_index": state,
-                "episode": episodes[state],
-            }
-            episodes[state] += 1
-            rows = episode_to_rows(record.model_copy(update=own), episodes_per_state=0)
-            done.left_out["the seat took no legal turn"] += len(chosen) - len(rows)
-            for row in rows:
-                if len(row["prompt_ids"]) + len(row["response_ids"]) > context_length:
-                    done.left_out[f"longer than the {context_length} tokens of the context"] += 1
-                else:
-                    yield (
-                        row
-                        | {name: np.array(row[name], code) for name, code in STREAM_CODES.items()}
-                        | {WEIGHT: source.weight}
-                    )
-
-
-def _episodes(path: Path, game: Game) -> Iterator[tuple[str, EpisodeRecord]]:
-    """The episodes of a file, each with the place where it stands."""
-    for number, line in read_lines(path):
-        if not line.strip():
+    for source, where, record in found:
+        done.episodes += 1
+        chosen = [seat for seat in seats if record.outcome.reward_of(seat) >= choice.min_reward]
+        done.left_out[f"reward below {choice.min_reward:g}"] += len(seats) - len(chosen)
+        lost = record.outcome.status == Status.ENGINE_FAILURE
+        done.left_out["lost to the engine"] += len(chosen) if lost else 0
+        if lost or not chosen:
             continue
-        where = f"{path}:{number}"
         try:
-            record = parse_episode(line)
+            sides = replay(record, game, chat)
         except ValueError as error:
             raise UserError(f"{where}: {error}") from None
-        if record.game != game.name:
-            raise UserError(
-                f"{where}: field 'game': an episode of {record.game}, but the configured game is {game.name}; give "
-                "the configuration (--config) that it was played with"
-            )
-        yield where, record
+        state = states.setdefault(json.dumps(record.state, sort_keys=True), len(states))
+        own = {
+            "trajectories": [sides[seat] for seat in chosen],
+            "policy": record.policy.model_copy(update={"temperature": 1.0}),
+            "group_index": state,
+            "episode": episodes[state],
+        }
+        episodes[state] += 1
+        rows = episode_to_rows(record.model_copy(update=own), episodes_per_state=0)
+        done.left_out["the seat took no legal turn"] += len(chosen) - len(rows)
+        for row in rows:
+            if len(row["prompt_ids"]) + len(row["response_ids"]) > context_length:
+                done.left_out[f"longer than the {context_length} tokens of the context"] += 1
+            else:
+                yield (
+                    row
+                    | {name: np.array(row[name], code) for name, code in STREAM_CODES.items()}
+                    | {WEIGHT: source.weight}
+                )
+
+
+def _episodes(sources: Sequence[Source], game: Game, shown: Reporter) -> Iterator[tuple[Source, str, EpisodeRecord]]:
+    """The episodes of all files, each with the place where it stands."""
+    size, done = sum(source.path.stat().st_size for source in sources if source.path.is_file()), 0
+    for source in sources:
+        for number, line in read_lines(source.path):
+            done += len(line)
+            shown(done, size, lambda: "bytes")
+            if not line.strip():
+                continue
+            where = f"{source.path}:{number}"
+            try:
+                record = parse_episode(line)
+            except ValueError as error:
+                raise UserError(f"{where}: {error}") from None
+            if record.game != game.name:
+                raise UserError(
+                    f"{where}: field 'game': an episode of {record.game}, but the configured game is {game.name}; give "
+                    "the configuration (--config) that it was played with"
+                )
+            yield source, where, record
 
 
 def _mean_weight(rows: Sequence[dict[str, Any]]) -> float:

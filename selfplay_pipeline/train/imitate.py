@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from selfplay_pipeline.config import Config
@@ -12,6 +13,7 @@ from selfplay_pipeline.core.files import locked, write_json
 from selfplay_pipeline.core.folders import IMITATED, check_folder
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.core.terminal import say
+from selfplay_pipeline.core.terminal.progress import progress
 from selfplay_pipeline.engines.open import model_context_length
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
@@ -63,6 +65,7 @@ def _prepare(config: Config, sources: Sequence[Source], output: Path) -> None:
         output,
         context_length=model_context_length(model, config.engine.context_length),
         seed=config.seed,
+        bar=partial(progress, brief=True),
     )
     say(done.to_text())
     write_json(record, now)

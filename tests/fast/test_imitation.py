@@ -70,6 +70,12 @@ def test_whole_states_are_held_out_the_same_ones_each_time(games, tmp_path):
     assert states(tmp_path / "other", HELD_OUT) == away
 
 
+def test_held_out_rows_of_a_call_that_was_cut_do_not_stay(games, tmp_path):
+    write(tmp_path, games)
+    write(tmp_path, games, held_out=0)
+    assert not (tmp_path / HELD_OUT).exists()
+
+
 def test_one_state_is_one_group_whatever_files_its_episodes_are_in(games, tmp_path):
     half = games.read_text().splitlines(keepends=True)
     for name, part in (("a", half[::2]), ("b", half[1::2])):
