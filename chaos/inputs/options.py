@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "evaluate": ("evaluate", "random", "--num-states", "4", "--output", "out"),
     "crossplay": ("crossplay", "random", "quiet", "--num-states", "4", "--output", "out"),
     "listen": ("listen", "random", "--num-states", "4", "--output", "out"),
+    "silence": ("silence", "--states", "2", "--output", "out.json"),
     "report": ("report", "games.jsonl", "--output", "out.html"),
     "show": ("show", "games.jsonl"),
     "questions": ("questions", "log", "--output", "out"),
@@ -47,7 +48,7 @@ REALLY = {
     "iterate": ("iterate",),
 }  # fmt: skip
 """How to call commands whose dry run does not look at the place of their output."""
-OUTPUT_FILES = {"generate", "humans", "report", "slime data"}
+OUTPUT_FILES = {"generate", "humans", "report", "silence", "slime data"}
 """Commands whose output is a file; of the others it is a folder."""
 NAMES = {
     "engine": "warp", "device": "abacus", "logger": "stone", "partner": "nobody", "lesson": "none", "form": "gif",

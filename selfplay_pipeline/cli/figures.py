@@ -1,4 +1,4 @@
-"""How well players play: evaluate, crossplay and listen."""
+"""How well players play, and beside what: evaluate, crossplay, listen and silence."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ MEASURING = (
     "generate.max_concurrency", "evaluate.num_states", "evaluate.state_seed",
 )  # fmt: skip
 """Keys that evaluate and crossplay take."""
+STORED = Path("data/silence.json")
 StatesFile = Annotated[Path | None, typer.Option("--states", help="Play these states instead, one JSON object a line.")]
 
 
@@ -151,6 +152,39 @@ def listen(
         terminal.result(one_line(f"{player} with itself on {job.states.name}, then each decision again, to {folder}"))
         return
     show_listening(run(run_listen(settings, job)), folder)
+
+
+@app.command(cls=taking("seed"))
+def silence(
+    context: typer.Context,
+    states: Annotated[int, typer.Option(min=2, max=LARGEST, help="Game states to sample.")] = 500,
+    output: Annotated[Path, typer.Option(help="File of lines, to which this one is added.")] = STORED,
+    dry_run: DryRun = False,
+) -> None:
+    """Compute what the best play without messages reaches: the line above which a reward may be due to talk.
+
+    It is the expected reward of one proposal, accepted unheard, of a player that knows its own view and the rules. It
+    is computed once for a configuration, and from then on drawn beside rewards, with the talk score. Built-in
+    configurations come with theirs. Large filtered states take seconds each.
+    """
+    settings = load(context)
+    from selfplay_pipeline.core.folders import check_file
+    from selfplay_pipeline.core.terminal.progress import progress, say_announced
+    from selfplay_pipeline.evaluate.silence import compute_silence, store_silence
+    from selfplay_pipeline.games.registry import make_game
+
+    game = make_game(settings.game)
+    check_file(output, "silence")
+    if dry_run:
+        say_announced()
+        known = f"known is {game.silence}" if game.silence else "none is known"
+        plan = f"{game.describe()}: silence line on {states} states (seed {settings.seed}) to {output}; {known}"
+        terminal.result(one_line(plan))
+        return
+    with progress("silence line") as report:
+        found = compute_silence(game, states, settings.seed, lambda done, total: report(done, total, lambda: "states"))
+    store_silence(output, game, found)
+    terminal.result(one_line(f"silence {found}, written to {output}"))
 
 
 def _states(settings: Config, file: Path | None) -> StateSet:

@@ -28,7 +28,11 @@ IMITATED = "imitate.json"
 STAGES = {"generate", "convert", "train"}
 """Commands that may share a folder: the stages of one iteration."""
 
-FILES_BEGIN = {"report": b"<!doctype html>", "slime data": b'{"prompt": [{"role": '}
+FILES_BEGIN = {
+    "report": b"<!doctype html>",
+    "slime data": b'{"prompt": [{"role": ',
+    "silence": b'{\n  "lines": [',
+}
 """How the files of commands begin that write one file, and make it anew each time."""
 
 

@@ -126,7 +126,7 @@ class Evaluation(BaseModel):
     mute: bool
     modes: dict[Mode, ModeReport]
     references: dict[str, Interval]
-    """Mean normalised rewards on the same states: random, own_view, optimum and, where known, human."""
+    """Mean normalised rewards on the same states: random, own_view, optimum and, where known, human; and silence."""
 
 
 async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | None = None) -> Evaluation:

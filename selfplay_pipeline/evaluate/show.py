@@ -16,6 +16,8 @@ from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import rows_of
 
+HOW_TO_KNOW = "not known for this configuration; `selfplay silence` with the same --config computes it"
+
 
 def show_evaluation(evaluation: Evaluation, folder: Path, game: Game) -> None:
     """Every figure with its interval, one column for each way to sample, and the reference lines.
@@ -36,6 +38,7 @@ def show_evaluation(evaluation: Evaluation, folder: Path, game: Game) -> None:
     console.print(table)
     lines = ", ".join(f"{name.replace('_', ' ')} {interval}" for name, interval in evaluation.references.items())
     about = f"({game.about_lines})\n" if game.about_lines else ""
+    about += "" if game.silence else f"silence: {HOW_TO_KNOW}\n"
     written = one_line(f"written to {folder / 'evaluation.json'}")
     console.print(f"rewards on the same states: {lines}\n{about}{written}", soft_wrap=True)
 

@@ -18,6 +18,9 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_lines
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 
+Z95 = 1.96
+"""A 95 % interval is so many standard errors wide on each side."""
+
 
 @dataclass(frozen=True)
 class StateSet:
@@ -115,7 +118,7 @@ def count_shared(game: Game, states: StateSet, played: Iterable[str]) -> int:
 
 def references(game: Game, states: StateSet) -> dict[str, Interval]:
     """Mean normalised rewards to compare with, on the same states: the game's own, and `human` as recorded, on the
-    states that have it."""
+    states that have it; and `silence`, on other states of the same configuration, where it is known."""
     lines: dict[str, Sequence[float | None]] = {**game.references(states.states)}
     if any(value is not None for value in states.human):
         lines["human"] = states.human
@@ -123,4 +126,8 @@ def references(game: Game, states: StateSet) -> dict[str, Interval]:
         name: ([0.0 if value is None else value for value in values], [float(value is not None) for value in values])
         for name, values in lines.items()
     }
-    return Totals.of(totals).intervals()
+    found = Totals.of(totals).intervals()
+    if line := game.silence:
+        low, high = (line.value + sign * Z95 * line.standard_error for sign in (-1, 1))
+        found["silence"] = Interval(value=line.value, low=low, high=high)
+    return found

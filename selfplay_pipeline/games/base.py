@@ -20,6 +20,7 @@ from selfplay_pipeline.core.sections import Section
 from selfplay_pipeline.core.small_files import parse_json
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
 from selfplay_pipeline.games.figures import Figure
+from selfplay_pipeline.games.silence import Silence
 
 
 class Status(StrEnum):
@@ -319,6 +320,8 @@ class Game(Protocol):
         lessons: what a small model can be taught of it, by name.
         figures: its own, in the order in which they are shown.
         lines: the names of those of `references` that are drawn beside rewards.
+        silence: the expected reward of the best play without messages, which is drawn there too; None where it is not
+            known (`silence.known_silence`).
         about_lines: what a reader must know about these lines; "" if nothing.
         about_humans: what `human_episodes` are.
         alterations: how `alter` can alter a message; none where the game has no listening test.
@@ -352,6 +355,8 @@ class Game(Protocol):
     def figures(self) -> Sequence[Figure]: ...
     @property
     def lines(self) -> Sequence[str]: ...
+    @property
+    def silence(self) -> Silence | None: ...
     @property
     def about_lines(self) -> str: ...
     @property
@@ -437,6 +442,14 @@ class Game(Protocol):
         """Rewards to compare with, by name, one for each state: means over all seats. `best` is drawn as optimum."""
         ...
 
+    def silent_rewards(self, states: Sequence[Any], rng: np.random.Generator) -> Sequence[float]:
+        """What the best play without messages can expect on each state, mean over all seats, from views and rules.
+
+        Raises:
+            UserError: the game cannot tell under this configuration.
+        """
+        ...
+
     def known_reward(self, state: Any, data: dict[str, Any]) -> float | None:
         """The reward that a pair of people reached on the state, where its record `data` tells.
 
@@ -483,10 +496,10 @@ class Counts:
     errors_in_a_row: list[int] = field(default_factory=list)
 
 
-TRAIN, HELD_OUT, WARM_START, MONITOR, SEATS, LISTENING = range(6)
+TRAIN, HELD_OUT, WARM_START, MONITOR, SEATS, SILENCE, LISTENING = range(7)
 """Seed spaces; none shares a random stream with another. Of states to train on, to evaluate on, to imitate on, and to
 compare the iterations of a run on (so that the best of them can still be evaluated honestly); of partners' choices; of
-messages that are altered."""
+states for the silence line; of messages that are altered."""
 
 
 def state_rng(seed: int, index: int, space: int = TRAIN) -> np.random.Generator:

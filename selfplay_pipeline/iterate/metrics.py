@@ -108,6 +108,8 @@ def in_words(iteration: Iteration) -> str:
             parts.append(f"{played.questions_per_episode:.2f} questions")
     if evaluated:
         parts += [f"held out {evaluated.held_out_reward}", f"greedy {evaluated.held_out_greedy_reward}"]
+        scores = (evaluated.held_out_talk_score, evaluated.held_out_greedy_talk_score)
+        parts += [f"talk score {scores[0]}, greedy {scores[1]}"] if all(scores) else []
         parts += [f"{figures_of()[name].label} {interval}" for name, interval in evaluated.held_out_parts.items()]
     return ", ".join(parts)
 

@@ -61,6 +61,8 @@ class Evaluated(StageResult):
     """Figures of a checkpoint on the held-out states of a run.
 
     Attributes:
+        held_out_talk_score: of the sampled episodes; only where the silence line is known.
+        held_out_greedy_talk_score: the same of the greedy ones.
         held_out_questions: questions an episode; only where the policy is trained with another player as its partner.
         held_out_parts: figures that are parts of one whole, such as where reward is lost, by their names.
     """
@@ -71,6 +73,8 @@ class Evaluated(StageResult):
     held_out_agreed: float | None = None
     held_out_illegal: float | None = None
     states_shared_with_training: int = 0
+    held_out_talk_score: Interval | None = None
+    held_out_greedy_talk_score: Interval | None = None
     held_out_questions: Interval | None = None
     held_out_parts: dict[str, Interval] = {}
 

@@ -34,7 +34,7 @@ from selfplay_pipeline.iterate.manifest import RunDirectory, Stage, StageRecord
 from selfplay_pipeline.iterate.metrics import CollapseError, best_iteration, history_of, in_words
 from selfplay_pipeline.iterate.results import Evaluated, Trained, known
 from selfplay_pipeline.iterate.show import short, watching
-from selfplay_pipeline.metrics.figures import figures_of
+from selfplay_pipeline.metrics.figures import TALK, figures_of
 from selfplay_pipeline.servers import Servers
 from selfplay_pipeline.train.cluster import check_cluster
 from selfplay_pipeline.train.config import TrainConfig
@@ -234,6 +234,8 @@ class Loop:
             checkpoint=checkpoint,
             held_out_reward=known(sampled["reward"]),
             held_out_greedy_reward=known(figures["greedy"]["reward"]),
+            held_out_talk_score=sampled.get(TALK.name),
+            held_out_greedy_talk_score=figures["greedy"].get(TALK.name),
             held_out_agreed=sampled["agreed"].value,
             held_out_illegal=sampled["illegal"].value,
             states_shared_with_training=shared,

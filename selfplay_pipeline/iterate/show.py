@@ -16,6 +16,7 @@ from selfplay_pipeline.core.terminal.harmless import one_line
 from selfplay_pipeline.core.terminal.progress import in_place
 from selfplay_pipeline.iterate.manifest import RunDirectory, Stage
 from selfplay_pipeline.iterate.results import Best
+from selfplay_pipeline.metrics.bootstrap import Interval
 
 LIVE_ROWS = 12
 """Iterations of a run that are shown while it goes on."""
@@ -37,17 +38,18 @@ def run_table(run: RunDirectory, newest: int | None = None) -> Table:
     table = Table(
         title=one_line(f"self-play in {run.path}"),
         caption=f"{', '.join(OF_EPISODES)}: of the episodes trained on, which the checkpoint before played\n"
-        "held out, greedy: of the new checkpoint; flat: groups without signal; seconds per stage",
+        "held out, its talk score, greedy: of the new checkpoint\n"
+        "flat: groups without signal; seconds per stage",
         box=None,
         padding=(0, 1, 0, 0),
     )
-    for name in ("#", *OF_EPISODES, "flat", "steps", "held out", "greedy", "play", "train"):
+    for name in ("#", *OF_EPISODES, "flat", "steps", "held out", "talk", "greedy", "play", "train"):
         table.add_column(name, justify="right", no_wrap=True)
     for number, stages in sorted(run.state.iterations.items())[-newest if newest else None :]:
         cells = [""] * 6
         if played := run.state.played(number):
             cells = [
-                f"{played.mean_reward:.3f} ± {played.reward_standard_error:.3f}",
+                f"{played.mean_reward:.3f}",
                 f"{played.agreement_rate:.1%}",
                 f"{played.illegal_per_episode:.3f}",
                 f"{played.messages_per_episode:.2f}",
@@ -57,8 +59,10 @@ def run_table(run: RunDirectory, newest: int | None = None) -> Table:
         if trained := run.state.trained(number):
             cells[-1] = "carried" if trained.carried else str(trained.steps)
         evaluated = run.state.evaluated(number)
-        held_out = [evaluated.held_out_reward, evaluated.held_out_greedy_reward] if evaluated else []
-        cells += [f"{interval.value:.3f}" for interval in held_out] or ["", ""]
+        held_out: list[Interval | None] = [None] * 3
+        if evaluated:
+            held_out = [evaluated.held_out_reward, evaluated.held_out_talk_score, evaluated.held_out_greedy_reward]
+        cells += ["" if one is None or one.value is None else f"{one.value:.3f}" for one in held_out]
         cells += [f"{stages[stage].seconds:.0f}" if stage in stages else "" for stage in PLAY_AND_TRAIN]
         table.add_row(str(number), *cells)
     return table

@@ -20,6 +20,7 @@ from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import all_games
 from selfplay_pipeline.games.tags import untagged
 from selfplay_pipeline.metrics.bootstrap import Totals
+from selfplay_pipeline.metrics.talk import talk_score
 
 BY_SEAT = "reward_seat_"
 """How the names of the figures begin that are of one seat's reward, which is measured only where one seat is."""
@@ -46,12 +47,22 @@ def _repeated_messages(episode: Measured) -> int:
     return episode.messages - len({text.strip() for text in episode.said})
 
 
+def _talk(episode: Measured) -> float:
+    return talk_score(episode.reward, episode.game.silence.value) if episode.game.silence else 0.0
+
+
 REWARD = Figure(
     "reward", "normalised reward", lambda e: e.reward,
     better="higher", unit="reward", chart="Reward", summary="mean_reward",
 )  # fmt: skip
+TALK = Figure(
+    "talk_score", "talk score", _talk, better="higher", chart="Talk score",
+    note="(reward - silence) / (1 - silence): 0 is the best play without messages, 1 the optimum.",
+)  # fmt: skip
+"""Measured only of games whose silence line is known."""
 FIGURES = (
     REWARD,
+    TALK,
     Figure(
         "agreed", "agreement rate", lambda e: e.agreed,
         better="higher", unit="share", chart="Agreement", summary="agreement_rate",
@@ -174,7 +185,7 @@ def measure(episode: Measured) -> Measures:
     return {
         name: figure.parts(episode)
         for name, figure in figures_of(episode.game).items()
-        if len(episode.seats) == 1 or not name.startswith(BY_SEAT)
+        if (len(episode.seats) == 1 or not name.startswith(BY_SEAT)) and (figure is not TALK or episode.game.silence)
     }
 
 

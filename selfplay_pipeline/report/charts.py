@@ -94,9 +94,9 @@ def reference_lines(source: Source, scans: Sequence[Scan]) -> dict[str, float]:
     The optimum is the game's reference `best`, and 1 where it has none.
     What is known of people elsewhere is drawn only where they played states of the same configuration.
     """
-    found = source.references or next((scan.references for scan in reversed(scans) if scan.references), {})
+    found = next((scan.references for scan in reversed(scans) if scan.references), {}) | source.references
     known = {name.replace("_", " "): interval.value for name, interval in found.items() if interval.value is not None}
-    drawn = [name.replace("_", " ") for game in games_in(scans) for name in game.lines]
+    drawn = [name.replace("_", " ") for game in games_in(scans) for name in (*game.lines, "silence")]
     lines = {name: known[name] for name in drawn if name in known}
     if "human" in known:
         lines["human pairs"] = known["human"]

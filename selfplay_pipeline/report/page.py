@@ -101,11 +101,14 @@ def _tiles(source: Source, scans: Sequence[Scan]) -> list[tuple[str, str, str]]:
     if best:
         (first, before), (last, after) = evaluated[0], evaluated[-1]
         return [
-            (f"held-out reward, {kind}, after iteration {last}", str(now), f"after iteration {first}: {then}")
-            for kind, now, then in (
-                ("sampled", after.held_out_reward, before.held_out_reward),
-                ("greedy", after.held_out_greedy_reward, before.held_out_greedy_reward),
+            (f"held-out {figure}, {kind}, after iteration {last}", str(now), f"after iteration {first}: {then}")
+            for figure, kind, now, then in (
+                ("reward", "sampled", after.held_out_reward, before.held_out_reward),
+                ("reward", "greedy", after.held_out_greedy_reward, before.held_out_greedy_reward),
+                ("talk score", "sampled", after.held_out_talk_score, before.held_out_talk_score),
+                ("talk score", "greedy", after.held_out_greedy_talk_score, before.held_out_greedy_talk_score),
             )
+            if now and then
         ] + [("best iteration", str(best.iteration), f"held out {best.held_out_reward.value:.3f}")]
     return [
         (

@@ -1,11 +1,15 @@
 """The best play without messages: sampled posteriors equal sums over all states."""
 
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
+from command import selfplay
 
+from selfplay_pipeline.config import load_config
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.evaluate.silence import compute_silence
 from selfplay_pipeline.games.base import HELD_OUT, state_rng
 from selfplay_pipeline.games.matching.measures import references
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
@@ -19,6 +23,9 @@ from selfplay_pipeline.games.matching.silence import (
     values_of,
 )
 from selfplay_pipeline.games.matching.states import _best, draw_masks, draw_scores, sample_state
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.games.silence import STORED, StoredLines, known_silence
+from selfplay_pipeline.metrics.talk import talk_score
 
 TWO = {"size": 2, "scale_min": 1, "scale_max": 1}
 CELLS = {
@@ -146,6 +153,68 @@ def test_the_true_scores_are_among_the_readings_of_dialops_views() -> None:
         true = state.table[state.masks[0]]
         assert ((readings.first <= true) & (true <= readings.last)).all(axis=1).any()
         assert readings.chances.sum() == pytest.approx(1)
+
+
+# --- the stored lines -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of one's own to work in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny4x4", "tiny_honest", "tiny_honest4x4", "tiny_bargaining"])
+def test_the_built_in_configurations_come_with_their_lines(name: str) -> None:
+    silence = make_game(load_config(name, {}).game).silence
+    assert silence is not None
+    assert 0 < silence.standard_error < 0.003
+
+
+@pytest.mark.parametrize("name", ["tiny_honest", "tiny_bargaining"])
+def test_a_stored_line_is_what_the_command_computes(name: str) -> None:
+    game = make_game(load_config(name, {}).game)
+    found = compute_silence(game, 200, seed=3)
+    assert game.silence is not None
+    assert found.value == pytest.approx(game.silence.value, abs=4 * found.standard_error)
+
+
+def test_a_line_is_of_the_states_and_the_reward_whatever_else_is_configured() -> None:
+    honest = load_config("tiny_honest", {}).game
+    muted = honest.model_copy(update={"mute": True, "max_length": 7, "prompts": "default"})
+    assert known_silence(muted) == known_silence(honest)
+    assert known_silence(honest.model_copy(update={"score_power": 2})) is None
+
+
+def test_the_command_stores_a_line_that_the_configuration_finds_again(here: Path) -> None:
+    Path("mine.yaml").write_text("base: tiny_honest\ngame:\n  size: 2\n")
+    planned = selfplay("silence", "--config", "mine.yaml", "--states", "20", "--dry-run")
+    assert "silence line on 20 states (seed 0) to data/silence.json; none is known" in planned.stdout
+    assert not STORED.exists()
+    for seed in ("1", "2"):
+        done = selfplay("silence", "--config", "mine.yaml", "--states", "20", "--seed", seed)
+        assert done.returncode == 0, done.stderr
+    (line,) = StoredLines.read(STORED).lines
+    assert known_silence(load_config("mine.yaml", {}).game) == line.silence
+    assert f"silence {line.silence}, written to data/silence.json" in done.stdout
+    assert known_silence(load_config("tiny", {}).game) is not None, "the built-in ones are there too"
+
+
+def test_a_file_of_something_else_is_refused_before_anything_is_computed(here: Path) -> None:
+    Path("out.json").write_text("{}")
+    done = selfplay("silence", "--config", "tiny_honest", "--output", "out.json")
+    assert done.returncode == 2
+    assert "out.json holds something that `selfplay silence` did not write" in done.stderr
+    STORED.parent.mkdir()
+    STORED.write_text('{"lines": [{"game": {}}]}')
+    with pytest.raises(UserError, match=r"data/silence\.json: field 'lines\.0\.silence': .*`selfplay silence` writes"):
+        known_silence(MatchingConfig())
+
+
+def test_the_talk_score_is_0_at_silence_and_1_at_the_optimum() -> None:
+    assert [talk_score(reward, 0.8) for reward in (0.8, 0.9, 1.0)] == pytest.approx([0, 0.5, 1])
+    assert talk_score(0.7, 0.8) == pytest.approx(-0.5)
 
 
 def test_states_that_are_filtered_in_part_have_no_line() -> None:

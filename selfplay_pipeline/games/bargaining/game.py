@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from selfplay_pipeline.games.base import SAME_SCORE, Asking, Game, HumanEpisode,
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.prompts import load_prompts
+from selfplay_pipeline.games.silence import Silence, known_silence
 from selfplay_pipeline.games.tagged_session import AGREED
 from selfplay_pipeline.games.tags import ActionKind
 
@@ -42,7 +44,7 @@ class BargainingGame:
     }  # fmt: skip
     lessons = LESSONS
     figures: Sequence[Figure] = measures.FIGURES
-    lines = ("random", "silence")
+    lines = ("random",)
     about_lines = measures.ABOUT_SILENCE
 
     def __init__(self, config: BargainingConfig | None = None) -> None:
@@ -52,6 +54,10 @@ class BargainingGame:
     @property
     def shared_reward(self) -> bool:
         return self.config.reward == "cooperative"
+
+    @cached_property
+    def silence(self) -> Silence | None:
+        return known_silence(self.config)
 
     def describe(self) -> str:
         config = self.config
@@ -100,6 +106,9 @@ class BargainingGame:
 
     def references(self, states: Sequence[BargainingState]) -> dict[str, list[float]]:
         return measures.references(states, self.config)
+
+    def silent_rewards(self, states: Sequence[BargainingState], rng: np.random.Generator) -> Sequence[float]:
+        return measures.silent_rewards(states, self.config)
 
     def known_reward(self, state: BargainingState, data: dict[str, Any]) -> float | None:
         """No record of people's episodes is read."""

@@ -103,17 +103,27 @@ FIGURES = (
 def references(states: Sequence[BargainingState], config: BargainingConfig) -> dict[str, list[float]]:
     """Mean rewards of both players to compare with, one for each state.
 
-    `random`: the expectation over all splits; `silence`: what the best proposal of a player brings that knows its own
-    values and how the partner's were drawn, mean of both players (`ABOUT_SILENCE`); `best`: the best of all splits.
+    `random`: the expectation over all splits; `best`: the best of all splits.
     """
-    lines: dict[str, list[float]] = {"random": [], "silence": [], "best": []}
+    lines: dict[str, list[float]] = {"random": [], "best": []}
+    for state in states:
+        gains, counts = mean_gains(config, state.counts, state.values), np.array(state.counts)
+        lines["random"].append(float(gains.mean(axis=0) @ counts))
+        lines["best"].append(float(gains.max(axis=0) @ counts))
+    return lines
+
+
+def silent_rewards(states: Sequence[BargainingState], config: BargainingConfig) -> list[float]:
+    """What the best proposal brings of a player that knows its own values and how the partner's were drawn.
+
+    Mean of both players' rewards and of both proposers, one for each state (`ABOUT_SILENCE`).
+    """
+    found = []
     for state in states:
         gains, counts = mean_gains(config, state.counts, state.values), np.array(state.counts)
         to_one = [_silent_plan(config, state.counts, values, seat) for seat, values in enumerate(state.values)]
-        lines["random"].append(float(gains.mean(axis=0) @ counts))
-        lines["silence"].append(float(np.mean([np.where(plan, *gains) @ counts for plan in to_one])))
-        lines["best"].append(float(gains.max(axis=0) @ counts))
-    return lines
+        found.append(float(np.mean([np.where(plan, *gains) @ counts for plan in to_one])))
+    return found
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,11 @@ from selfplay_pipeline.games.matching.rules import (
 from selfplay_pipeline.games.matching.scripted import OwnView, PlayerView, Random, Sharing, Silent, player_view
 from selfplay_pipeline.games.matching.session import MatchingSession
 from selfplay_pipeline.games.matching.shy import Asker, Quiet, Shy
+from selfplay_pipeline.games.matching.silence import draws_for, silent_rewards
 from selfplay_pipeline.games.matching.speaking import Speaking, SpeakingTeacher
 from selfplay_pipeline.games.matching.teacher import DEAF, LESSONS, AskingTeacher, CountingTeacher, Teacher
 from selfplay_pipeline.games.prompts import load_prompts
+from selfplay_pipeline.games.silence import Silence, known_silence
 from selfplay_pipeline.games.tagged_session import AGREED
 from selfplay_pipeline.games.tags import ActionKind
 
@@ -73,13 +76,17 @@ class MatchingGame:
     lessons = LESSONS
     figures: Sequence[Figure] = measures.FIGURES
     lines = ("random", "own_view")
-    about_lines = measures.ABOUT_OWN_VIEW
+    about_lines = measures.ABOUT_SILENCE
     about_humans = humans.ABOUT
     alterations = (CHANGED, SWAPPED)
 
     def __init__(self, config: MatchingConfig | None = None) -> None:
         self.config = config or MatchingConfig()
         self.prompts = load_prompts(Path(__file__).parent / "prompts", self.config.prompts, PROMPTS)
+
+    @cached_property
+    def silence(self) -> Silence | None:
+        return known_silence(self.config)
 
     def describe(self) -> str:
         return f"board {self.config.size}×{self.config.size}"
@@ -131,6 +138,9 @@ class MatchingGame:
 
     def references(self, states: Sequence[MatchingState]) -> dict[str, list[float]]:
         return measures.references(states, self.config)
+
+    def silent_rewards(self, states: Sequence[MatchingState], rng: np.random.Generator) -> Sequence[float]:
+        return [*map(float, silent_rewards(states, self.config, rng, draws_for(self.config)))]
 
     def known_reward(self, state: MatchingState, data: dict[str, Any]) -> float | None:
         """DialOp's `proposal_reward`, the score of a human pair."""

@@ -22,13 +22,12 @@ KNOWN_LINES = {
 }
 """Rewards on DialOp's boards: of the people in data/dialop, and of GPT-3.5 with itself (`bench/gpt35.py`), which agreed
 on a matching in 75 of its games and reached 0.652 in these."""
-ABOUT_OWN_VIEW = (
-    "own view is not the best play without messages: on the built-in 3×3, 4×4 and 8×8 boards, where the hard filter "
-    "tells both players that their own plans are bad, that reaches 0.966 ± 0.006, 0.927 and 0.895 ± 0.012, so rewards "
-    "up to there are no evidence of talk"
+ABOUT_SILENCE = (
+    "silence is one proposal, accepted unheard, of a player who makes the best of its own view and of the rules, the "
+    "hard filter too, so rewards up to there are no evidence of talk. It is no limit of play without messages, since "
+    "rejecting and proposing again tell something too"
 )
-"""What must stand beside the line `own view`. Measured apart from this project, by sampling boards that agree with what
-a player sees and with the filter: 250 states of 3×3, 32 of 8×8."""
+"""What must stand beside the line `silence`."""
 
 
 def _told(episode: Measured) -> int:
@@ -72,7 +71,7 @@ def references(states: Sequence[MatchingState], config: MatchingConfig) -> dict[
     """Normalised rewards to compare with, one for each state.
 
     `random`: the expectation over all matchings; `own_view`: what one player plans from the scores that it sees, an
-    unseen one counting as the mean, mean of both players (`ABOUT_OWN_VIEW` says what it is not);
+    unseen one counting as the mean, mean of both players, blind to the filter;
     `optimum`: the best on the pooled view.
     """
     mean = config.mean_score
