@@ -165,7 +165,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["tiny", "tiny4x4", "tiny_honest", "tiny_honest4x4", "tiny_bargaining"])
+@pytest.mark.parametrize("name", ["tiny", "tiny4x4", "tiny_honest", "tiny_honest4x4", "default", "tiny_bargaining"])
 def test_the_built_in_configurations_come_with_their_lines(name: str) -> None:
     silence = make_game(load_config(name, {}).game).silence
     assert silence is not None
