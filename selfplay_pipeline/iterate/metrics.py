@@ -9,7 +9,7 @@ from typing import Any
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.manifest import RunState, Stage
 from selfplay_pipeline.iterate.results import Best, Evaluated, Trained
-from selfplay_pipeline.metrics.figures import figures_of, summarised
+from selfplay_pipeline.metrics.figures import TALK, figures_of, summarised
 
 
 class CollapseError(RuntimeError):
@@ -109,7 +109,7 @@ def in_words(iteration: Iteration) -> str:
     if evaluated:
         parts += [f"held out {evaluated.held_out_reward}", f"greedy {evaluated.held_out_greedy_reward}"]
         scores = (evaluated.held_out_talk_score, evaluated.held_out_greedy_talk_score)
-        parts += [f"talk score {scores[0]}, greedy {scores[1]}"] if all(scores) else []
+        parts += [f"{TALK.label} {scores[0]}, greedy {scores[1]}"] if all(scores) else []
         parts += [f"{figures_of()[name].label} {interval}" for name, interval in evaluated.held_out_parts.items()]
     return ", ".join(parts)
 

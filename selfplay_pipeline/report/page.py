@@ -18,7 +18,7 @@ from selfplay_pipeline.iterate.manifest import Manifest
 from selfplay_pipeline.iterate.metrics import Iteration, best_iteration, history_of
 from selfplay_pipeline.iterate.show import OF_EPISODES, PLAY_AND_TRAIN
 from selfplay_pipeline.metrics.bootstrap import Interval
-from selfplay_pipeline.metrics.figures import REWARD, figures_of, rows_of
+from selfplay_pipeline.metrics.figures import REWARD, TALK, figures_of, rows_of
 from selfplay_pipeline.report.charts import KINDS as KINDS_OF_EPISODES
 from selfplay_pipeline.report.charts import Chart, charts_of, games_in
 from selfplay_pipeline.report.draw import LIGHT, draw, in_dark
@@ -105,8 +105,8 @@ def _tiles(source: Source, scans: Sequence[Scan]) -> list[tuple[str, str, str]]:
             for figure, kind, now, then in (
                 ("reward", "sampled", after.held_out_reward, before.held_out_reward),
                 ("reward", "greedy", after.held_out_greedy_reward, before.held_out_greedy_reward),
-                ("talk score", "sampled", after.held_out_talk_score, before.held_out_talk_score),
-                ("talk score", "greedy", after.held_out_greedy_talk_score, before.held_out_greedy_talk_score),
+                (TALK.label, "sampled", after.held_out_talk_score, before.held_out_talk_score),
+                (TALK.label, "greedy", after.held_out_greedy_talk_score, before.held_out_greedy_talk_score),
             )
             if now and then
         ] + [("best iteration", str(best.iteration), f"held out {best.held_out_reward.value:.3f}")]
