@@ -227,7 +227,6 @@ def policy_settings(options: TrainOptions, device: Device) -> dict[str, Any]:
         "trainer.n_gpus_per_node": options.gpus_per_node,
         "trainer.project_name": "selfplay",
         "+ray_kwargs.ray_init.address": options.ray_address,
-        "+ray_kwargs.ray_init.runtime_env.worker_process_setup_hook": "selfplay_pipeline.core.garbage.collect_seldom",
         "hydra.output_subdir": None,
         "hydra/job_logging": "none",
         "hydra/hydra_logging": "none",
