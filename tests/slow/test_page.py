@@ -150,9 +150,20 @@ def test_every_chart_is_there_in_both_themes(open_page, theme):
     page = open_page(theme=theme).page
     pictures = page.locator("figure img")
     keys = [figure.get_attribute("id") for figure in page.locator("figure").all()]
-    played = "reward agreed optimal illegal messages questions words_per_message entropy flat_groups histogram"
+    played = "reward talk_score agreed optimal illegal messages questions words_per_message entropy flat_groups"
     lost = ["where_reward_is_lost_sampled", "where_reward_is_lost_greedy"]
-    expected = [*played.split(), *lost, "loss", "gradient", "step_entropy", "kl", "log_prob_gap", "seconds", "tokens"]
+    expected = [
+        *played.split(),
+        "histogram",
+        *lost,
+        "loss",
+        "gradient",
+        "step_entropy",
+        "kl",
+        "log_prob_gap",
+        "seconds",
+        "tokens",
+    ]
     assert sorted(keys) == sorted(f"chart-{key}" for key in expected)
     for picture in pictures.all():
         expect(picture).to_have_js_property("complete", True)
@@ -162,7 +173,7 @@ def test_every_chart_is_there_in_both_themes(open_page, theme):
     light = page.locator("#chart-reward img").get_attribute("src")
     assert (shown == light) == (theme == "light")
     caption = page.locator("#chart-reward figcaption").inner_text()
-    assert all(line in caption for line in ("random", "own view", "optimum"))
+    assert all(line in caption for line in ("random", "own view", "silence", "optimum"))
     assert "human pairs" not in caption, "they played 8×8 boards"
 
 
