@@ -33,7 +33,7 @@ def generate(
     output: Annotated[Path, typer.Option(help="JSONL file; one episode a line.")] = DATA / "selfplay_games.jsonl",
     dry_run: DryRun = False,
 ) -> None:
-    """Play episodes of the policy against itself, or against another player, and write them to JSONL.
+    """Play episodes of the policy with itself, or of the players that are named, and write them to JSONL.
 
     Only seats held by the policy leave trajectories, from which `convert` makes rows.
     Stopped at any moment, the same command continues where it was.
@@ -82,11 +82,11 @@ def humans(
     What is left out is counted by its reason.
     """
     from selfplay_pipeline.config import load_config
-    from selfplay_pipeline.core.folders import check_folder
+    from selfplay_pipeline.core.folders import check_file
     from selfplay_pipeline.games.registry import make_game
     from selfplay_pipeline.generate.people import write_people
 
-    check_folder(output.parent, "humans")
+    check_file(output, "humans")
     game = make_game(load_config(config, {}, announced.append).game)
     terminal.result(one_line(f"{output}: ") + write_people(game, output).to_text())
     suggest("show", output)
@@ -138,7 +138,9 @@ def train(
     data: Annotated[Path | None, typer.Option(help="The same as the argument.")] = None,
     output: Annotated[Path, typer.Option(help="Gets checkpoint/, trainer_state/, metrics.jsonl.")] = DATA / "training",
 ) -> None:
-    """Train the policy on converted episodes with verl's GRPO; ends with a Hugging Face checkpoint.
+    """Train the policy on converted episodes with verl; ends with a Hugging Face checkpoint.
+
+    It learns by GRPO, or with --method filtered-bc by imitating the best episodes of each group.
 
     Killed, the same command continues at the last saved step. An example with a key of verl's:
     selfplay train data/train.parquet -- actor_rollout_ref.actor.clip_ratio_c=5

@@ -30,6 +30,7 @@ STAGES = {"generate", "convert", "train"}
 
 FILES_BEGIN = {
     "report": b"<!doctype html>",
+    "humans": b'{"schema_version":2,"episode_id":"human-',
     "slime data": b'{"prompt": [{"role": ',
     "silence": b'{\n  "lines": [',
 }

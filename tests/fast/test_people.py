@@ -100,6 +100,17 @@ def test_what_is_kept_of_what_people_did(log: list, kept: list[int], left_out: d
     assert counted == left_out
 
 
+def test_the_file_may_lie_beside_other_episodes_but_never_in_their_place(tmp_path: Path) -> None:
+    ours = tmp_path / "selfplay_games.jsonl"
+    selfplay("generate", "--config", "tiny", "--player", "random", "--num-episodes", "8", "--output", str(ours))
+    before = ours.read_bytes()
+    refused = selfplay("humans", "--output", str(ours))
+    assert refused.returncode == 2 and "did not write; give another --output" in refused.stderr
+    assert ours.read_bytes() == before
+    for _ in "written", "written anew":
+        assert selfplay("humans", "--output", str(tmp_path / "humans.jsonl")).returncode == 0
+
+
 def test_where_nobody_played_one_line_says_so(tmp_path: Path) -> None:
     done = selfplay("humans", "--config", "tiny", "--output", str(tmp_path / "out.jsonl"))
     assert done.returncode == 2 and "no people are known to have played matching" in done.stderr
