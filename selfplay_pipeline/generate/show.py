@@ -30,6 +30,8 @@ def show_summary(summary: Summary, output: Path) -> None:
     for figure, value in summary.shown:
         spread = f" ± {played.reward_standard_error:.3f}" if figure is REWARD else ""
         table.add_row(figure.label + ", all seats" * figure.everyone, figure.text(value) + spread)
+    if played.episodes != played.states:
+        table.add_row("reward, best of each state", f"{summary.best_reward:.3f}")
     table.add_row("statuses", ", ".join(f"{name} {count}" for name, count in sorted(played.statuses.items())))
     table.add_row("tokens sampled, in prompts", f"{played.sampled_tokens:,}, {played.prompt_tokens:,}")
     table.add_row("prefix-cache hit share", f"{played.prefix_cache_hit_share:.1%}")

@@ -32,6 +32,8 @@ class Played(BaseModel):
     """Groups as `metrics.signal` counts them."""
     mean_reward: float
     reward_standard_error: float
+    best_reward: float | None = None
+    """Mean over states of the best episode's reward."""
     agreement_rate: float
     statuses: dict[str, int] = {}
     illegal_per_episode: float
@@ -148,6 +150,11 @@ class Summary:
         return math.sqrt(sum((mean - centre) ** 2 for mean in means) / (len(means) - 1) / len(means))
 
     @property
+    def best_reward(self) -> float:
+        """Mean over states of the reward of the best episode: what is reached with luck."""
+        return sum(map(max, self.rewards.values())) / max(1, len(self.rewards))
+
+    @property
     def figures(self) -> dict[str, float]:
         """Figures of the episodes' games by their keys in `Played`; none where there was nothing to measure.
 
@@ -177,6 +184,7 @@ class Summary:
             states=len(self.rewards),
             groups=signal.groups,
             reward_standard_error=self.reward_error,
+            best_reward=self.best_reward,
             statuses=dict(self.statuses),
             illegal_actions=int(self.sums.get("illegal_per_episode", (0, 0))[0]),
             sampled_tokens=self.sampled_tokens,
