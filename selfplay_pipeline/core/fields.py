@@ -19,6 +19,7 @@ from selfplay_pipeline.core.sections import Option, Section, kinds
 
 COMMENT_WIDTH = 100
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+SEVERAL = {int: "whole numbers", float: "numbers", str: "texts"}
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Key:
     @property
     def values(self) -> str:
         """Which values it takes, in words."""
-        words = listed(self.choices) or ("texts" if self.is_list else KINDS[self.kind])
+        words = listed(self.choices) or (SEVERAL if self.is_list else KINDS)[self.kind]
         return ", ".join(filter(None, ["a list of " * self.is_list + words, self.limits]))
 
     @property
