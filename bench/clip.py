@@ -1,4 +1,4 @@
-"""Does PPO's clip help? The default tiny set-up beside two in which clipping acts, several seeds each.
+"""Does PPO's clip help? Batches of one update, in which it never acts, beside two set-ups in which it does.
 
 All arms of a seed begin with the same warm start and play the same states. Everything is resumable.
 """
@@ -24,6 +24,8 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.iterate.run import run_iterate
 from selfplay_pipeline.metrics.bootstrap import Totals, contrast
 
+ONE_UPDATE: dict[str, Any] = {"train.train_batch_size": 128, "train.mini_batches": 1, "train.old_log_probs": "step"}
+"""A batch is one update, as by default outside the tiny set-ups."""
 ARMS: dict[str, tuple[str, dict[str, Any]]] = {
     "default": ("default: one update a batch, ratio 1, importance weights", {}),
     "games": ("old log-probs of the games, clip 0.2", {"train.old_log_probs": "games"}),
@@ -67,7 +69,7 @@ def main(
 
 def _settings(arm: str, seed: int, iterations: int) -> Config:
     fixed = {"seed": seed, "iterate.num_iterations": iterations, "iterate.evaluate_every": 0}
-    return load_config("tiny", fixed | ARMS[arm][1])
+    return load_config("tiny", fixed | ONE_UPDATE | ARMS[arm][1])
 
 
 def _clipped_share(files: list[Path]) -> float:
