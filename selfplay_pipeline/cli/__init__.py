@@ -22,10 +22,10 @@ app = typer.Typer(
     "One policy holds every seat of a cooperative dialogue game: SGLang plays, verl trains, again and again.\n"
     "[generate] plays episodes to JSONL, [convert] makes parquet rows of them, [train] runs verl's GRPO on these,\n"
     "[iterate] loops the three and evaluates; [train-online] plays while it trains, on states that it draws from\n"
-    "[games]; [imitate] trains on episodes that anybody played; [evaluate] and [crossplay] say how well checkpoints\n"
-    "and scripted partners play; [report], [show] and [questions] are there to look at runs and episodes. Every\n"
-    "command that plays or trains takes --config;\n"
-    "`selfplay config` prints all keys with defaults.",
+    "[games]; [imitate] trains on episodes that anybody played, [humans] writes those of people; [evaluate] and\n"
+    "[crossplay] say how well checkpoints and scripted partners play, [silence] and [listen] what talk has to do with\n"
+    "it; [report], [show] and [questions] are there to look at runs and episodes. Every command that plays or trains\n"
+    "takes --config; `selfplay config` prints all keys with defaults.",
     no_args_is_help=True,
     context_settings=earlier_names(
         out="output",

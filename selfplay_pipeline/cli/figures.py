@@ -25,7 +25,7 @@ MEASURING = (
     "engine.kind", "engine.device", "generate.temperature", "generate.max_new_tokens", "generate.thinking",
     "generate.max_concurrency", "evaluate.num_states", "evaluate.state_seed",
 )  # fmt: skip
-"""Keys that evaluate and crossplay take."""
+"""Keys that evaluate, crossplay and listen take."""
 STORED = Path("data/silence.json")
 StatesFile = Annotated[Path | None, typer.Option("--states", help="Play these states instead, one JSON object a line.")]
 

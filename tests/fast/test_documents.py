@@ -18,7 +18,7 @@ PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 ANY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 LINK = re.compile(r'\]\(([^)\s]+)\)|\bsrc="([^"]+)"')
 CODE = re.compile(r"```.*?```|`[^`]+`|^    [^\n]+", re.DOTALL | re.MULTILINE)
-KEY = re.compile(r"`(game|engine|generate|convert|train|evaluate|iterate|online|partner)\.([a-z_]+)\b")
+KEY = re.compile(r"`(game|engine|generate|convert|imitate|train|evaluate|iterate|online|partner)\.([a-z_]+)\b")
 FILES = {"json", "jsonl", "log", "md", "parquet", "py", "yaml"}
 """Endings by which `train.parquet` is no key."""
 
