@@ -77,10 +77,11 @@ def retold(text: str, papers: Sequence[str], reviewers: Sequence[str], scores: C
     text = text if len(text) == len(folded) else folded
     parts, at = [], 0
     for told in names.told.finditer(folded):
-        cell = (names.reviewers[told[1]], names.papers[told[2]])
+        paper, score = (2, 3) if told[2] else (5, 4)
+        cell = (names.reviewers[told[1]], names.papers[told[paper]])
         if cell in scores:
-            parts += [text[at : told.start(3)], str(scores[cell])]
-            at = told.end(3)
+            parts += [text[at : told.start(score)], str(scores[cell])]
+            at = told.end(score)
     return "".join([*parts, text[at:]])
 
 
