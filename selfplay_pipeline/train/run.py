@@ -253,6 +253,8 @@ def _claim(config: TrainConfig, data: TrainData, groups: list[Group], checkpoint
 def claim(config: PolicyTraining, training: dict[str, Any], checkpoint: Path) -> None:
     """Bind the folder to this training, so that a later call either continues the same one or is refused.
 
+    A training that was begun before an option came has its default.
+
     Raises:
         UserError: the folder holds another training.
     """
@@ -262,7 +264,9 @@ def claim(config: PolicyTraining, training: dict[str, Any], checkpoint: Path) ->
             raise UserError(f"{checkpoint} exists but was not made by a training here; choose another output folder")
         write_json(record, training)
         return
-    check_same(config.output, read_object(record, "selfplay train"), training)
+    fields = type(config).model_fields
+    defaults = {name: fields[name].default for name in training if name in fields and not fields[name].is_required()}
+    check_same(config.output, defaults | read_object(record, "selfplay train"), training)
 
 
 def check_options(config: PolicyTraining, *further_models: str | None) -> None:
