@@ -97,6 +97,14 @@ def test_there_are_no_such_figures_where_the_rules_of_an_episode_are_not_known()
     assert measure(other)["lost_to_telling"] == (0, 0)
 
 
+def test_an_episode_whose_turns_do_not_tell_what_was_agreed_has_none():
+    state = GAME.sample_state(state_rng(0, 3, HELD_OUT))
+    turns = play_scripts(GAME, state, (Sharing(), Sharing()), np.random.default_rng(0)).turns
+    silent = [turn.model_copy(update={"proposal": None}) for turn in turns]
+    assert lost(state, silent, HONEST, agreed=True) is None
+    assert [bool(note) for note in notes(state, silent, HONEST)] == [True, False, False]
+
+
 def test_a_seat_knows_what_it_sees_and_what_it_was_told_truly():
     state = GAME.sample_state(state_rng(0, 0, HELD_OUT))
     (row, column), *_ = np.argwhere(state.masks[0] & ~state.masks[1]).tolist()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from selfplay_pipeline.games.base import MESSAGE, Turn
 from selfplay_pipeline.games.matching.mentions import Cell, told_cells
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
-from selfplay_pipeline.games.tags import ActionKind, untagged
+from selfplay_pipeline.games.tags import untagged
 
 NEARER = 1e-6
 """What a pair in common with the proposal adds when plans are otherwise as good; scores differ by more."""
@@ -74,13 +74,17 @@ def lost(state: MatchingState, turns: Sequence[Any], config: MatchingConfig, *, 
         turns: with the `proposal` of each.
 
     Returns:
-        None for a state that is not of these rules, where it is unknown what a seat expects of other cells.
+        None for a state that is not of these rules, where it is unknown what a seat expects of other cells, and where
+        no turn tells what was agreed, as in files that others wrote.
     """
     if not _is_of(config, state):
         return None
     if not agreed:
         return Losses(agreement=1.0)
-    last = max(number for number, turn in enumerate(turns) if turn.action == ActionKind.PROPOSE)
+    made = [number for number, turn in enumerate(turns) if turn.proposal]
+    if not made:
+        return None
+    last = made[-1]
     proposal = tuple((reviewer, paper) for reviewer, paper in turns[last].proposal)
     expected = expected_scores(state, known_cells(state, turns[:last], config)[-1][turns[last].seat], config)
     for pair in proposal:  # of several best plans the one that is most like the proposal
@@ -106,7 +110,7 @@ def notes(state: MatchingState, turns: Sequence[Any], config: MatchingConfig) ->
                 for those in known[number : number + 2]
             )
             note = f"value told: the partner's best plan promises {before:.2f} → {after:.2f}"
-        elif turn.action == ActionKind.PROPOSE:
+        elif turn.proposal:
             expected = expected_scores(state, known[number][turn.seat], config)
             used = sum(expected[reviewer, paper] for reviewer, paper in turn.proposal) / state.best
             most = best_matching(expected)[1] / state.best
