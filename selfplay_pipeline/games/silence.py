@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from selfplay_pipeline.core.files import read_model
 
@@ -50,10 +50,16 @@ class StoredLine(BaseModel):
     silence: Silence
 
     def is_of(self, config: GameSettings) -> bool:
-        """Whether it is the line of this configuration; settings that it was stored without count as their defaults."""
+        """Whether it is the line of this configuration; settings that it was stored without count as their defaults.
+
+        Settings that are none, such as those of another version, belong to no configuration.
+        """
         if self.game.get("name") != config.name:
             return False
-        return settings_of(type(config).model_validate(self.game)) == settings_of(config)
+        try:
+            return settings_of(type(config).model_validate(self.game)) == settings_of(config)
+        except ValidationError:
+            return False
 
 
 class StoredLines(BaseModel):

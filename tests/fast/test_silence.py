@@ -1,5 +1,6 @@
 """The best play without messages: sampled posteriors equal sums over all states."""
 
+import json
 from itertools import product
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from selfplay_pipeline.games.matching.silence import (
 )
 from selfplay_pipeline.games.matching.states import _best, draw_masks, draw_scores, sample_state
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.games.silence import STORED, StoredLines, known_silence
+from selfplay_pipeline.games.silence import STORED, Silence, StoredLines, known_silence
 from selfplay_pipeline.metrics.talk import talk_score
 
 TWO = {"size": 2, "scale_min": 1, "scale_max": 1}
@@ -207,6 +208,9 @@ def test_a_file_of_something_else_is_refused_before_anything_is_computed(here: P
     assert done.returncode == 2
     assert "out.json holds something that `selfplay silence` did not write" in done.stderr
     STORED.parent.mkdir()
+    line = {"value": 0.5, "standard_error": 0.1, "states": 2}
+    STORED.write_text(json.dumps({"lines": [{"game": {"name": "matching", "colour": "red"}, "silence": line}]}))
+    assert known_silence(MatchingConfig()) != Silence(**line), "of another version, perhaps"
     STORED.write_text('{"lines": [{"game": {}}]}')
     with pytest.raises(UserError, match=r"data/silence\.json: field 'lines\.0\.silence': .*`selfplay silence` writes"):
         known_silence(MatchingConfig())
@@ -215,6 +219,7 @@ def test_a_file_of_something_else_is_refused_before_anything_is_computed(here: P
 def test_the_talk_score_is_0_at_silence_and_1_at_the_optimum() -> None:
     assert [talk_score(reward, 0.8) for reward in (0.8, 0.9, 1.0)] == pytest.approx([0, 0.5, 1])
     assert talk_score(0.7, 0.8) == pytest.approx(-0.5)
+    assert talk_score(1.0, 1.0) == talk_score(0.5, 1.0) == 0, "nothing is left to talk for"
 
 
 def test_states_that_are_filtered_in_part_have_no_line() -> None:
