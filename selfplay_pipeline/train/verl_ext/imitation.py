@@ -53,6 +53,8 @@ class ImitationTrainer(OfflineTrainer):
         self.config.data.train_batch_size = 1  # one block of rows, as of one update
         batch = self._in_passes(self._balance_batch(batch, {}))
         batch.fields = [field for field in batch.fields if field != WEIGHT]
+        if tokens := batch.extra_info.get("max_token_len_per_gpu"):  # the longest row may be one that is held out
+            batch.extra_info["max_token_len_per_gpu"] = max(tokens, *(tag["seq_len"] for tag in batch.tags))
         temperature = self.config.actor_rollout_ref.rollout.temperature
         batch.extra_info |= {"calculate_entropy": False, "compute_loss": True, "temperature": temperature}
         found = self.actor_rollout_wg.compute_log_prob(batch)
