@@ -30,7 +30,9 @@ def listen(player, folder, config=CONFIG) -> Listening:
     return asyncio.run(run_listen(config, EvaluationJob(player, STATES, folder)))
 
 
-@pytest.mark.parametrize(("player", "share"), [("sharing", 1.0), ("own-view", 0.0)])
+@pytest.mark.parametrize(
+    ("player", "share"), [("sharing", 1.0), ("own-view", 0.0), ("speaking", 1.0), ("speaking-teacher", 0.0)]
+)
 def test_a_scripted_listener_always_follows_and_a_deaf_one_never(tmp_path, player, share):
     found = listen(player, tmp_path)
     assert found.kinds.keys() == {CHANGED, SWAPPED}
