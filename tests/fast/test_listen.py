@@ -99,9 +99,7 @@ def test_a_message_without_scores_that_its_hearer_lacks_cannot_be_altered():
 
 @given(st.text(), st.sampled_from(("{reviewer}, {paper}: {score}", *TOLD)), st.text())
 def test_a_text_keeps_all_but_the_scores_that_are_told_anew(before, told, behind):
-    old, new = (
-        f"{before}\n{told.format(reviewer='Ava Li', paper='BLEU', score=score)}\n{behind}" for score in (7, 3)
-    )
+    old, new = (f"{before}\n{told.format(reviewer='Ava Li', paper='BLEU', score=score)}\n{behind}" for score in (7, 3))
     assert retold(old, ["BLEU"], ["Ava Li"], {(0, 0): 3}).casefold() == new.casefold()
 
 
