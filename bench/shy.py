@@ -1,7 +1,8 @@
 """Do questions rise in training opposite the shy partner, and are they worth more than a coin's?
 
 For each seed: train, and train again on rewards permuted within groups, a placebo that can learn nothing; analyse how
-both asked over the iterations; evaluate the last checkpoint, and the warm start anew, on the same held-out states.
+both asked over the iterations; evaluate the last checkpoints and the warm start on held-out states of the seed's own,
+so that seeds are independent of each other.
 Questions rose if they rose more than the placebos allow for. What was learned about asking is the reward above that of
 a script which tosses a coin and asks as often. Everything is resumable, so that a stopped benchmark continues.
 """
@@ -32,7 +33,6 @@ from selfplay_pipeline.iterate.run import run_iterate
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 from selfplay_pipeline.servers import Servers
 
-STATE_SEED = 1
 SHOWN = ("reward", "optimal", "questions", "specific", "repeated", "learned", "leaks", "turns", "illegal")
 COIN_EPISODES = 4
 """Of each state and coin."""
@@ -43,7 +43,7 @@ ARMS = {"trained": False, "placebo": True}
 def main(
     seeds: Annotated[int, typer.Option(min=1, help="Training seeds 1, 2, …")] = 3,
     iterations: Annotated[int, typer.Option(min=2)] = 10,
-    states: Annotated[int, typer.Option(min=2, help="Held-out states.")] = 500,
+    states: Annotated[int, typer.Option(min=2, help="Held-out states of each seed.")] = 500,
     model: Annotated[str | None, typer.Option(help="Warm start [default: that of tiny_shy].")] = None,
     work: Annotated[Path, typer.Option(help="Gets the runs and the episodes.")] = Path("data/shy"),
     output: Annotated[Path, typer.Option(help="Gets results.json, and the analysis of each seed and arm.")] = Path(
@@ -58,30 +58,32 @@ def main(
 
     config = configured(0, placebo=False)
     game = make_game(config.game)
-    held_out = held_out_states(game, states, STATE_SEED)
-    coins = {
-        chance: play_coin(game, held_out.states, AskingTeacher(ask=chance), config.iterate.partner, COIN_EPISODES)
-        for chance in CHANCES
-    }
     trends: dict[str, list[Analysis]] = {arm: [] for arm in ARMS}
     figures: dict[str, dict[str, Any]] = {}
     for seed in range(1, seeds + 1):
-        figures[str(seed)] = {}
+        held_out = held_out_states(game, states, seed)
+        coins = {
+            chance: play_coin(game, held_out.states, AskingTeacher(ask=chance), config.iterate.partner, COIN_EPISODES)
+            for chance in CHANCES
+        }
+        figures[str(seed)] = {
+            "references": {name: line.model_dump() for name, line in references(game, held_out).items()},
+            "coins": {str(chance): _plain(totals.intervals()) for chance, totals in coins.items()},
+        }
         for arm, placebo in ARMS.items():
             own, name = configured(seed, placebo=placebo), f"{arm}_{seed}"
             run = run_iterate(own, work / name)
             analysis = analyse(read(run.path))
             write(analysis, ["png"], output / name)
-            played = asyncio.run(_compare(own, held_out, coins, work / f"{name}_evaluated", run.checkpoint(iterations)))
+            folders = work / f"warm_start_{seed}_evaluated", work / f"{name}_evaluated"
+            played = asyncio.run(_compare(own, held_out, coins, folders, run.checkpoint(iterations)))
             trends[arm].append(analysis)
             figures[str(seed)][arm] = {"verdicts": analysis.verdicts, **played}
     beyond = {name: _beyond_placebo(name, trends) for name in TRENDS}
     results = {
         "command": shlex.join(["python", "-m", "bench.shy", *sys.argv[1:]]),
         "config": config.model_dump(mode="json", exclude={"engine", "seed"}),
-        "states": held_out.name,
-        "references": {name: line.model_dump() for name, line in references(game, held_out).items()},
-        "coins": {str(chance): _plain(totals.intervals()) for chance, totals in coins.items()},
+        "states_of_each_seed": states,
         "seeds": figures,
         "beyond_placebo": {name: [each.model_dump() for each in found] for name, found in beyond.items()},
     }
@@ -97,13 +99,19 @@ def _beyond_placebo(name: str, trends: Mapping[str, Sequence[Analysis]]) -> list
 
 
 async def _compare(
-    config: Config, states: StateSet, coins: Mapping[float, Totals], work: Path, trained: str
+    config: Config, states: StateSet, coins: Mapping[float, Totals], folders: tuple[Path, Path], trained: str
 ) -> dict[str, Any]:
-    """Figures of the warm start and of the last checkpoint opposite the partner, their differences, and coins."""
+    """Figures of the warm start and of the last checkpoint opposite the partner, their differences, and coins.
+
+    Args:
+        folders: of both evaluations; that of the warm start is played once for all arms of a seed.
+    """
     partner = config.iterate.partner
-    before = EvaluationJob(str(config.model), states, work / "before", partner, first_only=True)
-    after = EvaluationJob(trained, states, work / "after", partner, first_only=True)
-    async with Servers(config.engine, work) as servers:
+    before, after = (
+        EvaluationJob(player, states, folder, partner, first_only=True)
+        for player, folder in zip((str(config.model), trained), folders, strict=True)
+    )
+    async with Servers(config.engine, folders[1]) as servers:
         for job in (before, after):
             await run_evaluate(config, job, servers)
     figures: dict[str, Any] = {}
