@@ -74,8 +74,9 @@ def _draw_ends(panel: Any, results: Results, mode: Mode) -> None:
 
 
 def _draw_lines(panel: Any, results: Results) -> None:
+    """Own view is left out beside silence: where nothing is filtered the two nearly meet."""
     for name, line in results.references.items():
-        if line.value is None or name == "optimum":
+        if line.value is None or name == "optimum" or (name == "own_view" and "silence" in results.references):
             continue
         strong = name == "silence"
         look = {"color": "black", "lw": 1.2, "ls": "--"} if strong else {"color": "0.5", "lw": 0.8, "ls": ":"}
