@@ -18,6 +18,7 @@ import typer
 from pydantic import BaseModel
 
 from bench import command
+from bench.arms import MODES, WARM
 from bench.verdict import in_brackets
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.core.files import write_json, write_text
@@ -30,9 +31,8 @@ from selfplay_pipeline.iterate.run import run_iterate
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast_over_seeds
 from selfplay_pipeline.servers import Servers
 
-GRPO, WARM = "grpo", "warm start"
+GRPO = "grpo"
 RATES = [7e-5, 3e-4]
-MODES: tuple[Mode, ...] = ("sampled", "greedy")
 Outcomes = Mapping[int, Mapping[str, Mapping[Mode, Totals]]]
 """Evaluations by seed and arm."""
 

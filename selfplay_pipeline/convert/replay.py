@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason
+from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import CUT, Game, Status
 from selfplay_pipeline.generate.records import EpisodeRecord, Trajectory
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
@@ -43,7 +43,7 @@ def replay(record: EpisodeRecord, game: Game, chat: ChatTokenizer) -> list[Traje
         if step.action != turn.action:
             raise ValueError(f"{where}: recorded as {turn.action}, but it is {step.action}; {OTHERWISE}")
         try:
-            _speak(streams[turn.seat], turn.text, cut=cut, learned=step.error is None)
+            streams[turn.seat].say(turn.text, cut=cut, learned=step.error is None)
         except EngineError as error:
             raise ValueError(f"{where}: {error}") from None
         for stream, observation in zip(streams, step.observations, strict=True):
@@ -53,14 +53,3 @@ def replay(record: EpisodeRecord, game: Game, chat: ChatTokenizer) -> list[Traje
             f"field 'outcome.status': recorded as {record.outcome.status}, but it is {session.status}; {OTHERWISE}"
         )
     return [stream.finish() for stream in streams]
-
-
-def _speak(stream: Stream, text: str, *, cut: bool, learned: bool) -> None:
-    """Say a turn as the tokens of its text; one that was cut has no end."""
-    chat = stream.chat
-    ids = list(chat.tokenizer.encode(chat.neutralise(text), add_special_tokens=False))
-    ids += [] if cut else [chat.end_of_turn]
-    stream.prompt()
-    stream.reply(Completion(ids, [0.0] * len(ids), FinishReason.STOP, prompt_tokens=0, cached_tokens=0))
-    if ids and not learned:
-        stream.response_mask[-len(ids) :] = [0] * len(ids)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.hub import look_for
-from selfplay_pipeline.engines.types import Completion, EngineError
+from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason
 from selfplay_pipeline.generate.control import CONTROL, THOUGHT, THOUGHT_END, after_thought, without_control
 from selfplay_pipeline.generate.records import ChatMessage, Trajectory
 from selfplay_pipeline.generate.template_trial import unbounded
@@ -261,6 +261,23 @@ class Stream:
         text = self.chat.decode_reply(completion.token_ids)
         self.messages.append(ChatMessage(role="assistant", content=text))
         return text
+
+    def say(self, text: str, *, cut: bool = False, learned: bool = True) -> None:
+        """Take a turn that somebody else wrote, as the tokens of its text with log-probs 0.
+
+        Args:
+            cut: the turn was cut, so that it has no end.
+            learned: its tokens have mask 1; else they are read like an observation.
+
+        Raises:
+            EngineError: what was heard before would become a control token.
+        """
+        ids = list(self.chat.tokenizer.encode(self.chat.neutralise(text), add_special_tokens=False))
+        ids += [] if cut else [self.chat.end_of_turn]
+        self.prompt()
+        self.reply(Completion(ids, [0.0] * len(ids), FinishReason.STOP, prompt_tokens=0, cached_tokens=0))
+        if ids and not learned:
+            self.response_mask[-len(ids) :] = [0] * len(ids)
 
     def context(self) -> list[ChatMessage]:
         """All that the player has read and said so far."""

@@ -8,7 +8,6 @@ from functools import partial
 
 import numpy as np
 
-from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.games.base import Game, ScriptedPlayer
 from selfplay_pipeline.generate.episode import Episode, Reply
 from selfplay_pipeline.generate.players import SeatedScript
@@ -26,10 +25,7 @@ class SeatedTeacher(SeatedScript):
 
     async def act(self) -> Reply:
         reply = await super().act()
-        chat = self.stream.chat
-        ids = [*chat.tokenizer.encode(reply.text, add_special_tokens=False), chat.end_of_turn]
-        self.stream.prompt()
-        self.stream.reply(Completion(ids, [0.0] * len(ids), FinishReason.STOP, prompt_tokens=0, cached_tokens=0))
+        self.stream.say(reply.text)
         return reply
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from selfplay_pipeline.games.bargaining.rules import ITEMS, Triple, shares
 from selfplay_pipeline.games.bargaining.scripted import PlayerView, Sharing, best_share, heard_values, sum_first
 from selfplay_pipeline.games.bargaining.text import asked_items
+from selfplay_pipeline.games.phrasings import ACCEPTING, choose
 
 TOLD = (
     "a {item} is worth {number} to me", "{item}s: {number}", "I value {item}s at {number}",
@@ -25,7 +26,6 @@ ASKING = (
     "How much is a book worth to you, and a hat, and a ball?", "Can you tell me your values?",
 )  # fmt: skip
 TAKEN = ("{item} {number}", "{item}s: {number}", "{number} {item}")
-ACCEPTING = ("[accept]", "[accept] Great, I agree.", "[accept] Good plan!", "[accept] That works for me.")
 REJECTING = ("[reject]", "[reject] I know of a better split.", "[reject] We can do better.", "[reject] Let me explain.")
 JOINED = (", ", " and ", "; ")
 """What stands between several of a kind."""
@@ -42,13 +42,13 @@ class Speaking(Sharing):
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
-            return _one_of(ACCEPTING if self.agrees(view, view.pending, rng) else REJECTING, rng)
+            return choose(ACCEPTING if self.agrees(view, view.pending, rng) else REJECTING, rng)
         if view.history and view.history[-1][0] != view.seat and asked_items(view.history[-1][1]):
             return tell(view, rng)
         spoke = any(text.startswith("[message]") for text in view.said(view.seat))
         heard = heard_values(view)
         if not spoke and not heard and rng.random() < self.asks:
-            return f"[message] {_one_of(ASKING, rng)}"
+            return f"[message] {choose(ASKING, rng)}"
         if not spoke and (not heard or rng.random() < self.answers):
             return tell(view, rng)
         return propose(self.share(view, rng), rng)
@@ -75,7 +75,7 @@ class SpeakingTeacher(Speaking):
 
 def tell(view: PlayerView, rng: np.random.Generator) -> str:
     """The message that tells the player's values."""
-    return f"[message] {_one_of(TELLING, rng).format(_listed(view.values, TOLD, rng))}"
+    return f"[message] {choose(TELLING, rng).format(_listed(view.values, TOLD, rng))}"
 
 
 def propose(share: Triple, rng: np.random.Generator) -> str:
@@ -84,10 +84,6 @@ def propose(share: Triple, rng: np.random.Generator) -> str:
 
 
 def _listed(numbers: Triple, phrasings: Sequence[str], rng: np.random.Generator) -> str:
-    phrasing = _one_of(phrasings, rng)
+    phrasing = choose(phrasings, rng)
     said = [phrasing.format(item=item, number=number) for item, number in zip(ITEMS, numbers, strict=True)]
-    return _one_of(JOINED, rng).join(said)
-
-
-def _one_of(phrasings: Sequence[str], rng: np.random.Generator) -> str:
-    return phrasings[int(rng.integers(len(phrasings)))]
+    return choose(JOINED, rng).join(said)

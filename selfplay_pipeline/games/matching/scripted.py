@@ -177,18 +177,22 @@ class Sharing:
     """Share of the own plan's estimated value that a proposal must reach."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
-        heard = heard_cells(view)
-        mine = view.said(view.seat)
-        told = any(text.startswith("[message]") for text in mine)
-        table = estimate(view, heard)
-        plan, value = best_matching(table)
         if view.pending is not None:
-            offered = sum(float(table[pair]) for pair in view.pending)
-            sensible = offered >= self.GOOD_ENOUGH * value if heard else told
-            return "[accept]" if sensible or "[reject]" in mine else "[reject]"
-        if not told and not heard:
+            return "[accept]" if self.agrees(view, view.pending, rng) else "[reject]"
+        heard = heard_cells(view)
+        if not heard and not any(text.startswith("[message]") for text in view.said(view.seat)):
             return tell(view, own_cells(view))
-        return propose(view, plan)
+        return propose(view, best_matching(estimate(view, heard))[0])
+
+    def agrees(self, view: PlayerView, offered: Matching, rng: np.random.Generator) -> bool:
+        """Whether it accepts what the partner proposed."""
+        mine, heard = view.said(view.seat), heard_cells(view)
+        if "[reject]" in mine:
+            return True
+        if not heard:
+            return any(text.startswith("[message]") for text in mine)
+        table = estimate(view, heard)
+        return sum(float(table[pair]) for pair in offered) >= self.GOOD_ENOUGH * best_matching(table)[1]
 
 
 def random_matching(view: PlayerView, rng: np.random.Generator) -> Matching:

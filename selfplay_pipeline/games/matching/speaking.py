@@ -15,9 +15,10 @@ from selfplay_pipeline.games.matching.mentions import Cell, Cells
 from selfplay_pipeline.games.matching.proposals import short
 from selfplay_pipeline.games.matching.questions import NOUNS, asked_pairs
 from selfplay_pipeline.games.matching.rules import Matching, best_matching
-from selfplay_pipeline.games.matching.scripted import PlayerView, estimate, first_name, heard_cells, own_cells
+from selfplay_pipeline.games.matching.scripted import PlayerView, Sharing, estimate, first_name, heard_cells, own_cells
 from selfplay_pipeline.games.matching.shy import Asker, unasked_cells
 from selfplay_pipeline.games.matching.teacher import draw_plan
+from selfplay_pipeline.games.phrasings import ACCEPTING, choose
 from selfplay_pipeline.games.questions import is_question
 
 TOLD = (
@@ -40,7 +41,6 @@ ASKING_ALL = (
 UNSEEN = ("I can not see {}.", "Nothing is known to me about {}.", "My table has no number for {}.")
 PAIR = ("{paper}: {reviewer}", "{reviewer} - {paper}", "{reviewer} reviews {paper}", "{paper} goes to {reviewer}")
 PROPOSING = ("Proposal:\n{}", "Proposal: I suggest {}", "My proposal: {}", "Here is a plan:\n{}", "Let us match {}")
-ACCEPTING = ("[accept]", "[accept] Great, I agree.", "[accept] Good plan!", "[accept] That works for me.")
 REJECTING = ("[reject]", "[reject] I know of a better plan.", "[reject] We can do better.", "[reject] Let me explain.")
 IN_A_SENTENCE = (", ", " and ")
 """What stands between several of a kind that a question names."""
@@ -49,20 +49,13 @@ JOINED = (*IN_A_SENTENCE, "; ", "\n")
 
 
 @dataclass(frozen=True)
-class Speaking:
-    """Tells or asks, answers what it is asked, and proposes the best plan of all that it knows.
-
-    It turns down one proposal: one that it knows to be clearly worse than its own plan, or one that was made without
-    knowledge of its cells.
-    """
+class Speaking(Sharing):
+    """Plans and judges as `Sharing`; it may ask first, answers what it is asked, and may answer cells with its own."""
 
     asks: float = 0.4
     """How often it begins with a question."""
     answers: float = 0.3
     """How often it tells its own cells too, where it has been told the partner's."""
-
-    GOOD_ENOUGH = 0.95
-    """Share of the own plan's estimated value that a proposal must reach."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
@@ -83,16 +76,6 @@ class Speaking:
         """What it asks for next: the rest where it asks for one after the other, all where it asked in vain."""
         in_vain = is_question(message, NOUNS) and not heard_cells(view)
         return unasked_cells(view) if in_vain or asked_pairs(message, view.papers, view.reviewers) else []
-
-    def agrees(self, view: PlayerView, offered: Matching, rng: np.random.Generator) -> bool:
-        """Whether it accepts what the partner proposed."""
-        mine, heard = view.said(view.seat), heard_cells(view)
-        if "[reject]" in mine:
-            return True
-        if not heard:
-            return any(text.startswith("[message]") for text in mine)
-        table = estimate(view, heard)
-        return sum(float(table[pair]) for pair in offered) >= self.GOOD_ENOUGH * best_matching(table)[1]
 
     def plan(self, view: PlayerView, heard: Cells, rng: np.random.Generator) -> Matching:
         """What it proposes."""
@@ -145,11 +128,6 @@ def propose(view: PlayerView, plan: Matching, rng: np.random.Generator) -> str:
     """The proposal of a plan, its papers in the order of the board."""
     pairs = sorted(plan, key=lambda pair: pair[1])
     return f"[propose] {choose(PROPOSING, rng).format(_listed(view, pairs, PAIR, rng))}"
-
-
-def choose(phrasings: Sequence[str], rng: np.random.Generator) -> str:
-    """One of several phrasings, each as likely."""
-    return phrasings[int(rng.integers(len(phrasings)))]
 
 
 def _listed(

@@ -1,0 +1,14 @@
+"""What the scripted players that speak English share, whatever they play."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+ACCEPTING = ("[accept]", "[accept] Great, I agree.", "[accept] Good plan!", "[accept] That works for me.")
+
+
+def choose(phrasings: Sequence[str], rng: np.random.Generator) -> str:
+    """One of several phrasings, each as likely."""
+    return phrasings[int(rng.integers(len(phrasings)))]
