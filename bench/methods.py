@@ -1,15 +1,16 @@
-"""GRPO beside filtered behaviour cloning: the same warm start, episodes and seeds, and what each training took.
+"""GRPO beside filtered behaviour cloning: the same warm start, episodes, seeds and number of optimizer steps.
 
 python -m bench.methods
 
-Filtered behaviour cloning imitates fewer rows and may want another learning rate than GRPO, so that several are tried;
-the best of them is a figure that its own table selected.
+GRPO trains as configured. Filtered behaviour cloning may want another learning rate, and more episodes of each group,
+so its candidates are trained on a seed of their own first. The one with the highest sampled reward there is compared on
+other seeds and states, so that no figure of the comparison selected itself.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +22,7 @@ from bench import command
 from bench.arms import MODES, WARM
 from bench.verdict import in_brackets
 from selfplay_pipeline.config import Config, load_config
-from selfplay_pipeline.core.files import write_json, write_text
+from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, run_evaluate, totals_of
 from selfplay_pipeline.evaluate.states import held_out_states
@@ -32,7 +33,12 @@ from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast_over_
 from selfplay_pipeline.servers import Servers
 
 GRPO = "grpo"
-RATES = [7e-5, 3e-4]
+RATES = [1e-4, 3e-4, 1e-3]
+BEST = [1, 4]
+SELECTING = 0
+"""The seed that selects a candidate; the seeds of the comparison begin with 1."""
+Arms = Mapping[str, Mapping[str, Any]]
+"""Trainings by name, each with the keys of the configuration that it changes."""
 Outcomes = Mapping[int, Mapping[str, Mapping[Mode, Totals]]]
 """Evaluations by seed and arm."""
 
@@ -48,7 +54,10 @@ class Budget(BaseModel):
 
 
 class Row(BaseModel):
-    """An arm: its rewards, by the way to sample, and its rises over the warm start."""
+    """An arm: its rewards, by the way to sample, its rises over the warm start, and what it took.
+
+    `minus_grpo` is empty where GRPO was not trained.
+    """
 
     reward: dict[Mode, Interval]
     rise: dict[Mode, Interval]
@@ -56,20 +65,37 @@ class Row(BaseModel):
     budget: Budget
 
 
+class Results(BaseModel):
+    """`results.json`: the comparison, and what was tried before it on the seed that selects."""
+
+    configuration: str
+    seeds: int
+    iterations: int
+    states: int
+    episodes: int
+    comparison: dict[str, Row]
+    selection: dict[str, Row]
+
+
 @dataclass(frozen=True)
 class Study:
-    """What is compared: the arms by name with what they change, and where it goes."""
+    """How long the trainings are, on what they are measured, and where they go.
+
+    Attributes:
+        source: the configuration's name or file.
+        states: held-out states of each seed.
+        episodes: sampled episodes of each state; one more is played greedily.
+    """
 
     source: str
-    arms: Mapping[str, Mapping[str, Any]]
     iterations: int
     states: int
     episodes: int
     work: Path
 
-    def config(self, seed: int, arm: str) -> Config:
+    def config(self, seed: int, changes: Mapping[str, Any] = {}) -> Config:
         fixed = {"seed": seed, "iterate.num_iterations": self.iterations, "iterate.evaluate_every": 0}
-        return load_config(self.source, fixed | dict(self.arms.get(arm, {})))
+        return load_config(self.source, fixed | dict(changes))
 
     def folder(self, seed: int, arm: str) -> Path:
         return self.work / f"seed_{seed}" / arm.replace(" ", "_")
@@ -77,11 +103,11 @@ class Study:
     async def evaluate(self, seed: int, checkpoints: Mapping[str, str]) -> dict[str, dict[Mode, Totals]]:
         """The figures of each checkpoint on held-out states of the seed's own."""
         found: dict[str, dict[Mode, Totals]] = {}
-        config = self.config(seed, WARM)
+        config = self.config(seed)
         states = held_out_states(make_game(config.game), self.states, seed)
         async with Servers(config.engine, self.work) as servers:
             for name, checkpoint in checkpoints.items():
-                folder = self.folder(seed, name) / "evaluation"
+                folder = self.folder(seed, name) / f"evaluation_after_{self.iterations}"
                 job = EvaluationJob(checkpoint, states, folder, episodes=self.episodes)
                 await run_evaluate(config, job, servers)
                 found[name] = {mode: totals_of(config, job, mode) for mode in MODES}
@@ -89,40 +115,81 @@ class Study:
 
 
 def main(
-    seeds: Annotated[int, typer.Option(min=1, help="Training seeds 1, 2, …")] = 3,
-    iterations: Annotated[int, typer.Option(min=1, help="Of each training.")] = 8,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 1, 2, … on which the methods are compared.")] = 3,
+    iterations: Annotated[int, typer.Option(min=1, help="Of each training.")] = 6,
     config: Annotated[str, typer.Option(help="YAML file or built-in name.")] = "tiny",
     rates: Annotated[
         list[float], typer.Option("--learning-rate", help="Of filtered behaviour cloning; repeat to try several.")
     ] = RATES,
+    best: Annotated[
+        list[int],
+        typer.Option("--best-of-group", min=1, help="Episodes of each group that it imitates; repeat to try several."),
+    ] = BEST,
     states: Annotated[int, typer.Option(min=2, help="Held-out states of each seed.")] = 500,
     episodes: Annotated[int, typer.Option(min=1, help="Sampled episodes of each state.")] = 2,
     work: Annotated[Path, typer.Option(help="Gets the runs and the episodes.")] = Path("data/methods"),
     output: Annotated[Path, typer.Option(help="Gets results.json and table.md.")] = Path("docs/results/methods"),
 ) -> None:
-    """Train with both methods and print one table; what is done is not done again."""
-    arms: dict[str, dict[str, Any]] = {GRPO: {}}
-    arms |= {f"filtered-bc {rate:g}": {"train.method": "filtered-bc", "train.learning_rate": rate} for rate in rates}
-    study = Study(config, arms, iterations, states, episodes, work)
-    trained: dict[str, list[RunState]] = {arm: [] for arm in study.arms}
+    """Select a candidate of filtered behaviour cloning, compare it with GRPO, and print two tables.
+
+    What is done is not done again.
+    """
+    study = Study(config, iterations, states, episodes, work)
+    candidates = {
+        f"filtered-bc {rate:g} best {count}": cloning(study.config(SELECTING), rate, count)
+        for rate in rates
+        for count in best
+    }
+    selection = measured(study, candidates, [SELECTING])
+    chosen = max(selection, key=lambda name: selection[name].reward["sampled"].value or 0.0)
+    comparison = measured(study, {GRPO: {}, chosen: candidates[chosen]}, range(1, seeds + 1))
+    results = Results(
+        configuration=config,
+        seeds=seeds,
+        iterations=iterations,
+        states=states,
+        episodes=episodes,
+        comparison=comparison,
+        selection=selection,
+    )
+    tables = f"{table(comparison)}\n{selection_table(selection)}"
+    write_text(output / "results.json", results.model_dump_json(indent=2) + "\n")
+    write_text(output / "table.md", tables)
+    print(tables)
+
+
+def cloning(config: Config, rate: float, best: int) -> dict[str, Any]:
+    """Filtered behaviour cloning with as many optimizer steps as GRPO has under a configuration.
+
+    A batch of GRPO's has all rows of its groups; one of cloning has those of the best episodes of as many groups.
+    """
+    rows = config.train.train_batch_size * best // config.generate.episodes_per_state
+    return {
+        "train.method": "filtered-bc",
+        "train.best_of_group": best,
+        "train.learning_rate": rate,
+        "train.train_batch_size": rows,
+    }
+
+
+def measured(study: Study, arms: Arms, seeds: Iterable[int]) -> dict[str, Row]:
+    """Train these arms on each of the seeds, and measure them beside the warm start."""
+    budgets: dict[str, list[Budget]] = {arm: [] for arm in arms}
     outcomes: dict[int, dict[str, dict[Mode, Totals]]] = {}
-    for seed in range(1, seeds + 1):
-        checkpoints = {WARM: str(study.config(seed, WARM).model)}
-        for arm in study.arms:
-            say(f"{arm}, seed {seed} of {seeds}")
-            run = run_iterate(study.config(seed, arm), study.folder(seed, arm) / "run")
-            checkpoints[arm] = run.checkpoint(iterations)
-            trained[arm].append(run.state)
+    for seed in seeds:
+        checkpoints = {WARM: str(study.config(seed).model)}
+        for arm, changes in arms.items():
+            say(f"{arm}, seed {seed}")
+            run = run_iterate(study.config(seed, changes), study.folder(seed, arm) / "run")
+            checkpoints[arm] = run.checkpoint(study.iterations)
+            budgets[arm].append(budget_of(run.state, study.iterations))
         outcomes[seed] = asyncio.run(study.evaluate(seed, checkpoints))
-    rows = {arm: row_of(arm, outcomes, [budget_of(state) for state in trained[arm]]) for arm in study.arms}
-    write_json(output / "results.json", {arm: row.model_dump(mode="json") for arm, row in rows.items()})
-    write_text(output / "table.md", table(rows))
-    print(table(rows))
+    return {arm: row_of(arm, outcomes, budgets[arm]) for arm in arms}
 
 
-def budget_of(state: RunState) -> Budget:
-    """What one run took, in all its iterations."""
-    numbers = [number for number in state.iterations if number]
+def budget_of(state: RunState, iterations: int) -> Budget:
+    """What the first iterations of a run took."""
+    numbers = range(1, iterations + 1)
     trained = [training for number in numbers if (training := state.trained(number))]
     played = [playing for number in numbers if (playing := state.played(number))]
     return Budget(
@@ -148,7 +215,17 @@ def row_of(arm: str, outcomes: Outcomes, budgets: Sequence[Budget]) -> Row:
         return found
 
     means = {name: sum(getattr(budget, name) for budget in budgets) / len(budgets) for name in Budget.model_fields}
-    return Row(reward=over(None), rise=over(WARM), minus_grpo=over(GRPO), budget=Budget(**means))
+    minus_grpo = over(GRPO) if all(GRPO in by_arm for by_arm in outcomes.values()) else {}
+    return Row(reward=over(None), rise=over(WARM), minus_grpo=minus_grpo, budget=Budget(**means))
+
+
+def selection_table(rows: Mapping[str, Row]) -> str:
+    """Markdown: a row for each candidate, of one seed, with the figures that selected it."""
+    lines = ["| candidate | reward, sampled | reward, greedy | updates |", "| --- | --- | --- | --- |"]
+    for name, row in rows.items():
+        rewards = [in_brackets(row.reward[mode]) for mode in MODES]
+        lines.append(f"| {name} | {' | '.join(rewards)} | {row.budget.updates:,.0f} |")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def table(rows: Mapping[str, Row]) -> str:

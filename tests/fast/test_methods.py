@@ -1,11 +1,18 @@
 """The table of GRPO beside filtered behaviour cloning: what it says of known outcomes."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from bench.methods import GRPO, MODES, WARM, Budget, budget_of, row_of, scaled, table
+from bench.methods import GRPO, MODES, WARM, Budget, budget_of, cloning, row_of, scaled, selection_table, table
+from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.iterate.manifest import RunState
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
+from selfplay_pipeline.metrics.signal import Signal
+from selfplay_pipeline.train.groups import Group, TrainData, updates_of
+from selfplay_pipeline.train.job import training_of
+from selfplay_pipeline.train.overrides import plan_for, whole_batch
 
 CLONING = "filtered-bc 0.0003"
 BUDGET = Budget(episodes=4000, rows=800, own_tokens=9000, updates=16, minutes=2.5)
@@ -42,7 +49,54 @@ def test_the_table_gives_the_rise_for_what_it_took():
     assert len({line.count("|") for line in lines}) == 1
 
 
-def test_a_budget_is_that_of_all_iterations_without_the_first_evaluation():
+def test_candidates_have_a_line_each_and_are_not_compared_with_an_arm_that_was_not_trained():
+    candidates = ("filtered-bc 0.0001 best 1", CLONING)
+    alone = {1: {WARM: OUTCOMES[1][WARM], **dict.fromkeys(candidates, OUTCOMES[1][CLONING])}}
+    rows = {name: row_of(name, alone, [BUDGET]) for name in candidates}
+    assert all(row.minus_grpo == {} for row in rows.values())
+    _, _, *lines = selection_table(rows).splitlines()
+    assert [line.split(" | ")[0].strip("| ") for line in lines] == [*candidates]
+    assert all("0.831 [" in line and line.endswith("| 16 |") for line in lines)
+
+
+def episodes_of(config: Config, with_signal: int) -> TrainData:
+    """An iteration's episodes: whole groups, of which so many have a signal."""
+    size, count = config.generate.episodes_per_state, config.generate.num_episodes // config.generate.episodes_per_state
+    groups = [
+        Group(
+            file=0,
+            index=index,
+            rows=tuple(range(2 * size * index, 2 * size * (index + 1))),
+            rewards=(1.0 if index < with_signal else 0.5, *[0.5] * (size - 1)),
+            episodes=tuple(episode for episode in range(size) for _ in "01"),
+        )
+        for index in range(count)
+    ]
+    return TrainData(groups, Signal.of(group.rewards for group in groups), 0.8, size, 2 * size * count, 100, 100)
+
+
+def updates(config: Config, data: TrainData) -> int:
+    """Optimizer steps that a configuration's training makes on these episodes, as the trainer cuts them."""
+    options = training_of(config, Path("train.parquet"), Path("out"), checkpoint=str(config.model), seed=0)
+    steps = plan_for(options, data, len(data.to_train(options.keep_zero_signal, options.imitated)))
+    return sum(updates_of(len(step), whole_batch(options, data) / options.mini_batches) for step in steps)
+
+
+@pytest.mark.parametrize("with_signal", [64, 60, 59, 40, 7])
+@pytest.mark.parametrize("best", [1, 4])
+def test_cloning_makes_as_many_updates_as_grpo(with_signal: int, best: int):
+    grpo = load_config("tiny", {})
+    data = episodes_of(grpo, with_signal)
+    other = load_config("tiny", cloning(grpo, 3e-4, best))
+    assert updates(other, data) == updates(grpo, data) > 0
+
+
+def test_without_smaller_batches_it_would_make_one():
+    config = load_config("tiny", {"train.method": "filtered-bc"})
+    assert updates(config, episodes_of(config, 60)) == 1
+
+
+def test_a_budget_is_that_of_the_iterations_asked_for_without_the_first_evaluation():
     trained = {"checkpoint": "c", "carried": False, "steps": 1, "rows": 10, "updates": 2, "own_tokens": 100}
     played = {
         "groups": 4, "groups_without_signal": 0, "mean_reward": 0.5, "reward_standard_error": 0.1, "episodes": 32,
@@ -52,8 +106,8 @@ def test_a_budget_is_that_of_all_iterations_without_the_first_evaluation():
         "generate": {"seconds": 30, "figures": played},
         "train": {"seconds": 90, "figures": trained},
     }
-    state = RunState.model_validate({"iterations": {0: {}, 1: stages, 2: stages}})
-    assert budget_of(state) == Budget(episodes=64, rows=20, own_tokens=200, updates=4, minutes=4)
+    state = RunState.model_validate({"iterations": {0: {}, 1: stages, 2: stages, 3: stages}})
+    assert budget_of(state, 2) == Budget(episodes=64, rows=20, own_tokens=200, updates=4, minutes=4)
 
 
 def test_an_interval_in_another_unit_stays_one():
