@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from selfplay_pipeline.core.addresses import checked_address
 from selfplay_pipeline.core.earlier import renamed
@@ -173,6 +173,8 @@ class IterateConfig(Section):
     """Evaluate on held-out states before the first and after every so many iterations; 0 is never."""
     evaluate_states: Annotated[int, Field(ge=2)] = 100
     """Held-out states of these evaluations, each played once sampled and once greedily."""
+    decay_iterations: Annotated[int, Field(ge=0)] = 0
+    """Iterations over which the learning rate falls linearly, to 0 after the last of them; 0 keeps it as it is."""
     stop_on_collapse: Annotated[bool, FREE] = False
     """Stop, with the reason, when a collapse is noticed, instead of only saying so."""
     keep_trainer_states: Annotated[Literal["all", "last"], FREE] = "last"
@@ -180,6 +182,19 @@ class IterateConfig(Section):
 
     Such a state holds weights and optimizer, about 91 GB for a model of 7B parameters.
     """
+
+    @model_validator(mode="after")
+    def _rate_is_above_zero(self) -> IterateConfig:
+        if 0 < self.decay_iterations < self.num_iterations:
+            raise ValueError(
+                f"decay_iterations: {self.decay_iterations} leaves a learning rate of 0 for the rest of "
+                f"num_iterations: {self.num_iterations}; give at least as many, or 0"
+            )
+        return self
+
+    def rate_share(self, number: int) -> float:
+        """The share of `train.learning_rate` that iteration `number`, counted from 1, is trained with."""
+        return 1 - (number - 1) / self.decay_iterations if self.decay_iterations else 1.0
 
 
 class Config(Section):

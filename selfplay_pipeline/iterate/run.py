@@ -186,6 +186,7 @@ class Loop:
             base_model=str(self.config.model) if self.config.train.lora_rank else None,
             reference_model=str(self.config.model) if self.config.train.kl_reference == "initial" else checkpoint,
             shares_gpu=shares_gpu(self.config),
+            rate_share=self.config.iterate.rate_share(number),
         )
 
     def _prepare_training(self, number: int, checkpoint: str) -> None:

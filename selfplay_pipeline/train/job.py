@@ -24,10 +24,19 @@ def training_of(
     base_model: str | None = None,
     reference_model: str | None = None,
     shares_gpu: bool = False,
+    rate_share: float = 1.0,
 ) -> TrainConfig:
-    """The training of `checkpoint` on one parquet file under a configuration."""
+    """The training of `checkpoint` on one parquet file under a configuration.
+
+    Args:
+        rate_share: what the configured learning rate is multiplied by.
+    """
+    here = {
+        "learning_rate": config.train.learning_rate * rate_share,
+        "offload": offload_here(config.train, checkpoint, shares_gpu=shares_gpu),
+    }
     return TrainConfig(
-        **config.train.model_dump() | {"offload": offload_here(config.train, checkpoint, shares_gpu=shares_gpu)},
+        **config.train.model_dump() | here,
         model=checkpoint,
         data=data,
         output=output,

@@ -338,12 +338,6 @@ def _check_initial_state(config: TrainConfig, state: Path) -> None:
             f"{state}: saved with another number of training processes than nodes={config.nodes} × "
             f"gpus_per_node={config.gpus_per_node}"
         )
-    before = read_object(state / "training.json", "selfplay train", "learning_rate")
-    if before["learning_rate"] != config.learning_rate:
-        raise UserError(
-            f"{state}: its optimizer has learning rate {before['learning_rate']}, asked for is {config.learning_rate}; "
-            "keep the rate, or leave out initial_trainer_state to begin with a new optimizer"
-        )
 
 
 def exported(state: Path, checkpoint: Path) -> bool:

@@ -67,6 +67,14 @@ def test_a_file_may_build_on_any_built_in(tmp_path):
     assert shy.iterate.partner == "shy"
 
 
+def test_the_learning_rate_falls_linearly_over_the_iterations_and_never_to_zero(tmp_path):
+    falling = load_config(written(tmp_path, "iterate: {num_iterations: 4, decay_iterations: 4}"), {}).iterate
+    assert [falling.rate_share(number) for number in (1, 2, 3, 4)] == [1, 0.75, 0.5, 0.25]
+    assert load_config("tiny", {}).iterate.rate_share(9) == 1
+    with pytest.raises(UserError, match="leaves a learning rate of 0 for the rest of num_iterations: 9"):
+        load_config(written(tmp_path, "iterate: {num_iterations: 9, decay_iterations: 4}"), {})
+
+
 def test_the_built_ins_differ_from_tiny_in_what_they_are_for():
     tiny = load_config("tiny", {})
     assert differing(load_config("tiny4x4", {}), tiny) == {"model": "data/tiny4x4", "game.size": 4}

@@ -582,6 +582,9 @@ def test_a_trainer_that_stays_ends_where_one_that_starts_anew_does(
     assert farthest(held.checkpoint, again.checkpoint) == 0, "what is held in memory is what was saved"
     assert process is not None and staying.process_id == process, "all of it in one process"
     assert farthest(first.checkpoint, loaded.checkpoint) > 1e-4
+    slower = run_train(after(loaded, "slower", epochs=1, learning_rate=3e-5), trainer=staying)
+    assert slower.metrics["actor/lr"] == 3e-5, "its own learning rate, and not that of the optimizer's save"
+    assert 0 < farthest(slower.checkpoint, loaded.checkpoint) < farthest(held.checkpoint, loaded.checkpoint) / 30
     assert optimizer_updates(loaded.trainer_state) == 4 + 2 * 12
     assert optimizer_updates(held.trainer_state) == optimizer_updates(again.trainer_state) == 4 + 2 * 12 + 2 * 2
     logs = {training: (training.trainer_state.parent / "train.log").read_text() for training in (held, again)}
@@ -590,8 +593,8 @@ def test_a_trainer_that_stays_ends_where_one_that_starts_anew_does(
         assert len(list(training.trainer_state.glob("global_step_*/actor/model_world_size_1_rank_0.pt"))) == 1
         assert list((training.trainer_state.parent / "tensorboard").iterdir()), "each has its own figures"
         assert "[validate_config]" in (training.trainer_state.parent / "train.log").read_text()
-    logs = [(tmp_path / name / "train.log").read_text() for name in ("other", "loaded", "held", "again")]
-    assert 3 <= "".join(logs).count("left the device") <= 4
+    logs = [(tmp_path / name / "train.log").read_text() for name in ("other", "loaded", "held", "again", "slower")]
+    assert 4 <= "".join(logs).count("left the device") <= 5
 
 
 @pytest.fixture(scope="module")

@@ -102,6 +102,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         super()._load_checkpoint()
         if self.global_steps == 0 and options.initial_trainer_state:
             self._continue(options.initial_trainer_state)
+        self.actor_rollout_wg.set_learning_rate(config.actor_rollout_ref.actor.optim.lr)
 
     @property
     def _fresh(self) -> tuple[str, int]:
@@ -277,6 +278,7 @@ def made_with(config: Any) -> dict[str, Any]:
         (actor, "ppo_mini_batch_size"),
         (actor, "data_loader_seed"),
         (actor["fsdp_config"], "seed"),
+        (actor["optim"], "lr"),
     ):
         del section[key]
     if not policy["model"]["lora_rank"]:  # else a save holds the adapter alone

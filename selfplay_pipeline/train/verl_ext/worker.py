@@ -50,6 +50,15 @@ class PolicyWorker(ActorRolloutRefWorker):  # type: ignore[misc]
         self.init_model()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
+    def set_learning_rate(self, rate: float) -> None:
+        """Let the schedule go on from where it is with another rate: a saved optimizer brings the one it had."""
+        engine = self.actor.engine
+        schedule = engine.lr_scheduler
+        schedule.base_lrs = [rate] * len(schedule.base_lrs)
+        for group, share in zip(engine.optimizer.param_groups, schedule.lr_lambdas, strict=True):
+            group["lr"] = rate * share(schedule.last_epoch)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def leave_device(self) -> None:
         """Keep weights and optimizer in host memory until `enter_device`, where verl has those of a reference model."""
         self._move("cpu")
