@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
+from pydantic import BaseModel
 
 from bench import command
 from selfplay_pipeline.config import Config, load_config
@@ -21,7 +22,7 @@ from selfplay_pipeline.evaluate.states import StateSet, held_out_states
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.iterate.manifest import RunDirectory
 from selfplay_pipeline.iterate.run import Loop, run_iterate
-from selfplay_pipeline.metrics.bootstrap import Totals, contrast
+from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 from selfplay_pipeline.servers import Servers
 
 SEED = 1
@@ -61,6 +62,17 @@ ARMS: dict[str, tuple[str, dict[str, Any], type[Loop]]] = {
 }
 
 
+class Row(BaseModel):
+    """A line of the table: the figures of an arm, and the differences of its sampled reward."""
+
+    label: str
+    sampled: Interval
+    greedy: Interval
+    illegal: Interval
+    rise: Interval
+    minus_full: Interval
+
+
 def main(
     iterations: Annotated[int, typer.Option(min=1, help="Of each arm.")] = 4,
     states: Annotated[int, typer.Option(min=2)] = 500,
@@ -81,13 +93,14 @@ def main(
     totals = asyncio.run(evaluate_all(config, checkpoints, held_out, episodes, work))
     rows = {name: _row(labels[name], totals[name], totals["before"], totals["full"]) for name in checkpoints}
     steps = {name: _steps(work / name) for name in ARMS}
+    stored = {name: row.model_dump() for name, row in rows.items()}
     write_json(
-        output / "results.json", {"command": "make ablate", "iterations": iterations, "rows": rows, "steps": steps}
+        output / "results.json", {"command": "make ablate", "iterations": iterations, "rows": stored, "steps": steps}
     )
     table = _table(rows)
     (output / "table.md").write_text(table)
     print(table)
-    print(json.dumps({"benchmark": "ablate", **{name: row["sampled"]["value"] for name, row in rows.items()}}))
+    print(json.dumps({"benchmark": "ablate", **{name: row.sampled.value for name, row in rows.items()}}))
 
 
 async def evaluate_all(
@@ -102,15 +115,16 @@ async def evaluate_all(
     return totals
 
 
-def _row(label: str, own: dict[str, Totals], before: dict[str, Totals], full: dict[str, Totals]) -> dict[str, Any]:
-    return {
-        "label": label,
-        "sampled": own["sampled"].intervals()["reward"].model_dump(),
-        "greedy": own["greedy"].intervals()["reward"].model_dump(),
-        "illegal": own["sampled"].intervals()["illegal"].model_dump(),
-        "rise": contrast([(1, own["sampled"]), (-1, before["sampled"])])["reward"].model_dump(),
-        "minus_full": contrast([(1, own["sampled"]), (-1, full["sampled"])])["reward"].model_dump(),
-    }
+def _row(label: str, own: dict[str, Totals], before: dict[str, Totals], full: dict[str, Totals]) -> Row:
+    sampled = own["sampled"].intervals()
+    return Row(
+        label=label,
+        sampled=sampled["reward"],
+        greedy=own["greedy"].intervals()["reward"],
+        illegal=sampled["illegal"],
+        rise=contrast([(1, own["sampled"]), (-1, before["sampled"])])["reward"],
+        minus_full=contrast([(1, own["sampled"]), (-1, full["sampled"])])["reward"],
+    )
 
 
 def _steps(run: Path) -> list[int]:
@@ -118,23 +132,17 @@ def _steps(run: Path) -> list[int]:
     return [trained.steps for number in state.iterations if (trained := state.trained(number))]
 
 
-def _table(rows: dict[str, dict[str, Any]]) -> str:
+def _table(rows: dict[str, Row]) -> str:
     head = (
         "| set-up | sampled reward | greedy reward | illegal an episode | rise over the warm start | minus the "
         "default |\n"
     )
     head += "|---|---|---|---|---|---|\n"
     lines = [
-        f"| {row['label']} | {in_brackets(row['sampled'])} | {in_brackets(row['greedy'])} | "
-        f"{in_brackets(row['illegal'])} | {in_brackets(row['rise'], '+')} | "
-        f"{in_brackets(row['minus_full'], '+')} |\n"
+        f"| {row.label} | {row.sampled} | {row.greedy} | {row.illegal} | {row.rise:+} | {row.minus_full:+} |\n"
         for row in rows.values()
     ]
     return head + "".join(lines)
-
-
-def in_brackets(interval: dict[str, float], sign: str = "") -> str:
-    return f"{interval['value']:{sign}.3f} [{interval['low']:{sign}.3f}, {interval['high']:{sign}.3f}]"
 
 
 if __name__ == "__main__":

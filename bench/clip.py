@@ -14,15 +14,16 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from pydantic import BaseModel
 
 from bench import command
-from bench.ablate import STATE_SEED, evaluate_all, in_brackets
+from bench.ablate import STATE_SEED, evaluate_all
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.iterate.run import run_iterate
-from selfplay_pipeline.metrics.bootstrap import Totals, contrast
+from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 
 ONE_UPDATE: dict[str, Any] = {"train.train_batch_size": 128, "train.mini_batches": 1, "train.old_log_probs": "step"}
 """A batch is one update, as by default outside the tiny set-ups."""
@@ -31,6 +32,22 @@ ARMS: dict[str, tuple[str, dict[str, Any]]] = {
     "games": ("old log-probs of the games, clip 0.2", {"train.old_log_probs": "games"}),
     "two_mini_batches": ("two mini-batches, clip 0.2, importance weights", {"train.mini_batches": 2}),
 }
+
+
+class Row(BaseModel):
+    """A line of the table: means over the seeds of an arm, and differences to the warm start and to the default."""
+
+    label: str
+    clipped: float
+    sampled: Interval
+    sampled_rise: Interval
+    sampled_minus_default: Interval
+    sampled_minus_default_by_seed: list[Interval]
+    greedy: Interval
+    greedy_rise: Interval
+    greedy_minus_default: Interval
+    greedy_minus_default_by_seed: list[Interval]
+    illegal: Interval
 
 
 def main(
@@ -61,7 +78,8 @@ def main(
         "seeds": seeds,
         "states": states,
     }
-    write_json(out / "clip.json", facts | {"episodes": episodes, "rows": rows})
+    stored = {arm: row.model_dump() for arm, row in rows.items()}
+    write_json(out / "clip.json", facts | {"episodes": episodes, "rows": stored})
     table = _table(rows)
     (out / "clip.md").write_text(table)
     print(table)
@@ -78,37 +96,40 @@ def _clipped_share(files: list[Path]) -> float:
     return float(np.mean([line["actor/pg_clipfrac"] for line in lines]))
 
 
-def _row(arm: str, seeds: int, totals: dict[str, dict[str, Totals]], clipped: dict[str, float]) -> dict[str, Any]:
+def _row(arm: str, seeds: int, totals: dict[str, dict[str, Totals]], clipped: dict[str, float]) -> Row:
     """Means over seeds; intervals resample states, paired between arms."""
 
     def over_seeds(name: str, mode: str, sign: int = 1) -> list[tuple[float, Totals]]:
         return [(sign / seeds, totals[f"{name}_{seed}"][mode]) for seed in range(1, seeds + 1)]
 
-    row: dict[str, Any] = {"label": ARMS[arm][0]}
-    for mode in ("sampled", "greedy"):
+    def figures(mode: str) -> dict[str, Any]:
         own, default = over_seeds(arm, mode), over_seeds("default", mode, -1)
-        row[mode] = contrast(own)["reward"].model_dump()
-        row[f"{mode}_rise"] = contrast([*own, (-1, totals["before"][mode])])["reward"].model_dump()
-        row[f"{mode}_minus_default"] = contrast([*own, *default])["reward"].model_dump()
-        row[f"{mode}_minus_default_by_seed"] = [
-            contrast([(1, totals[f"{arm}_{seed}"][mode]), (-1, totals[f"default_{seed}"][mode])])["reward"].model_dump()
-            for seed in range(1, seeds + 1)
-        ]
-    row["illegal"] = contrast(over_seeds(arm, "sampled"))["illegal"].model_dump()
-    row["clipped"] = float(np.mean([clipped[f"{arm}_{seed}"] for seed in range(1, seeds + 1)]))
-    return row
+        pairs = [(totals[f"{arm}_{seed}"][mode], totals[f"default_{seed}"][mode]) for seed in range(1, seeds + 1)]
+        return {
+            mode: contrast(own)["reward"],
+            f"{mode}_rise": contrast([*own, (-1, totals["before"][mode])])["reward"],
+            f"{mode}_minus_default": contrast([*own, *default])["reward"],
+            f"{mode}_minus_default_by_seed": [contrast([(1, one), (-1, other)])["reward"] for one, other in pairs],
+        }
+
+    return Row(
+        label=ARMS[arm][0],
+        clipped=float(np.mean([clipped[f"{arm}_{seed}"] for seed in range(1, seeds + 1)])),
+        illegal=contrast(over_seeds(arm, "sampled"))["illegal"],
+        **figures("sampled"),
+        **figures("greedy"),
+    )
 
 
-def _table(rows: dict[str, dict[str, Any]]) -> str:
+def _table(rows: dict[str, Row]) -> str:
     head = (
         "| set-up | tokens clipped | sampled reward | rise over the warm start | minus the default | by seed | greedy "
         "minus the default | illegal an episode |\n|---|---|---|---|---|---|---|---|\n"
     )
     return head + "".join(
-        f"| {row['label']} | {row['clipped']:.2%} | {in_brackets(row['sampled'])} | "
-        f"{in_brackets(row['sampled_rise'], '+')} | {in_brackets(row['sampled_minus_default'], '+')} | "
-        f"{', '.join(format(seed['value'], '+.3f') for seed in row['sampled_minus_default_by_seed'])} | "
-        f"{in_brackets(row['greedy_minus_default'], '+')} | {in_brackets(row['illegal'])} |\n"
+        f"| {row.label} | {row.clipped:.2%} | {row.sampled} | {row.sampled_rise:+} | {row.sampled_minus_default:+} | "
+        f"{', '.join(format(seed.value, '+.3f') for seed in row.sampled_minus_default_by_seed)} | "
+        f"{row.greedy_minus_default:+} | {row.illegal} |\n"
         for row in rows.values()
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from bench.arms import ARMS, MODES, MUTED, PLACEBO, SELF_PLAY, WARM, Effort, Outcomes, Played, Point
-from bench.verdict import By, Condition, Evidence, in_brackets
+from bench.verdict import By, Condition, Evidence
 from selfplay_pipeline.evaluate.run import Mode
 from selfplay_pipeline.metrics.bootstrap import RESAMPLES, Interval, Totals, contrast_over_seeds
 from selfplay_pipeline.metrics.figures import figures_of
@@ -134,7 +134,7 @@ def tables(results: Results) -> str:
 
     def row(of: Mapping[str, Player], kind: str, figure: str, mode: Mode, sign: str = "") -> list[str]:
         found = [getattr(player, kind).get(mode, {}).get(figure) for player in of.values()]
-        return ["" if interval is None else in_brackets(interval, sign) for interval in found]
+        return ["" if interval is None else format(interval, sign) for interval in found]
 
     def rows(of: Mapping[str, Player], label: str, kind: str, figure: str, sign: str = "") -> dict[str, list[str]]:
         return {f"{label}, {mode}": row(of, kind, figure, mode, sign) for mode in MODES}

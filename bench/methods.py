@@ -20,7 +20,6 @@ from pydantic import BaseModel
 
 from bench import command
 from bench.arms import MODES, WARM
-from bench.verdict import in_brackets
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.terminal import say
@@ -223,7 +222,7 @@ def selection_table(rows: Mapping[str, Row]) -> str:
     """Markdown: a row for each candidate, of one seed, with the figures that selected it."""
     lines = ["| candidate | reward, sampled | reward, greedy | updates |", "| --- | --- | --- | --- |"]
     for name, row in rows.items():
-        rewards = [in_brackets(row.reward[mode]) for mode in MODES]
+        rewards = [str(row.reward[mode]) for mode in MODES]
         lines.append(f"| {name} | {' | '.join(rewards)} | {row.budget.updates:,.0f} |")
     return "".join(f"{line}\n" for line in lines)
 
@@ -233,27 +232,17 @@ def table(rows: Mapping[str, Row]) -> str:
     lines: dict[str, list[str]] = {"": [*rows], "---": ["---"] * len(rows)}
     found = [*rows.values()]
     for mode in MODES:
-        lines[f"reward, {mode}"] = [in_brackets(row.reward[mode]) for row in found]
-        lines[f"rise, {mode}"] = [in_brackets(row.rise[mode], "+") for row in found]
-        lines[f"minus GRPO, {mode}"] = [
-            "" if arm == GRPO else in_brackets(row.minus_grpo[mode], "+") for arm, row in rows.items()
-        ]
+        lines[f"reward, {mode}"] = [str(row.reward[mode]) for row in found]
+        lines[f"rise, {mode}"] = [f"{row.rise[mode]:+}" for row in found]
+        lines[f"minus GRPO, {mode}"] = ["" if arm == GRPO else f"{row.minus_grpo[mode]:+}" for arm, row in rows.items()]
         lines[f"rise per 1,000 episodes, {mode}"] = [
-            in_brackets(scaled(row.rise[mode], 1000 / row.budget.episodes), "+") for row in found
+            f"{row.rise[mode].scaled(1000 / row.budget.episodes):+}" for row in found
         ]
-        lines[f"rise per minute, {mode}"] = [
-            in_brackets(scaled(row.rise[mode], 1 / row.budget.minutes), "+") for row in found
-        ]
+        lines[f"rise per minute, {mode}"] = [f"{row.rise[mode].scaled(1 / row.budget.minutes):+}" for row in found]
     for name in Budget.model_fields:
         digits = 1 if name == "minutes" else 0
         lines[name.replace("_", " ")] = [f"{getattr(row.budget, name):,.{digits}f}" for row in found]
     return "".join(f"| {' | '.join([label, *cells])} |\n" for label, cells in lines.items())
-
-
-def scaled(interval: Interval, factor: float) -> Interval:
-    """An interval in another unit."""
-    ends = {name: None if end is None else end * factor for name, end in interval.model_dump().items()}
-    return Interval(**ends)
 
 
 if __name__ == "__main__":

@@ -100,11 +100,4 @@ def _is_above(interval: Interval, line: float = 0.0) -> bool:
 
 
 def _each(intervals: By, sign: str = "") -> str:
-    return ", ".join(f"{mode} {in_brackets(interval, sign)}" for mode, interval in intervals.items())
-
-
-def in_brackets(interval: Interval, sign: str = "") -> str:
-    """An estimate and its interval, with the sign of a difference if asked for."""
-    if interval.value is None or interval.low is None or interval.high is None:
-        return str(interval)
-    return f"{interval.value:{sign}.3f} [{interval.low:{sign}.3f}, {interval.high:{sign}.3f}]"
+    return ", ".join(f"{mode} {interval:{sign}}" for mode, interval in intervals.items())

@@ -101,9 +101,9 @@ def rows(figures: Mapping[Side, Sequence[Figures]], rises: Mapping[str, Rise]) -
     minutes = {side: _mean([seed.seconds for seed in figures[side]]) / 60 for side in SIDES}
     for mode, rise in rises.items():
         ours, trl = rise.ours, rise.trl
-        found.append(Row(f"{mode} reward, rise", _signed(ours), _signed(trl), _ratio(ours.value, trl.value)))
-        ours, trl = _scaled(ours, 1 / minutes["ours"]), _scaled(trl, 1 / minutes["trl"])
-        found.append(Row(f"{mode} reward, rise a minute", _signed(ours), _signed(trl), _ratio(ours.value, trl.value)))
+        found.append(Row(f"{mode} reward, rise", f"{ours:+}", f"{trl:+}", _ratio(ours.value, trl.value)))
+        ours, trl = ours.scaled(1 / minutes["ours"]), trl.scaled(1 / minutes["trl"])
+        found.append(Row(f"{mode} reward, rise a minute", f"{ours:+}", f"{trl:+}", _ratio(ours.value, trl.value)))
     return found
 
 
@@ -114,7 +114,7 @@ def table(figures: Mapping[Side, Sequence[Figures]], rises: Mapping[str, Rise]) 
         "|---|---|---|---|",
     ]
     lines += [f"| {' | '.join(row)} |" for row in rows(figures, rises)]
-    differences = ", ".join(f"{mode} {_signed(rise.difference)}" for mode, rise in rises.items())
+    differences = ", ".join(f"{mode} {rise.difference:+}" for mode, rise in rises.items())
     parts = ", ".join(
         f"{name} {_mean([seed.parts.get(name, 0.0) for seed in figures['ours']]):.1f}"
         for name in figures["ours"][0].parts
@@ -135,13 +135,3 @@ def _spread(values: Sequence[float], digits: int) -> str:
 def _ratio(ours: float | None, trl: float | None) -> str:
     """Of two rises that are not both above 0 the ratio says nothing."""
     return f"{ours / trl:.2f}" if ours is not None and trl is not None and ours > 0 < trl else "–"
-
-
-def _scaled(interval: Interval, by: float) -> Interval:
-    return Interval(**{end: None if value is None else value * by for end, value in interval.model_dump().items()})
-
-
-def _signed(interval: Interval) -> str:
-    if interval.value is None or interval.low is None or interval.high is None:
-        return "–"
-    return f"{interval.value:+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"

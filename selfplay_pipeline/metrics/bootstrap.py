@@ -31,11 +31,19 @@ class Interval(BaseModel):
     high: float | None
 
     def __str__(self) -> str:
+        return format(self)
+
+    def __format__(self, sign: str) -> str:
+        """The estimate and its interval in brackets; with `+` they have the signs of a difference."""
         if self.value is None:
             return "–"
         if self.low is None or self.high is None:
-            return f"{self.value:.3f}"
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+            return f"{self.value:{sign}.3f}"
+        return f"{self.value:{sign}.3f} [{self.low:{sign}.3f}, {self.high:{sign}.3f}]"
+
+    def scaled(self, factor: float) -> Interval:
+        """The same in another unit."""
+        return Interval(**{end: None if value is None else value * factor for end, value in self})
 
 
 @dataclass(frozen=True)

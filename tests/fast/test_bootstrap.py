@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay_pipeline.metrics.bootstrap import Totals, contrast, contrast_over_seeds
+from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast, contrast_over_seeds
 
 UNIT = st.lists(st.floats(0, 1), min_size=2, max_size=30)
 
@@ -59,6 +59,19 @@ def test_a_ratio_weighs_states_by_their_denominators():
 def test_where_nothing_was_agreed_there_is_no_figure():
     interval = Totals.of({"reward_if_agreed": ([0.0, 0.0], [0, 0])}).intervals()["reward_if_agreed"]
     assert (interval.value, str(interval)) == (None, "–")
+
+
+def test_an_interval_is_shown_in_brackets_with_signs_where_it_is_of_a_difference():
+    interval = Interval(value=0.5, low=-0.25, high=1.0)
+    assert (f"{interval}", f"{interval:+}") == ("0.500 [-0.250, 1.000]", "+0.500 [-0.250, +1.000]")
+    alone = Interval(value=0.5, low=None, high=None)
+    assert (str(alone), f"{alone:+}") == ("0.500", "+0.500")
+    assert f"{Interval(value=None, low=None, high=None):+}" == "–"
+
+
+def test_an_interval_in_another_unit_stays_one():
+    interval = Interval(value=1.0, low=None, high=2.0)
+    assert interval.scaled(10) == Interval(value=10.0, low=None, high=20.0)
 
 
 def test_the_same_episodes_give_the_same_interval_every_time():

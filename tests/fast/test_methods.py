@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.methods import GRPO, MODES, WARM, Budget, budget_of, cloning, row_of, scaled, selection_table, table
+from bench.methods import GRPO, MODES, WARM, Budget, budget_of, cloning, row_of, selection_table, table
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.iterate.manifest import RunState
-from selfplay_pipeline.metrics.bootstrap import Interval, Totals
+from selfplay_pipeline.metrics.bootstrap import Totals
 from selfplay_pipeline.metrics.signal import Signal
 from selfplay_pipeline.train.groups import Group, TrainData, updates_of
 from selfplay_pipeline.train.job import training_of
@@ -108,7 +108,3 @@ def test_a_budget_is_that_of_the_iterations_asked_for_without_the_first_evaluati
     }
     state = RunState.model_validate({"iterations": {0: {}, 1: stages, 2: stages, 3: stages}})
     assert budget_of(state, 2) == Budget(episodes=64, rows=20, own_tokens=200, updates=4, minutes=4)
-
-
-def test_an_interval_in_another_unit_stays_one():
-    assert scaled(Interval(value=1.0, low=None, high=2.0), 10) == Interval(value=10.0, low=None, high=20.0)
