@@ -47,7 +47,7 @@ class EngineConfig(Section):
     """Copies of the model, each on GPUs of its own."""
     memory_fraction: Annotated[float, Field(gt=0, lt=1), FREE] = 0.8
     """Share of the GPU's memory that the server takes for weights and cache."""
-    context_length: Annotated[int | None, Identity("generate", "evaluate", "iterate")] = None
+    context_length: Annotated[int | None, Identity("generate", "evaluate", "iterate", "imitate")] = None
     """Longest trajectory in tokens; by default as long as the model allows."""
     startup_timeout: Annotated[float, Field(gt=0), FREE] = 900
     """Seconds to wait for a launched server to answer."""

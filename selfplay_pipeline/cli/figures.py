@@ -151,7 +151,9 @@ def listen(
         say_announced()
         terminal.result(one_line(f"{player} with itself on {job.states.name}, then each decision again, to {folder}"))
         return
-    show_listening(run(run_listen(settings, job)), folder)
+    listening = run(run_listen(settings, job))
+    show_listening(listening, folder)
+    fail_if_lost(listening.lost)
 
 
 @app.command(cls=taking("seed"))

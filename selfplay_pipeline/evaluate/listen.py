@@ -75,12 +75,13 @@ class Heard(_Model):
 
 
 class Listening(_Model):
-    """`listening.json`."""
+    """`listening.json`; `lost` are episodes that are missing, lost to the engine."""
 
     player: str
     states: str
     num_states: int
     mute: bool
+    lost: int = 0
     kinds: dict[str, Heard]
     replays: list[Replay]
 
@@ -101,7 +102,7 @@ async def run_listen(config: Config, job: EvaluationJob, servers: Servers | None
         async with Servers(config.engine, job.output) as own:
             return await run_listen(config, job, own)
     game, pairing = make_game(config.game), replace(job.pairing(config, "greedy"), file=job.output / "heard.jsonl")
-    await play_pairing(config, pairing, servers)
+    lost = await play_pairing(config, pairing, servers)
     name = POLICY if is_checkpoint(job.player) else job.player
     player = (await seat_players(config, [name], pairing.task(config).policy, servers))[name]
     found = await _replays(game, player, job, list(read_episodes(pairing.file)), config.generate.max_concurrency)
@@ -110,6 +111,7 @@ async def run_listen(config: Config, job: EvaluationJob, servers: Servers | None
         states=job.states.name,
         num_states=len(job.states),
         mute=config.game.mute,
+        lost=lost,
         kinds={kind: heard([replay for replay in found if replay.kind == kind]) for kind in game.alterations},
         replays=found,
     )

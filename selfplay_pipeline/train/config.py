@@ -125,7 +125,10 @@ class TrainOptions(Section):
     ]
     """Where the metrics of each step and the figures of `iterate` are logged, beside metrics.jsonl."""
     dump_rows: Annotated[bool, FREE] = False
-    """Write what was trained on, row by row with log-probs and advantages, to trained_rows.jsonl."""
+    """Write what was trained on, row by row with log-probs and advantages, to trained_rows.jsonl.
+
+    Rows that are imitated have no advantages, and are not written.
+    """
     overrides: list[str] = []
     """Further keys of verl's as Hydra overrides, such as those after `--` on the command line."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.convert.imitation import HELD_OUT, TRAIN, Source, write_rows
-from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.files import locked, write_json
 from selfplay_pipeline.core.folders import IMITATED, check_folder
 from selfplay_pipeline.core.small_files import read_object
@@ -16,13 +16,14 @@ from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.core.terminal.progress import progress
 from selfplay_pipeline.engines.open import model_context_length
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.records import read_lines
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.identity import check_same, deciding
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.fit import offload_here
 from selfplay_pipeline.train.job import train_policy
 from selfplay_pipeline.train.process import Trainer
-from selfplay_pipeline.train.run import TrainResult
+from selfplay_pipeline.train.run import TrainResult, check_options
 
 
 def imitate_episodes(
@@ -41,6 +42,7 @@ def imitate_episodes(
     """
     check_folder(output, "imitate")
     with locked(output / ".imitate.lock", f"training folder {output}"):
+        check_options(training_of(config, output))
         _prepare(config, sources, output)
         return train_policy(training_of(config, output), trainer, "imitate")
 
@@ -48,12 +50,14 @@ def imitate_episodes(
 def _prepare(config: Config, sources: Sequence[Source], output: Path) -> None:
     """Write the rows, and what decided them once they are whole."""
     model = str(config.model)
-    check_checkpoint(model)
     now = deciding(config.imitate, "imitate", "imitate.") | deciding(config.game, "imitate", "game.")
     now |= {"model": model, "seed": config.seed, "games": [[str(path.resolve()), weight] for path, weight in sources]}
+    # Records of earlier versions do not hold these.
+    added = deciding(config.engine, "imitate", "engine.")
+    added |= {f"contents of {path.resolve()}": _digest(path) for path, _ in sources}
     record = output / IMITATED
     if record.exists():
-        check_same(output, read_object(record, "selfplay imitate"), now)
+        check_same(output, added | read_object(record, "selfplay imitate"), now | added)
         return
     chat = ChatTokenizer.load(model)
     chat.check_belongs_to(model)
@@ -68,7 +72,15 @@ def _prepare(config: Config, sources: Sequence[Source], output: Path) -> None:
         bar=partial(progress, brief=True),
     )
     say(done.to_text())
-    write_json(record, now)
+    write_json(record, now | added)
+
+
+def _digest(path: Path) -> str:
+    """A number that changes with the contents of a file of episodes."""
+    digest = hashlib.sha256()
+    for _, line in read_lines(path):
+        digest.update(line)
+    return digest.hexdigest()[:16]
 
 
 def training_of(config: Config, output: Path) -> TrainConfig:

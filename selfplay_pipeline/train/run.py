@@ -284,11 +284,15 @@ def check_options(config: PolicyTraining, *further_models: str | None) -> None:
 
 
 def check_training(options: TrainOptions) -> None:
-    """Whether the trainer has the GPUs of this machine that it is told to use; `check_cluster` looks at others.
+    """Whether the trainer can write down what it is told to, and has the GPUs of this machine that it is told to use.
+
+    `check_cluster` looks at other machines.
 
     Raises:
-        UserError: it has not, or it is told to use other machines without a cluster.
+        UserError: it cannot or has not, or it is told to use other machines without a cluster.
     """
+    if options.dump_rows and options.imitated is not None:
+        raise UserError("train.dump_rows: rows that are imitated have no advantages to write down; leave it out")
     if options.joins_cluster:
         return
     if options.nodes > 1:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -162,6 +163,50 @@ def test_rows_are_made_once_and_other_choices_are_refused_afterwards(games, tmp_
     other = settings.model_copy(update={"imitate": settings.imitate.model_copy(update={"min_reward": 0.5})})
     with pytest.raises(UserError, match=r"begun with imitate.min_reward = 0.0, now it is 0.5"):
         imitate_episodes(other, [Source(games)], tmp_path)
+
+
+@pytest.fixture
+def begun(games, tmp_path, monkeypatch):
+    """A copy of the episodes, the configuration by which their rows were made, and the folder of the training."""
+    monkeypatch.setattr("selfplay_pipeline.train.imitate.train_policy", lambda config, *rest: config)
+    settings = load_config("tiny", {}).model_copy(update={"game": COMPACT})
+    copied = Path(shutil.copy(games, tmp_path / "copied.jsonl"))
+    imitate_episodes(settings, [Source(copied)], tmp_path / "out")
+    return copied, settings, tmp_path / "out"
+
+
+def test_other_episodes_in_the_same_file_are_refused_and_the_same_ones_written_anew_are_not(begun):
+    episodes, settings, output = begun
+    lines = episodes.read_bytes().splitlines(keepends=True)
+    episodes.write_bytes(b"".join(lines))
+    imitate_episodes(settings, [Source(episodes)], output)
+    episodes.write_bytes(b"".join(lines[:-1]))
+    with pytest.raises(UserError, match=r"begun with contents of .*/copied.jsonl = '\w{16}', now it is '\w{16}'"):
+        imitate_episodes(settings, [Source(episodes)], output)
+
+
+def test_another_context_length_is_refused_since_it_decides_which_rows_are_left_out(begun):
+    episodes, settings, output = begun
+    longer = settings.model_copy(update={"engine": settings.engine.model_copy(update={"context_length": 900})})
+    with pytest.raises(UserError, match=r"begun with engine.context_length = None, now it is 900"):
+        imitate_episodes(longer, [Source(episodes)], output)
+
+
+def test_a_training_that_was_begun_before_these_were_recorded_goes_on(begun):
+    episodes, settings, output = begun
+    record = output / "imitate.json"
+    stored = json.loads(record.read_text())
+    added = {"engine.context_length", f"contents of {episodes}"}
+    assert added < stored.keys()
+    record.write_text(json.dumps({key: value for key, value in stored.items() if key not in added}))
+    imitate_episodes(settings, [Source(episodes)], output)
+
+
+def test_rows_to_write_down_are_refused_before_any_are_made(games, tmp_path):
+    settings = load_config("tiny", {"train.dump_rows": True}).model_copy(update={"game": COMPACT})
+    with pytest.raises(UserError, match=r"train.dump_rows: rows that are imitated have no advantages"):
+        imitate_episodes(settings, [Source(games)], tmp_path)
+    assert not (tmp_path / TRAIN).exists()
 
 
 @given(st.dictionaries(st.integers(0, 20), st.sampled_from([0.0, 0.5, 1.0]), min_size=1), st.integers(0, 8))

@@ -9,8 +9,12 @@ import pytest
 from command import selfplay
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import load_config
+from selfplay_pipeline.engines.transformers_engine import TransformersEngine
+from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.evaluate.listen import Listening, Replay, heard, run_listen
 from selfplay_pipeline.evaluate.run import EvaluationJob
 from selfplay_pipeline.evaluate.states import held_out_states
@@ -20,6 +24,7 @@ from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.mentions import retold, told_cells
 from selfplay_pipeline.games.matching.scripted import own_cells, player_view, tell
 from selfplay_pipeline.games.matching.speaking import TOLD
+from selfplay_pipeline.servers import PolicyServer
 
 CONFIG = load_config("tiny_honest", {})
 GAME = MatchingGame(CONFIG.game)
@@ -125,6 +130,31 @@ def test_the_command_prints_the_shares_and_says_where_they_are(tmp_path):
     assert json.loads((tmp_path / "out" / "listening.json").read_text())["num_states"] == 8
     other = selfplay("evaluate", "sharing", *options)
     assert other.returncode == 2 and "a listening test of `selfplay listen`" in other.stderr
+
+
+class Unlucky(TransformersEngine):
+    """A real engine that fails one episode."""
+
+    async def generate(self, prompt_ids, params, *, session=""):
+        if session.startswith("s0-g000001-"):
+            raise EngineError("on purpose")
+        return await super().generate(prompt_ids, params, session=session)
+
+
+def test_where_episodes_are_lost_the_command_fails_and_the_same_one_plays_them(tmp_path, monkeypatch):
+    def listening(engine):
+        async def serve(server, checkpoint):
+            return engine("data/tiny_honest_model")
+
+        monkeypatch.setattr(PolicyServer, "serve", serve)
+        options = ["--config", "tiny_honest", "--num-states", "3", "--output", str(tmp_path / "out")]
+        done = CliRunner().invoke(app, ["listen", "data/tiny_honest_model", *options])
+        return done, json.loads((tmp_path / "out" / "listening.json").read_text())["lost"]
+
+    failed, lost = listening(Unlucky)
+    assert (failed.exit_code, lost) == (1, 1) and "1 episodes are missing" in failed.stderr
+    done, lost = listening(TransformersEngine)
+    assert (done.exit_code, lost) == (0, 0)
 
 
 def test_a_game_without_the_test_is_named(tmp_path):

@@ -36,7 +36,7 @@ from selfplay_pipeline.train.groups import (
     updates_of,
 )
 from selfplay_pipeline.train.overrides import environment, plan_for, verl_overrides, worker_threads
-from selfplay_pipeline.train.run import export_of, run_train
+from selfplay_pipeline.train.run import check_training, export_of, run_train
 
 DATA = TrainData(
     groups=[],
@@ -470,6 +470,12 @@ class TestRun:
             "import sys, selfplay_pipeline.train.run; print([m for m in ('torch', 'verl', 'ray') if m in sys.modules])"
         )
         assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_rows_that_are_imitated_cannot_be_written_down_with_advantages() -> None:
+    options = {"train.dump_rows": True, "train.method": "filtered-bc"}
+    with pytest.raises(UserError, match=r"train.dump_rows: rows that are imitated have no advantages"):
+        check_training(load_config("tiny", options).train)
 
 
 @pytest.mark.parametrize("override", ["=3", "trainer.total_epochs=[1"])
