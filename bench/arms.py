@@ -126,7 +126,8 @@ class Study:
             "seed": seed,
             "evaluate.state_seed": seed,
             "iterate.num_iterations": self.iterations,
-            "iterate.evaluate_every": 2,
+            "iterate.decay_iterations": self.iterations,
+            "iterate.evaluate_every": 4,
         }
         return load_config(self.source, given | (changes or {}))
 

@@ -32,8 +32,9 @@ DEFAULT = [*ARMS]
 
 def main(
     arms: Annotated[list[str], typer.Option("--arm", help=f"Trainings: {', '.join(ARMS)}; repeat.")] = DEFAULT,
-    seeds: Annotated[int, typer.Option(min=1, help="Training seeds 1, 2, …")] = 3,
-    iterations: Annotated[int, typer.Option(min=1, help="Of each training.")] = 24,
+    seeds: Annotated[int, typer.Option(min=1, help="Training seeds, one after the other.")] = 3,
+    first_seed: Annotated[int, typer.Option(min=1, help="The first: another than settings were chosen with.")] = 2,
+    iterations: Annotated[int, typer.Option(min=1, help="Of each training.")] = 20,
     config: Annotated[str, typer.Option(help="YAML file or built-in name.")] = "tiny_honest",
     model: Annotated[str | None, typer.Option(help="The warm start, by default the configuration's.")] = None,
     states: Annotated[int, typer.Option(min=2, help="Held-out states of each seed.")] = 500,
@@ -52,18 +53,19 @@ def main(
         if arm not in ARMS:
             raise UserError(f"--arm: there is no arm {arm!r}; choose from {', '.join(ARMS)}")
     study = Study(config, model, iterations, states, episodes, work, teacher)
-    for seed in range(1, seeds + 1):
+    chosen = range(first_seed, first_seed + seeds)
+    for seed in chosen:
         for arm in arms:
-            say(f"{arm}, seed {seed} of {seeds}: {ARMS[arm].about}")
+            say(f"{arm}, seed {seed} of {', '.join(map(str, chosen))}: {ARMS[arm].about}")
             study.train(arm, seed)
         asyncio.run(study.evaluate(seed, arms))
-        _write(study, range(1, seed + 1), output)
+        _write(study, range(first_seed, seed + 1), output)
     print((output / "table.md").read_text())
 
 
 def _write(study: Study, seeds: Sequence[int], output: Path) -> None:
     """Compare what is finished, and say what it shows."""
-    config, players = study.config(1), compare(study.outcomes(seeds))
+    config, players = study.config(seeds[0]), compare(study.outcomes(seeds))
     states = tuple(state for seed in seeds for state in study.held_out(seed).states)
     lines = references(make_game(config.game), StateSet("of all seeds", states))
     found = conditions(evidence(players, lines.get("silence")))

@@ -91,8 +91,10 @@ def test_the_built_ins_differ_from_tiny_in_what_they_are_for():
         "game.score_power": 3,
         "game.visibility": "complementary",
         "game.hard_factor": 0,
-        "train.learning_rate": 2e-4,
+        "train.learning_rate": 3e-4,
         "train.kl_coef": 0.02,
+        "iterate.num_iterations": 20,
+        "iterate.decay_iterations": 20,
     }
     assert differing(load_config("tiny_honest4x4", {}), honest) == {"model": "data/tiny_honest4x4", "game.size": 4}
 
