@@ -2,8 +2,8 @@
 
 python -m bench.methods
 
-GRPO trains as configured. Filtered behaviour cloning may want another learning rate, and more episodes of each group,
-so its candidates are trained on a seed of their own first. The one with the highest sampled reward there is compared on
+Each method may want another learning rate, and filtered behaviour cloning more episodes of each group. So candidates of
+both are trained on a seed of their own first. That of each method with the highest sampled reward there is compared on
 other seeds and states, so that no figure of the comparison selected itself.
 """
 
@@ -31,11 +31,12 @@ from selfplay_pipeline.iterate.run import run_iterate
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast_over_seeds
 from selfplay_pipeline.servers import Servers
 
-GRPO = "grpo"
-RATES = [1e-4, 3e-4, 1e-3]
+GRPO, CLONING = "grpo", "filtered-bc"
+GRPO_RATES = [7e-5, 2e-4]
+CLONING_RATES = [1e-4, 3e-4, 1e-3]
 BEST = [1, 4]
 SELECTING = 0
-"""The seed that selects a candidate; the seeds of the comparison begin with 1."""
+"""The seed that selects the candidates; the seeds of the comparison begin with 1."""
 Arms = Mapping[str, Mapping[str, Any]]
 """Trainings by name, each with the keys of the configuration that it changes."""
 Outcomes = Mapping[int, Mapping[str, Mapping[Mode, Totals]]]
@@ -55,7 +56,7 @@ class Budget(BaseModel):
 class Row(BaseModel):
     """An arm: its rewards, by the way to sample, its rises over the warm start, and what it took.
 
-    `minus_grpo` is empty where GRPO was not trained.
+    `minus_grpo` is empty for GRPO itself, and for candidates, which are not compared yet.
     """
 
     reward: dict[Mode, Interval]
@@ -65,7 +66,7 @@ class Row(BaseModel):
 
 
 class Results(BaseModel):
-    """`results.json`: the comparison, and what was tried before it on the seed that selects."""
+    """`results.json`: the comparison, and what was tried before it on the seed that selects the candidates."""
 
     configuration: str
     seeds: int
@@ -115,33 +116,35 @@ class Study:
 
 def main(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 1, 2, … on which the methods are compared.")] = 3,
-    iterations: Annotated[int, typer.Option(min=1, help="Of each training.")] = 6,
+    iterations: Annotated[int, typer.Option(min=1, help="Of each training.")] = 5,
     config: Annotated[str, typer.Option(help="YAML file or built-in name.")] = "tiny",
-    rates: Annotated[
-        list[float], typer.Option("--learning-rate", help="Of filtered behaviour cloning; repeat to try several.")
-    ] = RATES,
+    grpo_rates: Annotated[
+        list[float], typer.Option("--grpo-rate", help="Learning rate of GRPO; repeat to try several.")
+    ] = GRPO_RATES,
+    cloning_rates: Annotated[
+        list[float], typer.Option("--cloning-rate", help="Learning rate of filtered-bc; repeat to try several.")
+    ] = CLONING_RATES,
     best: Annotated[
         list[int],
-        typer.Option("--best-of-group", min=1, help="Episodes of each group that it imitates; repeat to try several."),
+        typer.Option("--best-of-group", min=1, help="Episodes of a group that filtered-bc imitates; repeat."),
     ] = BEST,
-    states: Annotated[int, typer.Option(min=2, help="Held-out states of each seed.")] = 500,
+    states: Annotated[int, typer.Option(min=2, help="Held-out states of each seed.")] = 300,
     episodes: Annotated[int, typer.Option(min=1, help="Sampled episodes of each state.")] = 2,
     work: Annotated[Path, typer.Option(help="Gets the runs and the episodes.")] = Path("data/methods"),
     output: Annotated[Path, typer.Option(help="Gets results.json and table.md.")] = Path("docs/results/methods"),
 ) -> None:
-    """Select a candidate of filtered behaviour cloning, compare it with GRPO, and print two tables.
-
-    What is done is not done again.
-    """
+    """Select a candidate of each method, compare the two, and print tables. What is done is not done again."""
     study = Study(config, iterations, states, episodes, work)
-    candidates = {
-        f"filtered-bc {rate:g} best {count}": cloning(study.config(SELECTING), rate, count)
-        for rate in rates
+    of_grpo: Arms = {f"{GRPO} {rate:g}": {"train.learning_rate": rate} for rate in grpo_rates}
+    of_cloning: Arms = {
+        f"{CLONING} {rate:g} best {count}": cloning(study.config(SELECTING), rate, count)
+        for rate in cloning_rates
         for count in best
     }
+    candidates = {**of_grpo, **of_cloning}
     selection = measured(study, candidates, [SELECTING])
-    chosen = max(selection, key=lambda name: selection[name].reward["sampled"].value or 0.0)
-    comparison = measured(study, {GRPO: {}, chosen: candidates[chosen]}, range(1, seeds + 1))
+    grpo, other = best_of(of_grpo, selection), best_of(of_cloning, selection)
+    comparison = measured(study, {name: candidates[name] for name in (grpo, other)}, range(1, seeds + 1), grpo)
     results = Results(
         configuration=config,
         seeds=seeds,
@@ -171,8 +174,13 @@ def cloning(config: Config, rate: float, best: int) -> dict[str, Any]:
     }
 
 
-def measured(study: Study, arms: Arms, seeds: Iterable[int]) -> dict[str, Row]:
-    """Train these arms on each of the seeds, and measure them beside the warm start."""
+def best_of(arms: Arms, rows: Mapping[str, Row]) -> str:
+    """The arm with the highest sampled reward."""
+    return max(arms, key=lambda name: rows[name].reward["sampled"].value or 0.0)
+
+
+def measured(study: Study, arms: Arms, seeds: Iterable[int], grpo: str | None = None) -> dict[str, Row]:
+    """Train these arms on each of the seeds, and measure them beside the warm start, and beside GRPO if it is named."""
     budgets: dict[str, list[Budget]] = {arm: [] for arm in arms}
     outcomes: dict[int, dict[str, dict[Mode, Totals]]] = {}
     for seed in seeds:
@@ -183,7 +191,7 @@ def measured(study: Study, arms: Arms, seeds: Iterable[int]) -> dict[str, Row]:
             checkpoints[arm] = run.checkpoint(study.iterations)
             budgets[arm].append(budget_of(run.state, study.iterations))
         outcomes[seed] = asyncio.run(study.evaluate(seed, checkpoints))
-    return {arm: row_of(arm, outcomes, budgets[arm]) for arm in arms}
+    return {arm: row_of(arm, outcomes, budgets[arm], grpo) for arm in arms}
 
 
 def budget_of(state: RunState, iterations: int) -> Budget:
@@ -200,7 +208,7 @@ def budget_of(state: RunState, iterations: int) -> Budget:
     )
 
 
-def row_of(arm: str, outcomes: Outcomes, budgets: Sequence[Budget]) -> Row:
+def row_of(arm: str, outcomes: Outcomes, budgets: Sequence[Budget], grpo: str | None = None) -> Row:
     """An arm's figures over seeds and states."""
 
     def over(other: str | None) -> dict[Mode, Interval]:
@@ -214,7 +222,7 @@ def row_of(arm: str, outcomes: Outcomes, budgets: Sequence[Budget]) -> Row:
         return found
 
     means = {name: sum(getattr(budget, name) for budget in budgets) / len(budgets) for name in Budget.model_fields}
-    minus_grpo = over(GRPO) if all(GRPO in by_arm for by_arm in outcomes.values()) else {}
+    minus_grpo = over(grpo) if grpo not in (None, arm) else {}
     return Row(reward=over(None), rise=over(WARM), minus_grpo=minus_grpo, budget=Budget(**means))
 
 
@@ -234,7 +242,7 @@ def table(rows: Mapping[str, Row]) -> str:
     for mode in MODES:
         lines[f"reward, {mode}"] = [str(row.reward[mode]) for row in found]
         lines[f"rise, {mode}"] = [f"{row.rise[mode]:+}" for row in found]
-        lines[f"minus GRPO, {mode}"] = ["" if arm == GRPO else f"{row.minus_grpo[mode]:+}" for arm, row in rows.items()]
+        lines[f"minus GRPO, {mode}"] = [f"{row.minus_grpo[mode]:+}" if row.minus_grpo else "" for row in found]
         lines[f"rise per 1,000 episodes, {mode}"] = [
             f"{row.rise[mode].scaled(1000 / row.budget.episodes):+}" for row in found
         ]

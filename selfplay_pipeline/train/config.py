@@ -127,7 +127,7 @@ class TrainOptions(Section):
     dump_rows: Annotated[bool, FREE] = False
     """Write what was trained on, row by row with log-probs and advantages, to trained_rows.jsonl.
 
-    Rows that are imitated have no advantages, and are not written.
+    Rows that are imitated have no advantages, so that it is refused for them.
     """
     overrides: list[str] = []
     """Further keys of verl's as Hydra overrides, such as those after `--` on the command line."""

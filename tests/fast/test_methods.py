@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.methods import GRPO, MODES, WARM, Budget, budget_of, cloning, row_of, selection_table, table
+from bench.methods import MODES, WARM, Budget, best_of, budget_of, cloning, row_of, selection_table, table
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.iterate.manifest import RunState
 from selfplay_pipeline.metrics.bootstrap import Totals
@@ -14,7 +14,7 @@ from selfplay_pipeline.train.groups import Group, TrainData, updates_of
 from selfplay_pipeline.train.job import training_of
 from selfplay_pipeline.train.overrides import plan_for, whole_batch
 
-CLONING = "filtered-bc 0.0003"
+GRPO, CLONING = "grpo 7e-05", "filtered-bc 0.0003 best 1"
 BUDGET = Budget(episodes=4000, rows=800, own_tokens=9000, updates=16, minutes=2.5)
 
 
@@ -33,7 +33,7 @@ OUTCOMES = {
 
 
 def test_a_row_has_rewards_rises_and_the_difference_to_grpo():
-    row = row_of(CLONING, OUTCOMES, [BUDGET, BUDGET])
+    row = row_of(CLONING, OUTCOMES, [BUDGET, BUDGET], GRPO)
     assert row.reward["sampled"].value == pytest.approx(0.832)
     assert row.rise["greedy"].value == pytest.approx(0.03)
     assert row.minus_grpo["sampled"].value == pytest.approx(-0.03)
@@ -41,22 +41,22 @@ def test_a_row_has_rewards_rises_and_the_difference_to_grpo():
 
 
 def test_the_table_gives_the_rise_for_what_it_took():
-    lines = table({arm: row_of(arm, OUTCOMES, [BUDGET]) for arm in (GRPO, CLONING)}).splitlines()
+    lines = table({arm: row_of(arm, OUTCOMES, [BUDGET], GRPO) for arm in (GRPO, CLONING)}).splitlines()
     cells = {line.split(" | ")[0].strip("| "): line for line in lines}
+    assert cells["minus GRPO, sampled"].startswith("| minus GRPO, sampled |  | -0.030 [")
     assert "+0.015 [" in cells["rise per 1,000 episodes, sampled"]
     assert "+0.024 [" in cells["rise per minute, sampled"] and "+0.012 [" in cells["rise per minute, sampled"]
     assert cells["own tokens"].endswith("| 9,000 | 9,000 |")
     assert len({line.count("|") for line in lines}) == 1
 
 
-def test_candidates_have_a_line_each_and_are_not_compared_with_an_arm_that_was_not_trained():
-    candidates = ("filtered-bc 0.0001 best 1", CLONING)
-    alone = {1: {WARM: OUTCOMES[1][WARM], **dict.fromkeys(candidates, OUTCOMES[1][CLONING])}}
-    rows = {name: row_of(name, alone, [BUDGET]) for name in candidates}
+def test_of_the_candidates_that_with_the_highest_sampled_reward_is_compared():
+    rows = {arm: row_of(arm, OUTCOMES, [BUDGET]) for arm in (GRPO, CLONING)}
     assert all(row.minus_grpo == {} for row in rows.values())
+    assert best_of({GRPO: {}, CLONING: {}}, rows) == GRPO and best_of({CLONING: {}}, rows) == CLONING
     _, _, *lines = selection_table(rows).splitlines()
-    assert [line.split(" | ")[0].strip("| ") for line in lines] == [*candidates]
-    assert all("0.831 [" in line and line.endswith("| 16 |") for line in lines)
+    assert [line.split(" | ")[0].strip("| ") for line in lines] == [GRPO, CLONING]
+    assert "0.862 [" in lines[0] and "0.832 [" in lines[1] and lines[1].endswith("| 16 |")
 
 
 def episodes_of(config: Config, with_signal: int) -> TrainData:
