@@ -19,6 +19,7 @@ from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.convert.imitation import Source
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import read_model, write_text
+from selfplay_pipeline.evaluate.listen import LISTENING_FILE, Listening, run_listen
 from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, run_evaluate, totals_of
 from selfplay_pipeline.evaluate.states import StateSet, count_shared, held_out_states, states_in
 from selfplay_pipeline.games.registry import make_game
@@ -69,6 +70,8 @@ class Played(NamedTuple):
 
 Outcomes = dict[Played, dict[int, dict[Mode, Totals]]]
 """The figures of each evaluation by seed and way to sample; what is not finished is not there."""
+Hearing = dict[str, dict[int, dict[str, Totals]]]
+"""What each player decided after altered messages, by seed and the kind of alteration."""
 
 
 class Effort(BaseModel):
@@ -176,7 +179,7 @@ class Study:
         write_text(folder / EFFORT, effort.model_dump_json() + "\n")
 
     def _imitation(self, seed: int) -> Path:
-        return self.work / IMITATION / f"seed_{seed}" / f"after_{self.iterations}"
+        return self.work / IMITATION / f"seed_{seed}"
 
     def _checkpoint(self, player: str, seed: int) -> str:
         if player == WARM:
@@ -186,12 +189,15 @@ class Study:
         return self.run(player, seed).checkpoint(self.iterations)
 
     async def evaluate(self, seed: int, arms: Sequence[str]) -> None:
-        """Play the warm start and the last checkpoints of these arms, each with messages and without."""
+        """Play the warm start and the last checkpoints of these arms, each with messages and without, and let each hear
+        altered messages."""
         config = self.config(seed)
         async with Servers(config.engine, self.work) as servers:
             for player in (WARM, *arms):
                 for mute in (False, True):
                     await run_evaluate(*self._job(Played(player, mute), seed), servers)
+                if not (self._hearing(player, seed).output / LISTENING_FILE).exists():
+                    await run_listen(config, self._hearing(player, seed), servers)
 
     def outcomes(self, seeds: Sequence[int]) -> Outcomes:
         """All evaluations that are finished, whichever arms were asked for last."""
@@ -203,6 +209,17 @@ class Study:
                         config, job = self._job(played, seed)
                         by_mode = {mode: totals_of(config, job, mode) for mode in MODES}
                         found.setdefault(played, {})[seed] = by_mode
+        return found
+
+    def heard(self, seeds: Sequence[int]) -> Hearing:
+        """All listening tests that are finished."""
+        found: Hearing = {}
+        for player in (WARM, *ARMS):
+            for seed in seeds:
+                file = self._hearing(player, seed).output / LISTENING_FILE
+                if file.exists():
+                    tested = read_model(file, Listening, "python -m bench.learn")
+                    found.setdefault(player, {})[seed] = {kind: tested.totals(kind) for kind in tested.kinds}
         return found
 
     def held_out(self, seed: int) -> StateSet:
@@ -245,5 +262,9 @@ class Study:
         return config, EvaluationJob(checkpoint, self.held_out(seed), folder, episodes=self.episodes)
 
     def _folder(self, played: Played, seed: int) -> Path:
-        parts = [played.player.replace(" ", "_"), *([] if played.player == WARM else [f"after_{self.iterations}"])]
-        return self.work / "evaluations" / f"seed_{seed}" / "_".join([*parts, *(["mute"] if played.mute else [])])
+        name = played.player.replace(" ", "_") + ("_mute" if played.mute else "")
+        return self.work / "evaluations" / f"seed_{seed}" / name
+
+    def _hearing(self, player: str, seed: int) -> EvaluationJob:
+        folder = self.work / "listening" / f"seed_{seed}" / player.replace(" ", "_")
+        return EvaluationJob(self._checkpoint(player, seed), self.held_out(seed), folder)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from bench.arms import ARMS, MODES, MUTED, PLACEBO, SELF_PLAY, WARM, Effort, Outcomes, Played, Point
+from bench.arms import ARMS, MODES, MUTED, PLACEBO, SELF_PLAY, WARM, Effort, Hearing, Outcomes, Played, Point
 from bench.verdict import By, Condition, Evidence
 from selfplay_pipeline.evaluate.run import Mode
 from selfplay_pipeline.metrics.bootstrap import RESAMPLES, Interval, Totals, contrast_over_seeds
@@ -32,6 +32,7 @@ class Player(BaseModel):
         muting_costs: the difference of the two.
         rise: over the warm start, played as the arm was trained: muted if it was trained muted.
         below_self_play: self-play, with messages, minus this, played as it was trained.
+        listening: for each kind of altered message the shares of greedy decisions that follow it and that move.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -42,6 +43,7 @@ class Player(BaseModel):
     muting_costs: Figures
     rise: Figures
     below_self_play: Figures
+    listening: dict[str, dict[str, Interval]]
 
 
 class Results(BaseModel):
@@ -62,7 +64,7 @@ class Results(BaseModel):
     verdict: str
 
 
-def compare(outcomes: Outcomes, resamples: int = RESAMPLES) -> dict[str, Player]:
+def compare(outcomes: Outcomes, hearing: Hearing, resamples: int = RESAMPLES) -> dict[str, Player]:
     """The warm start and each arm of which a seed is evaluated."""
 
     def over(one: Played, other: Played | None = None) -> Figures:
@@ -80,6 +82,7 @@ def compare(outcomes: Outcomes, resamples: int = RESAMPLES) -> dict[str, Player]
                 muting_costs=over(talking, muted),
                 rise=over(trained, Played(WARM, trained.mute)),
                 below_self_play={} if name == SELF_PLAY else over(Played(SELF_PLAY, False), trained),
+                listening=_listening([*hearing.get(name, {}).values()], resamples),
             )
     return found
 
@@ -121,14 +124,19 @@ def _difference(outcomes: Outcomes, one: Played, other: Played | None, resamples
     }
 
 
+def _listening(seeds: Sequence[Mapping[str, Totals]], resamples: int) -> dict[str, dict[str, Interval]]:
+    kinds = seeds[0] if seeds else {}
+    return {kind: contrast_over_seeds([[(1.0, seed[kind])] for seed in seeds], resamples) for kind in kinds}
+
+
 def seeds_of(outcomes: Outcomes, *players: Played) -> list[int]:
     """The seeds of which all these are evaluated."""
     return sorted(set.intersection(*(set(outcomes.get(player, {})) for player in players)))
 
 
 def tables(results: Results) -> str:
-    """Tables in Markdown, a column for each player: rewards, differences of rewards, and how they play when they
-    sample; then the reference lines, the conditions and the verdict."""
+    """Tables in Markdown, a column for each player: rewards, differences of rewards, whether they listen, and
+    how they play when they sample; then the reference lines, the conditions and the verdict."""
     players = results.players
     arms = {name: player for name, player in players.items() if name != WARM}
 
@@ -154,6 +162,16 @@ def tables(results: Results) -> str:
             rows(arms, "rise as trained", "rise", "reward", "+")
             | rows(arms, "self-play minus it as trained", "below_self_play", "reward", "+")
             | rows(arms, "what muting costs", "muting_costs", "reward", "+"),
+        ),
+        _table(
+            players,
+            {
+                f"follows a {kind} message": [
+                    str(player.listening[kind]["follows"]) if kind in player.listening else ""
+                    for player in players.values()
+                ]
+                for kind in ("changed", "swapped")
+            },
         ),
         _table(players, {labels[name]: row(players, "talking", name, "sampled") for name in SHOWN}),
         f"Reference lines: {lines}.\n",

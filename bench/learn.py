@@ -40,7 +40,9 @@ def main(
     states: Annotated[int, typer.Option(min=2, help="Held-out states of each seed.")] = 500,
     episodes: Annotated[int, typer.Option(min=1, help="Sampled episodes of each state.")] = 2,
     teacher: Annotated[str, typer.Option(help="The scripted player that the warm start imitated.")] = TEACHER,
-    work: Annotated[Path, typer.Option(help="Gets the runs and the episodes.")] = Path("data/learn_honest"),
+    work: Annotated[Path, typer.Option(help="Gets runs and episodes; for other iterations give another.")] = Path(
+        "data/learn_honest"
+    ),
     output: Annotated[Path, typer.Option(help="Gets results.json, table.md and learning.png.")] = Path(
         "docs/results/learn_honest"
     ),
@@ -65,7 +67,7 @@ def main(
 
 def _write(study: Study, seeds: Sequence[int], output: Path) -> None:
     """Compare what is finished, and say what it shows."""
-    config, players = study.config(seeds[0]), compare(study.outcomes(seeds))
+    config, players = study.config(seeds[0]), compare(study.outcomes(seeds), study.heard(seeds))
     states = tuple(state for seed in seeds for state in study.held_out(seed).states)
     lines = references(make_game(config.game), StateSet("of all seeds", states))
     found = conditions(evidence(players, lines.get("silence")))

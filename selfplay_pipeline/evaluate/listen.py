@@ -31,6 +31,8 @@ from selfplay_pipeline.generate.seats import is_checkpoint, seat_players
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 from selfplay_pipeline.servers import Servers
 
+LISTENING_FILE = "listening.json"
+
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid")
@@ -85,6 +87,10 @@ class Listening(_Model):
     kinds: dict[str, Heard]
     replays: list[Replay]
 
+    def totals(self, kind: str) -> Totals:
+        """How often the decisions of one kind followed and moved, for each state that was tested."""
+        return totals_of([replay for replay in self.replays if replay.kind == kind])
+
 
 async def run_listen(config: Config, job: EvaluationJob, servers: Servers | None = None) -> Listening:
     """Play what is missing greedily, take the decisions again, and write `listening.json`.
@@ -115,7 +121,7 @@ async def run_listen(config: Config, job: EvaluationJob, servers: Servers | None
         kinds={kind: heard([replay for replay in found if replay.kind == kind]) for kind in game.alterations},
         replays=found,
     )
-    write_text(job.output / "listening.json", listening.model_dump_json(indent=2) + "\n")
+    write_text(job.output / LISTENING_FILE, listening.model_dump_json(indent=2) + "\n")
     return listening
 
 
@@ -131,14 +137,21 @@ def check_listen(config: Config, job: EvaluationJob) -> None:
 
 
 def heard(replays: Sequence[Replay]) -> Heard:
-    """The shares of one kind, with intervals over states; each state has one replay at most."""
-    ones = np.ones(len(replays))
-    columns = {
-        "follows": (np.array([replay.followed for replay in replays], dtype=float), ones),
-        "moves": (np.array([replay.moved for replay in replays], dtype=float), ones),
-    }
+    """The shares of one kind, with intervals over states."""
     none = Interval(value=None, low=None, high=None)
-    return Heard(tested=len(replays), **(Totals.of(columns).intervals() if replays else dict.fromkeys(columns, none)))
+    shares = totals_of(replays).intervals() if replays else {"follows": none, "moves": none}
+    return Heard(tested=len(replays), **shares)
+
+
+def totals_of(replays: Sequence[Replay]) -> Totals:
+    """Replays that followed and that moved; each state has one replay of a kind at most."""
+    ones = np.ones(len(replays))
+    return Totals.of(
+        {
+            "follows": (np.array([replay.followed for replay in replays], dtype=float), ones),
+            "moves": (np.array([replay.moved for replay in replays], dtype=float), ones),
+        }
+    )
 
 
 async def _replays(

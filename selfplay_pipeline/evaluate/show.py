@@ -10,7 +10,7 @@ from rich.table import Table
 from selfplay_pipeline.core.terminal import Terminal
 from selfplay_pipeline.core.terminal.harmless import one_line
 from selfplay_pipeline.evaluate.crossplay import CrossPlay
-from selfplay_pipeline.evaluate.listen import Listening
+from selfplay_pipeline.evaluate.listen import LISTENING_FILE, Listening
 from selfplay_pipeline.evaluate.run import Evaluation, Mode
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.metrics.bootstrap import Interval
@@ -61,7 +61,7 @@ def show_listening(listening: Listening, folder: Path) -> None:
     table.add_row("states tested", *(str(heard.tested) for heard in found))
     console = Terminal()
     console.print(table)
-    console.print(one_line(f"written to {folder / 'listening.json'}"), soft_wrap=True)
+    console.print(one_line(f"written to {folder / LISTENING_FILE}"), soft_wrap=True)
 
 
 def show_crossplay(result: CrossPlay, folder: Path) -> None:

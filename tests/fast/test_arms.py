@@ -1,7 +1,5 @@
 """The arms of `make learn`: what they differ in, what they share, and how they are shown."""
 
-from dataclasses import replace
-
 import pytest
 from test_verdict import SILENT, TALKS, about, outcomes
 
@@ -10,6 +8,7 @@ from bench.compared import Results, compare, evidence, tables
 from bench.curves import plot
 from bench.verdict import conditions, verdict
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.evaluate.listen import Replay, totals_of
 from selfplay_pipeline.identity import differences, flatten
 
 
@@ -33,22 +32,19 @@ def test_each_seed_is_evaluated_on_states_of_its_own_and_all_its_arms_on_the_sam
     assert of_arms == {study.held_out(1).fingerprint}
 
 
-def test_more_iterations_continue_a_training_and_are_evaluated_apart(study):
-    longer = replace(study, iterations=8)
-    assert study.run(SELF_PLAY, 1).path == longer.run(SELF_PLAY, 1).path
-    assert study._folder(Played(SELF_PLAY, False), 1) != longer._folder(Played(SELF_PLAY, False), 1)
-    assert study._folder(Played("warm start", False), 1) == longer._folder(Played("warm start", False), 1)
-
-
 def test_imitation_waits_for_self_play_whose_tokens_it_is_to_have(study):
     with pytest.raises(UserError, match="train self-play of seed 1 first"):
         study.train(IMITATION, 1)
     assert not list(study.work.iterdir()), "nothing is left half-written"
 
 
+REPLAY = {"state": 0, "seat": 0, "message": "", "said": [0], "expected": [1], "decided": [1]}
+FOLLOWS = {kind: totals_of([Replay.model_validate(REPLAY | {"kind": kind})]) for kind in ("changed", "swapped")}
+
+
 @pytest.fixture(scope="module")
 def results():
-    players = compare(outcomes(2, **TALKS, **SILENT), 100)
+    players = compare(outcomes(2, **TALKS, **SILENT), {SELF_PLAY: {1: FOLLOWS, 2: FOLLOWS}}, 100)
     found = conditions(evidence(players, about(0.84, 0.001)))
     points = [Point(iteration=number, rewards={"sampled": 0.7, "greedy": 0.8}) for number in (0, 2, 4)]
     return Results(
@@ -71,6 +67,7 @@ def test_the_tables_have_a_column_for_each_player_a_row_for_each_figure_and_the_
     assert "|  | warm start | self-play | muted | placebo |" in text
     (row,) = [line for line in text.splitlines() if line.startswith("| self-play minus it as trained, sampled |")]
     assert [cell.strip()[:4] for cell in row.split("|")[2:-1]] == ["", "+0.1", "+0.2"]
+    assert "| follows a changed message |  | 1.000 [1.000, 1.000] |  |" in text
     assert "| minutes a seed | 9.0 |" in text
     assert "| there is more than one seed of each arm | yes | 2 |" in text
     assert text.endswith(f"{results.verdict}\n") and "Reference lines: silence 0.840" in text

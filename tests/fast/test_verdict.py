@@ -99,7 +99,7 @@ SILENT = {"muted": 0.75, "muted_muted": 0.8, "placebo": 0.7, "placebo_muted": 0.
 
 
 def test_the_muted_training_is_compared_as_it_was_trained_and_all_others_with_messages():
-    players = compare(outcomes(3, **TALKS, **SILENT), 200)
+    players = compare(outcomes(3, **TALKS, **SILENT), {}, 200)
     rises = {name: player.rise["greedy"]["reward"].value for name, player in players.items()}
     assert rises == pytest.approx({WARM: 0, SELF_PLAY: 0.22, MUTED: 0.12, PLACEBO: 0}, abs=0.01)
     found = evidence(players, about(0.84, 0.001))
@@ -110,13 +110,13 @@ def test_the_muted_training_is_compared_as_it_was_trained_and_all_others_with_me
 
 
 def test_what_was_not_trained_yet_is_missing_and_nothing_is_claimed():
-    found = evidence(compare(outcomes(1, **TALKS), 200), about(0.84, 0.001))
+    found = evidence(compare(outcomes(1, **TALKS), {}, 200), about(0.84, 0.001))
     assert (found.seeds, found.over_muted, found.placebo_rise) == (1, {}, {})
     assert len(failing(found)) == 4
 
 
 def test_arms_with_other_seeds_are_compared_over_those_that_they_share():
     found = outcomes(3, **TALKS) | outcomes(2, **SILENT)
-    players = compare(found, 200)
+    players = compare(found, {}, 200)
     assert (players[SELF_PLAY].seeds, players[MUTED].seeds) == ([1, 2, 3], [1, 2])
     assert players[MUTED].below_self_play["sampled"]["reward"].value == pytest.approx(0.12, abs=0.01)
