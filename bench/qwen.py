@@ -1,5 +1,7 @@
 """A model with Qwen2.5-0.5B's configuration and Qwen's vocabulary, and random weights: for machines without a hub.
 
+python -m bench.qwen FOLDER
+
 The vocabulary is that of the file `qwen.tiktoken` in the registry package dashscope.
 """
 
@@ -9,7 +11,11 @@ import base64
 from functools import cache
 from importlib.metadata import distribution
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
+
+from bench import command
 
 TOKENS = 151_643
 """Of the whole vocabulary; the control tokens have the numbers after them, as in Qwen2.5."""
@@ -43,19 +49,37 @@ TEMPLATE = """\
 """What Qwen2.5-Instruct's template does when no tools are given (tokenizer_config.json of the published model)."""
 
 
-def build(folder: Path, *, layers: int = 24, tokens: int = TOKENS) -> None:
+def main(
+    folder: Annotated[Path, typer.Argument(help="Gets the model and its tokenizer.")],
+    layers: Annotated[int, typer.Option(min=1, help="Of Qwen2.5-0.5B's 24.")] = 24,
+    tokens: Annotated[int, typer.Option(min=256, max=TOKENS, help="The first so many of the vocabulary.")] = TOKENS,
+    heads: Annotated[int, typer.Option(min=2, help="Of attention, of 64 numbers each; even.")] = 14,
+) -> None:
+    """Write the model."""
+    build(folder, layers=layers, tokens=tokens, heads=heads)
+
+
+def build(folder: Path, *, layers: int = 24, tokens: int = TOKENS, heads: int = 14) -> None:
     """Write model and tokenizer.
 
     Args:
         layers: of Qwen2.5-0.5B's 24.
         tokens: the first so many of the vocabulary.
+        heads: of attention; a number of them other than 14 makes all layers narrower or wider.
     """
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     tokenizer = qwen_tokenizer(tokens)
+    sizes = {
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "hidden_size": SIZES["hidden_size"] * heads // SIZES["num_attention_heads"],
+        "intermediate_size": SIZES["intermediate_size"] * heads // SIZES["num_attention_heads"],
+        "vocab_size": tokens + SIZES["vocab_size"] - TOKENS,
+    }
     config = Qwen2Config(
-        **SIZES | {"num_hidden_layers": layers, "vocab_size": tokens + SIZES["vocab_size"] - TOKENS},
+        **SIZES | sizes,
         initializer_range=0.02,
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=tokenizer.pad_token_id,
@@ -111,3 +135,7 @@ def _last_merge(token: bytes, ranks: dict[bytes, int], limit: int) -> list[bytes
         assert best[0] < limit, token
         parts[best[1] : best[1] + 2] = [parts[best[1]] + parts[best[1] + 1]]
     return parts
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,10 +19,15 @@ import pytest
 from conftest import TINY, Server
 from test_train import Run, build_model, farthest, optimise, trainable, weights, write_games
 
+from bench import qwen
 from selfplay_pipeline.config import load_config
+from selfplay_pipeline.convert.imitation import HELD_OUT, Source
 from selfplay_pipeline.convert.rows import WEIGHT
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.people import write_people
 from selfplay_pipeline.iterate.run import run_iterate
 from selfplay_pipeline.train.config import TrainConfig
+from selfplay_pipeline.train.imitate import imitate_episodes
 from selfplay_pipeline.train.process import Trainer
 from selfplay_pipeline.train.run import run_train
 
@@ -154,6 +160,32 @@ def test_an_adapter_imitates_too(games: Path, one_step: Run, tmp_path: Path) -> 
     assert result.held_out_losses[0] == pytest.approx(one_step.result.held_out_losses[0], abs=1e-5)
     assert (result.checkpoint.parent / "adapter").is_dir()
     assert Run(config, result, [], set()).lines()[-1]["selfplay/loss"] < first["selfplay/loss"]
+
+
+def test_people_are_imitated_and_what_others_of_them_said_becomes_likelier(
+    trainer: Trainer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a model without any training whose vocabulary holds English, of a context that some of their games exceed."""
+    qwen.build(tmp_path / "model", layers=1, tokens=4000, heads=2)
+    config = load_config(
+        "default",
+        {
+            "model": str(tmp_path / "model"), "engine.context_length": 1500, "imitate.held_out": 0.25,
+            "imitate.train_batch_size": 4, "imitate.epochs": 2, "imitate.learning_rate": 3e-3,
+            "train.gradient_checkpointing": False, "train.device": "cpu",
+        },
+    )  # fmt: skip
+    everyone, some = tmp_path / "everyone.jsonl", tmp_path / "some.jsonl"
+    write_people(make_game(config.game), everyone)
+    some.write_text("".join(everyone.read_text().splitlines(keepends=True)[:12]))
+    result = imitate_episodes(config, [Source(some)], tmp_path / "out", trainer)
+    said = capsys.readouterr().err
+    (left_out,) = re.findall(r"left out: (\d+) rows, longer than the 1500 tokens of the context", said)
+    assert said.count("left out: ") == 1
+    held_out = len(pq.read_table(tmp_path / "out" / HELD_OUT))
+    assert held_out > 0 and result.rows + held_out + int(left_out) == 2 * 12
+    before, *after = result.held_out_losses
+    assert len(after) == 2 and before - 1 > after[0] > after[1]
 
 
 def test_iterate_imitates_the_best_episode_of_each_group(sglang_server: Server, tmp_path: Path) -> None:
