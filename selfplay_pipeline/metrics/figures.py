@@ -34,6 +34,10 @@ def _untold(episode: Measured) -> bool:
     return next((turn.action for turn in episode.turns if turn.action != INVALID), MESSAGE) != MESSAGE
 
 
+def _legal(episode: Measured) -> int:
+    return sum(turn.error is None for turn in episode.turns)
+
+
 def _surprise(episode: Measured) -> float:
     return -sum(sum(one.response_logprobs) for one in episode.record.trajectories if one.seat in episode.seats)
 
@@ -71,6 +75,7 @@ FIGURES = (
         "reward_if_agreed", "reward given agreement", lambda e: e.reward * e.agreed, lambda e: e.agreed,
         better="higher", unit="reward",
     ),
+    Figure("legal", "legal actions", _legal, lambda e: len(e.turns), better="higher", unit="share"),
     Figure(
         "illegal", "illegal actions an episode", lambda e: sum(turn.error is not None for turn in e.turns),
         better="lower", chart="Illegal actions", summary="illegal_per_episode", everyone=True,
