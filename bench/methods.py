@@ -208,6 +208,12 @@ def budget_of(state: RunState, iterations: int) -> Budget:
     )
 
 
+def mean_of(budgets: Sequence[Budget]) -> Budget:
+    """What a seed took on average."""
+    means = {name: sum(getattr(budget, name) for budget in budgets) / len(budgets) for name in Budget.model_fields}
+    return Budget(**means)
+
+
 def row_of(arm: str, outcomes: Outcomes, budgets: Sequence[Budget], grpo: str | None = None) -> Row:
     """An arm's figures over seeds and states."""
 
@@ -221,9 +227,8 @@ def row_of(arm: str, outcomes: Outcomes, budgets: Sequence[Budget], grpo: str | 
             found[mode] = contrast_over_seeds(terms)["reward"]
         return found
 
-    means = {name: sum(getattr(budget, name) for budget in budgets) / len(budgets) for name in Budget.model_fields}
     minus_grpo = over(grpo) if grpo not in (None, arm) else {}
-    return Row(reward=over(None), rise=over(WARM), minus_grpo=minus_grpo, budget=Budget(**means))
+    return Row(reward=over(None), rise=over(WARM), minus_grpo=minus_grpo, budget=mean_of(budgets))
 
 
 def selection_table(rows: Mapping[str, Row]) -> str:

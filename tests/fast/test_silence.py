@@ -189,7 +189,7 @@ def test_a_line_is_of_the_states_and_the_reward_whatever_else_is_configured() ->
 
 
 def test_the_command_stores_a_line_that_the_configuration_finds_again(here: Path) -> None:
-    Path("mine.yaml").write_text("base: tiny_honest\ngame:\n  size: 2\n")
+    Path("mine.yaml").write_text("base: tiny_honest\ngame:\n  size: 2\n  max_score: 8\n")
     planned = selfplay("silence", "--config", "mine.yaml", "--states", "20", "--dry-run")
     assert "silence line on 20 states (seed 0) to data/silence.json; none is known" in planned.stdout
     assert not STORED.exists()

@@ -1,0 +1,178 @@
+"""SmolLM2-135M-Instruct learns to play on a CPU: legal actions, agreement and reward before, between and after.
+
+python -m bench.smollm2
+
+It first imitates scripted players that speak English but never plan with what they are told, and then learns by
+self-play, with GRPO and with filtered behaviour cloning. Stopped, it goes on; the table has what is finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import BaseModel
+
+from bench import command
+from bench.arms import MODES, WARM
+from bench.methods import CLONING, GRPO, Budget, Study, budget_of, cloning, mean_of
+from selfplay_pipeline.config import load_config
+from selfplay_pipeline.convert.imitation import Source
+from selfplay_pipeline.core.files import write_text
+from selfplay_pipeline.core.terminal import say
+from selfplay_pipeline.evaluate.run import Mode
+from selfplay_pipeline.evaluate.states import StateSet, held_out_states, references
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.job import generate_episodes
+from selfplay_pipeline.iterate.run import run_iterate
+from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast_over_seeds
+from selfplay_pipeline.metrics.figures import figures_of
+from selfplay_pipeline.models.smollm2 import build_smollm2
+from selfplay_pipeline.train.imitate import imitate_episodes
+
+CONFIG = "bench/smollm2.yaml"
+BEFORE = "before"
+CLONING_RATE = 3e-4
+TEACHER = "speaking-teacher"
+SHOWN = ("legal", "agreed", "reward")
+Outcomes = Mapping[int, Mapping[str, Mapping[Mode, Totals]]]
+"""Evaluations by seed and player."""
+
+
+class Player(BaseModel):
+    """What a player reached over the seeds that it has: figures, and how far they are above the warm start's.
+
+    `budget` is what its self-play took, as means over seeds; None of a player that had none.
+    """
+
+    seeds: int
+    figures: dict[Mode, dict[str, Interval]]
+    rise: dict[Mode, dict[str, Interval]]
+    budget: Budget | None
+
+
+class Results(BaseModel):
+    """`results.json`."""
+
+    teacher: str
+    teacher_episodes: int
+    iterations: int
+    states_of_each_seed: int
+    episodes_of_each_state: int
+    references: dict[str, Interval]
+    players: dict[str, Player]
+
+
+def main(
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 1, 2, … of self-play.")] = 2,
+    iterations: Annotated[int, typer.Option(min=1, help="Of each self-play.")] = 6,
+    config: Annotated[str, typer.Option(help="YAML file or built-in name.")] = CONFIG,
+    model: Annotated[Path | None, typer.Option(help="Another chat model's folder in place of SmolLM2.")] = None,
+    teacher: Annotated[str, typer.Option(help="The scripted player that the warm start imitates.")] = TEACHER,
+    teacher_episodes: Annotated[int, typer.Option(min=1, help="Episodes of it.")] = 240,
+    states: Annotated[int, typer.Option(min=2, help="Held-out states of each seed.")] = 100,
+    episodes: Annotated[int, typer.Option(min=1, help="Sampled episodes of each state.")] = 2,
+    work: Annotated[Path, typer.Option(help="Gets models, runs and episodes.")] = Path("data/learn_smollm2"),
+    output: Annotated[Path, typer.Option(help="Gets results.json and table.md.")] = Path("docs/results/smollm2"),
+) -> None:
+    """Make the warm start, train with both methods from it, and print one table."""
+    study = Study(config, iterations, states, episodes, work)
+    model = model or smollm2(work / "model")
+    warm = warm_start(study, model, teacher, teacher_episodes)
+    arms = {GRPO: {}, CLONING: cloning(study.config(1), CLONING_RATE, 1)}
+    outcomes: dict[int, dict[str, dict[Mode, Totals]]] = {}
+    budgets: dict[str, list[Budget]] = {arm: [] for arm in arms}
+
+    def show() -> None:
+        results = Results(
+            teacher=teacher,
+            teacher_episodes=teacher_episodes,
+            iterations=iterations,
+            states_of_each_seed=states,
+            episodes_of_each_state=episodes,
+            references=lines(study, outcomes),
+            players={name: player_of(name, outcomes, budgets.get(name, [])) for name in outcomes[1]},
+        )
+        write_text(output / "results.json", results.model_dump_json(indent=1) + "\n")
+        write_text(output / "table.md", table(results))
+
+    for seed in range(1, seeds + 1):
+        outcomes[seed] = asyncio.run(study.evaluate(seed, {BEFORE: str(model), WARM: warm}))
+        show()
+        for arm, changes in arms.items():
+            say(f"{arm}, seed {seed} of {seeds}")
+            run = run_iterate(study.config(seed, changes | {"model": warm}), study.folder(seed, arm) / "run")
+            budgets[arm].append(budget_of(run.state, iterations))
+            outcomes[seed] |= asyncio.run(study.evaluate(seed, {arm: run.checkpoint(iterations)}))
+            show()
+    print((output / "table.md").read_text())
+
+
+def smollm2(folder: Path) -> Path:
+    """The folder of SmolLM2-135M-Instruct, which is unpacked where it is not there."""
+    if not folder.exists():
+        build_smollm2(folder)
+    return folder
+
+
+def warm_start(study: Study, model: Path, teacher: str, episodes: int) -> str:
+    """The checkpoint of a model that has imitated so many episodes of a scripted player."""
+    played = {"generate.num_episodes": episodes, "generate.episodes_per_state": 1}
+    config = load_config(study.source, {"model": str(model)} | played)
+    file, output = study.work / "teacher.jsonl", study.work / "warm_start"
+    asyncio.run(generate_episodes(config, file, seats=[teacher] * len(make_game(config.game).roles)))
+    imitate_episodes(config, [Source(file)], output)
+    return str(output / "checkpoint")
+
+
+def lines(study: Study, seeds: Iterable[int]) -> dict[str, Interval]:
+    """The reference lines on the held-out states of these seeds."""
+    game = make_game(study.config(1).game)
+    every = (state for seed in seeds for state in held_out_states(game, study.states, seed).states)
+    return references(game, StateSet("of all seeds", tuple(every)))
+
+
+def player_of(name: str, outcomes: Outcomes, budgets: Sequence[Budget]) -> Player:
+    """A player's figures over the seeds that it was evaluated on."""
+    by_seed = [by_player for by_player in outcomes.values() if name in by_player]
+
+    def over(terms: Mapping[str, float], mode: Mode) -> dict[str, Interval]:
+        return contrast_over_seeds(
+            [[(weight, found[who][mode].select(SHOWN)) for who, weight in terms.items()] for found in by_seed]
+        )
+
+    return Player(
+        seeds=len(by_seed),
+        figures={mode: over({name: 1.0}, mode) for mode in MODES},
+        rise={mode: over({name: 1.0, WARM: -1.0}, mode) for mode in MODES} if budgets else {},
+        budget=mean_of(budgets) if budgets else None,
+    )
+
+
+def table(results: Results) -> str:
+    """Markdown: a row for each figure and way to sample, a column for each player; then the reference lines."""
+    players, labels = results.players, figures_of()
+    rows = {"": [*players], "---": ["---"] * len(players)}
+    rows["seeds"] = [str(player.seeds) for player in players.values()]
+    for name in SHOWN:
+        for mode in MODES:
+            found = [str(player.figures[mode][name]) for player in players.values()]
+            rows[f"{labels[name].label}, {mode}"] = found
+    for mode in MODES:
+        rows[f"rise of the reward, {mode}"] = [
+            f"{player.rise[mode]['reward']:+}" if player.rise else "" for player in players.values()
+        ]
+    for name in ("episodes", "own_tokens", "updates", "minutes"):
+        rows[f"{name.replace('_', ' ')} a seed"] = [
+            f"{getattr(player.budget, name):,.0f}" if player.budget else "" for player in players.values()
+        ]
+    drawn = ", ".join(f"{name.replace('_', ' ')} {line}" for name, line in results.references.items())
+    cells = "".join(f"| {' | '.join([label, *found])} |\n" for label, found in rows.items() if any(found))
+    return f"{cells}\nRewards on the same states: {drawn}.\n"
+
+
+if __name__ == "__main__":
+    command.run(main)

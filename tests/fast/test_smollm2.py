@@ -1,0 +1,67 @@
+"""What `make learn-smollm2` compares, and its table: what it says of known outcomes."""
+
+import numpy as np
+import pytest
+
+from bench.arms import MODES, WARM
+from bench.methods import GRPO, Budget, Study, cloning
+from bench.smollm2 import BEFORE, CONFIG, SHOWN, Results, lines, player_of, table
+from selfplay_pipeline.metrics.bootstrap import Interval, Totals
+
+BUDGETS = [Budget(episodes=128, rows=256, own_tokens=9000, updates=4, minutes=minutes) for minutes in (10, 20)]
+
+
+def totals(*values: float) -> Totals:
+    """Figures of 50 states in the order of SHOWN."""
+    return Totals(SHOWN, np.array(values) + np.linspace(-0.1, 0.1, 50)[:, None], np.ones((50, len(SHOWN))))
+
+
+OUTCOMES = {
+    seed: {
+        BEFORE: dict.fromkeys(MODES, totals(0.1, 0.0, 0.0)),
+        WARM: dict.fromkeys(MODES, totals(0.96, 0.9, 0.7)),
+        GRPO: dict.fromkeys(MODES, totals(0.98, 0.95, 0.8 + 0.01 * seed)),
+    }
+    for seed in (1, 2)
+}
+HALF_DONE = {1: OUTCOMES[1], 2: {name: OUTCOMES[2][name] for name in (BEFORE, WARM)}}
+
+
+def test_a_player_is_compared_with_the_warm_start_over_the_seeds_that_it_has():
+    both, one = player_of(GRPO, OUTCOMES, BUDGETS), player_of(GRPO, HALF_DONE, BUDGETS[:1])
+    assert both.seeds == 2 and both.rise["greedy"]["reward"].value == pytest.approx(0.115)
+    assert one.seeds == 1 and one.rise["greedy"]["reward"].value == pytest.approx(0.11)
+    assert both.budget.minutes == 15
+
+
+def test_the_table_has_a_column_for_each_player_that_is_there():
+    players = {name: player_of(name, OUTCOMES, BUDGETS if name == GRPO else []) for name in OUTCOMES[1]}
+    results = Results(
+        teacher="speaking-teacher",
+        teacher_episodes=240,
+        iterations=6,
+        states_of_each_seed=50,
+        episodes_of_each_state=2,
+        references={"random": Interval(value=0.65, low=0.64, high=0.66)},
+        players=players,
+    )
+    text = table(results)
+    rows = {line.split(" | ")[0].strip("| "): line for line in text.splitlines() if line.startswith("|")}
+    assert rows["legal actions, sampled"].startswith("| legal actions, sampled | 0.100 [")
+    assert rows["rise of the reward, greedy"].startswith("| rise of the reward, greedy |  |  | +0.115 [")
+    assert len({line.count("|") for line in rows.values()}) == 1
+    assert text.endswith("Rewards on the same states: random 0.650 [0.640, 0.660].\n")
+
+
+def test_the_states_have_a_silence_line_and_an_adapter_takes_few_bytes(tmp_path):
+    study = Study(CONFIG, iterations=1, states=20, episodes=1, work=tmp_path)
+    assert {"random", "own_view", "silence"} <= lines(study, [1]).keys()
+    rank, weights_a_rank = study.config(1).train.lora_rank, 30 * (2 * 1152 + 2 * 768 + 3 * 2112)
+    assert 4 * rank * weights_a_rank < 10_000_000
+
+
+def test_both_methods_make_as_many_updates_of_as_many_groups():
+    config = Study(CONFIG, iterations=1, states=20, episodes=1, work=None).config(1)
+    rows = config.generate.num_episodes * 2
+    assert rows == config.train.train_batch_size
+    assert cloning(config, 1e-4, 1)["train.train_batch_size"] == rows // config.generate.episodes_per_state
