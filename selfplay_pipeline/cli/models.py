@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from selfplay_pipeline.cli.shared import suggest
 from selfplay_pipeline.core.command_line import LARGEST, announced
 from selfplay_pipeline.core.shipped import built_in
 
@@ -29,13 +30,14 @@ def tiny(
 ) -> None:
     """Build the tiny model: tokenizer, a Qwen2 checkpoint of about 1M parameters, warm start on scripted episodes.
 
-    Takes 10 to 20 minutes on a core; stopped, it begins anew.
+    The episodes are played as `generate` plays them and imitated as by `imitate`; `warm_start.json` says how many.
+    Stopped at any moment, the same command continues where it was.
     """
     from selfplay_pipeline.config import load_config
-    from selfplay_pipeline.games.registry import make_game
     from selfplay_pipeline.models.tiny import build_tiny_model
 
-    build_tiny_model(output, make_game(load_config(config, {}, announced.append).game), lesson, seed=seed)
+    settings = load_config(config, {"seed": seed}, announced.append)
+    suggest("evaluate", build_tiny_model(settings, lesson, output))
 
 
 @app.command()

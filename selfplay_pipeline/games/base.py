@@ -281,26 +281,35 @@ class ScriptedPlayer(Protocol):
 
 
 @dataclass(frozen=True)
+class Stage:
+    """Episodes of scripted players, which a small model imitates.
+
+    Attributes:
+        players: who holds each seat: names in `Game.players`.
+        episodes: how many are played, each on a state of its own.
+        epochs: how often each of them is imitated.
+    """
+
+    players: Sequence[str]
+    episodes: int
+    epochs: int
+
+
+@dataclass(frozen=True)
 class Lesson:
-    """Whose turns a small model imitates before it plays itself.
+    """What a small model imitates before it plays itself.
 
     Attributes:
         folder: what configurations call the model that is shipped, such as `data/tiny_model`.
         words: what gets a token of its own, alone and behind a space; all else is spelled in bytes.
-        early: who holds each seat in the first 60 % of the steps.
-        late: who holds each seat afterwards.
-        seats: whose turns are imitated; the model is measured in these seats.
-        partner: who holds the other seats then: a name in `Game.players`.
-        steps: of the optimiser.
+        stages: what it imitates, one after the other.
+        seats: whose turns are imitated; by default those of all.
     """
 
     folder: Path
     words: Sequence[str]
-    early: Sequence[ScriptedPlayer]
-    late: Sequence[ScriptedPlayer]
-    seats: Sequence[int]
-    partner: str | None = None
-    steps: int = 900
+    stages: Sequence[Stage]
+    seats: Sequence[int] = ()
 
 
 class Game(Protocol):
@@ -496,10 +505,10 @@ class Counts:
     errors_in_a_row: list[int] = field(default_factory=list)
 
 
-TRAIN, HELD_OUT, WARM_START, MONITOR, SEATS, SILENCE, LISTENING = range(7)
-"""Seed spaces; none shares a random stream with another. Of states to train on, to evaluate on, to imitate on, and to
-compare the iterations of a run on (so that the best of them can still be evaluated honestly); of partners' choices; of
-states for the silence line; of messages that are altered."""
+TRAIN, HELD_OUT, MONITOR, SEATS, SILENCE, LISTENING = 0, 1, 3, 4, 5, 6
+"""Seed spaces; none shares a random stream with another. Of states to train on, to evaluate on, and to compare the
+iterations of a run on (so that the best of them can still be evaluated honestly); of partners' choices; of states for
+the silence line; of messages that are altered. 2 was that of the shipped models' warm starts."""
 
 
 def state_rng(seed: int, index: int, space: int = TRAIN) -> np.random.Generator:

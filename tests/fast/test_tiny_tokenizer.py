@@ -10,12 +10,11 @@ from factories import take
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.games.base import Lesson, state_rng
-from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
+from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.games.registry import all_games
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from selfplay_pipeline.models.imitation import imitated_episode
 from selfplay_pipeline.models.tiny_tokenizer import build_tokenizer, save_tokenizer
 
 pytest.importorskip("transformers")
@@ -111,16 +110,3 @@ def test_the_chat_template_is_chatml_without_a_default_system_prompt(tokenizer: 
     )
     opened = tokenizer.apply_chat_template(messages[:1], tokenize=False, add_generation_prompt=True)
     assert opened == "<|im_start|>user\nsee<|im_end|>\n<|im_start|>assistant\n"
-
-
-def test_imitated_episodes_have_the_tokens_of_the_whole_conversation(tokenizer: Any) -> None:
-    game, chat = MatchingGame(TINY), ChatTokenizer(tokenizer)
-    for index in range(20):
-        for stream in imitated_episode(game, chat, [SCRIPTED["sharing"]] * 2, state_rng(0, index)):
-            ids = stream.prompt_ids + stream.response_ids
-            dicts = [message.model_dump() for message in stream.messages]
-            whole = tokenizer.apply_chat_template(dicts, tokenize=False).removesuffix("\n")
-            assert ids == encode(tokenizer, whole)
-            own = [token for token, mask in zip(stream.response_ids, stream.response_mask, strict=True) if mask]
-            said = [message["content"] for message in dicts if message["role"] == "assistant"]
-            assert tokenizer.decode(own) == "".join(f"{text}<|im_end|>" for text in said)

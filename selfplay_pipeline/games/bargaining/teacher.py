@@ -9,7 +9,7 @@ import numpy as np
 
 from selfplay_pipeline.games.bargaining.rules import ITEMS
 from selfplay_pipeline.games.bargaining.scripted import PlayerView, Random, tell
-from selfplay_pipeline.games.base import Lesson
+from selfplay_pipeline.games.base import Lesson, Stage
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,7 @@ LESSONS = {
             *ITEMS,
             *"0123456789",
         ),
-        early=(Teacher(), Teacher()),
-        late=(Teacher(), Teacher()),
-        seats=(0, 1),
-        steps=300,
+        stages=(Stage(("teacher", "teacher"), episodes=5000, epochs=2),),
     )
 }
 """What the tiny model can be prepared for."""

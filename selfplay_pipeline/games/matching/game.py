@@ -37,7 +37,14 @@ from selfplay_pipeline.games.matching.session import MatchingSession
 from selfplay_pipeline.games.matching.shy import Asker, Quiet, Shy
 from selfplay_pipeline.games.matching.silence import draws_for, silent_rewards
 from selfplay_pipeline.games.matching.speaking import Speaking, SpeakingTeacher
-from selfplay_pipeline.games.matching.teacher import DEAF, LESSONS, AskingTeacher, CountingTeacher, Teacher
+from selfplay_pipeline.games.matching.teacher import (
+    DEAF,
+    LESSONS,
+    LISTENING,
+    AskingTeacher,
+    CountingTeacher,
+    Teacher,
+)
 from selfplay_pipeline.games.prompts import load_prompts
 from selfplay_pipeline.games.silence import Silence, known_silence
 from selfplay_pipeline.games.tagged_session import AGREED
@@ -54,6 +61,7 @@ SCRIPTED: Mapping[str, ScriptedPlayer] = {
     "asker": Asker(),
     "quiet": Quiet(),
     "teacher": Teacher(),
+    "listening-teacher": LISTENING,
     "deaf-teacher": DEAF,
     "asking-teacher": AskingTeacher(),
     "counting-teacher": CountingTeacher(),

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from selfplay_pipeline.games.base import Lesson
+from selfplay_pipeline.games.base import Lesson, Stage
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.rules import Matching, best_matching
 from selfplay_pipeline.games.matching.scripted import (
@@ -22,7 +22,7 @@ from selfplay_pipeline.games.matching.scripted import (
     propose,
     tell,
 )
-from selfplay_pipeline.games.matching.shy import Shy, unasked_cells
+from selfplay_pipeline.games.matching.shy import unasked_cells
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,8 @@ def _all_plans(size: int) -> NDArray[np.int64]:
     return np.array([*permutations(range(size))])
 
 
+LISTENING = Teacher(own_view=0)
+"""It tells, and plans with all that it was told."""
 DEAF = Teacher(own_view=1, temperature=0.8)
 """It tells, and never plans with what it was told: to listen is left for self-play to find."""
 WORDS = (
@@ -134,32 +136,27 @@ LESSONS = {
     "self-play": Lesson(
         folder=Path("data/tiny_model"),
         words=WORDS,
-        early=(Teacher(own_view=0), Teacher(own_view=0)),  # to plan is the hard part, and is learned first
-        late=(Teacher(), Teacher()),
-        seats=(0, 1),
+        stages=(  # to plan is the hard part, and is learned first
+            Stage(("listening-teacher", "listening-teacher"), episodes=8000, epochs=2),
+            Stage(("teacher", "teacher"), episodes=4000, epochs=2),
+        ),
     ),
     "deaf": Lesson(
         folder=Path("data/tiny_honest_model"),
         words=WORDS,
-        early=(DEAF, DEAF),
-        late=(DEAF, DEAF),
-        seats=(0, 1),
+        stages=(Stage(("deaf-teacher", "deaf-teacher"), episodes=10_000, epochs=3),),
     ),
     "shy": Lesson(
         folder=Path("data/tiny_shy_model"),
         words=WORDS,
-        early=(AskingTeacher(), Shy()),
-        late=(AskingTeacher(), Shy()),
+        stages=(Stage(("asking-teacher", "shy"), episodes=10_000, epochs=3),),
         seats=(0,),
-        partner="shy",
     ),
     "shy-counting": Lesson(
         folder=Path("data/tiny_shy_model"),
         words=WORDS,
-        early=(CountingTeacher(), Shy()),
-        late=(CountingTeacher(), Shy()),
+        stages=(Stage(("counting-teacher", "shy"), episodes=10_000, epochs=3),),
         seats=(0,),
-        partner="shy",
     ),
 }
 """What the tiny model can be prepared for."""
