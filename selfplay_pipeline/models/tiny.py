@@ -66,7 +66,10 @@ def build_tiny_model(config: Config, lesson: str, out: Path | None = None) -> Pa
         "seed": config.seed,
         "game": config.game.model_dump(),
         "learning_rate": LEARNING_RATE,
-        "stages": [asdict(stage) | _figures(done) for stage, done in zip(taught.stages, results, strict=True)],
+        "stages": [
+            asdict(stage) | {"rows": done.rows, "steps": done.steps, "held_out_losses": done.held_out_losses}
+            for stage, done in zip(taught.stages, results, strict=True)
+        ],
     }
     with filling(out) as new:
         shutil.copytree(model, new, dirs_exist_ok=True)
@@ -78,7 +81,7 @@ def build_tiny_model(config: Config, lesson: str, out: Path | None = None) -> Pa
 
 def _untrained(lesson: Lesson, seed: int, folder: Path) -> Path:
     """Write tokenizer and weights, unless an earlier call has."""
-    if not folder.exists():
+    if not (folder / "config.json").exists():  # written last
         import torch
 
         from selfplay_pipeline.models.tiny_tokenizer import build_tokenizer
@@ -105,12 +108,3 @@ def _imitate(config: Config, stage: Stage, number: int, making: Path, trainer: T
     first = number * FIRST_STATE
     asyncio.run(stoppable(generate_episodes(config, games, first_state=first, seats=stage.players)))
     return imitate_episodes(config, [Source(games)], games.with_name("training"), trainer)
-
-
-def _figures(done: TrainResult) -> dict[str, object]:
-    return {
-        "rows": done.rows,
-        "steps": done.steps,
-        "held_out_losses": [round(loss, 4) for loss in done.held_out_losses],
-        "seconds": round(done.seconds_total),
-    }
