@@ -55,7 +55,7 @@ def build_tiny_model(config: Config, lesson: str, out: Path | None = None) -> Pa
     taught = lessons[lesson]
     out = out or taught.folder
     check_folder(out, "model")
-    making = out / "making"
+    making = (out / "making").resolve()  # as other calls name it, wherever they are given
     model, results = _untrained(taught, config.seed, making / "untrained"), list[TrainResult]()
     with Trainer() as trainer:
         for number, stage in enumerate(taught.stages, start=1):
