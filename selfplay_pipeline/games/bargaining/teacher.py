@@ -37,7 +37,7 @@ LESSONS = {
             *ITEMS,
             *"0123456789",
         ),
-        stages=(Stage(("teacher", "teacher"), episodes=5000, epochs=2),),
+        stages=(Stage(("teacher", "teacher"), episodes=9600, epochs=1),),
     )
 }
 """What the tiny model can be prepared for."""

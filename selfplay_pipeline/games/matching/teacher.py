@@ -137,25 +137,25 @@ LESSONS = {
         folder=Path("data/tiny_model"),
         words=WORDS,
         stages=(  # to plan is the hard part, and is learned first
-            Stage(("listening-teacher", "listening-teacher"), episodes=8000, epochs=2),
-            Stage(("teacher", "teacher"), episodes=4000, epochs=2),
+            Stage(("listening-teacher", "listening-teacher"), episodes=17_280, epochs=1),
+            Stage(("teacher", "teacher"), episodes=11_520, epochs=1),
         ),
     ),
     "deaf": Lesson(
         folder=Path("data/tiny_honest_model"),
         words=WORDS,
-        stages=(Stage(("deaf-teacher", "deaf-teacher"), episodes=10_000, epochs=3),),
+        stages=(Stage(("deaf-teacher", "deaf-teacher"), episodes=28_800, epochs=1),),
     ),
     "shy": Lesson(
         folder=Path("data/tiny_shy_model"),
         words=WORDS,
-        stages=(Stage(("asking-teacher", "shy"), episodes=10_000, epochs=3),),
+        stages=(Stage(("asking-teacher", "shy"), episodes=28_800, epochs=2),),
         seats=(0,),
     ),
     "shy-counting": Lesson(
         folder=Path("data/tiny_shy_model"),
         words=WORDS,
-        stages=(Stage(("counting-teacher", "shy"), episodes=10_000, epochs=3),),
+        stages=(Stage(("counting-teacher", "shy"), episodes=28_800, epochs=2),),
         seats=(0,),
     ),
 }
