@@ -125,7 +125,7 @@ class TestOptions:
     ) -> None:
         one_update = {"mini_batches": 1, "old_log_probs": "step"}
         (tmp_path / "own.yaml").write_text(json.dumps({"train": one_update | options}))
-        arguments = ["iterate", "--dry-run", "--config", str(tmp_path / "own.yaml")]
+        arguments = ["iterate", "--dry-run", "--config", str(tmp_path / "own.yaml"), "--output", str(tmp_path / "run")]
         done = CliRunner().invoke(app, arguments)
         assert done.exit_code == 0, done.output
         assert ("without effect, since each batch is one update" in done.stderr) == warned
