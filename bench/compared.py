@@ -150,20 +150,20 @@ def tables(results: Results) -> str:
     labels = {name: figure.label for name, figure in figures_of().items()}
     lines = ", ".join(f"{name.replace('_', ' ')} {line}" for name, line in results.references.items())
     parts = [
-        _table(
+        markdown_table(
             players,
             {"seeds": [str(len(player.seeds)) for player in players.values()]}
             | rows(players, "reward", "talking", "reward")
             | rows(players, "talk score", "talking", "talk_score")
             | rows(players, "reward, messages muted", "muted", "reward"),
         ),
-        _table(
+        markdown_table(
             arms,
             rows(arms, "rise as trained", "rise", "reward", "+")
             | rows(arms, "self-play minus it as trained", "below_self_play", "reward", "+")
             | rows(arms, "what muting costs", "muting_costs", "reward", "+"),
         ),
-        _table(
+        markdown_table(
             players,
             {
                 f"follows a {kind} message": [
@@ -173,10 +173,10 @@ def tables(results: Results) -> str:
                 for kind in ("changed", "swapped")
             },
         ),
-        _table(players, {labels[name]: row(players, "talking", name, "sampled") for name in SHOWN}),
+        markdown_table(players, {labels[name]: row(players, "talking", name, "sampled") for name in SHOWN}),
         f"Reference lines: {lines}.\n",
-        _table(results.effort, _efforts([[*by_seed.values()] for by_seed in results.effort.values()])),
-        _table(
+        markdown_table(results.effort, _efforts([[*by_seed.values()] for by_seed in results.effort.values()])),
+        markdown_table(
             ["holds", "figures"],
             {each.name: ["yes" if each.holds else "no", each.figures] for each in results.conditions},
         ),
@@ -195,8 +195,8 @@ def _efforts(arms: Sequence[Sequence[Effort]]) -> dict[str, list[str]]:
     }
 
 
-def _table(columns: Iterable[str], rows: Mapping[str, Sequence[str]]) -> str:
-    """A row that is empty is left out."""
+def markdown_table(columns: Iterable[str], rows: Mapping[str, Sequence[str]]) -> str:
+    """Rows by their labels, in Markdown; one whose cells are all empty is left out."""
     head = ["", *columns]
     lines = [head, ["---"] * len(head), *([label, *cells] for label, cells in rows.items() if any(cells))]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

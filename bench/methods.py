@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 from bench import command
 from bench.arms import MODES, WARM
+from bench.compared import markdown_table
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.terminal import say
@@ -242,7 +243,7 @@ def selection_table(rows: Mapping[str, Row]) -> str:
 
 def table(rows: Mapping[str, Row]) -> str:
     """Markdown: a row for each figure, a column for each arm."""
-    lines: dict[str, list[str]] = {"": [*rows], "---": ["---"] * len(rows)}
+    lines: dict[str, list[str]] = {}
     found = [*rows.values()]
     for mode in MODES:
         lines[f"reward, {mode}"] = [str(row.reward[mode]) for row in found]
@@ -255,7 +256,7 @@ def table(rows: Mapping[str, Row]) -> str:
     for name in Budget.model_fields:
         digits = 1 if name == "minutes" else 0
         lines[name.replace("_", " ")] = [f"{getattr(row.budget, name):,.{digits}f}" for row in found]
-    return "".join(f"| {' | '.join([label, *cells])} |\n" for label, cells in lines.items())
+    return markdown_table(rows, lines)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from pydantic import BaseModel
 
 from bench import command
 from bench.arms import MODES, WARM
-from bench.methods import CLONING, GRPO, Budget, Study, budget_of, cloning, mean_of
+from bench.compared import markdown_table
+from bench.methods import CLONING, GRPO, Budget, Outcomes, Study, budget_of, cloning, mean_of
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.convert.imitation import Source
 from selfplay_pipeline.core.files import write_text
@@ -38,8 +39,6 @@ BEFORE = "before"
 CLONING_RATE = 3e-4
 TEACHER = "speaking-teacher"
 SHOWN = ("legal", "agreed", "reward")
-Outcomes = Mapping[int, Mapping[str, Mapping[Mode, Totals]]]
-"""Evaluations by seed and player."""
 
 
 class Player(BaseModel):
@@ -155,8 +154,7 @@ def player_of(name: str, outcomes: Outcomes, budgets: Sequence[Budget]) -> Playe
 def table(results: Results) -> str:
     """Markdown: a row for each figure and way to sample, a column for each player; then the reference lines."""
     players, labels = results.players, figures_of()
-    rows = {"": [*players], "---": ["---"] * len(players)}
-    rows["seeds"] = [str(player.seeds) for player in players.values()]
+    rows = {"seeds": [str(player.seeds) for player in players.values()]}
     for name in SHOWN:
         for mode in MODES:
             found = [str(player.figures[mode][name]) for player in players.values()]
@@ -170,8 +168,7 @@ def table(results: Results) -> str:
             f"{getattr(player.budget, name):,.0f}" if player.budget else "" for player in players.values()
         ]
     drawn = ", ".join(f"{name.replace('_', ' ')} {line}" for name, line in results.references.items())
-    cells = "".join(f"| {' | '.join([label, *found])} |\n" for label, found in rows.items() if any(found))
-    return f"{cells}\nRewards on the same states: {drawn}.\n"
+    return f"{markdown_table(players, rows)}\nRewards on the same states: {drawn}.\n"
 
 
 if __name__ == "__main__":
