@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from bench import command
 from bench.arms import MODES, WARM
-from bench.compared import markdown_table
+from bench.compared import Figures, markdown_table
 from bench.methods import CLONING, GRPO, Budget, Outcomes, Study, budget_of, cloning, mean_of
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.convert.imitation import Source
@@ -36,7 +36,7 @@ from selfplay_pipeline.train.imitate import imitate_episodes
 
 CONFIG = "bench/smollm2.yaml"
 BEFORE = "before"
-CLONING_RATE = 3e-4
+CLONING_RATE = 5e-4
 TEACHER = "speaking-teacher"
 SHOWN = ("legal", "agreed", "reward")
 
@@ -44,12 +44,17 @@ SHOWN = ("legal", "agreed", "reward")
 class Player(BaseModel):
     """What a player reached over the seeds that it has: figures, and how far they are above the warm start's.
 
-    `budget` is what its self-play took, as means over seeds; None of a player that had none.
+    Attributes:
+        seeds: how many it has.
+        rise: with intervals over seeds and states, which are wide with few seeds.
+        rise_of_seeds: of each seed alone, with intervals over its states.
+        budget: what its self-play took, as means over seeds; None of a player that had none.
     """
 
     seeds: int
-    figures: dict[Mode, dict[str, Interval]]
-    rise: dict[Mode, dict[str, Interval]]
+    figures: Figures
+    rise: Figures
+    rise_of_seeds: list[Figures]
     budget: Budget | None
 
 
@@ -67,7 +72,7 @@ class Results(BaseModel):
 
 def main(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 1, 2, … of self-play.")] = 2,
-    iterations: Annotated[int, typer.Option(min=1, help="Of each self-play.")] = 6,
+    iterations: Annotated[int, typer.Option(min=1, help="Of each self-play.")] = 4,
     config: Annotated[str, typer.Option(help="YAML file or built-in name.")] = CONFIG,
     model: Annotated[Path | None, typer.Option(help="Another chat model's folder in place of SmolLM2.")] = None,
     teacher: Annotated[str, typer.Option(help="The scripted player that the warm start imitates.")] = TEACHER,
@@ -118,13 +123,25 @@ def smollm2(folder: Path) -> Path:
 
 
 def warm_start(study: Study, model: Path, teacher: str, episodes: int) -> str:
-    """The checkpoint of a model that has imitated so many episodes of a scripted player."""
+    """The checkpoint of a model that has imitated so many episodes of a scripted player.
+
+    It is trained in bfloat16 where the CPU computes in it, which takes two thirds of the time. Self-play is not: the
+    engine plays in float32, and the log-probs of both should be equal.
+    """
     played = {"generate.num_episodes": episodes, "generate.episodes_per_state": 1}
-    config = load_config(study.source, {"model": str(model)} | played)
+    trained = {"train.dtype": "bfloat16" if computes_in_bfloat16() else "float32"}
+    config = load_config(study.source, {"model": str(model)} | played | trained)
     file, output = study.work / "teacher.jsonl", study.work / "warm_start"
     asyncio.run(generate_episodes(config, file, seats=[teacher] * len(make_game(config.game).roles)))
     imitate_episodes(config, [Source(file)], output)
     return str(output / "checkpoint")
+
+
+def computes_in_bfloat16() -> bool:
+    """Whether the CPU has instructions for it; without them it is slower than float32."""
+    from torch import cpu
+
+    return bool(cpu._is_avx512_bf16_supported() or cpu._is_amx_tile_supported())
 
 
 def lines(study: Study, seeds: Iterable[int]) -> dict[str, Interval]:
@@ -136,17 +153,22 @@ def lines(study: Study, seeds: Iterable[int]) -> dict[str, Interval]:
 
 def player_of(name: str, outcomes: Outcomes, budgets: Sequence[Budget]) -> Player:
     """A player's figures over the seeds that it was evaluated on."""
-    by_seed = [by_player for by_player in outcomes.values() if name in by_player]
+    every = [by_player for by_player in outcomes.values() if name in by_player]
 
-    def over(terms: Mapping[str, float], mode: Mode) -> dict[str, Interval]:
-        return contrast_over_seeds(
-            [[(weight, found[who][mode].select(SHOWN)) for who, weight in terms.items()] for found in by_seed]
-        )
+    def over(seeds: Sequence[Mapping[str, Mapping[Mode, Totals]]], terms: Mapping[str, float]) -> Figures:
+        return {
+            mode: contrast_over_seeds(
+                [[(weight, found[who][mode].select(SHOWN)) for who, weight in terms.items()] for found in seeds]
+            )
+            for mode in MODES
+        }
 
+    rising = {name: 1.0, WARM: -1.0}
     return Player(
-        seeds=len(by_seed),
-        figures={mode: over({name: 1.0}, mode) for mode in MODES},
-        rise={mode: over({name: 1.0, WARM: -1.0}, mode) for mode in MODES} if budgets else {},
+        seeds=len(every),
+        figures=over(every, {name: 1.0}),
+        rise=over(every, rising) if budgets else {},
+        rise_of_seeds=[over([seed], rising) for seed in every] if budgets else [],
         budget=mean_of(budgets) if budgets else None,
     )
 
@@ -163,6 +185,11 @@ def table(results: Results) -> str:
         rows[f"rise of the reward, {mode}"] = [
             f"{player.rise[mode]['reward']:+}" if player.rise else "" for player in players.values()
         ]
+        for number in range(max(len(player.rise_of_seeds) for player in players.values())):
+            rows[f"seed {number + 1} alone, {mode}"] = [
+                f"{player.rise_of_seeds[number][mode]['reward']:+}" if number < len(player.rise_of_seeds) else ""
+                for player in players.values()
+            ]
     for name in ("episodes", "own_tokens", "updates", "minutes"):
         rows[f"{name.replace('_', ' ')} a seed"] = [
             f"{getattr(player.budget, name):,.0f}" if player.budget else "" for player in players.values()

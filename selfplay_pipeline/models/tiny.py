@@ -27,6 +27,9 @@ from selfplay_pipeline.train.process import Trainer
 from selfplay_pipeline.train.run import TrainResult
 
 LEARNING_RATE = 2e-3
+WEIGHT_DECAY = 0.01
+OPTIMIZER = ["actor_rollout_ref.actor.optim.betas=[0.9,0.98]"]
+"""AdamW's second beta is for fewer than a thousand steps."""
 HELD_OUT = 0.02
 FIRST_STATE = 1_000_000
 """Stage n is played on states from n times this number on, and self-play on those from 0 on."""
@@ -59,7 +62,7 @@ def build_tiny_model(config: Config, lesson: str, out: Path | None = None) -> Pa
     model, results = _untrained(taught, config.seed, making / "untrained"), list[TrainResult]()
     with Trainer() as trainer:
         for number, stage in enumerate(taught.stages, start=1):
-            results.append(_imitate(_settings(config, model, stage, taught.seats), stage, number, making, trainer))
+            results.append(_imitate(_settings(config, model, stage, taught), stage, number, making, trainer))
             model = results[-1].checkpoint
     made = {
         "lesson": lesson,
@@ -95,11 +98,20 @@ def _untrained(lesson: Lesson, seed: int, folder: Path) -> Path:
     return folder
 
 
-def _settings(config: Config, model: Path, stage: Stage, seats: Sequence[int]) -> Config:
-    """The configuration of a stage of the lesson."""
+def _settings(config: Config, model: Path, stage: Stage, lesson: Lesson) -> Config:
+    """The configuration of a stage of the lesson. The learning rate falls in the last stage only."""
     played = config.generate.model_copy(update={"num_episodes": stage.episodes, "episodes_per_state": 1})
-    imitated = ImitateConfig(seats=list(seats), epochs=stage.epochs, learning_rate=LEARNING_RATE, held_out=HELD_OUT)
-    return config.model_copy(update={"model": str(model), "generate": played, "imitate": imitated})
+    imitated = ImitateConfig(
+        seats=list(lesson.seats),
+        epochs=stage.epochs,
+        learning_rate=LEARNING_RATE,
+        schedule="cosine" if stage is lesson.stages[-1] else "constant",
+        held_out=HELD_OUT,
+    )
+    trained = config.train.model_copy(
+        update={"weight_decay": WEIGHT_DECAY, "overrides": [*OPTIMIZER, *config.train.overrides]}
+    )
+    return config.model_copy(update={"model": str(model), "generate": played, "imitate": imitated, "train": trained})
 
 
 def _imitate(config: Config, stage: Stage, number: int, making: Path, trainer: Trainer) -> TrainResult:

@@ -30,6 +30,7 @@ HALF_DONE = {1: OUTCOMES[1], 2: {name: OUTCOMES[2][name] for name in (BEFORE, WA
 def test_a_player_is_compared_with_the_warm_start_over_the_seeds_that_it_has():
     both, one = player_of(GRPO, OUTCOMES, BUDGETS), player_of(GRPO, HALF_DONE, BUDGETS[:1])
     assert both.seeds == 2 and both.rise["greedy"]["reward"].value == pytest.approx(0.115)
+    assert [each["greedy"]["reward"].value for each in both.rise_of_seeds] == pytest.approx([0.11, 0.12])
     assert one.seeds == 1 and one.rise["greedy"]["reward"].value == pytest.approx(0.11)
     assert both.budget.minutes == 15
 
@@ -49,6 +50,7 @@ def test_the_table_has_a_column_for_each_player_that_is_there():
     rows = {line.split(" | ")[0].strip("| "): line for line in text.splitlines() if line.startswith("|")}
     assert rows["legal actions, sampled"].startswith("| legal actions, sampled | 0.100 [")
     assert rows["rise of the reward, greedy"].startswith("| rise of the reward, greedy |  |  | +0.115 [")
+    assert rows["seed 2 alone, greedy"].startswith("| seed 2 alone, greedy |  |  | +0.120 [")
     assert len({line.count("|") for line in rows.values()}) == 1
     assert text.endswith("Rewards on the same states: random 0.650 [0.640, 0.660].\n")
 
