@@ -281,13 +281,17 @@ def load_config(
     return config
 
 
+def shipped_models() -> dict[str, str]:
+    """The built-in configuration that each model was made for, by the model's name in it."""
+    return {model: name for name in built_in() if (model := _built_in(name).data.get("model"))}
+
+
 def _base_for(model: Any, gpu: bool) -> tuple[str, str]:
     """The built-in configuration that is used where none is named, and why."""
-    if not gpu:
-        return "tiny", "no GPU is visible"
-    if os.path.normpath(str(model)) == TINY_MODEL:
-        return "tiny", f"the model is {TINY_MODEL}"
-    return "default", "there is a GPU"
+    named = os.path.normpath(str(model))
+    if name := shipped_models().get(named):
+        return name, f"the model is {named}"
+    return ("default", "there is a GPU") if gpu else ("tiny_honest", "no GPU is visible")
 
 
 def _built_in(name: str) -> YamlFile:

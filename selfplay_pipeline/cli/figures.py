@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,7 +57,7 @@ def evaluate(
     partner each seat is held in turn, and counts are of the evaluated player's seats. Stopped, the same command
     continues.
     """
-    settings = load(context)
+    settings = _load_for(checkpoint, context)
     checkpoint, partner = shipped(checkpoint), shipped(partner)
     from selfplay_pipeline.core.terminal.progress import say_announced
     from selfplay_pipeline.evaluate.pairing import check_names
@@ -109,7 +110,7 @@ def crossplay(
 
     Checkpoints that do worse with each other than with themselves may have found a code that only they understand.
     """
-    settings = load(context)
+    settings = _load_for(players[0], context)
     from selfplay_pipeline.evaluate.crossplay import check_crossplay, run_crossplay
     from selfplay_pipeline.evaluate.show import show_crossplay
 
@@ -135,7 +136,7 @@ def listen(
     It plays with itself, greedily. Where a seat decides right after a message, it decides again after that message
     with one told score changed, and with the scores of another state. Stopped, the same command continues.
     """
-    settings = load(context)
+    settings = _load_for(player, context)
     player = shipped(player)
     from selfplay_pipeline.core.terminal.progress import say_announced
     from selfplay_pipeline.evaluate.listen import check_listen, run_listen
@@ -187,6 +188,13 @@ def silence(
         found = compute_silence(game, states, settings.seed, lambda done, total: report(done, total, lambda: "states"))
     store_silence(output, game, found)
     terminal.result(one_line(f"silence {found}, written to {output}"))
+
+
+def _load_for(player: str, context: typer.Context) -> Config:
+    """The configuration; where none is named, a shipped model plays the game that it was made for."""
+    from selfplay_pipeline.config import shipped_models
+
+    return load(context, {"model": player if os.path.normpath(player) in shipped_models() else None})
 
 
 def _states(settings: Config, file: Path | None) -> StateSet:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from selfplay_pipeline.core.fields import Key
 
 CONFIG = (
-    f"YAML file, or built-in: {', '.join(built_in())}; without a GPU tiny is used, with one default. A file builds on "
-    "what would be used without it, or on the built-in that its key `base` names."
+    f"YAML file, or built-in: {', '.join(built_in())}; by default tiny_honest without a GPU, and default with one. A "
+    "file builds on what would be used without it, or on the built-in that its key `base` names."
 )
 METAVARS = {int: "NUMBER", float: "NUMBER", str: "TEXT"}
 GIVEN = "selfplay_pipeline.options"

@@ -24,8 +24,8 @@ HEAD = """# Options and keys
 
 What a run does stands in its configuration: a YAML file for `--config`, key by key. Where an option is named, the
 commands behind it take it too, and it wins over the file. Defaults are those of the built-in configuration `default`,
-which is used with a GPU; where `tiny`, which is used without one, has another, it is named. `selfplay config` prints
-all keys with the values that would be used here.
+which is used with a GPU; where `tiny_honest`, which is used without one, has another, it is named. `selfplay
+config` prints all keys with the values that would be used here.
 
 `make docs` writes this page from the fields of the configuration; it is not edited by hand.
 """
@@ -46,7 +46,7 @@ def commands() -> dict[str, Configured]:
 
 def _tables() -> Iterator[str]:
     outside = [key for key in keys(Config) if not key.section]
-    usual, tiny = load_config("default", {}, gpu=True), load_config("tiny", {})
+    usual, tiny = load_config("default", {}, gpu=True), load_config("tiny_honest", {})
     yield from _table("Outside all sections", "", outside, None, None)
     for name, field in Config.model_fields.items():
         kinds = sections(field.annotation)
@@ -87,7 +87,7 @@ def _option(key: Key) -> str:
 def _default(key: Key, usual: Config | None, tiny: Config | None) -> str:
     default = key.field.get_default(call_default_factory=True)
     in_usual, in_tiny = (default if config is None else value_of(config, key.name) for config in (usual, tiny))
-    return _shown(in_usual) + (f" (tiny: {_shown(in_tiny) or 'none'})" if in_tiny != in_usual else "")
+    return _shown(in_usual) + (f" (tiny_honest: {_shown(in_tiny) or 'none'})" if in_tiny != in_usual else "")
 
 
 def _shown(value: Any) -> str:

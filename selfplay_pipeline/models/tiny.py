@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 

@@ -273,7 +273,7 @@ def test_sampling_states_shows_how_far_it_is(tmp_path, monkeypatch):
 def test_a_run_without_a_turn_fails_and_stops_a_loop(tmp_path):
     config = tmp_path / "run.yaml"
     config.write_text(
-        "engine: {kind: transformers, context_length: 95}\n"
+        "base: tiny\nengine: {kind: transformers, context_length: 95}\n"
         "generate: {num_episodes: 4, episodes_per_state: 2}\niterate: {evaluate_every: 0}\ntrain: {loggers: "
         "[console]}\n"
     )

@@ -93,15 +93,13 @@ def test_the_built_ins_differ_from_tiny_in_what_they_are_for():
         "game.hard_factor": 0,
         "train.learning_rate": 3e-4,
         "train.kl_coef": 0.02,
-        "iterate.num_iterations": 20,
-        "iterate.decay_iterations": 20,
     }
     assert differing(load_config("tiny_honest4x4", {}), honest) == {"model": "data/tiny_honest4x4", "game.size": 4}
 
 
 def test_a_section_of_which_all_is_commented_out_changes_nothing(tmp_path):
     path = written(tmp_path, "generate:\n  # temperature: 0.9\nonline:\n")
-    assert not differing(load_config(path, {}), load_config("tiny", {}))
+    assert not differing(load_config(path, {}), load_config("tiny_honest", {}))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +119,7 @@ def test_a_mistake_names_file_and_line(tmp_path, text, words):
 def test_config_prints_the_whole_and_says_what_it_builds_on(tmp_path):
     path = written(tmp_path, "generate: {temperature: 0.9}")
     done = CliRunner().invoke(app, ["config", "--config", path])
-    assert " ".join(done.stderr.split()) == f"configuration: {path} on top of tiny (no GPU is visible)"
+    assert " ".join(done.stderr.split()) == f"configuration: {path} on top of tiny_honest (no GPU is visible)"
     printed = yaml.safe_load(done.stdout)
     assert printed == json.loads(load_config(path, {}).model_dump_json())
     whole = written(tmp_path, done.stdout)
