@@ -23,6 +23,7 @@ from selfplay_pipeline.games.matching.game import MatchingGame
 
 STEPS, STATES, EPISODES, HELD_OUT = 4, 2, 4, 20
 CONFIG = f"""\
+base: tiny
 model: {TINY}
 game: {{size: 3, max_score: 9, scale_min: 1, scale_max: 1, max_length: 20, max_errors: 1, prompts: compact}}
 generate: {{episodes_per_state: {EPISODES}, temperature: 0.8, max_new_tokens: 64}}

@@ -104,6 +104,8 @@ def test_games_with_a_partner_become_one_row_each(sglang_server, tmp_path):
         "generate",
         "--player1",
         "sharing",
+        "--config",
+        "tiny",
         "--num-episodes",
         "32",
         "--server-url",
