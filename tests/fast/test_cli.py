@@ -236,7 +236,7 @@ def test_a_dry_run_of_a_new_loop_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wait", [lambda: progress.waiting("the server"), lambda: progress.progress("training", "verl is starting")]
+    "wait", [lambda: progress.waiting("the server"), lambda: progress.progress("training", "waiting for the first step")]
 )
 @pytest.mark.parametrize("drawn", [pytest.param(True, marks=pytest.mark.long), False])
 def test_waiting_shows_that_time_passes(monkeypatch, wait, drawn):
@@ -253,8 +253,8 @@ def test_waiting_shows_that_time_passes(monkeypatch, wait, drawn):
         assert passed.wait(60)
     assert (
         "the server" in terminal.console.file.getvalue()
-        or "training: verl is starting" in terminal.console.file.getvalue()
-        or (drawn and "verl is starting" in terminal.console.file.getvalue())
+        or "training: waiting for the first step" in terminal.console.file.getvalue()
+        or (drawn and "waiting for the first step" in terminal.console.file.getvalue())
     )
 
 
