@@ -84,9 +84,9 @@ def main(
 ) -> None:
     """Make the warm start, train with both methods from it, and print one table."""
     study = Study(config, iterations, states, episodes, work)
+    arms = {GRPO: {}, CLONING: cloning(study.config(1), CLONING_RATE, 1)}
     model = model or smollm2(work / "model")
     warm = warm_start(study, model, teacher, teacher_episodes)
-    arms = {GRPO: {}, CLONING: cloning(study.config(1), CLONING_RATE, 1)}
     outcomes: dict[int, dict[str, dict[Mode, Totals]]] = {}
     budgets: dict[str, list[Budget]] = {arm: [] for arm in arms}
 

@@ -32,7 +32,8 @@ TRAINING = (
 )  # fmt: skip
 """Keys that commands take which train on episodes that were played before."""
 IMITATING = (
-    "model", "seed", "imitate", "train.micro_batch_size", "train.lora_rank", "train.loggers", *MACHINES,
+    "model", "seed", "imitate", "train.micro_batch_size", "train.lora_rank", "train.save_every", "train.loggers",
+    *MACHINES,
 )  # fmt: skip
 """Keys that `imitate` takes."""
 

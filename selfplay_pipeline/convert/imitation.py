@@ -43,7 +43,7 @@ class Source(NamedTuple):
             UserError: the weight is no number above 0.
         """
         name, sign, weight = text.rpartition("=")
-        if not sign or Path(text).exists():
+        if not sign or "/" in weight or Path(text).exists():
             return cls(Path(text))
         try:
             value = float(weight)
@@ -114,7 +114,8 @@ def write_rows(
     if not rows:
         names = ", ".join(str(source.path) for source in sources)
         why = "; ".join(f"{count} rows, {reason}" for reason, count in sorted(done.left_out.items()))
-        raise UserError(f"{names}: nothing is left to imitate ({why or 'no episodes'}); choose less strictly")
+        hint = f"({why}); choose less strictly" if why else "(no episodes)"
+        raise UserError(f"{names}: nothing is left to imitate {hint}")
     away = held_out((row["extra_info"]["index"] for row in rows), choice.held_out, seed)
     parts: dict[str, list[dict[str, Any]]] = {TRAIN: [], HELD_OUT: []}
     for row in rows:

@@ -52,7 +52,7 @@ def _group(row: Candidate, shared: bool) -> Hashable:
 
 
 def held_out(groups: Iterable[int], share: float, seed: int) -> set[int]:
-    """A random share of the groups, rounded; one at least stays."""
+    """A random share of the groups, rounded, but one at least, if any; one at least stays."""
     names = np.unique([*groups])
-    count = min(round(share * len(names)), len(names) - 1)
+    count = min(max(1, round(share * len(names))), len(names) - 1) if share else 0
     return {int(name) for name in np.random.default_rng(seed).permutation(names)[:count]}

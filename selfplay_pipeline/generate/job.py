@@ -104,10 +104,10 @@ def check_trainable(config: Config) -> None:
     Raises:
         UserError: it cannot.
     """
-    if config.generate.episodes_per_state < 2:
+    if config.generate.episodes_per_state < 2 and config.train.imitated != 0:
         raise UserError(
             "generate.episodes_per_state (--episodes-per-state): an episode alone has nothing to be compared with, so "
-            "that GRPO learns nothing from a group of one episode; play each state at least twice"
+            "that nothing is learned from a group of one episode; play each state at least twice"
         )
     if config.generate.temperature == 0:
         raise UserError(

@@ -29,6 +29,7 @@ LEARNING_RATE = 2e-3
 WEIGHT_DECAY = 0.01
 OPTIMIZER = ["actor_rollout_ref.actor.optim.betas=[0.9,0.98]"]
 """AdamW's second beta is for fewer than a thousand steps."""
+SAVE_EVERY = 100
 HELD_OUT = 0.02
 FIRST_STATE = 1_000_000
 """Stage n is played on states from n times this number on, and self-play on those from 0 on."""
@@ -108,7 +109,11 @@ def _settings(config: Config, model: Path, stage: Stage, lesson: Lesson) -> Conf
         held_out=HELD_OUT,
     )
     trained = config.train.model_copy(
-        update={"weight_decay": WEIGHT_DECAY, "overrides": [*OPTIMIZER, *config.train.overrides]}
+        update={
+            "weight_decay": WEIGHT_DECAY,
+            "save_every": SAVE_EVERY,
+            "overrides": [*OPTIMIZER, *config.train.overrides],
+        }
     )
     return config.model_copy(update={"model": str(model), "generate": played, "imitate": imitated, "train": trained})
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
@@ -42,11 +41,4 @@ def build_tokenizer(words: Sequence[str]) -> Any:
     # The space before a word belongs to its token, so that joining tokens gives the text back.
     spellings = dict.fromkeys(spelling for word in words for spelling in (word, f" {word}"))
     tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in spellings if text not in vocab])
-    return tokenizer
-
-
-def save_tokenizer(words: Sequence[str], out: Path) -> Any:
-    """Write the tokenizer files to `out` and return the tokenizer."""
-    tokenizer = build_tokenizer(words)
-    tokenizer.save_pretrained(out)
     return tokenizer

@@ -96,7 +96,7 @@ def train_online(config: Config, output: Path, games: Path | None = None) -> Onl
         check_sizes(job, len(make_game(config.game).roles))
         num_train = config.online.steps * config.online.states_per_step
         online_games(config, job.games, num_train, config.online.held_out_states)
-    with progress("training online", "waiting for the first step") as report:
+    with progress("training online", "waiting for step 1") as report:
 
         def on_progress(step: Progress) -> None:
             played, held_out = (step.metrics.get(f"{place}/reward") for place in ("selfplay", "held_out"))

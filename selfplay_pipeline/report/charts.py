@@ -180,6 +180,7 @@ def _flat_groups(scans: Sequence[Scan]) -> Chart:
     return Chart("flat_groups", "Groups without signal", note, ITERATIONS, "share of groups", [series], share=True)
 
 
+BEFORE = "selfplay/held_out_loss/before"
 STEP_CHARTS = (
     ("step_reward", "Reward of each step's episodes", "selfplay/reward", REWARD.label, False),
     ("step_held_out", "Held-out reward", "held_out/reward", REWARD.label, False),
@@ -203,6 +204,8 @@ def _steps(source: Source) -> list[Chart]:
     charts, steps = [], list(_numbered(source))
     for key, title, name, label, log in STEP_CHARTS:
         points = [(step, line[name]) for step, line in steps if name in line and (line[name] > 0 or not log)]
+        if key == "held_out_loss":
+            points = [(step - 1, line[BEFORE]) for step, line in steps if BEFORE in line] + points
         series = [_thinned(points)]
         if key == "log_prob_gap":
             first = {step for step, line in steps if line["step"] == 1}

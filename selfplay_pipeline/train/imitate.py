@@ -9,6 +9,7 @@ from pathlib import Path
 
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.convert.imitation import HELD_OUT, TRAIN, Source, write_rows
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, write_json
 from selfplay_pipeline.core.folders import IMITATED, check_folder
 from selfplay_pipeline.core.small_files import read_object
@@ -41,6 +42,10 @@ def imitate_episodes(
         TrainError: verl failed.
     """
     check_folder(output, "imitate")
+    if config.generate.thinking:
+        raise UserError(
+            "generate.thinking: episodes hold no thoughts, so that imitation would unlearn them; leave it out"
+        )
     with locked(output / ".imitate.lock", f"training folder {output}"):
         check_options(training_of(config, output))
         _prepare(config, sources, output)

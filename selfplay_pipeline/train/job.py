@@ -57,7 +57,7 @@ def train_policy(job: TrainConfig, trainer: Trainer | None = None, command: str 
         command: whose folder the output is.
     """
     check_folder(job.output, command)
-    with progress(f"training on {job.data.name}", "waiting for the first step") as report:
+    with progress(f"training on {job.data.name}", "waiting for step 1") as report:
 
         def on_progress(step: Progress) -> None:
             loss = step.metrics.get("actor/pg_loss", step.metrics.get("selfplay/loss", 0.0))

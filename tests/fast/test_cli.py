@@ -236,7 +236,8 @@ def test_a_dry_run_of_a_new_loop_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wait", [lambda: progress.waiting("the server"), lambda: progress.progress("training", "waiting for the first step")]
+    "wait",
+    [lambda: progress.waiting("the server"), lambda: progress.progress("training", "waiting for step 1")],
 )
 @pytest.mark.parametrize("drawn", [pytest.param(True, marks=pytest.mark.long), False])
 def test_waiting_shows_that_time_passes(monkeypatch, wait, drawn):
@@ -253,8 +254,8 @@ def test_waiting_shows_that_time_passes(monkeypatch, wait, drawn):
         assert passed.wait(60)
     assert (
         "the server" in terminal.console.file.getvalue()
-        or "training: waiting for the first step" in terminal.console.file.getvalue()
-        or (drawn and "waiting for the first step" in terminal.console.file.getvalue())
+        or "training: waiting for step 1" in terminal.console.file.getvalue()
+        or (drawn and "waiting for step 1" in terminal.console.file.getvalue())
     )
 
 

@@ -138,6 +138,7 @@ def test_a_file_may_have_a_weight_and_an_equals_sign_in_its_name(tmp_path):
     (tmp_path / "a=2").touch()
     assert Source.of(str(tmp_path / "a=2")).weight == 1
     assert Source.of(f"{tmp_path}/a=2=3") == (tmp_path / "a=2", 3.0)
+    assert Source.of("lr=1/games.jsonl") == (Path("lr=1/games.jsonl"), 1)
 
 
 def selfplay(*arguments):
@@ -209,6 +210,13 @@ def test_rows_to_write_down_are_refused_before_any_are_made(games, tmp_path):
     assert not (tmp_path / TRAIN).exists()
 
 
+def test_thoughts_are_refused_since_episodes_hold_none(games, tmp_path):
+    settings = load_config("tiny", {"generate.thinking": True})
+    with pytest.raises(UserError, match=r"generate.thinking: episodes hold no thoughts"):
+        imitate_episodes(settings, [Source(games)], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 @given(st.dictionaries(st.integers(0, 20), st.sampled_from([0.0, 0.5, 1.0]), min_size=1), st.integers(0, 8))
 def test_the_best_episodes_score_no_less_than_the_others(rewards, best):
     chosen = best_episodes(rewards, best)
@@ -225,6 +233,7 @@ def test_where_rewards_differ_a_seat_is_compared_with_itself():
 
 
 @given(st.integers(1, 40), st.floats(0, 0.99))
-def test_one_state_at_least_is_trained_on(groups, share):
+def test_one_state_at_least_is_trained_on_and_one_is_held_out_if_any_are_to_be(groups, share):
     names = np.arange(groups)
-    assert len(held_out([*names, *names], share, 0)) == min(round(share * groups), groups - 1)
+    asked = max(1, round(share * groups)) if share else 0
+    assert len(held_out([*names, *names], share, 0)) == min(asked, groups - 1)

@@ -15,7 +15,7 @@ from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.games.registry import all_games
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from selfplay_pipeline.models.tiny_tokenizer import build_tokenizer, save_tokenizer
+from selfplay_pipeline.models.tiny_tokenizer import build_tokenizer
 
 pytest.importorskip("transformers")
 
@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from transformers import Qwen2Config
 
     folder = tmp_path_factory.mktemp("tiny")
-    save_tokenizer(MatchingGame.lessons["self-play"].words, folder)
+    build_tokenizer(MatchingGame.lessons["self-play"].words).save_pretrained(folder)
     Qwen2Config().save_pretrained(folder)  # AutoTokenizer picks the class by this file's model type
     return folder
 

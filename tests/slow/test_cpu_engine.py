@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
-from selfplay_pipeline.train.verl_ext.cpu_engine import CPUEngine
+from selfplay_pipeline.train.verl_ext.cpu_engine import TOKENS_AT_A_TIME, CPUEngine, _log_probs
 
 PROMPTS, RESPONSES = (11, 9, 14), (6, 12, 3)
 
@@ -67,3 +67,11 @@ def test_no_logits_of_prompts_give_the_same_log_probs_entropies_and_gradients(mo
         for one, two in zip(read(whole[name]), read(short[name]), strict=True):
             torch.testing.assert_close(one, two)
     torch.testing.assert_close(gradient, other)
+
+
+def test_log_probs_of_bfloat16_logits_are_computed_in_float32():
+    torch.manual_seed(0)
+    logits = 20 * torch.randn(TOKENS_AT_A_TIME + 5, 300).bfloat16()
+    labels = torch.randint(0, 300, (len(logits),))
+    expected = logits.float().log_softmax(-1).gather(-1, labels[:, None])[:, 0]
+    torch.testing.assert_close(_log_probs(logits, labels), expected)
