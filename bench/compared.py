@@ -97,6 +97,7 @@ def evidence(players: dict[str, Player], silence: Interval | None) -> Evidence:
     return Evidence(
         seeds=min((len(players[name].seeds) for name in (SELF_PLAY, MUTED, PLACEBO) if name in players), default=0),
         silence=silence,
+        before=reward(WARM, "talking"),
         reward=reward(SELF_PLAY, "talking"),
         rise=reward(SELF_PLAY, "rise"),
         over_muted=reward(MUTED, "below_self_play"),

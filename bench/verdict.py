@@ -7,6 +7,7 @@ must hold, for sampled and for greedy play, each by the end of a 95 % interval o
 - it is above what the same training reaches with messages muted, since silent play of several proposals can pass the
   silence line, which counts one;
 - it rose, and a placebo, the same training on rewards permuted within groups, did not;
+- the warm start is not above the silence line, as one that cooperates by talking already is;
 - there is more than one seed, without which no interval says what another training would reach.
 """
 
@@ -28,6 +29,7 @@ class Evidence:
     Attributes:
         seeds: of the arm that has the fewest.
         silence: the silence line, with its error.
+        before: the reward of the warm start, with messages.
         reward: of self-play after training, with messages.
         rise: of that over the warm start.
         over_muted: self-play minus the training with messages muted, played muted as it was trained.
@@ -37,6 +39,7 @@ class Evidence:
 
     seeds: int
     silence: Interval | None
+    before: By
     reward: By
     rise: By
     over_muted: By
@@ -53,11 +56,20 @@ class Condition:
     figures: str
 
 
+WARM = "the warm start is not above the silence line"
+
+
 def conditions(found: Evidence) -> list[Condition]:
     """Every condition, whether it holds or not."""
     line = found.silence
+    passed = line is not None and any(_is_above(one, line.high or 0.0) for one in found.before.values())
     above_silence = line is not None and _above(found.reward, line.high or 0.0)
     return [
+        Condition(
+            WARM,
+            bool(found.before) and not passed,
+            f"{_each(found.before)}; silence {line}" if line else "there is no silence line",
+        ),
         Condition(
             "the reward is above the silence line",
             above_silence,
@@ -70,7 +82,7 @@ def conditions(found: Evidence) -> list[Condition]:
             _each(found.over_muted, "+") or "no training was muted",
         ),
         Condition(
-            "the placebo is flat: rewards permuted within groups taught nothing",
+            "the placebo, trained on rewards permuted within groups, did not rise",
             bool(found.placebo_rise) and not any(_is_above(one) for one in found.placebo_rise.values()),
             _each(found.placebo_rise, "+") or "no placebo was trained",
         ),
@@ -88,6 +100,11 @@ def verdict(found: list[Condition]) -> str:
     missing = [condition.name for condition in found if not condition.holds]
     if not missing:
         return "The policy learned to cooperate by talking: every condition holds."
+    if missing == [WARM]:
+        return (
+            "The policy learned to cooperate better by talking than its warm start, which is above the silence line "
+            "already: every other condition holds."
+        )
     return f"It is not shown that the policy learned to cooperate by talking. What does not hold: {'; '.join(missing)}."
 
 

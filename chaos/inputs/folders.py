@@ -14,7 +14,7 @@ from chaos.inputs.damage import JSON_FILES, Damage, as_text, changed, edited_jso
 from chaos.inputs.good import Good, copy, copy_folder
 
 KIND = "run folders"
-ITERATE = ("iterate", "--dry-run", "--output", "run")
+ITERATE = ("iterate", "--dry-run", "--config", "tiny", "--output", "run")
 GENERATE = (
     "generate",
     "--player0",

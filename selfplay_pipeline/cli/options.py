@@ -69,6 +69,12 @@ def load(context: typer.Context, further: Mapping[str, Any] = {}, *, gpu: bool |
     return load_config(given["config"], {**of_options, **further}, announced.append, options, gpu)
 
 
+def named(context: typer.Context) -> str | None:
+    """The configuration that a command was given by name or file."""
+    config: str | None = context.meta[GIVEN]["config"]
+    return config
+
+
 class Configured(typer.core.TyperCommand):
     """A command with options that are made when they are needed, so that the list of commands is quick."""
 

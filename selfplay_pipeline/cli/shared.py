@@ -45,9 +45,10 @@ def run(task: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(stopping.stoppable(task))
 
 
-def suggest(command: str, path: Path) -> None:
-    """Say which command usually comes next."""
-    terminal.say(f"next: {program()} {command} {shlex.quote(str(path))}")
+def suggest(command: str, path: Path, config: str | None = None) -> None:
+    """Say which command usually comes next, with the configuration that was given to this one."""
+    words = [command, str(path), *(["--config", config] if config else [])]
+    terminal.say(f"next: {program()} {shlex.join(words)}")
 
 
 def warn(message: str | None) -> None:

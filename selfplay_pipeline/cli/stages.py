@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from selfplay_pipeline.cli.failures import fail_if_lost
-from selfplay_pipeline.cli.options import load, taking
+from selfplay_pipeline.cli.options import load, named, taking
 from selfplay_pipeline.cli.shared import DATA, IMITATING, OTHERS, PLAYING, TRAINING, DryRun, run, suggest, warn
 from selfplay_pipeline.cli.verl_keys import path_and_overrides
 from selfplay_pipeline.core import terminal
@@ -67,7 +67,7 @@ def generate(
     summary = run(generate_episodes(settings, output, first_state=first_state, seats=seats))
     show_summary(summary, output)
     fail_if_lost(summary.failures)
-    suggest("convert", output) if "policy" in seats else suggest("show", output)
+    suggest("convert", output, named(context)) if "policy" in seats else suggest("show", output)
 
 
 @app.command()
@@ -120,7 +120,7 @@ def convert(
 
     report = convert_episodes(settings, games, output or games.parent, skip_bad=skip_bad)
     terminal.result(report.to_text().rstrip("\n"))
-    suggest("train", (output or games.parent) / "train.parquet")
+    suggest("train", (output or games.parent) / "train.parquet", named(context))
 
 
 @app.command(cls=taking("model", "seed", *TRAINING))
@@ -179,4 +179,4 @@ def imitate(
     from selfplay_pipeline.train.show import show_imitation
 
     show_imitation(imitate_episodes(settings, [Source.of(name) for name in games], output))
-    suggest("evaluate", output / "checkpoint")
+    suggest("evaluate", output / "checkpoint", named(context))

@@ -24,6 +24,7 @@ def both(value, error=0.01):
 LEARNED = Evidence(
     seeds=3,
     silence=about(0.84, 0.001),
+    before=both(0.75),
     reward=both(0.95),
     rise=both(0.2),
     over_muted=both(0.12),
@@ -39,7 +40,7 @@ NOT_LEARNED = {
     ],
     "the reward rose": [{"rise": both(0.0)}, {"rise": both(0.005)}, {"rise": both(0.2) | {"greedy": about(-0.1)}}],
     "messages muted": [{"over_muted": {}}, {"over_muted": both(0.005)}],
-    "placebo is flat": [{"placebo_rise": {}}, {"placebo_rise": both(0.0) | {"greedy": about(0.02)}}],
+    "did not rise": [{"placebo_rise": {}}, {"placebo_rise": both(0.0) | {"greedy": about(0.02)}}],
     "above the placebo": [{"over_placebo": {}}, {"over_placebo": both(0.2, 0.3)}],
     "more than one seed": [{"seeds": 1}],
 }
@@ -63,17 +64,25 @@ def test_it_is_not_said_where_one_does_not_which_is_named(name, change):
     assert said.startswith("It is not shown that the policy learned to cooperate by talking") and failed in said
 
 
-def test_a_placebo_that_falls_is_flat_too():
+def test_a_warm_start_that_passes_silence_talks_already_and_is_named():
+    found = conditions(replace(LEARNED, before=both(0.75) | {"greedy": about(0.87)}))
+    assert [one.name for one in found if not one.holds] == ["the warm start is not above the silence line"]
+    assert verdict(found).startswith("The policy learned to cooperate better by talking than its warm start, which is")
+    worse = conditions(replace(LEARNED, before=both(0.87), over_muted=both(0.0)))
+    assert verdict(worse).startswith("It is not shown that the policy learned to cooperate by talking")
+
+
+def test_a_placebo_that_falls_did_not_rise():
     assert failing(replace(LEARNED, placebo_rise=both(-0.1))) == []
 
 
 def test_each_condition_has_its_figures_whether_it_holds_or_not():
     found = conditions(replace(LEARNED, over_muted=both(0.005)))
-    assert (found[0].holds, found[0].figures) == (
+    assert (found[1].holds, found[1].figures) == (
         True,
         "sampled 0.950 [0.940, 0.960], greedy 0.950 [0.940, 0.960]; silence 0.840 [0.839, 0.841]",
     )
-    assert (found[2].holds, found[2].figures) == (
+    assert (found[3].holds, found[3].figures) == (
         False,
         "sampled +0.005 [-0.005, +0.015], greedy +0.005 [-0.005, +0.015]",
     )
