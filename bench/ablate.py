@@ -1,4 +1,4 @@
-"""What each choice contributes: the default tiny set-up beside itself with one choice changed, one seed."""
+"""What each choice contributes: the set-up `tiny` beside itself with one choice changed, one seed."""
 
 from __future__ import annotations
 
