@@ -14,7 +14,8 @@ from selfplay_pipeline.core.fields import keys
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+MODELS = [*(ROOT / "selfplay_pipeline").rglob("MODEL.md"), *(ROOT / "bench").rglob("MODEL.md")]
+PAGES = [README, *sorted([*(ROOT / "docs").rglob("*.md"), *MODELS])]
 ANY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 LINK = re.compile(r'\]\(([^)\s]+)\)|\bsrc="([^"]+)"')
 CODE = re.compile(r"```.*?```|`[^`]+`|^    [^\n]+", re.DOTALL | re.MULTILINE)
