@@ -16,7 +16,7 @@ from selfplay_pipeline.core.earlier import renamed
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.keys import SERVER_KEY
 from selfplay_pipeline.core.sections import FREE, Identity, Option, Section
-from selfplay_pipeline.core.shipped import as_listed, built_in, shipped
+from selfplay_pipeline.core.shipped import built_in, shipped
 from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.core.yaml_file import YamlFile, read_yaml
 from selfplay_pipeline.games.registry import FIRST_GAME, GameConfig, first_game_config
@@ -288,7 +288,7 @@ def shipped_models() -> dict[str, str]:
 
 def _base_for(model: Any, gpu: bool) -> tuple[str, str]:
     """The built-in configuration that is used where none is named, and why."""
-    named = as_listed(os.path.realpath(str(model))) if os.path.exists(str(model)) else os.path.normpath(str(model))
+    named = os.path.normpath(str(model))
     if name := shipped_models().get(named):
         return name, f"the model is {named}"
     return ("default", "there is a GPU") if gpu else ("tiny_honest", "no GPU is visible")
