@@ -36,7 +36,7 @@ def main(
     first_seed: Annotated[int, typer.Option(min=1, help="The first: another than settings were chosen with.")] = 2,
     iterations: Annotated[int, typer.Option(min=1, help="Of each training.")] = 20,
     config: Annotated[str, typer.Option(help="YAML file or built-in name.")] = "tiny_honest",
-    model: Annotated[str | None, typer.Option(help="The warm start, by default the configuration's.")] = None,
+    model: Annotated[str | None, typer.Option(help="The warm start.")] = "data/tiny_honest_model",
     states: Annotated[int, typer.Option(min=2, help="Held-out states of each seed.")] = 500,
     episodes: Annotated[int, typer.Option(min=1, help="Sampled episodes of each state.")] = 2,
     teacher: Annotated[str, typer.Option(help="The scripted player that the warm start imitated.")] = TEACHER,

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Play episodes of a policy against itself.
-#   MODEL_NAME    folder or hub name (default: Qwen/Qwen2.5-7B-Instruct with a GPU, else data/tiny_honest_model)
+#   MODEL_NAME    folder or hub name (default: Qwen/Qwen2.5-7B-Instruct with a GPU, else data/tiny_apart_model)
 #   NUM_GAMES     dialogues, rounded up to whole groups of 8 episodes (100 become 104); a dialogue gives two rows
 #   MAX_LENGTH    turns of an episode      TEMPERATURE  of sampling      EXP_NAME  names the output folder
 # CUDA_VISIBLE_DEVICES is respected. Further arguments go to `selfplay generate`.

@@ -87,7 +87,7 @@ def test_the_built_ins_differ_from_tiny_in_what_they_are_for():
     }
     honest = load_config("tiny_honest", {})
     assert differing(honest, tiny) == {
-        "model": "data/tiny_honest_model",
+        "model": "data/tiny_apart_model",
         "game.score_power": 3,
         "game.visibility": "complementary",
         "game.hard_factor": 0,
