@@ -31,7 +31,7 @@ from selfplay_pipeline.servers import Servers
 from selfplay_pipeline.train.imitate import imitate_episodes
 
 WARM = "warm start"
-SELF_PLAY, MUTED, PLACEBO, IMITATION = "self-play", "muted", "placebo", "imitation"
+SELF_PLAY, MUTED, PLACEBO, IMITATION, CREDIT = "self-play", "muted", "placebo", "imitation", "credit"
 TEACHER = "deaf-teacher"
 """Who made what `data/tiny_honest_model` imitated."""
 EFFORT = "effort.json"
@@ -58,6 +58,7 @@ ARMS = {
         "as many tokens of the teacher that the warm start imitated, imitated further",
         {"generate.episodes_per_state": 1, "imitate.held_out": 0.0, "imitate.learning_rate": 5.0e-4},
     ),
+    CREDIT: Arm("each turn has a credit of its own", {"convert.credit": "turn"}),
 }
 
 

@@ -15,10 +15,10 @@ from scipy import special
 from selfplay_pipeline.games.base import Game, ScriptedPlayer, State
 from selfplay_pipeline.generate.players import Scripted, Seat, SeatedScript
 from selfplay_pipeline.generate.run import Sitting
-from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
+from selfplay_pipeline.metrics.bootstrap import Totals
 
-CHANCES = (0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-"""Of the coins."""
+CHANCES = (0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
+"""Of the coins; the last asks for all that it does not see."""
 
 
 @dataclass(frozen=True)
@@ -45,21 +45,21 @@ def play_coin(game: Game, states: Sequence[State], script: ScriptedPlayer, partn
     return Totals.of({"reward": (reward, played), "questions": (questions, played)})
 
 
-def above_coin(found: Totals, coins: Mapping[float, Totals]) -> Interval:
-    """Reward minus that of a coin which asks as often, on the same states, with its 95 % interval.
+def terms_above_coin(found: Totals, coins: Mapping[float, Totals]) -> list[tuple[float, Totals]]:
+    """Reward minus that of a coin which asks as often, on the same states, as terms of a contrast.
 
     Between two coins the line between their points is taken, at the mean number of questions that was found; its own
-    error is left out. None where no coin asks as often.
+    error is left out. Who asks more than the coin that asks for all is compared with that one.
 
     Args:
-        coins: by the chance to ask.
+        coins: by the chance to ask, from 0 on.
     """
     asked = {chance: _questions(totals) for chance, totals in sorted(coins.items())}
     for low, high in pairwise(asked):
         if asked[low] <= _questions(found) <= asked[high]:
             share = (_questions(found) - asked[low]) / (asked[high] - asked[low])
-            return contrast([(1, found), (share - 1, coins[low]), (-share, coins[high])])["reward"]
-    return Interval(value=None, low=None, high=None)
+            return [(1, found), (share - 1, coins[low]), (-share, coins[high])]
+    return [(1, found), (-1, coins[max(coins)])]
 
 
 def _questions(totals: Totals) -> float:
@@ -75,24 +75,26 @@ class AgainstPlacebo(BaseModel):
     """
 
     verdict: Literal["rose", "fell", "no more than a placebo", "cannot be told"]
-    slope: float
+    slope: float | None
     low: float | None
     high: float | None
 
     def __str__(self) -> str:
+        if self.slope is None:
+            return f"{self.verdict}: no slope"
         if self.low is None or self.high is None:
             return f"{self.verdict}: slope {self.slope:+.3f}, and fewer than two placebos to compare it with"
         return f"{self.verdict}: slope {self.slope:+.3f}, a further placebo's {self.low:+.3f} to {self.high:+.3f}"
 
 
-def against_placebo(slope: float, placebos: Sequence[float]) -> AgainstPlacebo:
+def against_placebo(slope: float | None, placebos: Sequence[float]) -> AgainstPlacebo:
     """Compare a slope with those of placebo trainings by the 95 % prediction interval of one more of them.
 
     The interval is mean ± t · s · √(1 + 1/n) with n - 1 degrees of freedom. It holds the drift of a training, which the
     test over the episodes of one run cannot see.
     """
     count = len(placebos)
-    if count < 2:
+    if slope is None or count < 2:
         return AgainstPlacebo(verdict="cannot be told", slope=slope, low=None, high=None)
     margin = float(special.stdtrit(count - 1, 0.975)) * stdev(placebos) * (1 + 1 / count) ** 0.5
     low, high = fmean(placebos) - margin, fmean(placebos) + margin

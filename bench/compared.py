@@ -177,10 +177,7 @@ def tables(results: Results) -> str:
         markdown_table(players, {labels[name]: row(players, "talking", name, "sampled") for name in SHOWN}),
         f"Reference lines: {lines}.\n",
         markdown_table(results.effort, _efforts([[*by_seed.values()] for by_seed in results.effort.values()])),
-        markdown_table(
-            ["holds", "figures"],
-            {each.name: ["yes" if each.holds else "no", each.figures] for each in results.conditions},
-        ),
+        conditions_table(results.conditions),
         f"{results.verdict}\n",
     ]
     return "\n".join(parts)
@@ -194,6 +191,13 @@ def _efforts(arms: Sequence[Sequence[Effort]]) -> dict[str, list[str]]:
         "tokens a seed": [f"{fmean(one.sampled_tokens for one in arm):,.0f}" for arm in arms],
         "held-out states that were trained on": [str(sum(one.shared for one in arm)) for arm in arms],
     }
+
+
+def conditions_table(found: Sequence[Condition]) -> str:
+    """Markdown: a row for each condition of a verdict."""
+    return markdown_table(
+        ["holds", "figures"], {each.name: ["yes" if each.holds else "no", each.figures] for each in found}
+    )
 
 
 def markdown_table(columns: Iterable[str], rows: Mapping[str, Sequence[str]]) -> str:

@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from bench import command
-from bench.arms import ARMS, TEACHER, Study
+from bench.arms import ARMS, IMITATION, MUTED, PLACEBO, SELF_PLAY, TEACHER, Study
 from bench.compared import Results, compare, evidence, tables
 from bench.curves import plot
 from bench.verdict import conditions, verdict
@@ -27,7 +27,8 @@ from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.games.registry import make_game
 
-DEFAULT = [*ARMS]
+HONEST = "data/tiny_honest_model"
+DEFAULT = [SELF_PLAY, MUTED, PLACEBO, IMITATION]
 
 
 def main(
@@ -36,10 +37,12 @@ def main(
     first_seed: Annotated[int, typer.Option(min=1, help="The first: another than settings were chosen with.")] = 2,
     iterations: Annotated[int, typer.Option(min=1, help="Of each training.")] = 20,
     config: Annotated[str, typer.Option(help="YAML file or built-in name.")] = "tiny_honest",
-    model: Annotated[str | None, typer.Option(help="The warm start.")] = "data/tiny_honest_model",
+    model: Annotated[str, typer.Option(help="The warm start.")] = HONEST,
     states: Annotated[int, typer.Option(min=2, help="Held-out states of each seed.")] = 500,
     episodes: Annotated[int, typer.Option(min=1, help="Sampled episodes of each state.")] = 2,
-    teacher: Annotated[str, typer.Option(help="The scripted player that the warm start imitated.")] = TEACHER,
+    teacher: Annotated[
+        str | None, typer.Option(help=f"Whom the warm start imitated on these states [default: {TEACHER}].")
+    ] = None,
     work: Annotated[Path, typer.Option(help="Gets runs and episodes; for other iterations give another.")] = Path(
         "data/learn_honest"
     ),
@@ -54,7 +57,12 @@ def main(
     for arm in arms:
         if arm not in ARMS:
             raise UserError(f"--arm: there is no arm {arm!r}; choose from {', '.join(ARMS)}")
-    study = Study(config, model, iterations, states, episodes, work, teacher)
+    if IMITATION in arms and teacher is None and model != HONEST:
+        raise UserError(
+            f"--arm {IMITATION}: it imitates further whom the warm start imitated, which is known of {HONEST} alone; "
+            "name the scripted player with --teacher, or name the other arms with --arm"
+        )
+    study = Study(config, model, iterations, states, episodes, work, teacher or TEACHER)
     chosen = range(first_seed, first_seed + seeds)
     for seed in chosen:
         for arm in arms:

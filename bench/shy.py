@@ -1,10 +1,9 @@
-"""Do questions rise in training opposite the shy partner, and are they worth more than a coin's?
+"""Does the policy learn to ask, opposite the shy partner? Trainings, placebos and coins, over seeds, and a verdict.
 
 For each seed: train, and train again on rewards permuted within groups, a placebo that can learn nothing; analyse how
 both asked over the iterations; evaluate the last checkpoints and the warm start on held-out states of the seed's own,
-so that seeds are independent of each other.
-Questions rose if they rose more than the placebos allow for. What was learned about asking is the reward above that of
-a script which tosses a coin and asks as often. Everything is resumable, so that a stopped benchmark continues.
+so that seeds are independent of each other. `bench.asked` has the rule; questions rose if they rose more than the
+placebos allow for. Everything is resumable, so that a stopped benchmark continues.
 """
 
 from __future__ import annotations
@@ -19,24 +18,24 @@ from typing import Annotated, Any
 import typer
 
 from bench import command
-from bench.coins import CHANCES, AgainstPlacebo, above_coin, against_placebo, play_coin
+from bench.asked import MODES, PLACEBO, SHOWN, TRAINED, WARM, Seed, asked, tables
+from bench.coins import CHANCES, AgainstPlacebo, against_placebo, play_coin
 from selfplay_pipeline.asking.analysis import TRENDS, Analysis, analyse
 from selfplay_pipeline.asking.output import write
 from selfplay_pipeline.asking.sources import read
 from selfplay_pipeline.config import Config, load_config
-from selfplay_pipeline.core.files import write_json
-from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate, totals_of
+from selfplay_pipeline.core.files import write_json, write_text
+from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, run_evaluate, totals_of
 from selfplay_pipeline.evaluate.states import StateSet, held_out_states, references
 from selfplay_pipeline.games.matching.teacher import AskingTeacher
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.iterate.run import run_iterate
-from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
+from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 from selfplay_pipeline.servers import Servers
 
-SHOWN = ("reward", "optimal", "questions", "specific", "repeated", "learned", "leaks", "turns", "illegal")
 COIN_EPISODES = 4
 """Of each state and coin."""
-ARMS = {"trained": False, "placebo": True}
+ARMS = {TRAINED: False, PLACEBO: True}
 """Whether rewards are permuted."""
 
 
@@ -44,13 +43,13 @@ def main(
     seeds: Annotated[int, typer.Option(min=1, help="Training seeds 1, 2, …")] = 3,
     iterations: Annotated[int, typer.Option(min=2)] = 10,
     states: Annotated[int, typer.Option(min=2, help="Held-out states of each seed.")] = 500,
-    model: Annotated[str | None, typer.Option(help="Warm start [default: that of tiny_shy].")] = None,
-    work: Annotated[Path, typer.Option(help="Gets the runs and the episodes.")] = Path("data/shy"),
-    output: Annotated[Path, typer.Option(help="Gets results.json, and the analysis of each seed and arm.")] = Path(
-        "docs/results/shy"
-    ),
+    model: Annotated[str, typer.Option(help="The warm start; `make shy` makes this one.")] = "data/tiny_shy_counting",
+    work: Annotated[Path, typer.Option(help="Gets the runs and the episodes.")] = Path("data/shy_counting"),
+    output: Annotated[
+        Path, typer.Option(help="Gets results.json, table.md, and the analysis of each seed and arm.")
+    ] = Path("docs/results/shy"),
 ) -> None:
-    """Train opposite the shy partner, and placebos beside it, and say whether questions and reward rose or fell."""
+    """Train opposite the shy partner, and placebos beside it, and say whether the policy learned to ask."""
 
     def configured(seed: int, *, placebo: bool) -> Config:
         keys = {"iterate.num_iterations": iterations, "model": model, "seed": seed, "convert.placebo": placebo}
@@ -59,68 +58,64 @@ def main(
     config = configured(0, placebo=False)
     game = make_game(config.game)
     trends: dict[str, list[Analysis]] = {arm: [] for arm in ARMS}
-    figures: dict[str, dict[str, Any]] = {}
+    measured: list[Seed] = []
+    of_seeds: dict[str, dict[str, Any]] = {}
     for seed in range(1, seeds + 1):
         held_out = held_out_states(game, states, seed)
         coins = {
             chance: play_coin(game, held_out.states, AskingTeacher(ask=chance), config.iterate.partner, COIN_EPISODES)
             for chance in CHANCES
         }
-        figures[str(seed)] = {
+        checkpoints = {WARM: str(config.model)}
+        for arm, placebo in ARMS.items():
+            run = run_iterate(configured(seed, placebo=placebo), work / f"{arm}_{seed}")
+            trends[arm].append(analyse(read(run.path)))
+            write(trends[arm][-1], ["png"], output / f"{arm}_{seed}")
+            checkpoints[arm] = run.checkpoint(iterations)
+        players = asyncio.run(_play(configured(seed, placebo=False), held_out, checkpoints, work))
+        measured.append(Seed(coins, players))
+        of_seeds[str(seed)] = {
             "references": {name: line.model_dump() for name, line in references(game, held_out).items()},
             "coins": {str(chance): _plain(totals.intervals()) for chance, totals in coins.items()},
+            "verdicts": {arm: found[-1].verdicts for arm, found in trends.items()},
         }
-        for arm, placebo in ARMS.items():
-            own, name = configured(seed, placebo=placebo), f"{arm}_{seed}"
-            run = run_iterate(own, work / name)
-            analysis = analyse(read(run.path))
-            write(analysis, ["png"], output / name)
-            folders = work / f"warm_start_{seed}_evaluated", work / f"{name}_evaluated"
-            played = asyncio.run(_compare(own, held_out, coins, folders, run.checkpoint(iterations)))
-            trends[arm].append(analysis)
-            figures[str(seed)][arm] = {"verdicts": analysis.verdicts, **played}
-    beyond = {name: _beyond_placebo(name, trends) for name in TRENDS}
-    results = {
-        "command": shlex.join(["python", "-m", "bench.shy", *sys.argv[1:]]),
-        "config": config.model_dump(mode="json", exclude={"engine", "seed"}),
-        "states_of_each_seed": states,
-        "seeds": figures,
-        "beyond_placebo": {name: [each.model_dump() for each in found] for name, found in beyond.items()},
-    }
-    write_json(output / "results.json", results)
-    for name, found in beyond.items():
-        print("\n".join(f"{name}, seed {seed}, {each}" for seed, each in enumerate(found, start=1)))
+        beyond = {name: _beyond_placebo(name, trends) for name in TRENDS}
+        found = asked(measured)
+        results = {
+            "command": shlex.join(["python", "-m", "bench.shy", *sys.argv[1:]]),
+            "config": config.model_dump(mode="json", exclude={"engine", "seed"}),
+            "states_of_each_seed": states,
+            "seeds": of_seeds,
+            "beyond_placebo": {name: [each.model_dump() for each in slopes] for name, slopes in beyond.items()},
+            **found.model_dump(mode="json"),
+        }
+        write_json(output / "results.json", results)
+        lines = (
+            f"- {name}, seed {seed}, {each}\n" for name in beyond for seed, each in enumerate(beyond[name], start=1)
+        )
+        write_text(output / "table.md", f"{tables(found)}\n{''.join(lines)}")
+    print((output / "table.md").read_text())
 
 
 def _beyond_placebo(name: str, trends: Mapping[str, Sequence[Analysis]]) -> list[AgainstPlacebo]:
     """For each seed how a figure's slope over the iterations compares with those of the placebos."""
-    slopes = {arm: [analysis.trends[name].slope.value or 0.0 for analysis in found] for arm, found in trends.items()}
-    return [against_placebo(slope, slopes["placebo"]) for slope in slopes["trained"]]
+    slopes = {arm: [analysis.trends[name].slope.value for analysis in found] for arm, found in trends.items()}
+    placebos = [slope for slope in slopes[PLACEBO] if slope is not None]
+    return [against_placebo(slope, placebos) for slope in slopes[TRAINED]]
 
 
-async def _compare(
-    config: Config, states: StateSet, coins: Mapping[float, Totals], folders: tuple[Path, Path], trained: str
-) -> dict[str, Any]:
-    """Figures of the warm start and of the last checkpoint opposite the partner, their differences, and coins.
-
-    Args:
-        folders: of both evaluations; that of the warm start is played once for all arms of a seed.
-    """
-    partner = config.iterate.partner
-    before, after = (
-        EvaluationJob(player, states, folder, partner, first_only=True)
-        for player, folder in zip((str(config.model), trained), folders, strict=True)
-    )
-    async with Servers(config.engine, folders[1]) as servers:
-        for job in (before, after):
+async def _play(
+    config: Config, states: StateSet, checkpoints: Mapping[str, str], work: Path
+) -> dict[str, dict[Mode, Totals]]:
+    """The figures of each checkpoint opposite the partner."""
+    found: dict[str, dict[Mode, Totals]] = {}
+    async with Servers(config.engine, work) as servers:
+        for name, checkpoint in checkpoints.items():
+            folder = work / f"{name.replace(' ', '_')}_{config.seed}_evaluated"
+            job = EvaluationJob(checkpoint, states, folder, config.iterate.partner, first_only=True)
             await run_evaluate(config, job, servers)
-    figures: dict[str, Any] = {}
-    for mode in after.modes:
-        totals = {"before": totals_of(config, before, mode), "after": totals_of(config, after, mode)}
-        figures[mode] = {when: _plain(found.intervals()) for when, found in totals.items()}
-        figures[mode]["difference"] = _plain(contrast([(1, totals["after"]), (-1, totals["before"])]))
-        figures[mode]["above_coin"] = {when: above_coin(found, coins).model_dump() for when, found in totals.items()}
-    return figures
+            found[name] = {mode: totals_of(config, job, mode) for mode in MODES}
+    return found
 
 
 def _plain(lines: Mapping[str, Interval]) -> dict[str, Any]:

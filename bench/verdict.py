@@ -63,33 +63,33 @@ def conditions(found: Evidence) -> list[Condition]:
     """Every condition, whether it holds or not."""
     line = found.silence
     passed = line is not None and any(_is_above(one, line.high or 0.0) for one in found.before.values())
-    above_silence = line is not None and _above(found.reward, line.high or 0.0)
+    above_silence = line is not None and above(found.reward, line.high or 0.0)
     return [
         Condition(
             WARM,
             bool(found.before) and not passed,
-            f"{_each(found.before)}; silence {line}" if line else "there is no silence line",
+            f"{each(found.before)}; silence {line}" if line else "there is no silence line",
         ),
         Condition(
             "the reward is above the silence line",
             above_silence,
-            f"{_each(found.reward)}; silence {line}" if line else "there is no silence line",
+            f"{each(found.reward)}; silence {line}" if line else "there is no silence line",
         ),
-        Condition("the reward rose", _above(found.rise), _each(found.rise, "+")),
+        Condition("the reward rose", above(found.rise), each(found.rise, "+")),
         Condition(
             "it is above the same training with messages muted",
-            _above(found.over_muted),
-            _each(found.over_muted, "+") or "no training was muted",
+            above(found.over_muted),
+            each(found.over_muted, "+") or "no training was muted",
         ),
         Condition(
             "the placebo, trained on rewards permuted within groups, did not rise",
             bool(found.placebo_rise) and not any(_is_above(one) for one in found.placebo_rise.values()),
-            _each(found.placebo_rise, "+") or "no placebo was trained",
+            each(found.placebo_rise, "+") or "no placebo was trained",
         ),
         Condition(
             "self-play is above the placebo",
-            _above(found.over_placebo),
-            _each(found.over_placebo, "+") or "no placebo was trained",
+            above(found.over_placebo),
+            each(found.over_placebo, "+") or "no placebo was trained",
         ),
         Condition("there is more than one seed of each arm", found.seeds > 1, str(found.seeds)),
     ]
@@ -108,7 +108,8 @@ def verdict(found: list[Condition]) -> str:
     return f"It is not shown that the policy learned to cooperate by talking. What does not hold: {'; '.join(missing)}."
 
 
-def _above(intervals: By, line: float = 0.0) -> bool:
+def above(intervals: By, line: float = 0.0) -> bool:
+    """Whether all intervals lie above a line; no interval does not."""
     return bool(intervals) and all(_is_above(interval, line) for interval in intervals.values())
 
 
@@ -116,5 +117,6 @@ def _is_above(interval: Interval, line: float = 0.0) -> bool:
     return interval.low is not None and interval.low > line
 
 
-def _each(intervals: By, sign: str = "") -> str:
+def each(intervals: By, sign: str = "") -> str:
+    """All intervals in words."""
     return ", ".join(f"{mode} {interval:{sign}}" for mode, interval in intervals.items())

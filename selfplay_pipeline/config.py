@@ -16,7 +16,7 @@ from selfplay_pipeline.core.earlier import renamed
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.keys import SERVER_KEY
 from selfplay_pipeline.core.sections import FREE, Identity, Option, Section
-from selfplay_pipeline.core.shipped import built_in, shipped
+from selfplay_pipeline.core.shipped import as_listed, built_in, shipped
 from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.core.yaml_file import YamlFile, read_yaml
 from selfplay_pipeline.games.registry import FIRST_GAME, GameConfig, first_game_config
@@ -108,6 +108,13 @@ class ConvertConfig(Section):
     """Share of groups that is set aside in val.parquet; with 0 all are trained on, and that file is not written.
 
     val.parquet is for tools of your own: nothing here reads it.
+    """
+    credit: Literal["episode", "turn"] = "episode"
+    """What GRPO compares: the reward of the whole `episode`, or the credit of each `turn`.
+
+    A turn's credit is by how much it changed what the episode can reach: a message, what the best plan of its hearer
+    scores; a proposal, what it falls short of its proposer's best plan. It is compared with that of the same turn of
+    the same seat in the group's other episodes. In self-play only, and in games that know such credits.
     """
     placebo: bool = False
     """Permute the rewards within each group: a control, from which nothing about the game can be learned.
@@ -281,16 +288,19 @@ def load_config(
     return config
 
 
-def shipped_models() -> dict[str, str]:
-    """The built-in configuration that each model was made for, by the model's name in it."""
-    return {model: name for name in built_in() if (model := _built_in(name).data.get("model"))}
+def configuration_of(model: str) -> str | None:
+    """The built-in configuration that a model was made for, by its name in it or by the place where it lies."""
+    made_for = {named: name for name in built_in() if (named := _built_in(name).data.get("model"))}
+    path = os.path.normpath(model)
+    with suppress(OSError, ValueError):  # of a name that cannot be, which is told elsewhere
+        return made_for.get(path, made_for.get(as_listed(os.path.realpath(path))))
+    return None
 
 
 def _base_for(model: Any, gpu: bool) -> tuple[str, str]:
     """The built-in configuration that is used where none is named, and why."""
-    named = os.path.normpath(str(model))
-    if name := shipped_models().get(named):
-        return name, f"the model is {named}"
+    if name := configuration_of(str(model)):
+        return name, f"the model is {model}"
     return ("default", "there is a GPU") if gpu else ("tiny_honest", "no GPU is visible")
 
 

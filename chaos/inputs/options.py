@@ -54,7 +54,7 @@ NAMES = {
     "engine": "warp", "device": "abacus", "logger": "stone", "partner": "nobody", "lesson": "none", "form": "gif",
     "player": "nobody", "player0": "nobody", "player1": "nobody", "checkpoint": "nobody", "episode": "none",
     "server_url": "nowhere", "config": "none.yaml", "model": "./nowhere", "keep_trainer_states": "some",
-    "ray_address": "nowhere", "seat": "left", "method": "magic", "schedule": "none",
+    "ray_address": "nowhere", "seat": "left", "method": "magic", "schedule": "none", "credit": "none",
 }  # fmt: skip
 """For options that take words: one that none of them knows."""
 NUMBERS = {key.option: key for key in keys(Config) if key.kind in (int, float)}

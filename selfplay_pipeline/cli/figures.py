@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -192,9 +191,9 @@ def silence(
 
 def _load_for(player: str, context: typer.Context) -> Config:
     """The configuration; where none is named, a shipped model plays the game that it was made for."""
-    from selfplay_pipeline.config import shipped_models
+    from selfplay_pipeline.config import configuration_of
 
-    return load(context, {"model": player if os.path.normpath(player) in shipped_models() else None})
+    return load(context, {"model": player if configuration_of(player) else None})
 
 
 def _states(settings: Config, file: Path | None) -> StateSet:

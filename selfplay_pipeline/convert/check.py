@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from selfplay_pipeline.convert.parquet import read_rows
-from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, upgrade_rows
+from selfplay_pipeline.convert.rows import CREDITED, CREDITS, METADATA_KEY, SCHEMA, upgrade_rows
 from selfplay_pipeline.core.checkpoints import vocabulary_of
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.files import write_text
@@ -64,6 +64,8 @@ def check_parquet(path: Path, model: str, *, thinking: bool = False) -> CheckRep
     facts = json.loads(pq.read_schema(path).metadata[METADATA_KEY])
     if facts.get("placebo"):
         report.lines.append("a placebo: rewards are permuted within groups, and say nothing of their episodes")
+    if CREDITS in rows[0]:
+        report.lines.append(f"{len(rows)} rows: each own turn has a credit, which is compared within its group")
     report.lines.append(
         f"{groups} groups: one game state, two episodes or more, rewards in [0, 1] over the state's best"
     )
@@ -78,11 +80,12 @@ def _read(path: Path, vocabulary: int | None) -> list[dict[str, Any]]:
         table = upgrade_rows(pq.read_table(path))
     except (OSError, pa.ArrowException, ValueError) as error:
         raise UserError(f"{path}: cannot be read as parquet: {first_line(error)}") from None
-    if not table.schema.equals(SCHEMA, check_metadata=False) or METADATA_KEY not in (table.schema.metadata or {}):
+    ours = CREDITED if CREDITS in table.column_names else SCHEMA
+    if not table.schema.equals(ours, check_metadata=False) or METADATA_KEY not in (table.schema.metadata or {}):
         raise UserError(f"{path}: its columns are not those that `selfplay convert` writes")
     if not table.num_rows:
         raise UserError(f"{path}: no rows; play episodes and convert them first")
-    for name in SCHEMA.names:
+    for name in ours.names:
         if table.column(name).null_count:
             raise UserError(f"{path}: column {name!r} has a row without a value; convert the episodes again")
     rows: list[dict[str, Any]] = table.to_pylist()

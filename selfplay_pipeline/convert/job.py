@@ -5,14 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from selfplay_pipeline.config import Config
+from selfplay_pipeline.convert.credit import check_credit
 from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.terminal.progress import progress
+from selfplay_pipeline.games.registry import make_game
 
 
 def convert_episodes(config: Config, games: Path, out_dir: Path, *, skip_bad: bool = False) -> Converted:
     """Write train.parquet, and val.parquet if a share is set aside, for a file of episodes."""
+    check_credit(config)
     check_folder(out_dir, "convert")
     return run_convert(
         games,
@@ -20,6 +23,7 @@ def convert_episodes(config: Config, games: Path, out_dir: Path, *, skip_bad: bo
         val_fraction=config.convert.val_fraction,
         seed=config.seed,
         placebo=config.convert.placebo,
+        credits_by=make_game(config.game) if config.convert.credit == "turn" else None,
         skip_bad=skip_bad,
         bar=progress,
     )

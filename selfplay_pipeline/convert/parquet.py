@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, upgrade_rows
+from selfplay_pipeline.convert.rows import CREDITED, CREDITS, METADATA_KEY, SCHEMA, own_turns, upgrade_rows
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.games.registry import all_games
@@ -33,7 +33,8 @@ NUMBERS = {
     "normalized_reward": "reward_model",
 }
 """Fields of one number a row, by the column that they are in."""
-STREAMS = ("prompt_ids", "response_ids", "response_mask", "response_logprobs")
+MASK = "response_mask"
+STREAMS = ("prompt_ids", "response_ids", MASK, "response_logprobs")
 TEMPERATURE = "sampling_temperature"
 PROMPT = "prompt"
 SOURCE = "data_source"
@@ -68,13 +69,23 @@ def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
     reader = _open(path)
     _check_columns(path, upgrade_rows(reader.schema_arrow.empty_table()).schema)
     shared = _check_facts(path, reader.schema_arrow.metadata or {})
+    credited = CREDITS in reader.schema_arrow.names
     temperature = None
     episodes: list[tuple[NDArray[Any], ...]] = []
-    columns = [*dict.fromkeys(NUMBERS.values()), TEMPERATURE, PROMPT, SOURCE, *STREAMS]
+    columns = [
+        *dict.fromkeys(NUMBERS.values()),
+        TEMPERATURE,
+        PROMPT,
+        SOURCE,
+        *STREAMS,
+        *([CREDITS] if credited else []),
+    ]
     first = 0
     for batch in _batches(path, reader, columns):
         rows = _rows(path, first, batch, shared)
         _check(path, first, rows, vocabulary)
+        if credited:
+            _check_credits(path, first, batch)
         temperature = rows.sampling_temperature[0] if temperature is None else temperature
         others = np.flatnonzero(rows.sampling_temperature != temperature)
         if len(others):
@@ -161,8 +172,8 @@ def _check_columns(path: Path, schema: pa.Schema) -> None:
         _check_column(
             path, name, pa.schema(list(schema.field(column).type)), pa.schema(list(SCHEMA.field(column).type))
         )
-    for name in (*STREAMS, TEMPERATURE, PROMPT, SOURCE):
-        _check_column(path, name, schema, SCHEMA)
+    for name in (*STREAMS, TEMPERATURE, PROMPT, SOURCE, *([CREDITS] if CREDITS in schema.names else [])):
+        _check_column(path, name, schema, CREDITED)
 
 
 def _check_column(path: Path, name: str, theirs: pa.Schema, ours: pa.Schema) -> None:
@@ -223,6 +234,16 @@ def _check(path: Path, first: int, rows: Rows, vocabulary: int | None) -> None:
     fault = first_fault(rows.streams, vocabulary)
     if fault:
         raise _impossible(path, first + fault.stream, fault.field, fault.what)
+
+
+def _check_credits(path: Path, first: int, batch: pa.RecordBatch) -> None:
+    for row, (mask, credits) in enumerate(zip(batch.column(MASK), batch.column(CREDITS), strict=True)):
+        found, turns = credits.as_py() or [], len(own_turns(mask.as_py()))
+        if len(found) != turns:
+            raise _impossible(path, first + row, CREDITS, f"{len(found)} credits, but {turns} own turns")
+        for credit in found:
+            if credit is None or not -1 <= credit <= 1:
+                raise _impossible(path, first + row, CREDITS, f"{credit}, expected -1 to 1")
 
 
 def _alike(found: pa.DataType, expected: pa.DataType) -> bool:

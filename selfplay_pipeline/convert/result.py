@@ -28,6 +28,8 @@ class Converted(BaseModel):
     trained_tokens: int = 0
     episodes_per_state: int = 0
     temperature: float = 0.0
+    credit: str = "episode"
+    """What is compared within groups: the reward of the `episode`, or the credit of each `turn`."""
     placebo: bool = False
     """Whether rewards were permuted within groups."""
 
@@ -50,6 +52,7 @@ class Converted(BaseModel):
             f"tokens                      {self.tokens}, {self.trained_tokens} of them trained on",
             f"masked share                {self.masked_share:.4f}",
             f"sampling temperature        {self.temperature}",
+            *(["credit                      each turn its own"] if self.credit == "turn" else []),
             *(["rewards                     permuted within groups: a placebo"] if self.placebo else []),
         ]
         return "\n".join(lines) + "\n"

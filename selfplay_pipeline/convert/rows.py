@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from selfplay_pipeline.games.base import Status
@@ -51,6 +53,16 @@ SCHEMA = pa.schema(
 
 WEIGHT = "weight"
 """A further column of rows that are imitated: by what each own token's loss is multiplied. Other rows weigh 1."""
+
+CREDITS = "turn_credits"
+"""A further column of rows whose turns have credits: one of each own turn, in their order."""
+CREDITED = SCHEMA.append(pa.field(CREDITS, pa.list_(pa.float64())))
+
+
+def own_turns(mask: Sequence[int]) -> list[slice]:
+    """Where each own turn stands in a response: a run of 1 in its mask. An observation stands between any two."""
+    edges = np.flatnonzero(np.diff(np.asarray(mask, dtype=np.int8), prepend=0, append=0)).tolist()
+    return [slice(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def described(

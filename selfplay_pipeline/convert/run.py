@@ -18,14 +18,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from selfplay_pipeline.convert.credit import turn_credits
 from selfplay_pipeline.convert.episodes import check_tokens
 from selfplay_pipeline.convert.placebo import permuted
 from selfplay_pipeline.convert.result import Converted
-from selfplay_pipeline.convert.rows import SCHEMA, described, episode_to_rows
+from selfplay_pipeline.convert.rows import CREDITED, CREDITS, SCHEMA, described, episode_to_rows
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import beside, locked, replacing, write_text
 from selfplay_pipeline.core.terminal.progress import Reporter, without_progress
-from selfplay_pipeline.games.base import Status
+from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.generate.records import POLICY, EpisodeRecord, parse_episode, read_lines
 from selfplay_pipeline.metrics.signal import Signal, groups_of
 
@@ -61,6 +62,7 @@ def run_convert(
     val_fraction: float = 0.0,
     seed: int = 0,
     placebo: bool = False,
+    credits_by: Game | None = None,
     skip_bad: bool = False,
     bar: Callable[[str], AbstractContextManager[Reporter]] = without_progress,
 ) -> Converted:
@@ -73,6 +75,7 @@ def run_convert(
         val_fraction: share of groups that val.parquet sets aside; at least one group stays for training.
         seed: of the split, which is by group, and of the placebo.
         placebo: permute the rewards within each group, as a control.
+        credits_by: the game, with the configuration that was played with, that credits each turn; None credits none.
         skip_bad: leave out and report bad lines instead of stopping at the first.
         bar: given a title, shows how far a part of the work is: first the bytes read, then the episodes written.
 
@@ -80,12 +83,12 @@ def run_convert(
         UserError: a bad line or an impossible episode, one episode per state, repeated episodes, sampling that cannot
             be trained on, or no episode in which the policy took a turn.
     """
-    report = Converted(placebo=placebo)
+    report = Converted(placebo=placebo, credit="episode" if credits_by is None else "turn")
     with beside(out_dir / "train.parquet") as aside:
         index = _Index(aside)
         size = games.stat().st_size if games.exists() else 0
         with bar(f"reading {games.name}") as shown:
-            _read(games, index, report, skip_bad, lambda done: shown(done, size, lambda: "bytes"))
+            _read(games, index, report, skip_bad, credits_by, lambda done: shown(done, size, lambda: "bytes"))
         order, val_groups = _plan(games, index, report, val_fraction, seed)
         if placebo:
             _permute_rewards(index, seed)
@@ -96,7 +99,14 @@ def run_convert(
     return report
 
 
-def _read(games: Path, index: _Index, report: Converted, skip_bad: bool, on_bytes: Callable[[int], None]) -> None:
+def _read(
+    games: Path,
+    index: _Index,
+    report: Converted,
+    skip_bad: bool,
+    credits_by: Game | None,
+    on_bytes: Callable[[int], None],
+) -> None:
     done, sampling = 0, None
     for number, line in read_lines(games):
         done += len(line)
@@ -106,6 +116,7 @@ def _read(games: Path, index: _Index, report: Converted, skip_bad: bool, on_byte
         try:
             record = parse_episode(line)
             check_tokens(record)
+            credits = turn_credits(record, credits_by) if credits_by else None
         except ValueError as error:
             where = f"{games}:{number}: {error}"
             if not skip_bad:
@@ -122,10 +133,10 @@ def _read(games: Path, index: _Index, report: Converted, skip_bad: bool, on_byte
             report.engine_failures += 1
             continue
         index.offsets.append(index.rows.tell())
-        # How many episodes a state has is known at the end.
-        pickle.dump(
-            [_packed(row) for row in episode_to_rows(record, episodes_per_state=0)], index.rows, pickle.HIGHEST_PROTOCOL
-        )
+        rows = episode_to_rows(record, episodes_per_state=0)  # how many a state has is known at the end
+        if credits is not None:
+            rows = [row | {CREDITS: credits[row["extra_info"]["seat"]]} for row in rows]
+        pickle.dump([_packed(row) for row in rows], index.rows, pickle.HIGHEST_PROTOCOL)
         index.groups.append(record.group_index)
         index.episodes.append(record.episode)
         index.shared = index.shared and record.outcome.rewards is None
@@ -230,7 +241,7 @@ def _write(
     shown: Reporter,
 ) -> None:
     schema = described(
-        SCHEMA,
+        CREDITED if report.credit == "turn" else SCHEMA,
         game=index.game,
         shared=index.shared,
         temperature=report.temperature,

@@ -447,6 +447,18 @@ class Game(Protocol):
         """
         ...
 
+    def credits(self, state: Any, turns: Sequence[Any], reward: float) -> list[float] | None:
+        """By how much each turn changed what the episode can reach, by a potential that ends with the reward.
+
+        Args:
+            turns: with the `proposal` of each.
+            reward: of the whole episode, which all seats share.
+
+        Returns:
+            None where the game has no such potential.
+        """
+        ...
+
     def references(self, states: Sequence[Any]) -> dict[str, list[float]]:
         """Rewards to compare with, by name, one for each state: means over all seats. `best` is drawn as optimum."""
         ...

@@ -14,6 +14,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from selfplay_pipeline.config import Config
+from selfplay_pipeline.convert.credit import check_credit
 from selfplay_pipeline.convert.job import convert_episodes
 from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.core.files import locked, write_json, write_lines
@@ -315,6 +316,7 @@ def check_run(config: Config) -> None:
     """
     check_partner(config)
     check_trainable(config)
+    check_credit(config)
     check_seats(config, str(config.model), seats_of(config))
     check_training(config.train)
     check_adapter(config.train, str(config.model))

@@ -84,8 +84,9 @@ class TrainData:
         kept = [group for group in self.groups if keep_zero_signal or group.has_signal]
         if not kept:
             raise NoSignalError(
-                f"none of {len(self.groups)} groups carries a signal: within each, all episodes scored alike, so every "
-                "advantage is 0; play more episodes or at a higher temperature (keep_zero_signal trains regardless)"
+                f"none of {len(self.groups)} groups carries a signal: within each, all episodes scored alike, so that "
+                "there is nothing to compare; play more episodes or at a higher temperature (keep_zero_signal trains "
+                "regardless)"
             )
         return kept
 

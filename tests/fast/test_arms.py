@@ -3,9 +3,10 @@
 import pytest
 from test_verdict import SILENT, TALKS, about, outcomes
 
-from bench.arms import ARMS, IMITATION, MUTED, PLACEBO, SELF_PLAY, Effort, Played, Point, Study
+from bench.arms import ARMS, CREDIT, IMITATION, MUTED, PLACEBO, SELF_PLAY, Effort, Played, Point, Study
 from bench.compared import Results, compare, evidence, tables
 from bench.curves import plot
+from bench.learn import main
 from bench.verdict import conditions, verdict
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.evaluate.listen import Replay, totals_of
@@ -21,9 +22,20 @@ def settings(study, arm):
     return flatten(study.config(1, ARMS[arm].changes).model_dump(mode="json"))
 
 
-@pytest.mark.parametrize(("arm", "key"), [(MUTED, "game.mute"), (PLACEBO, "convert.placebo")])
-def test_a_control_differs_from_self_play_in_one_key(study, arm, key):
-    assert differences(settings(study, SELF_PLAY), settings(study, arm)) == {key: (False, True)}
+@pytest.mark.parametrize(
+    ("arm", "key", "values"),
+    [
+        (MUTED, "game.mute", (False, True)), (PLACEBO, "convert.placebo", (False, True)),
+        (CREDIT, "convert.credit", ("episode", "turn")),
+    ],
+)  # fmt: skip
+def test_an_arm_differs_from_self_play_in_one_key(study, arm, key, values):
+    assert differences(settings(study, SELF_PLAY), settings(study, arm)) == {key: values}
+
+
+def test_imitation_continued_is_refused_where_it_is_not_known_whom_the_warm_start_imitated():
+    with pytest.raises(UserError, match="name the scripted player with --teacher"):
+        main(arms=[IMITATION], model="data/tiny_apart_model", teacher=None)
 
 
 def test_each_seed_is_evaluated_on_states_of_its_own_and_all_its_arms_on_the_same(study):

@@ -5,12 +5,12 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from bench.coins import above_coin, against_placebo, play_coin
+from bench.coins import against_placebo, play_coin, terms_above_coin
 from selfplay_pipeline.games.base import HELD_OUT, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.games.matching.teacher import AskingTeacher, CountingTeacher
-from selfplay_pipeline.metrics.bootstrap import Totals
+from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 
 GAME = MatchingGame(MatchingConfig(size=3, max_score=9, scale_min=1, scale_max=1, max_length=30))
 STATES = [GAME.sample_state(state_rng(5, index, HELD_OUT)) for index in range(60)]
@@ -23,6 +23,10 @@ def play(player: AskingTeacher, episodes: int = 2) -> Totals:
 @pytest.fixture(scope="module")
 def coins() -> dict[float, Totals]:
     return {chance: play(AskingTeacher(ask=chance)) for chance in (0.0, 0.4, 0.8)}
+
+
+def above_coin(found: Totals, coins: dict[float, Totals]) -> Interval:
+    return contrast(terms_above_coin(found, coins))["reward"]
 
 
 def mean(totals: Totals, name: str) -> float:
@@ -48,8 +52,10 @@ def test_on_a_coin_the_difference_is_exactly_nothing(coins: dict[float, Totals])
     assert above_coin(coins[0.4], coins).value == pytest.approx(0, abs=1e-12)
 
 
-def test_where_no_coin_asks_as_often_nothing_is_said(coins: dict[float, Totals]) -> None:
-    assert above_coin(play(AskingTeacher(ask=0.95)), coins).value is None
+def test_who_asks_more_than_all_coins_is_compared_with_the_one_that_asks_most(coins: dict[float, Totals]) -> None:
+    more = play(AskingTeacher(ask=0.95))
+    assert mean(more, "questions") > mean(coins[0.8], "questions")
+    assert above_coin(more, coins).value == pytest.approx(mean(more, "reward") - mean(coins[0.8], "reward"))
 
 
 def test_drift_alone_seldom_goes_beyond_the_placebos() -> None:

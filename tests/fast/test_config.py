@@ -1,6 +1,7 @@
 """Configuration files: what they build on, and that errors name the place."""
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -10,6 +11,7 @@ from selfplay_pipeline import config as configuration
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.identity import flatten
 
 
@@ -55,6 +57,8 @@ def test_with_a_gpu_a_file_builds_on_dialops_board_unless_the_model_is_the_tiny_
     other = "generate: {temperature: 0.9}"
     assert load_config(written(tmp_path, other), {}).game.size == 8
     assert load_config(written(tmp_path, other), {"model": "data/tiny_model"}).game.size == 3
+    absolute = str(Path(shipped("data/tiny_apart_model")).resolve())
+    assert load_config(written(tmp_path, other), {"model": absolute}).game.visibility == "complementary"
     tiny = written(tmp_path, f"{other}\nmodel: ./data/tiny_model/")
     assert load_config(tiny, {}).game.size == 3
     assert load_config(tiny, {"model": "some/model"}).game.size == 8

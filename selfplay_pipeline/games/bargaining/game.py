@@ -104,6 +104,9 @@ class BargainingGame:
     def alter(self, state: BargainingState, turns: Sequence[Turn], kind: str, rng: np.random.Generator) -> None:
         """There is no listening test: what is best after a message depends on how a proposal is answered."""
 
+    def credits(self, state: BargainingState, turns: Sequence[Any], reward: float) -> None:
+        """Turns have no credit of their own: what can be reached depends on how a proposal is answered."""
+
     def references(self, states: Sequence[BargainingState]) -> dict[str, list[float]]:
         return measures.references(states, self.config)
 

@@ -25,6 +25,7 @@ from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.matching import draw, humans, measures, states
 from selfplay_pipeline.games.matching.actions import ErrorKind
 from selfplay_pipeline.games.matching.altered import CHANGED, SWAPPED, altered
+from selfplay_pipeline.games.matching.credit import credits_of
 from selfplay_pipeline.games.matching.questions import asking
 from selfplay_pipeline.games.matching.rules import (
     MatchingConfig,
@@ -143,6 +144,9 @@ class MatchingGame:
 
     def alter(self, state: MatchingState, turns: Sequence[Turn], kind: str, rng: np.random.Generator) -> Altered | None:
         return altered(state, turns, kind, self.config, rng)
+
+    def credits(self, state: MatchingState, turns: Sequence[Any], reward: float) -> list[float]:
+        return credits_of(state, turns, reward, self.config)
 
     def references(self, states: Sequence[MatchingState]) -> dict[str, list[float]]:
         return measures.references(states, self.config)

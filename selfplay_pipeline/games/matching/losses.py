@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from selfplay_pipeline.games.base import MESSAGE, Turn
 from selfplay_pipeline.games.matching.mentions import Cell, told_cells
-from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
+from selfplay_pipeline.games.matching.rules import Matching, MatchingConfig, MatchingState, best_matching
 from selfplay_pipeline.games.tags import untagged
 
 NEARER = 1e-6
@@ -85,12 +85,26 @@ def lost(state: MatchingState, turns: Sequence[Any], config: MatchingConfig, *, 
     if not made:
         return None
     last = made[-1]
-    proposal = tuple((reviewer, paper) for reviewer, paper in turns[last].proposal)
-    expected = expected_scores(state, known_cells(state, turns[:last], config)[-1][turns[last].seat], config)
-    for pair in proposal:  # of several best plans the one that is most like the proposal
-        expected[pair] += NEARER
-    reached, possible = state.score(proposal), state.score(best_matching(expected)[0])
+    known = known_cells(state, turns[:last], config)[-1][turns[last].seat]
+    reached, possible = state.score(matching_of(turns[last])), possible_score(state, known, turns[last], config)
     return Losses((state.best - possible) / state.best, (possible - reached) / state.best)
+
+
+def matching_of(turn: Any) -> Matching:
+    """What a turn proposes, as rules take it."""
+    return tuple((reviewer, paper) for reviewer, paper in turn.proposal)
+
+
+def possible_score(state: MatchingState, known: NDArray[np.bool_], turn: Any, config: MatchingConfig) -> int:
+    """The true score of the best plan on what a seat knows.
+
+    Args:
+        turn: the seat's; of several best plans the one counts that is most like what it proposes.
+    """
+    expected = expected_scores(state, known, config)
+    for pair in matching_of(turn) if turn.proposal else ():
+        expected[pair] += NEARER
+    return state.score(best_matching(expected)[0])
 
 
 def notes(state: MatchingState, turns: Sequence[Any], config: MatchingConfig) -> list[str]:

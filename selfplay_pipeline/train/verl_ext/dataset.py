@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from torch.utils.data import Dataset
 
-from selfplay_pipeline.convert.rows import WEIGHT, upgrade_rows
+from selfplay_pipeline.convert.rows import CREDITS, WEIGHT, upgrade_rows
 from selfplay_pipeline.train.groups import Group, read_data
 
 COLUMNS = ["prompt_ids", "response_ids", "response_mask", "response_logprobs", "reward_model", "extra_info"]
@@ -35,6 +35,11 @@ class GroupDataset(Dataset):  # type: ignore[misc]
 
     def __getitem__(self, position: int) -> dict[str, Any]:
         return {"raw_prompt": [], "position": position, "index": self.groups[position].index}
+
+    @property
+    def credits_turns(self) -> bool:
+        """Whether each turn has a credit of its own."""
+        return CREDITS in self._table.column_names
 
     def rows(self, position: int) -> list[dict[str, Any]]:
         """The rows of a group, as `convert` wrote them."""
@@ -60,5 +65,5 @@ def _load(files: Sequence[str], keep_zero_signal: bool, imitated: int | None) ->
 
 
 def _table(path: Path) -> pa.Table:
-    there = [name for name in pq.read_schema(path).names if name in (*COLUMNS, WEIGHT)]
+    there = [name for name in pq.read_schema(path).names if name in (*COLUMNS, WEIGHT, CREDITS)]
     return upgrade_rows(pq.read_table(path, columns=there))

@@ -49,8 +49,7 @@ def store(dataset: GroupDataset, positions: dict[str, int], step: int, partition
     keys, fields, tags = [], [], []
     for uid, position in positions.items():
         for row in dataset.rows(position):
-            info = row["extra_info"]
-            keys.append(f"{uid}_{info['episode']}_{info['seat']}")
+            keys.append(row_key(uid, row))
             fields.append(trajectory_fields(row) | {"uid": uid, "global_steps": step})
             lengths = len(row["prompt_ids"]), len(row["response_ids"])
             tags.append(
@@ -68,6 +67,11 @@ def store(dataset: GroupDataset, positions: dict[str, int], step: int, partition
     # All at once: making nested tensors for each group took a tenth of a small step.
     tq.kv_batch_put(keys=keys, partition_id=partition, fields=list_of_dict_to_tensordict(fields), tags=tags)
     return tq.KVBatchMeta(partition_id=partition, keys=keys, tags=tags)
+
+
+def row_key(uid: str, row: dict[str, Any]) -> str:
+    """The key of a row of the group with this uid."""
+    return f"{uid}_{row['extra_info']['episode']}_{row['extra_info']['seat']}"
 
 
 def trajectory_fields(row: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,136 @@
+"""Did the policy learn to ask? Figures of trainings opposite the shy partner over seeds and states, and the rule. Pure.
+
+More questions are no evidence: a coin asks more too, and drifts. So all of these must hold after training, by the ends
+of 95 % intervals over seeds and states:
+
+- the reward is above that of a scripted coin which asks as often, sampled and greedy;
+- it is further above the coin's than that of a placebo, the same training on rewards permuted within groups;
+- fewer of the questions for a fact ask only again for what was asked for before;
+- greedy play is at least as good as sampled play;
+- there is more than one seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pydantic import BaseModel
+
+from bench.coins import terms_above_coin
+from bench.compared import conditions_table, markdown_table
+from bench.verdict import By, Condition, above, each
+from selfplay_pipeline.evaluate.run import Mode
+from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast_over_seeds
+from selfplay_pipeline.metrics.figures import figures_of
+
+WARM, TRAINED, PLACEBO = "warm start", "trained", "placebo"
+MODES: tuple[Mode, ...] = ("sampled", "greedy")
+SHOWN = ("reward", "optimal", "questions", "specific", "repeated", "learned", "leaks", "turns", "illegal")
+
+
+class Seed(NamedTuple):
+    """What was measured with one training seed, all on its own states.
+
+    Attributes:
+        coins: scripted coins by their chance to ask.
+        players: the warm start and the last checkpoints of both trainings.
+    """
+
+    coins: Mapping[float, Totals]
+    players: Mapping[str, Mapping[Mode, Totals]]
+
+
+class Asked(BaseModel):
+    """The figures over seeds and states, by player, and what follows from them.
+
+    Attributes:
+        figures: by way to sample and name.
+        above_coin: the reward minus that of a coin that asks as often.
+        more_than_placebo: by how much the trained policy is further above its coin than the placebo.
+        asks_again: the change in the share of questions for a fact that ask only again, of the trained policy.
+        greedy_minus_sampled: of the trained policy's reward.
+    """
+
+    seeds: int
+    figures: dict[str, dict[Mode, dict[str, Interval]]]
+    above_coin: dict[str, dict[Mode, Interval]]
+    more_than_placebo: dict[Mode, Interval]
+    asks_again: dict[Mode, Interval]
+    greedy_minus_sampled: Interval
+    conditions: list[Condition] = []
+    verdict: str = ""
+
+
+def asked(seeds: Sequence[Seed]) -> Asked:
+    """Judge trainings of some seeds."""
+
+    def over(terms: Sequence[Sequence[tuple[float, Totals]]], name: str) -> Interval:
+        return contrast_over_seeds([[(weight, totals.select([name])) for weight, totals in of] for of in terms])[name]
+
+    def above_coin(player: str, mode: Mode, weight: float = 1.0) -> list[list[tuple[float, Totals]]]:
+        return [
+            [(weight * factor, totals) for factor, totals in terms_above_coin(seed.players[player][mode], seed.coins)]
+            for seed in seeds
+        ]
+
+    def minus_placebo(mode: Mode) -> Interval:
+        both = zip(above_coin(TRAINED, mode), above_coin(PLACEBO, mode, -1.0), strict=True)
+        return over([[*trained, *placebo] for trained, placebo in both], "reward")
+
+    def change(mode: Mode, name: str) -> Interval:
+        return over([[(1, s.players[TRAINED][mode]), (-1, s.players[WARM][mode])] for s in seeds], name)
+
+    ways = [[(1, seed.players[TRAINED]["greedy"]), (-1, seed.players[TRAINED]["sampled"])] for seed in seeds]
+    players = (WARM, TRAINED, PLACEBO)
+    found = Asked(
+        seeds=len(seeds),
+        figures={
+            player: {
+                mode: {name: over([[(1, seed.players[player][mode])] for seed in seeds], name) for name in SHOWN}
+                for mode in MODES
+            }
+            for player in players
+        },
+        above_coin={player: {mode: over(above_coin(player, mode), "reward") for mode in MODES} for player in players},
+        more_than_placebo={mode: minus_placebo(mode) for mode in MODES},
+        asks_again={mode: change(mode, "repeated") for mode in MODES},
+        greedy_minus_sampled=over(ways, "reward"),
+    )
+    found.conditions = conditions(found)
+    missing = [condition.name for condition in found.conditions if not condition.holds]
+    found.verdict = (
+        f"It is not shown that the policy learned to ask. What does not hold: {'; '.join(missing)}."
+        if missing
+        else "The policy learned to ask: every condition holds."
+    )
+    return found
+
+
+def conditions(found: Asked) -> list[Condition]:
+    """Every condition, whether it holds or not."""
+    again = found.asks_again["sampled"]
+    trained: By = dict(found.above_coin[TRAINED].items())
+    more: By = dict(found.more_than_placebo.items())
+    return [
+        Condition("the reward is above that of a coin that asks as often", above(trained), each(trained, "+")),
+        Condition("it is further above it than a placebo's", above(more), each(more, "+")),
+        Condition("fewer questions ask only again", again.high is not None and again.high < 0, f"sampled {again:+}"),
+        Condition(
+            "greedy play is at least as good as sampled",
+            (found.greedy_minus_sampled.value or 0.0) >= 0,
+            f"greedy minus sampled {found.greedy_minus_sampled:+}",
+        ),
+        Condition("there is more than one seed", found.seeds > 1, str(found.seeds)),
+    ]
+
+
+def tables(found: Asked) -> str:
+    """Markdown: a column for each player; then the conditions and the verdict."""
+    labels, rows = {name: figure.label for name, figure in figures_of().items()}, dict[str, list[str]]()
+    for mode in MODES:
+        rows[f"above a coin that asks as often, {mode}"] = [f"{by[mode]:+}" for by in found.above_coin.values()]
+        for name in SHOWN:
+            rows[f"{labels[name]}, {mode}"] = [str(figures[mode][name]) for figures in found.figures.values()]
+    parts = [markdown_table(found.figures, rows), conditions_table(found.conditions), f"{found.verdict}\n"]
+    return "\n".join(parts)

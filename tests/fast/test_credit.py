@@ -1,0 +1,179 @@
+"""A credit for each turn: what it is worth, that credits add up, what GRPO makes of them, and where there are none."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from factories import BOARD, episode_records, make_episodes, play_scripts, write_episodes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfplay_pipeline.config import load_config
+from selfplay_pipeline.convert.credit import check_credit, turn_credits
+from selfplay_pipeline.convert.rows import CREDITS, own_turns
+from selfplay_pipeline.convert.run import run_convert
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.games.base import HELD_OUT, state_rng
+from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
+from selfplay_pipeline.games.matching.losses import lost
+from selfplay_pipeline.generate.records import EpisodeRecord
+from selfplay_pipeline.train.credit import token_advantages, turn_advantages
+from selfplay_pipeline.train.groups import read_data
+
+HONEST = BOARD.model_copy(update={"visibility": "complementary", "score_power": 3})
+GAME = MatchingGame(HONEST)
+
+
+def play(number: int, *players: str) -> tuple[Any, list[Any], float, list[float]]:
+    """The state, turns, reward and credits of an episode of two scripted players."""
+    state = GAME.sample_state(state_rng(0, number, HELD_OUT))
+    episode = play_scripts(GAME, state, [SCRIPTED[name] for name in players], np.random.default_rng(number))
+    reward = episode.session.outcome().rewards[0]
+    return state, episode.turns, reward, GAME.credits(state, episode.turns, reward)
+
+
+@given(episode_records())
+def test_the_credits_of_any_episode_add_up_to_its_reward_minus_what_could_be_reached_at_first(
+    record: EpisodeRecord,
+) -> None:
+    game = MatchingGame(BOARD)
+    state = game.load_state(record.state)
+    reward = record.outcome.normalized_reward
+    found = game.credits(state, record.turns, reward)
+    assert len(found) == len(record.turns)
+    by_seat = turn_credits(record, game)
+    assert sum(map(sum, by_seat.values())) == pytest.approx(sum(found))
+    for seat in record.trajectories:
+        assert len(own_turns(seat.response_mask)) == len(by_seat[seat.seat]), "each own turn has its credit"
+    if found:
+        first = reward - sum(found)
+        assert 0 <= first <= 1 and all(-1 <= credit <= 1 for credit in found)
+
+
+def test_a_proposal_that_is_accepted_is_credited_with_its_loss_to_planning_and_the_answer_with_nothing() -> None:
+    for number, names in enumerate(product(["teacher", "sharing", "own-view", "deaf-teacher"], repeat=2)):
+        state, turns, reward, found = play(number, *names)
+        losses = lost(state, turns, HONEST, agreed=True)
+        assert losses is not None and turns[-1].action == "accept"
+        assert found[-2:] == [pytest.approx(-losses.planning), 0.0]
+        assert reward - sum(found[:-2]) - found[-2] == pytest.approx(reward - sum(found))
+
+
+def test_a_message_is_credited_with_what_its_hearer_can_do_with_it() -> None:
+    muted, gains = MatchingGame(HONEST.model_copy(update={"mute": True})), list[float]()
+    for number in range(20):
+        state, turns, reward, (told, planned, accepted) = play(number, "sharing", "sharing")
+        assert (reward, planned, accepted) == (1.0, 0.0, 0.0), "what was told is all that was missing"
+        gains.append(told - muted.credits(state, turns, reward)[0])
+    assert min(gains) == 0 and max(gains) > 0.1
+
+
+def test_a_plan_that_is_rejected_counts_for_nothing_in_the_end() -> None:
+    state, turns, _, _ = play(3, "sharing", "sharing")
+    rejected = turns[-1].model_copy(update={"action": "reject"})
+    *_, planned, answered = GAME.credits(state, [*turns[:-1], rejected], 0.0)
+    assert (planned, answered) == (0.0, -1.0)
+
+
+def row(episode: int, seat: int, *credits: float) -> dict[str, Any]:
+    mask = [1, 1, 0] * len(credits)
+    return {"extra_info": {"episode": episode, "seat": seat}, CREDITS: list(credits), "response_mask": mask[:-1]}
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=8).filter(lambda rewards: np.std(rewards) > 1e-3))
+def test_with_one_turn_an_episode_that_is_credited_with_the_reward_they_are_grpos_advantages(
+    rewards: list[float],
+) -> None:
+    found = turn_advantages([row(number, 0, reward) for number, reward in enumerate(rewards)], by_std=True)
+    expected = (np.array(rewards) - np.mean(rewards)) / (np.std(rewards, ddof=1) + 1e-6)
+    assert np.ravel(found) == pytest.approx(expected)
+
+
+def test_turns_are_compared_with_the_same_turn_of_the_same_seat_and_all_divided_by_one_number() -> None:
+    rows = [row(0, 0, 0.5, 0.0), row(0, 1, -0.2), row(1, 0, 0.1), row(1, 1, -0.4)]
+    assert turn_advantages(rows, by_std=False) == [
+        pytest.approx([0.2, 0.0]), pytest.approx([0.1]), pytest.approx([-0.2]), pytest.approx([-0.1]),
+    ]  # fmt: skip
+    spread = np.sqrt(2 * (0.2**2 + 0.1**2)) + 1e-6
+    assert turn_advantages(rows, by_std=True)[0] == pytest.approx([0.2 / spread, 0.0])
+    assert token_advantages(rows, by_std=False)[0] == pytest.approx([0.2, 0.2, 0.0, 0.0, 0.0])
+
+
+def test_converting_writes_the_credits_beside_the_same_rows(tmp_path: Path) -> None:
+    games = write_episodes(tmp_path / "games.jsonl", make_episodes(4, 3))
+    plain = run_convert(games, tmp_path / "plain")
+    report = run_convert(games, tmp_path / "credited", credits_by=MatchingGame(BOARD))
+    assert report.credit == "turn" and "each turn its own" in report.to_text() and "each turn" not in plain.to_text()
+    rows, credited = (pq.read_table(tmp_path / name / "train.parquet").to_pylist() for name in ("plain", "credited"))
+    of_episode = defaultdict[str, float](float)
+    for one, other in zip(rows, credited, strict=True):
+        credits = other.pop(CREDITS)
+        of_episode[one["extra_info"]["episode_id"]] += sum(credits)
+        assert one == other and len(credits) == len(own_turns(one["response_mask"]))
+    assert len(read_data([tmp_path / "credited" / "train.parquet"]).groups) == 4
+    assert len({round(total, 6) for total in of_episode.values()}) > 1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda credits: credits[:-1], "credits, but"),
+        (lambda credits: [float("nan")] * len(credits), "nan, expected"),
+        (lambda credits: [2.0] * len(credits), "2.0, expected"), (lambda credits: None, "0 credits"),
+    ],
+)  # fmt: skip
+def test_credits_that_cannot_be_are_refused_with_their_row(tmp_path: Path, change: Any, words: str) -> None:
+    games = write_episodes(tmp_path / "games.jsonl", make_episodes(4, 3))
+    run_convert(games, tmp_path, credits_by=MatchingGame(BOARD))
+    path = tmp_path / "train.parquet"
+    table = pq.read_table(path)
+    column = table.column(CREDITS).to_pylist()
+    column[5] = change(column[5])
+    at = table.schema.get_field_index(CREDITS)
+    pq.write_table(table.set_column(at, table.schema.field(at), pa.array([*column], table.schema.field(at).type)), path)
+    with pytest.raises(UserError, match=f"row 5: field 'turn_credits': .*{words}"):
+        read_data([path])
+
+
+@pytest.mark.parametrize(
+    ("config", "key", "value", "words"),
+    [
+        ("tiny_shy", "seed", 1, "iterate.partner: shy"),
+        ("tiny_honest", "convert.placebo", True, "convert.placebo: true"),
+        ("tiny_honest", "train.method", "filtered-bc", "train.method: filtered-bc"),
+        ("tiny_bargaining", "seed", 1, "bargaining knows no credit"),
+    ],
+)  # fmt: skip
+def test_credits_are_refused_where_nothing_would_come_of_them(config: str, key: str, value: Any, words: str) -> None:
+    check_credit(load_config(config, {key: value}))
+    with pytest.raises(UserError, match=f"convert.credit: turn: .*{words}"):
+        check_credit(load_config(config, {"convert.credit": "turn", key: value}))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"size": 4}, "give the configuration"), ({"max_score": 3}, "give the configuration"),
+    ],
+)  # fmt: skip
+def test_episodes_of_other_rules_are_refused_with_their_line(
+    tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    games = write_episodes(tmp_path / "games.jsonl", make_episodes(3, 2))
+    with pytest.raises(UserError, match=f"games.jsonl:1: .*{words}"):
+        run_convert(games, tmp_path, credits_by=MatchingGame(BOARD.model_copy(update=change)))
+    assert not (tmp_path / "train.parquet").exists()
+
+
+def test_an_episode_that_another_player_shared_is_refused() -> None:
+    record = next(make_episodes(1, 1))
+    shared = record.model_copy(update={"players": ["policy", "shy"], "trajectories": record.trajectories[:1]})
+    with pytest.raises(ValueError, match="self-play"):
+        turn_credits(shared, MatchingGame(BOARD))
