@@ -112,9 +112,9 @@ class ConvertConfig(Section):
     credit: Literal["episode", "turn"] = "episode"
     """What GRPO compares: the reward of the whole `episode`, or the credit of each `turn`.
 
-    A turn's credit is by how much it changed what the episode can reach: a message, what the best plan of its hearer
-    scores; a proposal, what it falls short of its proposer's best plan. It is compared with that of the same turn of
-    the same seat in the group's other episodes. In self-play only, and in games that know such credits.
+    A turn's credit is the reward minus what could be reached before it: by the best plan on what its seat knew, or by
+    the proposal that it answers. It is compared with that of the same turn of the same seat in the group's other
+    episodes. In self-play only, and in games that know such credits.
     """
     placebo: bool = False
     """Permute the rewards within each group: a control, from which nothing about the game can be learned.

@@ -448,14 +448,14 @@ class Game(Protocol):
         ...
 
     def credits(self, state: Any, turns: Sequence[Any], reward: float) -> list[float] | None:
-        """By how much each turn changed what the episode can reach, by a potential that ends with the reward.
+        """For each turn the reward minus what could be reached before it.
 
         Args:
             turns: with the `proposal` of each.
             reward: of the whole episode, which all seats share.
 
         Returns:
-            None where the game has no such potential.
+            None where the game does not know what can be reached.
         """
         ...
 

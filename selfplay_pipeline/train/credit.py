@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from math import sqrt
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 from selfplay_pipeline.convert.rows import CREDITS, own_turns
@@ -17,13 +16,13 @@ EPSILON = 1e-6
 def turn_advantages(rows: Sequence[Mapping[str, Any]], *, by_std: bool) -> list[list[float]]:
     """The advantage of each own turn: its credit minus the mean of the same turn in the episodes of the group.
 
-    The same turn is the seat's first, second and so on. With one turn an episode, credited with the reward, these are
-    GRPO's advantages.
+    The same turn is the seat's first, second and so on. Where all are credited with the reward, these are GRPO's
+    advantages.
 
     Args:
         rows: all of one group.
-        by_std: divide them by the standard deviation of an episode's credit, the root of its turns' summed variances.
-            All turns of a group are divided by the same, so that a turn that changes little weighs little.
+        by_std: divide them by a standard deviation, the largest that any turn's credits have. All turns of a group are
+            divided by the same, so that a turn on which little depends weighs little.
 
     Returns:
         Of each row those of its turns.
@@ -35,9 +34,7 @@ def turn_advantages(rows: Sequence[Mapping[str, Any]], *, by_std: bool) -> list[
     means = {turn: fmean(found) for turn, found in credits.items()}
     spread = 1.0
     if by_std:
-        episodes = len({row["extra_info"]["episode"] for row in rows})
-        squares = sum((credit - means[turn]) ** 2 for turn, found in credits.items() for credit in found)
-        spread = sqrt(squares / max(1, episodes - 1)) + EPSILON
+        spread = max((stdev(found) for found in credits.values() if len(found) > 1), default=0.0) + EPSILON
     return [
         [(credit - means[row["extra_info"]["seat"], number]) / spread for number, credit in enumerate(row[CREDITS])]
         for row in rows
