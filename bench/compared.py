@@ -149,7 +149,6 @@ def tables(results: Results) -> str:
         return {f"{label}, {mode}": row(of, kind, figure, mode, sign) for mode in MODES}
 
     labels = {name: figure.label for name, figure in figures_of().items()}
-    lines = ", ".join(f"{name.replace('_', ' ')} {line}" for name, line in results.references.items())
     parts = [
         markdown_table(
             players,
@@ -175,7 +174,7 @@ def tables(results: Results) -> str:
             },
         ),
         markdown_table(players, {labels[name]: row(players, "talking", name, "sampled") for name in SHOWN}),
-        f"Reference lines: {lines}.\n",
+        references_line(results.references),
         markdown_table(results.effort, _efforts([[*by_seed.values()] for by_seed in results.effort.values()])),
         conditions_table(results.conditions),
         f"{results.verdict}\n",
@@ -191,6 +190,12 @@ def _efforts(arms: Sequence[Sequence[Effort]]) -> dict[str, list[str]]:
         "tokens a seed": [f"{fmean(one.sampled_tokens for one in arm):,.0f}" for arm in arms],
         "held-out states that were trained on": [str(sum(one.shared for one in arm)) for arm in arms],
     }
+
+
+def references_line(lines: Mapping[str, Interval]) -> str:
+    """What rewards are to be compared with, in words."""
+    named = [f"{name.replace('_', ' ')} {line}" for name, line in lines.items()]
+    return f"Reference lines: {', '.join(named)}.\n"
 
 
 def conditions_table(found: Sequence[Condition]) -> str:

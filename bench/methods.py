@@ -20,12 +20,12 @@ from pydantic import BaseModel
 
 from bench import command
 from bench.arms import MODES, WARM
-from bench.compared import markdown_table
+from bench.compared import markdown_table, references_line
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, run_evaluate, totals_of
-from selfplay_pipeline.evaluate.states import held_out_states
+from selfplay_pipeline.evaluate.states import StateSet, held_out_states, references
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.iterate.manifest import RunState
 from selfplay_pipeline.iterate.run import run_iterate
@@ -74,6 +74,7 @@ class Results(BaseModel):
     iterations: int
     states: int
     episodes: int
+    references: dict[str, Interval]
     comparison: dict[str, Row]
     selection: dict[str, Row]
 
@@ -101,11 +102,19 @@ class Study:
     def folder(self, seed: int, arm: str) -> Path:
         return self.work / f"seed_{seed}" / arm.replace(" ", "_")
 
+    def held_out(self, seed: int) -> StateSet:
+        return held_out_states(make_game(self.config(seed).game), self.states, seed)
+
+    def references(self, seeds: Iterable[int]) -> dict[str, Interval]:
+        """Rewards to compare with, on the states of all these seeds."""
+        states = tuple(state for seed in seeds for state in self.held_out(seed).states)
+        return references(make_game(self.config(SELECTING).game), StateSet("of all seeds", states))
+
     async def evaluate(self, seed: int, checkpoints: Mapping[str, str]) -> dict[str, dict[Mode, Totals]]:
         """The figures of each checkpoint on held-out states of the seed's own."""
         found: dict[str, dict[Mode, Totals]] = {}
         config = self.config(seed)
-        states = held_out_states(make_game(config.game), self.states, seed)
+        states = self.held_out(seed)
         async with Servers(config.engine, self.work) as servers:
             for name, checkpoint in checkpoints.items():
                 folder = self.folder(seed, name) / f"evaluation_after_{self.iterations}"
@@ -152,10 +161,11 @@ def main(
         iterations=iterations,
         states=states,
         episodes=episodes,
+        references=study.references(range(1, seeds + 1)),
         comparison=comparison,
         selection=selection,
     )
-    tables = f"{table(comparison)}\n{selection_table(selection)}"
+    tables = "\n".join([table(comparison), references_line(results.references), selection_table(selection)])
     write_text(output / "results.json", results.model_dump_json(indent=2) + "\n")
     write_text(output / "table.md", tables)
     print(tables)
