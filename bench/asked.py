@@ -21,12 +21,16 @@ from bench.coins import terms_above_coin
 from bench.compared import conditions_table, markdown_table
 from bench.verdict import By, Condition, above, each
 from selfplay_pipeline.evaluate.run import Mode
-from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast_over_seeds
+from selfplay_pipeline.metrics.bootstrap import RESAMPLES, Interval, Totals, contrast_over_seeds
 from selfplay_pipeline.metrics.figures import figures_of
 
 WARM, TRAINED, PLACEBO = "warm start", "trained", "placebo"
 MODES: tuple[Mode, ...] = ("sampled", "greedy")
 SHOWN = ("reward", "optimal", "questions", "specific", "repeated", "learned", "leaks", "turns", "illegal")
+
+
+Terms = list[tuple[float, Totals]]
+"""Weighted evaluations of one seed, as `contrast_over_seeds` takes them."""
 
 
 class Seed(NamedTuple):
@@ -46,6 +50,7 @@ class Asked(BaseModel):
 
     Attributes:
         figures: by way to sample and name.
+        coins: reward and questions of each coin, by its chance to ask.
         above_coin: the reward minus that of a coin that asks as often.
         more_than_placebo: by how much the trained policy is further above its coin than the placebo.
         asks_again: the change in the share of questions for a fact that ask only again, of the trained policy.
@@ -54,6 +59,7 @@ class Asked(BaseModel):
 
     seeds: int
     figures: dict[str, dict[Mode, dict[str, Interval]]]
+    coins: dict[float, dict[str, Interval]]
     above_coin: dict[str, dict[Mode, Interval]]
     more_than_placebo: dict[Mode, Interval]
     asks_again: dict[Mode, Interval]
@@ -62,40 +68,38 @@ class Asked(BaseModel):
     verdict: str = ""
 
 
-def asked(seeds: Sequence[Seed]) -> Asked:
+def asked(seeds: Sequence[Seed], resamples: int = RESAMPLES) -> Asked:
     """Judge trainings of some seeds."""
 
-    def over(terms: Sequence[Sequence[tuple[float, Totals]]], name: str) -> Interval:
-        return contrast_over_seeds([[(weight, totals.select([name])) for weight, totals in of] for of in terms])[name]
+    def over(terms: Sequence[Terms], names: Sequence[str] = ("reward",)) -> dict[str, Interval]:
+        kept = [[(weight, totals.select(names)) for weight, totals in of] for of in terms]
+        return contrast_over_seeds(kept, resamples)
 
-    def above_coin(player: str, mode: Mode, weight: float = 1.0) -> list[list[tuple[float, Totals]]]:
-        return [
-            [(weight * factor, totals) for factor, totals in terms_above_coin(seed.players[player][mode], seed.coins)]
-            for seed in seeds
-        ]
+    def played(player: str, mode: Mode, weight: float = 1.0) -> list[Terms]:
+        return [[(weight, seed.players[player][mode])] for seed in seeds]
 
-    def minus_placebo(mode: Mode) -> Interval:
-        both = zip(above_coin(TRAINED, mode), above_coin(PLACEBO, mode, -1.0), strict=True)
-        return over([[*trained, *placebo] for trained, placebo in both], "reward")
+    def above_coin(player: str, mode: Mode, weight: float = 1.0) -> list[Terms]:
+        terms = [terms_above_coin(seed.players[player][mode], seed.coins) for seed in seeds]
+        return [[(weight * factor, totals) for factor, totals in of] for of in terms]
 
-    def change(mode: Mode, name: str) -> Interval:
-        return over([[(1, s.players[TRAINED][mode]), (-1, s.players[WARM][mode])] for s in seeds], name)
+    def both(one: list[Terms], other: list[Terms]) -> list[Terms]:
+        return [[*terms, *further] for terms, further in zip(one, other, strict=True)]
 
-    ways = [[(1, seed.players[TRAINED]["greedy"]), (-1, seed.players[TRAINED]["sampled"])] for seed in seeds]
     players = (WARM, TRAINED, PLACEBO)
+    change = {mode: both(played(TRAINED, mode), played(WARM, mode, -1.0)) for mode in MODES}
+    more = {mode: both(above_coin(TRAINED, mode), above_coin(PLACEBO, mode, -1.0)) for mode in MODES}
+    ways = both(played(TRAINED, "greedy"), played(TRAINED, "sampled", -1.0))
     found = Asked(
         seeds=len(seeds),
-        figures={
-            player: {
-                mode: {name: over([[(1, seed.players[player][mode])] for seed in seeds], name) for name in SHOWN}
-                for mode in MODES
-            }
-            for player in players
+        figures={player: {mode: over(played(player, mode), SHOWN) for mode in MODES} for player in players},
+        coins={
+            chance: over([[(1.0, seed.coins[chance])] for seed in seeds], ("questions", "reward"))
+            for chance in seeds[0].coins
         },
-        above_coin={player: {mode: over(above_coin(player, mode), "reward") for mode in MODES} for player in players},
-        more_than_placebo={mode: minus_placebo(mode) for mode in MODES},
-        asks_again={mode: change(mode, "repeated") for mode in MODES},
-        greedy_minus_sampled=over(ways, "reward"),
+        above_coin={player: {mode: over(above_coin(player, mode))["reward"] for mode in MODES} for player in players},
+        more_than_placebo={mode: over(terms)["reward"] for mode, terms in more.items()},
+        asks_again={mode: over(terms, ["repeated"])["repeated"] for mode, terms in change.items()},
+        greedy_minus_sampled=over(ways)["reward"],
     )
     found.conditions = conditions(found)
     missing = [condition.name for condition in found.conditions if not condition.holds]
@@ -118,7 +122,7 @@ def conditions(found: Asked) -> list[Condition]:
         Condition("fewer questions ask only again", again.high is not None and again.high < 0, f"sampled {again:+}"),
         Condition(
             "greedy play is at least as good as sampled",
-            (found.greedy_minus_sampled.value or 0.0) >= 0,
+            found.greedy_minus_sampled.value is not None and found.greedy_minus_sampled.value >= 0,
             f"greedy minus sampled {found.greedy_minus_sampled:+}",
         ),
         Condition("there is more than one seed", found.seeds > 1, str(found.seeds)),
@@ -132,5 +136,12 @@ def tables(found: Asked) -> str:
         rows[f"above a coin that asks as often, {mode}"] = [f"{by[mode]:+}" for by in found.above_coin.values()]
         for name in SHOWN:
             rows[f"{labels[name]}, {mode}"] = [str(figures[mode][name]) for figures in found.figures.values()]
-    parts = [markdown_table(found.figures, rows), conditions_table(found.conditions), f"{found.verdict}\n"]
-    return "\n".join(parts)
+    coins = {name: [str(coin[name]) for coin in found.coins.values()] for name in ("questions", "reward")}
+    return "\n".join(
+        [
+            markdown_table(found.figures, rows),
+            markdown_table([f"coin {chance:g}" for chance in found.coins], coins),
+            conditions_table(found.conditions),
+            f"{found.verdict}\n",
+        ]
+    )

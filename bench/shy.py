@@ -20,6 +20,7 @@ import typer
 from bench import command
 from bench.asked import MODES, PLACEBO, SHOWN, TRAINED, WARM, Seed, asked, tables
 from bench.coins import CHANCES, AgainstPlacebo, against_placebo, play_coin
+from bench.compared import references_line
 from selfplay_pipeline.asking.analysis import TRENDS, Analysis, analyse
 from selfplay_pipeline.asking.output import write
 from selfplay_pipeline.asking.sources import read
@@ -27,6 +28,7 @@ from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.core.files import write_json, write_text
 from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, run_evaluate, totals_of
 from selfplay_pipeline.evaluate.states import StateSet, held_out_states, references
+from selfplay_pipeline.games.base import State
 from selfplay_pipeline.games.matching.teacher import AskingTeacher
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.iterate.run import run_iterate
@@ -59,9 +61,11 @@ def main(
     game = make_game(config.game)
     trends: dict[str, list[Analysis]] = {arm: [] for arm in ARMS}
     measured: list[Seed] = []
+    every: list[State] = []
     of_seeds: dict[str, dict[str, Any]] = {}
     for seed in range(1, seeds + 1):
         held_out = held_out_states(game, states, seed)
+        every += held_out.states
         coins = {
             chance: play_coin(game, held_out.states, AskingTeacher(ask=chance), config.iterate.partner, COIN_EPISODES)
             for chance in CHANCES
@@ -75,25 +79,24 @@ def main(
         players = asyncio.run(_play(configured(seed, placebo=False), held_out, checkpoints, work))
         measured.append(Seed(coins, players))
         of_seeds[str(seed)] = {
-            "references": {name: line.model_dump() for name, line in references(game, held_out).items()},
             "coins": {str(chance): _plain(totals.intervals()) for chance, totals in coins.items()},
             "verdicts": {arm: found[-1].verdicts for arm, found in trends.items()},
         }
         beyond = {name: _beyond_placebo(name, trends) for name in TRENDS}
         found = asked(measured)
+        lines = references(game, StateSet("of all seeds", tuple(every)))
         results = {
             "command": shlex.join(["python", "-m", "bench.shy", *sys.argv[1:]]),
             "config": config.model_dump(mode="json", exclude={"engine", "seed"}),
             "states_of_each_seed": states,
+            "references": {name: line.model_dump() for name, line in lines.items()},
             "seeds": of_seeds,
             "beyond_placebo": {name: [each.model_dump() for each in slopes] for name, slopes in beyond.items()},
-            **found.model_dump(mode="json"),
+            "over_seeds": found.model_dump(mode="json"),
         }
         write_json(output / "results.json", results)
-        lines = (
-            f"- {name}, seed {seed}, {each}\n" for name in beyond for seed, each in enumerate(beyond[name], start=1)
-        )
-        write_text(output / "table.md", f"{tables(found)}\n{''.join(lines)}")
+        rose = "".join(f"- {name}, seed {seed}, {one}\n" for name in TRENDS for seed, one in enumerate(beyond[name], 1))
+        write_text(output / "table.md", "\n".join([tables(found), references_line(lines), rose]))
     print((output / "table.md").read_text())
 
 

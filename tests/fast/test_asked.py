@@ -8,7 +8,8 @@ import pytest
 from bench.asked import MODES, PLACEBO, TRAINED, WARM, Asked, Seed, asked, tables
 from selfplay_pipeline.metrics.bootstrap import Totals
 
-STATES = 400
+STATES = 100
+RESAMPLES = 200
 COLUMNS = ("optimal", "specific", "learned", "leaks", "turns", "illegal")
 
 
@@ -38,7 +39,7 @@ def judged(
         TRAINED: {"sampled": totals(reward, 2.0, again), "greedy": totals(greedy, 2.0, again)},
         PLACEBO: {mode: totals(placebo, 2.0, 0.1) for mode in MODES},
     }
-    return asked([Seed(COINS, players)] * seeds)
+    return asked([Seed(COINS, players)] * seeds, RESAMPLES)
 
 
 def failing(found: Asked) -> list[str]:
@@ -71,4 +72,18 @@ def test_the_table_has_every_player_every_condition_and_the_verdict() -> None:
     text = tables(found)
     assert "|  | warm start | trained | placebo |" in text and found.verdict in text
     assert "above a coin that asks as often, sampled | -0.010" in text
+    assert "|  | coin 0 | coin 0.5 | coin 1 |" in text and "questions | 0.000" in text
     assert all(condition.name in text for condition in found.conditions)
+
+
+def test_who_never_asks_is_compared_with_the_coin_that_never_asks_and_nothing_is_made_of_questions() -> None:
+    never = Totals.of({name: (np.full(STATES, 0.7), np.ones(STATES)) for name in ("reward", *COLUMNS)})
+    zeros, ones = np.zeros(STATES), np.ones(STATES)
+    silent = Totals.of(
+        {"questions": (zeros, ones), "repeated": (zeros, zeros)}
+        | {name: (never.numerators[:, number], ones) for number, name in enumerate(never.names)}
+    )
+    seed = Seed(COINS, {player: {mode: silent for mode in MODES} for player in (WARM, TRAINED, PLACEBO)})
+    found = asked([seed, seed], RESAMPLES)
+    assert found.above_coin[TRAINED]["greedy"].value == pytest.approx(0.7 - 0.8, abs=0.01)
+    assert found.asks_again["sampled"].value is None and "fewer questions ask only again" in failing(found)
