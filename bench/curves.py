@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from bench.arms import ARMS, IMITATION, MODES, MUTED, PLACEBO, SELF_PLAY, WARM, Point
+from bench.arms import ARMS, CREDIT, IMITATION, MODES, MUTED, PLACEBO, SELF_PLAY, WARM, Point
 from bench.compared import Results
 from selfplay_pipeline.evaluate.run import Mode
 
-COLOURS = {SELF_PLAY: "#0072b2", MUTED: "#d55e00", PLACEBO: "#009e73", IMITATION: "#cc79a7", WARM: "0.3"}
+COLOURS = {
+    SELF_PLAY: "#0072b2", MUTED: "#d55e00", PLACEBO: "#009e73", IMITATION: "#cc79a7", CREDIT: "#e69f00", WARM: "0.3",
+}  # fmt: skip
 """Told apart by people who do not see all colours (Okabe and Ito)."""
 
 

@@ -68,7 +68,7 @@ def results():
         references={"silence": about(0.84, 0.001), "optimum": about(1.0, 0.0)},
         players=players,
         effort={SELF_PLAY: {1: Effort(minutes=9.0, episodes=2048, sampled_tokens=70_000, updates=32, shared=0)}},
-        curves={SELF_PLAY: {1: points, 2: points}, IMITATION: {1: []}},
+        curves={SELF_PLAY: {1: points, 2: points}, IMITATION: {1: []}, CREDIT: {1: points}},
         conditions=found,
         verdict=verdict(found),
     )
