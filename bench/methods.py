@@ -33,8 +33,8 @@ from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast_over_
 from selfplay_pipeline.servers import Servers
 
 GRPO, CLONING = "grpo", "filtered-bc"
-GRPO_RATES = [7e-5, 2e-4]
-CLONING_RATES = [1e-4, 3e-4, 1e-3]
+GRPO_RATES = [1.5e-4, 3e-4, 6e-4]
+CLONING_RATES = [3e-4, 1e-3]
 BEST = [1, 4]
 SELECTING = 0
 """The seed that selects the candidates; the seeds of the comparison begin with 1."""
@@ -126,8 +126,8 @@ class Study:
 
 def main(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 1, 2, … on which the methods are compared.")] = 3,
-    iterations: Annotated[int, typer.Option(min=1, help="Of each training.")] = 5,
-    config: Annotated[str, typer.Option(help="YAML file or built-in name.")] = "tiny",
+    iterations: Annotated[int, typer.Option(min=1, help="Of each training.")] = 4,
+    config: Annotated[str, typer.Option(help="YAML file or built-in name.")] = "tiny_honest",
     grpo_rates: Annotated[
         list[float], typer.Option("--grpo-rate", help="Learning rate of GRPO; repeat to try several.")
     ] = GRPO_RATES,
