@@ -112,7 +112,6 @@ learn: $(READY) ## learned to cooperate by talking? SEEDS=3 of self-play and its
 	$(BIN)/python -m bench.learn --seeds $(SEEDS) $(ARGS)
 
 shy: $(READY) ## trains opposite a partner that tells nothing unasked: does the policy learn to ask?
-	@test -f data/tiny_shy_counting/config.json || $(BIN)/selfplay model tiny --config tiny_shy --lesson shy-counting --output data/tiny_shy_counting
 	$(BIN)/python -m bench.shy $(ARGS)
 
 ablate: $(READY) ## what each choice contributes: one seed, a few iterations
@@ -128,4 +127,4 @@ smoke-smollm2: $(READY) ## a real language model on a CPU: SmolLM2-135M plays an
 
 clean: ## remove the environment and what runs wrote
 	rm -rf $(VENV) $(RACE) build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
-	rm -rf data/matching_game_selfplay data/matching_game_selfplay_iterations data/matching_game_online data/selfplay_online data/online data/evaluations data/crossplay data/listening data/learn data/learn_honest data/learn_smollm2 data/race data/ablate data/methods data/people data/shy data/shy_counting data/tiny_shy_counting data/slime data/slime_matching data/smoke data/games*.jsonl
+	rm -rf data/matching_game_selfplay data/matching_game_selfplay_iterations data/matching_game_online data/selfplay_online data/online data/evaluations data/crossplay data/listening data/learn data/learn_honest data/learn_smollm2 data/race data/ablate data/methods data/people data/shy data/slime data/slime_matching data/smoke data/games*.jsonl

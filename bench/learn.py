@@ -41,7 +41,7 @@ def main(
     states: Annotated[int, typer.Option(min=2, help="Held-out states of each seed.")] = 500,
     episodes: Annotated[int, typer.Option(min=1, help="Sampled episodes of each state.")] = 2,
     teacher: Annotated[
-        str | None, typer.Option(help=f"Whom the warm start imitated on these states [default: {TEACHER}].")
+        str | None, typer.Option(help=f"Whom the warm start imitated on these states, by default {TEACHER}.")
     ] = None,
     work: Annotated[Path, typer.Option(help="Gets runs and episodes; for other iterations give another.")] = Path(
         "data/learn_honest"

@@ -19,6 +19,7 @@ import typer
 
 from bench import command
 from bench.asked import MODES, PLACEBO, SHOWN, TRAINED, WARM, Seed, asked, tables
+from bench.coin_plot import plot
 from bench.coins import CHANCES, AgainstPlacebo, against_placebo, play_coin
 from bench.compared import references_line
 from selfplay_pipeline.asking.analysis import TRENDS, Analysis, analyse
@@ -45,10 +46,10 @@ def main(
     seeds: Annotated[int, typer.Option(min=1, help="Training seeds 1, 2, …")] = 3,
     iterations: Annotated[int, typer.Option(min=2)] = 10,
     states: Annotated[int, typer.Option(min=2, help="Held-out states of each seed.")] = 500,
-    model: Annotated[str, typer.Option(help="The warm start; `make shy` makes this one.")] = "data/tiny_shy_counting",
-    work: Annotated[Path, typer.Option(help="Gets the runs and the episodes.")] = Path("data/shy_counting"),
+    model: Annotated[str, typer.Option(help="The warm start.")] = "data/tiny_shy_model",
+    work: Annotated[Path, typer.Option(help="Gets the runs and the episodes.")] = Path("data/shy"),
     output: Annotated[
-        Path, typer.Option(help="Gets results.json, table.md, and the analysis of each seed and arm.")
+        Path, typer.Option(help="Gets results.json, table.md, asked.png, and the analysis of each seed and arm.")
     ] = Path("docs/results/shy"),
 ) -> None:
     """Train opposite the shy partner, and placebos beside it, and say whether the policy learned to ask."""
@@ -97,6 +98,7 @@ def main(
         write_json(output / "results.json", results)
         rose = "".join(f"- {name}, seed {seed}, {one}\n" for name in TRENDS for seed, one in enumerate(beyond[name], 1))
         write_text(output / "table.md", "\n".join([tables(found), references_line(lines), rose]))
+        plot(found, lines["silence"], output / "asked.png")
     print((output / "table.md").read_text())
 
 

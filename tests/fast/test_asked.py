@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from bench.asked import MODES, PLACEBO, TRAINED, WARM, Asked, Seed, asked, tables
-from selfplay_pipeline.metrics.bootstrap import Totals
+from bench.coin_plot import plot
+from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 
 STATES = 100
 RESAMPLES = 200
@@ -87,3 +90,9 @@ def test_who_never_asks_is_compared_with_the_coin_that_never_asks_and_nothing_is
     found = asked([seed, seed], RESAMPLES)
     assert found.above_coin[TRAINED]["greedy"].value == pytest.approx(0.7 - 0.8, abs=0.01)
     assert found.asks_again["sampled"].value is None and "fewer questions ask only again" in failing(found)
+
+
+def test_the_plot_is_drawn_with_one_seed_too_where_intervals_may_be_missing(tmp_path: Path) -> None:
+    for seeds in (1, 3):
+        plot(judged(seeds), Interval(value=0.9, low=None, high=None), tmp_path / f"{seeds}.png")
+        assert (tmp_path / f"{seeds}.png").read_bytes().startswith(b"\x89PNG")

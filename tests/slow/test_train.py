@@ -141,6 +141,17 @@ def farthest(one: Path, other: Path) -> float:
     return max(float((first[name] - second[name]).abs().max()) for name in first)
 
 
+def share_apart(one: Path, other: Path, start: Path) -> float:
+    """How far two trainings from `start` ended from each other, as a share of how far the first went (Euclidean).
+
+    One weight with hardly any gradient, of which AdamW makes a part of a step by rounding alone, does not decide it.
+    """
+    first, second, before = weights(one), weights(other), weights(start)
+    apart = sum(float((first[name] - second[name]).double().square().sum()) for name in before)
+    way = sum(float((first[name] - before[name]).double().square().sum()) for name in before)
+    return math.sqrt(apart / way)
+
+
 MARK = "TRAINING_OF_THIS_TEST"
 """An environment variable by which the processes of a training are told."""
 

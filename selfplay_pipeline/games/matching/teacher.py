@@ -149,12 +149,6 @@ LESSONS = {
     "shy": Lesson(
         folder=Path("data/tiny_shy_model"),
         words=WORDS,
-        stages=(Stage(("asking-teacher", "shy"), episodes=28_800, epochs=2),),
-        seats=(0,),
-    ),
-    "shy-counting": Lesson(
-        folder=Path("data/tiny_shy_model"),
-        words=WORDS,
         stages=(Stage(("counting-teacher", "shy"), episodes=28_800, epochs=2),),
         seats=(0,),
     ),
