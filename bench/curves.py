@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from bench.arms import ARMS, CREDIT, IMITATION, MODES, MUTED, PLACEBO, SELF_PLAY, WARM, Point
+from bench.arms import ARMS, CREDIT, IMITATION, MUTED, PLACEBO, SELF_PLAY, WARM, Point
 from bench.compared import Results
+from bench.panels import drawn
 from selfplay_pipeline.evaluate.run import Mode
 
 COLOURS = {
@@ -24,26 +25,13 @@ def plot(results: Results, path: Path) -> None:
     Thin lines are seeds, thick ones their mean; the points beside them are of the larger evaluations, with intervals
     over seeds and states.
     """
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, panels = plt.subplots(1, len(MODES), figsize=(10, 4.6), sharey=True, constrained_layout=True)
-    for panel, mode in zip(panels, MODES, strict=True):
-        for arm, curves in results.curves.items():
-            _draw_curves(panel, curves, mode, COLOURS[arm])
-        _draw_ends(panel, results, mode)
-        _draw_lines(panel, results)
-        panel.set_title(f"{mode} play")
-        panel.set_xlabel("iterations")
-        panel.xaxis.get_major_locator().set_params(integer=True)
-        panel.grid(alpha=0.2)
-    panels[0].set_ylabel("normalised reward on held-out states")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    with drawn(path, "iterations") as panels:
+        for mode, panel in panels.items():
+            for arm, curves in results.curves.items():
+                _draw_curves(panel, curves, mode, COLOURS[arm])
+            _draw_ends(panel, results, mode)
+            _draw_lines(panel, results)
+            panel.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _draw_curves(panel: Any, curves: Mapping[int, Sequence[Point]], mode: Mode, colour: str) -> None:
