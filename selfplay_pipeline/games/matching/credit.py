@@ -3,6 +3,8 @@
 A potential says before each turn of an episode what can be reached from there. It depends on nothing but what was said
 until then, so that to subtract it from the reward changes no turn's part in the policy's gradient, only its noise: it
 is a baseline (Williams 1992), and the sum of all later differences of that potential (Ng, Harada and Russell 1999).
+Where several plans are best on what the seat knows, the one most like its proposal counts: as far as the seat can tell
+they are worth the same.
 """
 
 from __future__ import annotations
