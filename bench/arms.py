@@ -197,8 +197,10 @@ class Study:
             for player in (WARM, *arms):
                 for mute in (False, True):
                     await run_evaluate(*self._job(Played(player, mute), seed), servers)
-                if not (self._hearing(player, seed).output / LISTENING_FILE).exists():
-                    await run_listen(config, self._hearing(player, seed), servers)
+                folder = self._hearing(player, seed)
+                if not (folder / LISTENING_FILE).exists():
+                    job = EvaluationJob(self._checkpoint(player, seed), self.held_out(seed), folder)
+                    await run_listen(config, job, servers)
 
     def outcomes(self, seeds: Sequence[int]) -> Outcomes:
         """All evaluations that are finished, whichever arms were asked for last."""
@@ -217,7 +219,7 @@ class Study:
         found: Hearing = {}
         for player in (WARM, *ARMS):
             for seed in seeds:
-                file = self._hearing(player, seed).output / LISTENING_FILE
+                file = self._hearing(player, seed) / LISTENING_FILE
                 if file.exists():
                     tested = read_model(file, Listening, "python -m bench.learn")
                     found.setdefault(player, {})[seed] = {kind: tested.totals(kind) for kind in tested.kinds}
@@ -266,6 +268,5 @@ class Study:
         name = played.player.replace(" ", "_") + ("_mute" if played.mute else "")
         return self.work / "evaluations" / f"seed_{seed}" / name
 
-    def _hearing(self, player: str, seed: int) -> EvaluationJob:
-        folder = self.work / "listening" / f"seed_{seed}" / player.replace(" ", "_")
-        return EvaluationJob(self._checkpoint(player, seed), self.held_out(seed), folder)
+    def _hearing(self, player: str, seed: int) -> Path:
+        return self.work / "listening" / f"seed_{seed}" / player.replace(" ", "_")

@@ -44,6 +44,10 @@ def test_each_seed_is_evaluated_on_states_of_its_own_and_all_its_arms_on_the_sam
     assert of_arms == {study.held_out(1).fingerprint}
 
 
+def test_arms_that_were_not_trained_are_left_out(study):
+    assert study.outcomes([1, 2]) == study.heard([1, 2]) == {}
+
+
 def test_imitation_waits_for_self_play_whose_tokens_it_is_to_have(study):
     with pytest.raises(UserError, match="train self-play of seed 1 first"):
         study.train(IMITATION, 1)
