@@ -16,8 +16,8 @@ EPSILON = 1e-6
 def turn_advantages(rows: Sequence[Mapping[str, Any]], *, by_std: bool) -> list[list[float]]:
     """The advantage of each own turn: its credit minus the mean of the same turn in the episodes of the group.
 
-    The same turn is the seat's first, second and so on. Where all are credited with the reward, these are GRPO's
-    advantages.
+    The same turn is the seat's first, second and so on. Where all are credited with the reward and all episodes have as
+    many turns, these are GRPO's advantages. A turn that one episode alone has gets 0.
 
     Args:
         rows: all of one group.

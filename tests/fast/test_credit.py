@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import HELD_OUT, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
-from selfplay_pipeline.games.matching.losses import lost
+from selfplay_pipeline.games.matching.losses import lost, matching_of
 from selfplay_pipeline.games.matching.scripted import Sharing
 from selfplay_pipeline.games.matching.teacher import Teacher
 from selfplay_pipeline.generate.records import EpisodeRecord
@@ -58,11 +58,31 @@ def test_a_proposal_that_is_accepted_is_credited_with_its_loss_to_planning_and_t
         assert found[-2:] == [pytest.approx(-losses.planning), 0.0]
 
 
-def test_what_could_be_reached_depends_on_nothing_that_comes_after_but_for_plans_that_are_as_good() -> None:
+def test_what_could_be_reached_depends_on_nothing_that_comes_after() -> None:
     for number, names in enumerate(product(["teacher", "sharing", "own-view"], repeat=2)):
         state, turns, reward, found = play(number, *names)
         for end in range(1, len(turns)):
             assert GAME.credits(state, turns[:end], reward) == pytest.approx(found[:end])
+
+
+def test_what_could_be_reached_before_a_proposal_does_not_depend_on_it() -> None:
+    game = MatchingGame(BOARD)
+    for number in range(10):
+        state = game.sample_state(state_rng(0, number, HELD_OUT))
+        *_, proposal, _ = play_scripts(game, state, [Sharing()] * 2, np.random.default_rng(number)).turns
+        others = permutations(reviewer for reviewer, _ in proposal.proposal)
+        plans = [[(one, paper) for paper, one in enumerate(other)] for other in others]
+        credits = {game.credits(state, [proposal.model_copy(update={"proposal": p})], 1.0)[0] for p in plans}
+        assert len(credits) == 1
+
+
+def test_after_a_rejection_the_next_proposal_is_credited_as_if_there_had_been_none() -> None:
+    state, turns, _, _ = play(3, "own-view", "own-view")
+    *_, proposal, accepted = turns
+    rejected = accepted.model_copy(update={"action": "reject"})
+    found = GAME.credits(state, [proposal, rejected, proposal, accepted], 0.5)
+    score = state.score(matching_of(proposal)) / state.best
+    assert found[0] == found[2] and found[1] == found[3] == pytest.approx(0.5 - score)
 
 
 def test_in_a_state_the_first_turn_is_credited_as_its_episode_was_rewarded() -> None:
@@ -118,10 +138,12 @@ def test_converting_writes_the_credits_beside_the_same_rows(tmp_path: Path) -> N
     plain = run_convert(games, tmp_path / "plain")
     report = run_convert(games, tmp_path / "credited", credits_by=MatchingGame(BOARD))
     assert report.credit == "turn" and "each turn its own" in report.to_text() and "each turn" not in plain.to_text()
+    expected = {one.episode_id: turn_credits(one, MatchingGame(BOARD)) for one in make_episodes(4, 3)}
     rows, credited = (pq.read_table(tmp_path / name / "train.parquet").to_pylist() for name in ("plain", "credited"))
     for one, other in zip(rows, credited, strict=True):
         credits = other.pop(CREDITS)
-        assert one == other and len(credits) == len(own_turns(one["response_mask"]))
+        about = one["extra_info"]
+        assert one == other and credits == pytest.approx(expected[about["episode_id"]][about["seat"]])
     assert len(read_data([tmp_path / "credited" / "train.parquet"]).groups) == 4
 
 

@@ -3,8 +3,7 @@
 A potential says before each turn of an episode what can be reached from there. It depends on nothing but what was said
 until then, so that to subtract it from the reward changes no turn's part in the policy's gradient, only its noise: it
 is a baseline (Williams 1992), and the sum of all later differences of that potential (Ng, Harada and Russell 1999).
-Where several plans are best on what the seat knows, the one most like its proposal counts: as far as the seat can tell
-they are worth the same.
+Where several plans are best on what the seat knows, always the same one counts, whatever it proposes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ def credits_of(state: MatchingState, turns: Sequence[Any], reward: float, config
 
     While a proposal waits for its answer, that is what the proposal scores, a share of the best score. Otherwise it is
     what the best plan scores on what the seat knows whose turn it is. So a proposal that is accepted is credited with
-    what it falls short of its proposer's best plan, the loss to planning (`losses.py`), below 0; and its answer with 0.
+    what it falls short of its proposer's best plan, the loss to planning (`losses.py`) but for plans that seemed as
+    good; and its answer with 0.
 
     Args:
         turns: with the `proposal` of each.
@@ -31,7 +31,7 @@ def credits_of(state: MatchingState, turns: Sequence[Any], reward: float, config
     credits, pending = list[float](), None
     for turn, known in zip(turns, known_cells(state, turns, config), strict=False):
         if pending is None:
-            reachable = possible_score(state, known[turn.seat], turn, config)
+            reachable = possible_score(state, known[turn.seat], config)
         else:
             reachable = state.score(matching_of(pending))
         credits.append(reward - reachable / state.best)

@@ -64,7 +64,7 @@ def expected_scores(state: MatchingState, known: NDArray[np.bool_], config: Matc
 
     What the hard filter says of the other cells is left out.
     """
-    return np.where(known, state.table, config.mean_score)
+    return np.where(known, state.table, float(config.mean_score))
 
 
 def lost(state: MatchingState, turns: Sequence[Any], config: MatchingConfig, *, agreed: bool) -> Losses | None:
@@ -86,8 +86,9 @@ def lost(state: MatchingState, turns: Sequence[Any], config: MatchingConfig, *, 
         return None
     last = made[-1]
     known = known_cells(state, turns[:last], config)[-1][turns[last].seat]
-    reached, possible = state.score(matching_of(turns[last])), possible_score(state, known, turns[last], config)
-    return Losses((state.best - possible) / state.best, (possible - reached) / state.best)
+    proposed = matching_of(turns[last])
+    possible = possible_score(state, known, config, near=proposed)
+    return Losses((state.best - possible) / state.best, (possible - state.score(proposed)) / state.best)
 
 
 def matching_of(turn: Any) -> Matching:
@@ -95,14 +96,14 @@ def matching_of(turn: Any) -> Matching:
     return tuple((reviewer, paper) for reviewer, paper in turn.proposal)
 
 
-def possible_score(state: MatchingState, known: NDArray[np.bool_], turn: Any, config: MatchingConfig) -> int:
+def possible_score(state: MatchingState, known: NDArray[np.bool_], config: MatchingConfig, near: Matching = ()) -> int:
     """The true score of the best plan on what a seat knows.
 
     Args:
-        turn: the seat's; of several best plans the one counts that is most like what it proposes.
+        near: of several best plans the one counts that is most like this one.
     """
     expected = expected_scores(state, known, config)
-    for pair in matching_of(turn) if turn.proposal else ():
+    for pair in near:
         expected[pair] += NEARER
     return state.score(best_matching(expected)[0])
 
