@@ -1,0 +1,69 @@
+"""Content hashes of models: the name of a checkpoint says where it lies, its hash says what it holds."""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+
+from selfplay_pipeline.core.errors import UserError
+
+DIGEST_BYTES = 16
+"""Length of a hash before it is written as twice as many hexadecimal digits."""
+READ = ("*.safetensors", "*.bin", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
+"""Files of a model folder that a server, a tokenizer or a trainer reads."""
+AT_ONCE = 1 << 22
+"""Bytes read at a time."""
+
+
+def content_hash(model: str) -> str:
+    """Returns the hash of a model's weights, configuration and tokenizer, as 32 hexadecimal digits.
+
+    Two folders with equal files have equal hashes, wherever they lie. The hash covers the bytes at the moment of the
+    call; it does not notice files that change afterwards. Within a process, a file is read again only when its size,
+    its time of change or its inode differs.
+
+    Args:
+        model: a model folder, or the name of a hub model that is in the local cache.
+
+    Raises:
+        UserError: The folder cannot be read, or the hub model is not in the local cache.
+    """
+    folder = _folder(model)
+    try:
+        files = sorted({file for pattern in READ for file in folder.glob(pattern) if file.is_file()})
+        with ThreadPoolExecutor(max_workers=4) as pool:  # hashlib computes without the interpreter's lock
+            hashes = list(pool.map(_file_hash, files))
+    except OSError as error:
+        raise UserError(f"model {model}: cannot be read ({error.strerror}: {error.filename})") from None
+    total = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for file, digest in zip(files, hashes, strict=True):
+        total.update(f"{file.name}\0{digest}\n".encode())
+    return total.hexdigest()
+
+
+def _folder(model: str) -> Path:
+    if Path(model).is_dir():
+        return Path(model)
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(model, "config.json")
+    if not isinstance(found, str):
+        raise UserError(f"model {model}: no such folder, and not in the local cache of the hub")
+    return Path(found).parent
+
+
+def _file_hash(file: Path) -> str:
+    state = file.stat()
+    return _hash_of(file, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+
+
+@lru_cache(maxsize=4096)
+def _hash_of(file: Path, *state: int) -> str:
+    """Returns the hash of a file; `state` makes the cache forget a file that was changed."""
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    with file.open("rb") as opened:
+        while block := opened.read(AT_ONCE):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,55 @@
+"""The content hash of a model tells folders apart by what they hold, not by where they lie."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from selfplay_pipeline.core.content import content_hash
+from selfplay_pipeline.core.errors import UserError
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+def test_a_copy_elsewhere_has_the_same_hash(model: Path, tmp_path: Path) -> None:
+    shutil.copytree(model, tmp_path / "copy")
+    assert content_hash(str(tmp_path / "copy")) == content_hash(str(model))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_other_content_of_the_same_size_and_time_has_another_hash(model: Path, name: str) -> None:
+    before, file = content_hash(str(model)), model / name
+    times = file.stat()
+    file.write_bytes(b"x" * times.st_size)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert content_hash(str(model)) != before
+
+
+def test_a_renamed_or_missing_file_changes_the_hash(model: Path) -> None:
+    before = content_hash(str(model))
+    (model / "model.safetensors").rename(model / "other.safetensors")
+    renamed = content_hash(str(model))
+    (model / "other.safetensors").unlink()
+    assert len({before, renamed, content_hash(str(model))}) == 3
+
+
+def test_files_that_nothing_reads_do_not_count(model: Path) -> None:
+    before = content_hash(str(model))
+    (model / ".lock").write_text("")
+    (model / "README.md").write_text("text")
+    assert content_hash(str(model)) == before
+
+
+def test_a_model_that_is_nowhere_is_a_clear_error() -> None:
+    with pytest.raises(UserError, match="no such folder"):
+        content_hash("nobody/nothing")
