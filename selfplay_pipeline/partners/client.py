@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from email.utils import mktime_tz, parsedate_tz
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +16,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import explain
 from selfplay_pipeline.core.keys import redacted
 from selfplay_pipeline.core.terminal.harmless import harmless
+from selfplay_pipeline.engines.http import LONGEST_ANSWER
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.generate.chat import Message
 from selfplay_pipeline.generate.episode import Reply
@@ -24,10 +25,15 @@ from selfplay_pipeline.partners.cache import AnswerCache, cache_key
 from selfplay_pipeline.partners.config import PartnerConfig
 
 if TYPE_CHECKING:
+    import httpx
     from openai import AsyncOpenAI
 
 LONGEST_PAUSE = 120.0
 """Seconds. A server that asks for a longer one loses the request, rather than keep everyone waiting."""
+
+
+UNCOMPRESSED = {"Accept-Encoding": "identity"}
+"""Headers of every request: only an uncompressed answer is as long in memory as it is on the wire."""
 
 
 class PartnerError(EngineError):
@@ -106,7 +112,7 @@ class ChatClient:
     @property
     def _connected(self) -> AsyncOpenAI:
         if self._openai is None:
-            from openai import AsyncOpenAI
+            from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
             # These log headers of answers, and a server may send back what it was sent. The import comes first: it
             # turns logs on if OPENAI_LOG says so.
@@ -114,7 +120,14 @@ class ChatClient:
                 logging.getLogger(name).setLevel(logging.WARNING)
             # The package's own retries are off: they could be neither counted nor capped, nor see a useless answer.
             # Its timeout is too, since that one starts anew with every byte.
-            self._openai = AsyncOpenAI(api_key=self._key or "none", base_url=self.endpoint, max_retries=0, timeout=None)
+            self._openai = AsyncOpenAI(
+                api_key=self._key or "none",
+                base_url=self.endpoint,
+                max_retries=0,
+                timeout=None,
+                default_headers=UNCOMPRESSED,
+                http_client=DefaultAsyncHttpxClient(event_hooks={"response": [_bound]}),
+            )
         return self._openai
 
     async def _ask(self, request: dict[str, Any], used: Callable[[PartnerUsage], None]) -> Reply:
@@ -159,6 +172,8 @@ class ChatClient:
         except TimeoutError:
             raise _Retriable(f"no answer within {self.config.timeout:g} s") from None
         except APIConnectionError as error:
+            if isinstance(error.__cause__, _TooLong):
+                raise PartnerError(f"partner at {self.endpoint} {error.__cause__}") from None
             raise _Retriable(f"no connection ({type(error.__cause__ or error).__name__})") from None
         except APIStatusError as error:
             raise self._explained(error) from None
@@ -219,6 +234,38 @@ class _Retriable(Exception):
     def __init__(self, reason: str, retry_after: float = 0.0) -> None:
         super().__init__(reason)
         self.retry_after = retry_after
+
+
+class _TooLong(Exception):
+    """The answer is larger than anything that is read."""
+
+
+async def _bound(response: httpx.Response) -> None:
+    """Makes reading the response fail at `LONGEST_ANSWER` bytes, before they are kept.
+
+    Raises:
+        _TooLong: The response is compressed, so that a short one may become a long one.
+    """
+    import httpx
+
+    if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
+        raise _TooLong(f"answered compressed ({harmless(encoding[:20])}), though only plain answers were asked for")
+    whole = response.stream
+    assert isinstance(whole, httpx.AsyncByteStream)
+
+    class Bounded(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            length = 0
+            async for part in whole:
+                length += len(part)
+                if length > LONGEST_ANSWER:
+                    raise _TooLong(f"answered with more than {LONGEST_ANSWER >> 20} MiB")
+                yield part
+
+        async def aclose(self) -> None:
+            await whole.aclose()
+
+    response.stream = Bounded()
 
 
 class _Message(BaseModel):

@@ -1,6 +1,7 @@
 """The partner behind an OpenAI-compatible endpoint, with the real `openai` package and a real, unreliable server."""
 
 import asyncio
+import gzip
 import json
 import logging
 import multiprocessing
@@ -106,6 +107,42 @@ class TestRetries:
         (error,), total = ask(endpoint, max_retries=1, timeout=0.2)
         assert isinstance(error, PartnerError) and "no answer within 0.2 s" in str(error)
         assert total.requests == 2
+
+    @pytest.mark.parametrize("status", [200, 400, 503])
+    def test_an_answer_without_end_is_refused_before_it_fills_the_memory(self, endpoint, status):
+        sent = 0
+
+        async def endless(request):
+            nonlocal sent
+            response = web.StreamResponse(status=status, headers={"Content-Type": "application/json"})
+            await response.prepare(request)
+            try:
+                for _ in range(256):
+                    await response.write(b" " * (1 << 20))
+                    sent += 1
+            except ConnectionError:
+                pass
+            return response
+
+        endpoint.script = [endless]
+        (error,), total = ask(endpoint, max_retries=0)
+        assert isinstance(error, PartnerError) and "answered with more than 16 MiB" in str(error)
+        assert sent < 64, "it was read on"
+        assert total.requests == 1
+
+    @pytest.mark.parametrize("status", [200, 400])
+    def test_a_small_answer_that_grows_when_it_is_unpacked_is_refused(self, endpoint, status):
+        packed = gzip.compress(b" " * (64 << 20))
+        asked_for = []
+
+        def bomb(request):
+            asked_for.append(request.headers["Accept-Encoding"])
+            return web.Response(body=packed, status=status, headers={"Content-Encoding": "gzip"})
+
+        endpoint.script = [bomb]
+        (error,), _ = ask(endpoint, max_retries=0)
+        assert isinstance(error, PartnerError) and "answered compressed (gzip)" in str(error)
+        assert asked_for == ["identity"]
 
     def test_so_are_answers_that_trickle_in(self, endpoint):
         """Every byte comes in time, the whole does not."""
