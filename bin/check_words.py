@@ -31,7 +31,7 @@ def main() -> int:
         if path == GAMES / "registry.py" or any(folder in path.parents for folder in folders):
             continue
         name = str(path.relative_to(PACKAGE.parent))
-        for number, line in enumerate([name, *path.read_text().splitlines()]):
+        for number, line in enumerate([name, *path.read_text("utf-8").splitlines()]):
             for game, pattern in words.items():
                 for match in pattern.finditer(re.sub("|".join(NAMES), "", line)):
                     print(f"{name}:{number}: {match.group()!r} is a word of the game {game}; ask the game for it")
@@ -42,7 +42,7 @@ def main() -> int:
 def words_of(game: Path) -> re.Pattern[str]:
     """What finds the words of the game in this folder."""
     file = game / "words.txt"
-    lines = file.read_text().splitlines() if file.exists() else []
+    lines = file.read_text("utf-8").splitlines() if file.exists() else []
     words = [game.name, *(line for line in lines if line and not line.startswith("#"))]
     return re.compile(rf"(?<![a-z])(?<![A-Z](?=[A-Z]))(?i:{'|'.join(words)})(?![a-z])")
 

@@ -126,7 +126,7 @@ def _reloadable(serving: str, checkpoint: str) -> bool:
 
 def _shape(model: str) -> dict[str, Any]:
     try:
-        config = json.loads((Path(model) / "config.json").read_text())
+        config = json.loads((Path(model) / "config.json").read_text("utf-8"))
     except (OSError, ValueError):
         return {}
     return {key: config.get(key) for key in _SHAPE}

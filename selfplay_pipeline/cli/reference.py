@@ -97,4 +97,4 @@ def _shown(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(page())
+    Path(sys.argv[1]).write_text(page(), encoding="utf-8")

@@ -285,7 +285,7 @@ def _some(names: list[str]) -> str:
 def vocabulary_of(model: str) -> int | None:
     """How many token ids a model has, by the `config.json` in its folder; None where it does not say."""
     try:
-        config = json.loads((Path(model) / "config.json").read_text())
+        config = json.loads((Path(model) / "config.json").read_text("utf-8"))
         size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
     except (OSError, ValueError, AttributeError, RecursionError):
         return None

@@ -89,7 +89,7 @@ class Child:
 def last_lines(log: Path, count: int) -> str:
     """The end of a log."""
     try:
-        with log.open(errors="replace") as file:
+        with log.open(encoding="utf-8", errors="replace") as file:
             return "".join(deque(file, maxlen=count)).rstrip()
     except OSError:
         return "(no log)"

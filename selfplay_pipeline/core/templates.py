@@ -67,7 +67,7 @@ class PromptTemplate:
                 raise UserError(f"{key}: {path}: no such file")
             if path.stat().st_size > LONGEST_FILE:
                 raise UserError(f"{key}: {path}: longer than {LONGEST_FILE} bytes, too long for a prompt template")
-            source = path.read_text()
+            source = path.read_text("utf-8")
         except OSError as error:
             raise UserError(f"{key}: {path}: {error.strerror}") from None
         except UnicodeDecodeError:

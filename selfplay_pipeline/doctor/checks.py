@@ -77,7 +77,9 @@ def _versions(device: str) -> str:
     lock = PACKAGE.parent / "requirements" / ("gpu.txt" if device == "cuda" else "cpu.txt")
     if not lock.is_file():
         return "not compared: no lock lies beside the package"
-    pins = {name.lower(): pin for name, pin in re.findall(r"^([\w.-]+)==([^\s;\\]+)", lock.read_text(), re.MULTILINE)}
+    pins = {
+        name.lower(): pin for name, pin in re.findall(r"^([\w.-]+)==([^\s;\\]+)", lock.read_text("utf-8"), re.MULTILINE)
+    }
     differ = []
     for name in LOCKED:
         wanted = pins.get(name.lower())

@@ -110,7 +110,7 @@ def _runtime_on_path() -> dict[str, str]:
 def cpu_cache_tokens(model: str) -> int:
     """Tokens of float32 key-value cache that `CPU_CACHE_BYTES` hold, for a local model folder."""
     try:
-        config = json.loads((Path(model) / "config.json").read_text())
+        config = json.loads((Path(model) / "config.json").read_text("utf-8"))
         heads = config["num_attention_heads"]
         head_size = config.get("head_dim") or config["hidden_size"] // heads
         per_token = 2 * 4 * config["num_hidden_layers"] * config.get("num_key_value_heads", heads) * head_size

@@ -77,7 +77,7 @@ def build_tiny_model(config: Config, lesson: str, out: Path | None = None) -> Pa
     with filling(out) as new:
         shutil.copytree(model, new, dirs_exist_ok=True)
         (new / "model.safetensors").chmod(0o644)
-        (new / "warm_start.json").write_text(json.dumps(made, indent=2) + "\n")
+        (new / "warm_start.json").write_text(json.dumps(made, indent=2) + "\n", "utf-8")
     shutil.rmtree(making)
     return out
 

@@ -54,7 +54,7 @@ def render(
 def _with_episodes(source: Source, scans: Sequence[Scan], now: datetime) -> Callable[[Sample], str]:
     """The page, but for its episodes."""
     assets = resources.files("selfplay_pipeline.report") / "page"
-    style, script = ((assets / name).read_text() for name in ("page.css", "page.js"))
+    style, script = ((assets / name).read_text("utf-8") for name in ("page.css", "page.js"))
     environment = Environment(
         loader=PackageLoader("selfplay_pipeline.report", "page"), autoescape=True, undefined=StrictUndefined
     )

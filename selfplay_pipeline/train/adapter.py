@@ -22,7 +22,7 @@ class Adapter:
     def __init__(self, folder: Path) -> None:
         from safetensors.torch import load_file
 
-        settings, tensors = json.loads((folder / SETTINGS).read_text()), load_file(folder / WEIGHTS)
+        settings, tensors = json.loads((folder / SETTINGS).read_text("utf-8")), load_file(folder / WEIGHTS)
         self._scale, self._transposed = settings["lora_alpha"] / settings["r"], settings["fan_in_fan_out"]
         layers = [name.removesuffix(FIRST) for name in tensors if name.endswith(FIRST)]
         self._factors = {

@@ -84,10 +84,10 @@ def write_checkpoint(saved: str, model: str, new: Path, dtype: str, base: str | 
         raise RuntimeError(f"{base}: has no weight {min(missing)}, which the adapter changes")
     if len(set(weight_map.values())) > 1:
         index = {"metadata": {"total_size": size}, "weight_map": weight_map}
-        (new / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
-    config = json.loads((new / "config.json").read_text())
+        (new / "model.safetensors.index.json").write_text(json.dumps(index, indent=2), "utf-8")
+    config = json.loads((new / "config.json").read_text("utf-8"))
     config.pop("torch_dtype", None)
-    (new / "config.json").write_text(json.dumps(config | {"dtype": dtype}, indent=2) + "\n")
+    (new / "config.json").write_text(json.dumps(config | {"dtype": dtype}, indent=2) + "\n", "utf-8")
 
 
 def _weights(saved: str, base: str | None) -> Path:

@@ -41,7 +41,7 @@ def is_whole(folder: Path) -> bool:
 def saved_step(state: Path) -> int:
     """The step of verl's last whole save, 0 if none."""
     try:
-        step = int((state / LATEST).read_text())
+        step = int((state / LATEST).read_text("utf-8"))
     except (OSError, ValueError):
         return 0
     return step if step in saves(state) else 0

@@ -31,7 +31,7 @@ def leave_reason(path: Path, error: BaseException) -> None:
 def take_reason(path: Path) -> str | None:
     """The reason that was left, if any; the file is gone then."""
     try:
-        reason = path.read_text(errors="ignore").strip()
+        reason = path.read_text(encoding="utf-8", errors="ignore").strip()
     except OSError:
         return None
     path.unlink(missing_ok=True)

@@ -35,7 +35,7 @@ Entry = dict[str, Any]
 
 def human_episodes(path: Path = GAMES) -> Iterator[HumanEpisode]:
     """Read DialOp's games; none where the file is not at hand. Seat 0 is who had the first turn."""
-    for line in path.read_text().splitlines() if path.exists() else ():
+    for line in path.read_text("utf-8").splitlines() if path.exists() else ():
         game = json.loads(line)
         log = game["action_log"]
         turns, left_out = turns_of(log)

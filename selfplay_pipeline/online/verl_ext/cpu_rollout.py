@@ -163,7 +163,9 @@ class CPUAdapter(BaseRollout):  # type: ignore[misc]
             return
         await _ask(rank, "set_global_steps", global_steps)
         line = {"step": global_steps, "probe_token": probe.token_ids[0], "probe_logprob": probe.logprobs[0]}
-        with (Path(self.config.engine_kwargs[NAME]["folder"]) / f"server_{rank}_weights.jsonl").open("a") as file:
+        with (Path(self.config.engine_kwargs[NAME]["folder"]) / f"server_{rank}_weights.jsonl").open(
+            "a", encoding="utf-8"
+        ) as file:
             file.write(json.dumps(line) + "\n")
 
 

@@ -62,7 +62,7 @@ class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
             figures["rows"] = float(len(rows))
             return batch, metrics | {f"selfplay/{name}": value for name, value in figures.items()}
         if options.get("held_out_path"):
-            with Path(options["held_out_path"]).open("a") as file:
+            with Path(options["held_out_path"]).open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": global_steps, "figures": figures}) + "\n")
         return batch, metrics
 
