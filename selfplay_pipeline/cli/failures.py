@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import typer
 import typer.core
 
-from selfplay_pipeline.core import terminal
+from selfplay_pipeline.core import stopping, terminal
 from selfplay_pipeline.core.command_line import announced, options, program
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.terminal.harmless import one_line
@@ -27,7 +27,7 @@ class Commands(typer.core.TyperGroup):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Understand the options before the command."""
-        _check_not_empty(args)
+        _check_arguments(args)
         with _in_one_line():
             return super().make_context(info_name, args, parent, **extra)
 
@@ -43,6 +43,9 @@ class Commands(typer.core.TyperGroup):
         except BaseExceptionGroup as group:
             _fail_group(group)
         except OSError as error:
+            if error.errno == errno.EIO and error.filename is None:
+                stopping.leave_closed_terminal()
+                sys.exit(stopping.STOPPED_CODE)
             if error.errno == errno.EPIPE or os.environ.get("SELFPLAY_DEBUG"):
                 raise  # a closed pipe is for typer to end quietly
             _fail_system(error)
@@ -64,8 +67,14 @@ def fail_if_lost(episodes: int) -> None:
         _fail(f"{episodes} episodes are missing, lost to the engine or the partner; `selfplay {again}` plays them", 1)
 
 
-def _check_not_empty(arguments: list[str]) -> None:
-    """Refuse an empty value, which names no file and no model; verl's own keys may be empty."""
+def _check_arguments(arguments: list[str]) -> None:
+    """Refuses bytes that are not UTF-8, and an empty value, which names no file and no model.
+
+    verl's own keys, which follow `--`, may be empty.
+    """
+    for argument in arguments:
+        if not argument.isprintable() and any("\ud800" <= character <= "\udfff" for character in argument):
+            _fail(f"{argument}: holds a byte that is not UTF-8; rename the file or folder, or give another one", 2)
     for before, argument in zip(["an argument", *arguments], arguments, strict=False):
         if argument == "--":
             return

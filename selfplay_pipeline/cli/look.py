@@ -31,10 +31,15 @@ def report(
     form: Annotated[
         str, typer.Option("--format", help="html, or any of png, svg, pdf (for print), joined by commas.")
     ] = "html",
+    max_megabytes: Annotated[
+        float, typer.Option(min=0.5, help="Largest size of the HTML file; episodes beyond it are sampled.")
+    ] = 5.0,
 ) -> None:
     """Write one HTML file: curves with intervals, time and tokens, and episodes to read, filter and compare.
 
-    The file needs no network; a run may still be going. `--format png,svg` writes the curves as files instead.
+    The file needs no network; a run may still be going. Curves and figures count every episode. From about 400
+    episodes on, the file holds a sample of them to read, and says how it was drawn. `--format png,svg` writes the
+    curves as files instead.
     """
     from selfplay_pipeline.core.folders import check_file
     from selfplay_pipeline.core.terminal.progress import progress
@@ -53,8 +58,9 @@ def report(
     with progress("reading episodes") as on_progress:
         scans = scan_all(source, on_progress)
     if as_page:
-        write_page(source, scans, page)
-        terminal.result(one_line(f"{page}: {page.stat().st_size / 1e6:.1f} MB; open it in a browser"))
+        shown, total = write_page(source, scans, page, max_megabytes=max_megabytes)
+        sampled = f" with {shown:,} of {total:,} episodes (--max-megabytes takes more)" if shown < total else ""
+        terminal.result(one_line(f"{page}: {page.stat().st_size / 1e6:.1f} MB{sampled}; open it in a browser"))
         return
     for plot in write_plots(source, scans, formats, output or folder / "plots"):
         terminal.result(one_line(str(plot)))

@@ -18,6 +18,7 @@ from selfplay_pipeline.core.small_files import read_json
 INDEX = "model.safetensors.index.json"
 LARGEST_JSON = 2**27
 """Bytes of a file of settings, or of a tokenizer."""
+ADAPTER = "adapter_config.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 LARGEST = {"num_hidden_layers": 10_000, "max_position_embeddings": 10**9}
 """Bounds of sizes in a configuration, above which a number is a mistake …"""
@@ -63,6 +64,11 @@ def check_checkpoint(name: str) -> None:
     is_path = is_path or ("/" in name and path.parent.is_dir())
     if not is_path:
         return
+    if (path / ADAPTER).exists():
+        raise UserError(
+            f"{name}: holds an adapter ({ADAPTER}), which server and trainer would not both apply; merge it into "
+            "its base model, and give the folder of the merged model"
+        )
     if not (path / "config.json").is_file():
         raise UserError(f"{name}: no Hugging Face model there (config.json is missing)")
     config = _settings(path / "config.json")

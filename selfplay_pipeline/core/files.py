@@ -300,13 +300,18 @@ def locked(path: Path, what: str) -> Iterator[None]:
     """Hold `path` for one process at a time; the lock ends with the process, however it ends.
 
     Raises:
-        UserError: another process holds it.
+        UserError: Another process holds it, or the file system has no locks.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(path, timeout=0):
-            yield
+        held = FileLock(path, timeout=0).acquire()
     except Timeout:
         raise UserError(
             f"{what} is in use by another process (lock {path}); wait for it or use another folder"
         ) from None
+    except OSError as error:
+        if error.errno in TOO_MANY_OPEN:
+            raise
+        raise UserError(f"{path}: cannot be locked ({error.strerror}); use a folder on a disk that has locks") from None
+    with held:
+        yield

@@ -11,6 +11,7 @@ import ctypes
 import fcntl
 import multiprocessing
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -24,9 +25,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+from selfplay_pipeline.core.errors import UserError
+
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 GRACE_SECONDS = 8.0
 """Time between asking a process to end and killing it."""
+NEEDED_FILES = 1024
+"""Open files for each process of a server or a trainer; most systems allow as many."""
 SCRATCH_VARIABLE = "SELFPLAY_SCRATCH"
 """Names a folder that the supervisor makes for the command, and removes after it. No other user can look into it."""
 SCRATCH_HOME = Path("/tmp")
@@ -96,7 +101,12 @@ def last_lines(log: Path, count: int) -> str:
 
 
 def spawn(command: Sequence[str], log_path: Path, env: Mapping[str, str] | None = None) -> Child:
-    """Start a command whose output goes to `log_path` (appended)."""
+    """Start a command whose output goes to `log_path` (appended).
+
+    Raises:
+        UserError: This process may open fewer files than a server or a trainer needs.
+    """
+    _allow_open_files()
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("ab") as log:
         process = subprocess.Popen(
@@ -108,6 +118,18 @@ def spawn(command: Sequence[str], log_path: Path, env: Mapping[str, str] | None 
             start_new_session=True,
         )
     return Child(process, log_path)
+
+
+def _allow_open_files() -> None:
+    """Raises the limit of open files of this process and of its children as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < NEEDED_FILES <= hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (NEEDED_FILES, hard))
+    elif soft < NEEDED_FILES:
+        raise UserError(
+            f"{hard} files may be open at once, too few for a server or a trainer; give `ulimit -n {NEEDED_FILES}` "
+            "in a new shell, and there the same command again"
+        )
 
 
 def environment(further: Mapping[str, str] | None = None) -> dict[str, str]:

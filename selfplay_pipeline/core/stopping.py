@@ -5,6 +5,7 @@ Imports nothing that takes long, so that a signal is understood from the start.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -34,6 +35,7 @@ class Stop:
 
     def on_signal(self, *_: object) -> None:
         """Stop, unless that is under way."""
+        leave_closed_terminal()
         now, before = time.monotonic(), self.asked
         if before is not None and now - before < PATIENCE_SECONDS:
             return
@@ -92,6 +94,16 @@ async def stoppable(work: Coroutine[Any, Any, T]) -> T:
         raise KeyboardInterrupt from None
     finally:
         stop.cancel = None
+
+
+def leave_closed_terminal() -> None:
+    """Lets the standard streams lead nowhere if their terminal was closed, so that cleaning up can still print."""
+    for descriptor in (1, 2):
+        try:
+            os.write(descriptor, b"")
+        except OSError as error:
+            if error.errno == errno.EIO:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def _quit(*_: object) -> None:

@@ -250,8 +250,8 @@ async def _bound(response: httpx.Response) -> None:
 
     if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
         raise _TooLong(f"answered compressed ({harmless(encoding[:20])}), though only plain answers were asked for")
-    whole = response.stream
-    assert isinstance(whole, httpx.AsyncByteStream)
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    whole: httpx.AsyncByteStream = response.stream
 
     class Bounded(httpx.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:

@@ -86,7 +86,9 @@ def draw(chart: Chart, form: Format, theme: Theme = PRINT, *, title: bool = True
         "axes.spines.top": False,
         "axes.spines.right": False,
     }
-    with mpl.rc_context(settings), warnings.catch_warnings():
+    with mpl.rc_context(), warnings.catch_warnings():
+        mpl.rcdefaults()  # a user's own style may ask for LaTeX
+        mpl.rcParams.update(settings)
         warnings.filterwarnings("ignore", message="Glyph")  # a letter that the font lacks is drawn as a box
         wide, tall = (4.6, 3.1) if len(chart.names) < CROWDED else (0.25 * len(chart.names) + 2, 4.6)
         figure, axes = plt.subplots(figsize=(wide, tall), constrained_layout=True)

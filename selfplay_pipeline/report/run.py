@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_bytes
 from selfplay_pipeline.report.charts import charts_of
 from selfplay_pipeline.report.draw import Format, draw
 from selfplay_pipeline.report.page import render
-from selfplay_pipeline.report.sample import take_sample
+from selfplay_pipeline.report.sample import Sample, take_sample
 from selfplay_pipeline.report.scan import Scan, scan
 from selfplay_pipeline.report.sources import Source
 from selfplay_pipeline.report.tokens import CheckpointDecoder, find_decoder, nearby_checkpoints
-
-MAX_BYTES = 14_000_000
-"""Largest size of a page."""
 
 Progress = Callable[[int, int, Callable[[], str]], None]
 
@@ -24,7 +22,7 @@ def scan_all(source: Source, report: Progress) -> list[Scan]:
     """Read all files of episodes.
 
     Raises:
-        UserError: a line is bad.
+        UserError: A line is bad, or `source` is made of files of episodes alone and they hold no whole line.
     """
     total, done, episodes = sum(file.path.stat().st_size for file in source.files), 0, 0
 
@@ -36,19 +34,28 @@ def scan_all(source: Source, report: Progress) -> list[Scan]:
 
     scans = [scan(file, on_bytes) for file in source.files]
     report(total, total, lambda: f"bytes, {episodes} episodes")
+    if source.kind == "episodes" and not source.steps and not any(scan.places for scan in scans):
+        raise UserError(f"{source.path}: no whole episode in it (yet); `selfplay generate` writes one a line")
     return scans
 
 
-def write_page(source: Source, scans: Sequence[Scan], output: Path) -> Path:
-    """Write the report as one HTML file."""
+def write_page(source: Source, scans: Sequence[Scan], output: Path, *, max_megabytes: float) -> tuple[int, int]:
+    """Writes the report as one HTML file. Returns the number of episodes in it, and of all episodes."""
     nearby = list(nearby_checkpoints(source.path))
 
     def decoder_of(scan: Scan) -> CheckpointDecoder | None:
         return find_decoder([scan.checkpoint, *nearby])
 
-    page = render(source, scans, lambda room: take_sample(scans, decoder_of, room), MAX_BYTES)
+    sample = Sample([], [], [], 0)
+
+    def choose(room: int) -> Sample:
+        nonlocal sample
+        sample = take_sample(scans, decoder_of, room)
+        return sample
+
+    page = render(source, scans, choose, int(max_megabytes * 1e6))
     write_bytes(output, page.encode("utf-8", "replace"))
-    return output
+    return len(sample.episodes), sample.total
 
 
 def write_plots(source: Source, scans: Sequence[Scan], formats: Sequence[Format], folder: Path) -> list[Path]:

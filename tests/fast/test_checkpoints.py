@@ -153,3 +153,13 @@ def test_code_beside_a_known_model_is_not_run(model):
     (model / "evil.py").write_text(f"import os\nos.mkdir({str(model / 'ran')!r})\n")
     check_checkpoint(str(model))
     assert not (model / "ran").exists()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_adapter_is_refused_because_not_all_would_apply_it(model, whole):
+    if not whole:
+        (model / "config.json").unlink()
+    (model / "adapter_config.json").write_text("{}")
+    (model / "adapter_model.bin").write_bytes(pickle.dumps({}))
+    with pytest.raises(UserError, match=r"holds an adapter .* merge it into its base model"):
+        check_checkpoint(str(model))

@@ -294,3 +294,13 @@ def test_games_that_give_no_row_are_not_converted(tmp_path):
     done = selfplay("convert", str(games), "--output", str(tmp_path / "out"))
     assert done.returncode == 2 and "the policy took no turn in any of the 4 episodes" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", [("convert", "--output"), ("report",)])
+def test_a_name_that_is_not_utf8_is_refused_in_one_line(tmp_path, command):
+    ended = subprocess.run(
+        [sys.executable, "-m", "selfplay_pipeline", *command, os.fsencode(tmp_path) + b"/\xff"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 2
+    assert len(ended.stderr.splitlines()) == 1 and "holds a byte that is not UTF-8; rename the file" in ended.stderr

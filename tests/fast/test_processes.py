@@ -218,3 +218,18 @@ def test_temporary_files_of_a_command_are_private_and_go_with_it(tmp_path, monke
         (folder,) = tmp_path.iterdir()
         assert stat.filemode(folder.stat().st_mode) == "drwx------"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("limits", "refused"), [((64, 4096), False), ((64, 64), True)])
+def test_too_few_open_files_are_raised_or_refused_before_the_child_starts(tmp_path, limits, refused):
+    script = (
+        "import resource, sys; from pathlib import Path; from selfplay_pipeline.core.processes import spawn;"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, {limits});"
+        "child = spawn(['sh', '-c', 'ulimit -n'], Path(sys.argv[1])); child.wait(); child.stop()"
+    )
+    log = tmp_path / "log"
+    ended = subprocess.run([sys.executable, "-c", script, str(log)], capture_output=True, text=True, check=False)
+    if refused:
+        assert "64 files may be open at once" in ended.stderr and "`ulimit -n 1024`" in ended.stderr
+    else:
+        assert log.read_text() == "1024\n", ended.stderr

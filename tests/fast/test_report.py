@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
+import matplotlib
 import pytest
 from command import selfplay
 from factories import BOARD, Habits, episode_records, make_episode, make_episodes, write_episodes
@@ -619,3 +620,27 @@ def test_the_command_writes_a_page_or_plots_beside_what_it_reads(tmp_path):
     assert sorted(file.name for file in (tmp_path / "plots").iterdir()) == [
         "histogram.pdf", "histogram.svg", "reward.pdf", "reward.svg",
     ]  # fmt: skip
+
+
+def test_a_style_of_the_users_does_not_change_a_drawing():
+    chart = Chart("loss", "Policy loss", "", "optimiser step", "policy loss", [Series("loss", [1, 2], [0.5, 0.4])])
+    expected = draw(chart, "svg")
+    with matplotlib.rc_context({"text.usetex": True, "lines.linewidth": 9, "font.family": "cursive"}):
+        assert draw(chart, "svg") == expected
+
+
+@pytest.mark.parametrize("content", ["", "\n\n", '{"schema_version": 2'])
+def test_a_file_without_a_whole_episode_gives_no_page(tmp_path, content):
+    (tmp_path / "games.jsonl").write_text(content)
+    done = selfplay("report", str(tmp_path / "games.jsonl"))
+    assert done.returncode == 2 and "no whole episode in it (yet)" in done.stderr
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_page_that_is_full_says_how_many_episodes_it_holds(tmp_path):
+    write_episodes(tmp_path / "games.jsonl", make_episodes(24, 2))
+    few = selfplay("report", str(tmp_path / "games.jsonl"), "--max-megabytes", "0.5")
+    shown = re.search(r"with (\d+) of 48 episodes \(--max-megabytes takes more\)", few.stdout)
+    assert shown and 0 < int(shown[1]) < 48
+    assert (tmp_path / "report.html").stat().st_size <= 500_000
+    assert "of 48 episodes" not in selfplay("report", str(tmp_path / "games.jsonl")).stdout

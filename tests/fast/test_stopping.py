@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
@@ -86,3 +88,15 @@ def test_a_signal_in_a_blocking_end_of_the_work_is_not_lost(stop):
 
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(stopping.stoppable(work()))
+
+
+def test_a_closed_terminal_ends_the_program_as_ctrl_c_does(tmp_path):
+    process, terminal = pty.fork()
+    if not process:
+        options = ("--player", "sharing", "--num-episodes", "1000000", "--output", str(tmp_path / "games.jsonl"))
+        os.execv(sys.executable, [sys.executable, "-m", "selfplay_pipeline", "generate", *options])
+    while not (tmp_path / "games.jsonl").exists():
+        if select.select([terminal], [], [], 0.05)[0]:
+            os.read(terminal, 4096)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == stopping.STOPPED_CODE

@@ -108,7 +108,7 @@ def test_what_libraries_write_is_cleaned_and_what_is_printed_here_keeps_its_styl
 
 def test_a_line_is_one_line_of_bounded_length_and_keeps_its_end():
     line = one_line("x" * 1_000_000 + "\nwhat to do")
-    assert len(line) < LONGEST_LINE + 10 and line.endswith("␊what to do")
+    assert len(line) < LONGEST_LINE + 10 and line.endswith("\\nwhat to do")
 
 
 def test_the_log_below_a_failure_cannot_be_taken_for_a_line_of_ours(capsys):

@@ -1,5 +1,6 @@
 """Whatever writes a file leaves a whole one: when two write at once, after a kill, and when the disk is full."""
 
+import errno
 import json
 import os
 import resource
@@ -278,3 +279,12 @@ def test_output_that_cannot_be_written_ends_in_one_line():
     assert done.returncode == 1
     last = "selfplay: the system refused an operation: No space left on device; what was finished is kept"
     assert done.stderr.splitlines()[1:] == [last]
+
+
+def test_a_disk_without_locks_is_named_with_what_to_do(tmp_path, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(UserError, match=r"\.lock: cannot be locked \(No locks available\); use a folder on a disk"):
+        locked(tmp_path / ".lock", "folder").__enter__()
