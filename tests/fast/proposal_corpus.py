@@ -413,6 +413,8 @@ HOSTILE: dict[str, tuple[str, str | None]] = {
     "two papers, then two reviewers": ("[propose]\nBLEU Electra: Ava Li Daniel Nguyen\nGloVe: Sofia Patel", None),
     "a reviewer of two papers": ("[propose]\nAva Li: BLEU, Electra\nDaniel Nguyen: GloVe\nSofia Patel", None),
     "names shifted by a line": ("[propose]\nBLEU\nAva Li: Electra\nDaniel Nguyen: GloVe\nSofia Patel", None),
+    "names shifted by a line without marks": ("[propose]\nBLEU\nAva Electra\nDaniel GloVe\nSofia", None),
+    "names shifted by a comma": ("[propose] BLEU, Ava Electra, Daniel GloVe, Sofia", None),
     "shifted separators": ("[propose] BLEU, Ava Li: Electra, Daniel Nguyen: GloVe, Sofia Patel", None),
     "a paper without a reviewer between": (
         "[propose]\nBLEU:\nElectra: Ava Li\nGloVe: Daniel Nguyen\nSofia Patel",

@@ -94,18 +94,13 @@ def short(title: str) -> str:
 def _goes_on(found: Sequence[re.Match[str]], pair: re.Match[str]) -> bool:
     """Whether a list of pairs may go on with this one.
 
-    It pairs a reviewer and a paper, is numbered by its place if at all, and is joined as the first pair is. Its name
-    stands no nearer to the pair before than to its own partner.
+    It pairs a reviewer and a paper and is numbered by its place if at all. Its first name stands no nearer to the pair
+    before than to its own partner.
     """
     one, other = sorted(map(ord, pair.group("one", "other")))
     near = bool(found) and _apart(pair.string[found[-1].end("other") : pair.start("one")]) < _apart(pair["link"])
     placed = _number(pair["number"]) in (None, len(found) + 1)
-    return one < PAPER <= other and placed and not near and _joint(pair) == _joint((*found, pair)[0])
-
-
-def _joint(pair: re.Match[str]) -> str:
-    """How a pair is joined: by a mark, or by words, which may vary."""
-    return re.sub(r"[\w ]+", "w", pair["link"].strip(" "))
+    return one < PAPER <= other and placed and not near
 
 
 def _apart(gap: str) -> int:
