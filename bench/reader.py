@@ -1,8 +1,9 @@
-"""How many written turns the reader of actions understands, refuses and gets wrong.
+"""How many written turns the reader of actions accepts, refuses, mis-reads, and takes though they are hostile.
 
-`python -m bench.reader` reads the constructed corpus of the tests. `--games FOLDER` also reads dialogues of language
-models: JSON files as the repository tejas1995/dialop keeps them, lists of games with a `dialog_history` of turns
-"PLAYER-1: …" on DialOp's board. A game that several files hold counts once.
+`python -m bench.reader` reads the turns of the tests, and what people wrote in DialOp's games as if it stood behind a
+tag. `--games FOLDER` also reads dialogues of language models: JSON files as the repository tejas1995/dialop keeps them,
+lists of games with a `dialog_history` of turns "PLAYER-1: …" on DialOp's board. A game that several files hold counts
+once. Turns that the rule was made on and turns that it was not made on are counted apart.
 """
 
 from __future__ import annotations
@@ -10,99 +11,122 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from bench import command
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import ParseError
-from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
+from selfplay_pipeline.games.matching.humans import human_episodes
+from selfplay_pipeline.games.matching.proposals import Matching, format_proposal
 from selfplay_pipeline.games.matching.text import parse_action
 from selfplay_pipeline.games.tags import ActionKind
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "fast"))
-from proposal_corpus import BOARDS, HOSTILE, HOSTILE_SHARED, SHARED, Board, full_proposals
+from proposal_corpus import (
+    BOARDS,
+    HOSTILE,
+    HOSTILE_SHARED,
+    SHARED,
+    TELLS_MORE,
+    Board,
+    denied_turns,
+    full_proposals,
+)
+
+TESTS = Path(__file__).parents[1] / "tests" / "fast"
+Turn = tuple[str, Board, str | None, Matching | None]
+"""A text, its board, its action (None where it must be refused) and its proposal."""
 
 
 def main(
     games: Annotated[Path | None, typer.Option(help="Also read the dialogues in this folder's JSON files.")] = None,
-    show: Annotated[bool, typer.Option(help="List the styles and turns that were not read right.")] = False,
+    show: Annotated[bool, typer.Option(help="List the turns that were not read right.")] = False,
 ) -> None:
-    """Print accepted, refused and mis-read counts as JSON lines."""
-    print(json.dumps({"corpus": "full proposals"} | read_corpus(show)))
-    print(json.dumps({"corpus": "hostile turns"} | read_hostile(show)))
-    if games:
-        print(json.dumps({"corpus": games.name} | read_episodes(games, show)))
+    """Print the counts of each collection of turns as JSON lines."""
+    collections = {"corpus": corpus(), "hostile turns of the corpus": hostile()}
+    for half, name in enumerate(("seen", "held back")):
+        collections[f"attacker's and polite turns, {name}"] = written_turns(half)
+        collections[f"people's words behind a tag, {name}"] = peoples_words(half)
+        if games:
+            collections[f"{games.name}, {name}"] = models_turns(games, half)
+    for name, turns in collections.items():
+        print(json.dumps({"turns of": name} | counts(turns, show)))
 
 
-def outcome(text: str, board: Board) -> tuple[str, tuple[tuple[int, int], ...] | None]:
-    """The action's name and proposal, or `refused` and the reason."""
-    try:
-        action = parse_action(text, board.papers, board.reviewers)
-    except ParseError as error:
-        return f"refused: {error}", None
-    return action.kind.value, action.proposal
-
-
-def read_corpus(show: bool) -> dict[str, Any]:
-    """A full proposal is read right, refused, read as another matching, or taken for another action."""
-    found: Counter[str] = Counter()
-    failed: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for case in full_proposals():
-        kind, proposal = outcome(case.text, case.board)
-        if kind == ActionKind.PROPOSE:
-            result = "accepted" if proposal == case.matching else "misread"
+def counts(turns: Iterable[Turn], show: bool) -> dict[str, int]:
+    """Numbers of turns by how they are read."""
+    found = Counter[str](dict.fromkeys(("accepted", "refused", "misread", "hostile_refused", "hostile_taken"), 0))
+    for text, board, wanted, matching in turns:
+        try:
+            action = parse_action(text, board.papers, board.reviewers)
+            kind, proposal, why = action.kind.value, action.proposal, ""
+        except ParseError as error:
+            kind, proposal, why = "refused", None, str(error)
+        if wanted is None:
+            result = "hostile_refused" if kind == "refused" else "hostile_taken"
         else:
-            result = "refused" if kind.startswith("refused") else "another_action"
+            right = kind == wanted and (matching is None or proposal == matching)
+            result = "accepted" if right else "refused" if kind == "refused" else "misread"
         found[result] += 1
-        if result != "accepted":
-            failed[case.style][result] += 1
-    if show:
-        for style, counts in failed.items():
-            print(f"  {style}: {dict(counts)}", file=sys.stderr)
-    names = ("accepted", "refused", "misread", "another_action")
-    share = found["accepted"] / found.total()
-    return {"turns": found.total(), "share_accepted": round(share, 3), **{name: found[name] for name in names}}
+        if show and result not in ("accepted", "hostile_refused"):
+            print(f"  {result}: {text!r} {why}", file=sys.stderr)
+    return dict(found)
 
 
-def read_hostile(show: bool) -> dict[str, Any]:
-    """A turn that is no action, or another than it seems, is refused or taken for what it is."""
-    turns = [(name, BOARDS["3"], text, wanted) for name, (text, wanted) in HOSTILE.items()]
-    turns += [(name, SHARED, text, None) for name, text in HOSTILE_SHARED.items()]
-    right = 0
-    for name, board, text, wanted in turns:
-        kind, _ = outcome(text, board)
-        is_right = kind.startswith("refused") if wanted is None else kind == wanted
-        right += is_right
-        if show and not is_right:
-            print(f"  {name}: {kind}", file=sys.stderr)
-    return {"turns": len(turns), "right": right, "wrong": len(turns) - right}
+def corpus() -> Iterator[Turn]:
+    """The constructed proposals; those that tell more than their pairs are hostile."""
+    for case in full_proposals():
+        hostile = case.style in TELLS_MORE
+        yield case.text, case.board, None if hostile else ActionKind.PROPOSE, None if hostile else case.matching
 
 
-def read_episodes(folder: Path, show: bool) -> dict[str, Any]:
-    """Turns by action, and how many of those with every name in them as a proposal has are read as one."""
-    board = Board(PAPERS[:8], REVIEWERS[:8])
-    files = sorted(folder.glob("*.json"))
+def hostile() -> Iterator[Turn]:
+    """The corpus's turns that are no action, or another than they seem."""
+    yield from ((text, BOARDS["3"], wanted, None) for text, wanted in HOSTILE.values())
+    yield from ((text, SHARED, None, None) for text in HOSTILE_SHARED.values())
+    yield from ((text, BOARDS["3"], None, None) for text in denied_turns())
+
+
+def written_turns(half: int) -> Iterator[Turn]:
+    """The turns that were written before the rule."""
+    for turn in json.loads((TESTS / "reader_turns.json").read_text()):
+        if half_of(turn["name"]) == half:
+            matching = ((0, 0), (1, 1), (2, 2)) if turn["wanted"] == ActionKind.PROPOSE else None
+            yield turn["text"], BOARDS["3"], None if turn["wanted"] == "refused" else turn["wanted"], matching
+
+
+def peoples_words(half: int) -> Iterator[Turn]:
+    """Each message of every other game, before and behind the pairs of a proposal and behind [accept]."""
+    board = BOARDS["8"]
+    proposal = format_proposal([(index, index) for index in range(8)], board.papers, board.reviewers)
+    words = [said.text for index, episode in enumerate(human_episodes()) if index % 2 == half for said in episode.turns]
+    for form, text in product((proposal.replace("Proposal:", "{}"), proposal + "\n{}", "[accept] {}"), words):
+        yield form.format(text), board, None, None
+
+
+def models_turns(folder: Path, half: int) -> Iterator[Turn]:
+    """The answers of language models, and their proposals that name everyone once."""
+    files = sorted(folder.glob("*_optimization_*.json"))
     if not files:
-        raise UserError(f"--games: {folder} holds no .json file")
+        raise UserError(f"--games: {folder} holds no file *_optimization_*.json")
     histories = {tuple(game["dialog_history"]) for file in files for game in json.loads(file.read_text())}
-    found: Counter[str] = Counter()
-    for line in (turn for history in sorted(histories) for turn in history):
-        text = re.sub(r"^PLAYER-\d: ", "", line)
-        kind, proposal = outcome(text, board)
-        found[kind.split(":")[0]] += 1
-        if names_everyone(text, board):
-            looser = loose_matching(text, board)
-            found["full_matchings"] += 1
-            found["full_matchings_accepted"] += kind == ActionKind.PROPOSE and proposal == looser
-            found["full_matchings_misread"] += kind == ActionKind.PROPOSE and proposal != looser
-            found["full_matchings_another_action"] += not kind.startswith(("refused", "propose"))
-            if show and kind != ActionKind.PROPOSE:
-                print(f"  {kind}\n    {text!r}", file=sys.stderr)
-    return {"games": len(histories), "turns": sum(map(len, histories))} | dict(found)
+    for line in (turn for history in sorted(histories) if half_of(str(history)) == half for turn in history):
+        text, board = re.sub(r"^PLAYER-\d: ", "", line), BOARDS["8"]
+        answer = re.match(r"\W*\[(accept|reject)\]", text)
+        if answer or names_everyone(text, board):
+            yield text, board, answer[1] if answer else "propose", None if answer else loose_matching(text, board)
+
+
+def half_of(text: str) -> int:
+    """Which half a text falls into, by chance but always the same."""
+    return sha256(text.encode()).digest()[0] % 2
 
 
 def names_everyone(text: str, board: Board) -> bool:

@@ -52,10 +52,10 @@ def parse_tagged(text: str, parse_proposal: Callable[[str], Proposal]) -> Action
     """Read the one action of a turn; what stands before its tag is ignored.
 
     Args:
-        parse_proposal: reads what stands behind the tag of a proposal, or raises `ParseError`.
+        parse_proposal: reads the content of a proposal, or raises `ParseError`.
 
     Raises:
-        ParseError: no action or several, an empty message, or no legal proposal.
+        ParseError: no action or several, an empty message, words behind an answer, or no legal proposal.
     """
     kind, body = tagged(text)
     if kind is ActionKind.PROPOSE:

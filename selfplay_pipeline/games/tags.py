@@ -1,11 +1,14 @@
 """Turns that begin with a tag: which action a turn is, for games whose turns are one of four actions. Pure.
 
-Every error says what to write instead.
+Text before a tag is free, and nothing reads it. Behind the tag of a decision stands nothing but its content, between
+openings and closings from the lists below. An error tells the form.
 """
 
 from __future__ import annotations
 
+import html
 import re
+import unicodedata
 from enum import StrEnum
 
 from selfplay_pipeline.games.base import ParseError
@@ -28,51 +31,80 @@ NO_TAG = "no_tag"
 """The kind of error where none of the four tags stands where an action starts."""
 SEVERAL_ACTIONS = "several_actions"
 """Tags of different actions."""
+MALFORMED = "malformed"
+"""A decision with other words behind its tag than its form allows."""
 TAG = re.compile(r"[\[［【][\s*_`\\]*(message|propose|proposal|accept|reject)[\s*_`\\]*[\]］】]", re.IGNORECASE)
 EMPHASIS = '*_`~"'
-ANSWERS = (ActionKind.ACCEPT, ActionKind.REJECT)
-DENIALS = re.compile(
-    r"""\b(?:not(?!\ (?:visible|seen|known|shown)\b)|no(?!\.?\s*[|\d])|nope|\w+n't|cannot|never|neither|nor|either
-    |except|instead|unless|maybe|perhaps|possibly|alternative\w*|otherwise|rather|without|else|unsure|tentative\w*
-    |opposite|oops|mixed|flip\w*|upside|swap\w*|switch\w*|exchang\w*|revers\w*|rotat\w*|shift\w*|trad(?:e|es|ed|ing)
-    |vice\ versa|other\ way|correction|actually|forget|scratch|retract\w*|withdraw\w*|cancel\w*|back|ignore|disregard
-    |never\ ?mind|changed\ my|wait|hmm+|undo|void|kidding|joking|joke|mistake\w*|wrong|incorrect|invalid|false
-    |bad|terrible|awful|worse|worst|excluded|removed|rejected|refused?|example|quote[ds]?)\b""",
-    re.IGNORECASE | re.VERBOSE,
+AROUND = EMPHASIS + " \t\r\n'“”‘’(#>\\-"
+"""Characters that may decorate a tag."""
+ELSEWHERE = "say anything else before the tag or in a [message]"
+
+OPENINGS = (
+    r"(?:here(?: is|'s) )?(?:(?:my|a|the) )?(?:(?:new|final) )?(?:proposal|assignments?|plan)",
+    r"i (?:would like to )?(?:propose|suggest)(?: that| the following| this)?",
+    "how about(?: this)?", "based on our discussion", "ok(?:ay)?", "great", "sure", "thanks", "hello", "hi",
+)  # fmt: skip
+"""What may stand between the tag of a proposal and its content."""
+CLOSINGS = {
+    ActionKind.PROPOSE: (
+        r"what do you think\??",
+        "(?:please )?let me know(?: what you think| if (?:you agree|this works(?: for you)?))?",
+        r"do you agree\??", r"does (?:this|that) (?:work|sound good)(?: for you| to you)?\??",
+        "i hope (?:that )?you agree", "thanks", "thank you",
+    ),
+    ActionKind.ACCEPT: (
+        "great", "good", "perfect", "ok(?:ay)?", "deal", "good plan", "i agree", "agreed", "thanks", "thank you",
+        "(?:this |that )?(?:works(?: for me)?|(?:looks|sounds) good(?: to me)?)",
+    ),
+    ActionKind.REJECT: (
+        "sorry", "thanks", "(?:i think )?we can do better", "i know of a better (?:plan|split)", "let me explain",
+    ),
+}  # fmt: skip
+"""What may stand behind the content of each decision."""
+_OPENING = re.compile(rf"""(?:[\s:,.!#>"'{{-]*\b(?:{"|".join(OPENINGS)})\b)*["']?[\s:,.!#>]*""", re.IGNORECASE)
+_CLOSING = {
+    kind: re.compile(rf"(?:^|[\s.,;!?])(?:{'|'.join(phrases)})[.,!]?$", re.IGNORECASE)
+    for kind, phrases in CLOSINGS.items()
+}
+IN_A_ROW, LONGEST = 3, 80
+"""Largest number of closings, and of characters in one."""
+
+LINE_END = re.compile(
+    r"^[^\S\n]*(?:```(?:json|text)?|-{3,})[^\S\n]*$|\r|\\n|</?(?:br|p|div|li|[uo]l|tr|table) ?/?>", re.I | re.M
 )
-"""What takes a proposal or a pair of it back, wherever it stands."""
-SENTENCE_END = re.compile(r"[.!?…;]\W*(?:\s|$)")
-ABOUT_TAGS = re.compile(
-    r"\b(?:if|when|before|either|between|choices?|options?|said|says?|can|could|would|might|may|want|hope|please|you|format"
-    r"|looks? like|shall|should)\b",
-    re.IGNORECASE,
+INLINE = re.compile(
+    r"</?(?:b|i|u|em|strong|code|pre|t[dh])>|(?<![*_`])[*_`]{1,3}(?=[^\s*_`])|(?<=[^\s*_`])[*_`]{1,3}(?![*_`])", re.I
 )
-"""Words of an unfinished sentence before a tag that talk about it."""
-GOES_ON = re.compile(r"[\"'”’)]?[^\S\n]+(?:[a-z]|[-–—])")
-"""What stands behind the tag of an answer that is part of a longer sentence."""
-SUBJECT = re.compile(r"\W*[^\S\n](?:is|was|would|could|might|may)\b", re.IGNORECASE)
-"""The same, also where the tag opens the turn."""
-RETRACTED = re.compile(r"\b(?:only if|unless|not yet|no,? wait|kidding|joking|oops)\b", re.IGNORECASE)
-"""What takes an acceptance back, or makes it depend on something."""
+"""Emphasis; marks that stand alone may count something, so they stay."""
+SPELLINGS = str.maketrans("‘’‚“”„«»‐‑‒–—―−", '\'\'\'"""""-------')
 
 
 def tagged(text: str) -> tuple[ActionKind, str]:
-    """The action and what stands behind its tag.
+    """The action and its content: the words of a message, or a proposal without openings and closings.
 
-    [message] counts wherever it stands. The others decide, so they count only where a line or sentence starts with
-    them, or where an answer ends the turn; elsewhere they are talked about. An answer stands beside no other tag.
+    [message] counts wherever it stands. The others decide: they start the turn, or follow a finished sentence or an
+    empty line.
+
+    Raises:
+        ParseError: there is no action or there are several, or words stand behind an answer.
     """
-    tags = [(_kind(tag), tag) for tag in TAG.finditer(text)]
-    acting = [(kind, tag) for kind, tag in tags if kind is ActionKind.MESSAGE or _opens(kind, tag)]
+    starts = [(_kind(tag), tag, *_start(text[: tag.start()])) for tag in TAG.finditer(text)]
+    acting = [each for each in starts if each[0] is ActionKind.MESSAGE or each[2]]
     if not acting:
-        why = f"{tags[0][1].group()} is not at the start of a line; " if tags else ""
-        raise ParseError(NO_TAG, f"{why}start with [message], [propose], [accept] or [reject]")
-    kind, tag = acting[0]
-    others = {other for other, _ in (tags if kind in ANSWERS else acting)} - {kind}
-    if others:
-        several = " and ".join(sorted(f"[{each}]" for each in {kind, *others}))
-        raise ParseError(SEVERAL_ACTIONS, f"a turn is one action, and this one has {several}; write one")
-    return kind, _behind(tag)
+        raise ParseError(NO_TAG, "start with [message], [propose], [accept] or [reject]")
+    kind, tag, _, finished = acting[0]
+    several = {f"[{other}]" for other, *_ in acting}
+    if len(several) > 1:
+        named = " and ".join(sorted(several))
+        raise ParseError(SEVERAL_ACTIONS, f"a turn is one action, and this one has {named}; write one")
+    if kind is ActionKind.MESSAGE:
+        return kind, _behind(tag)
+    if not finished:
+        raise ParseError(NO_TAG, f"[{kind}] stands behind an unfinished sentence; start the turn with it")
+    content = _content(kind, text[tag.end() :])
+    if content and kind is not ActionKind.PROPOSE:
+        raise ParseError(MALFORMED, f"{content[:60]!r} stands behind [{kind}]; write [{kind}] alone, {ELSEWHERE}")
+    return kind, content
 
 
 def _kind(tag: re.Match[str]) -> ActionKind:
@@ -80,20 +112,12 @@ def _kind(tag: re.Match[str]) -> ActionKind:
     return ActionKind.PROPOSE if name == "proposal" else ActionKind(name)
 
 
-def _opens(kind: ActionKind, tag: re.Match[str]) -> bool:
-    """Whether a tag decides: it starts a line or sentence, or ends the turn, and is not just talked about."""
-    before, behind = tag.string[: tag.start()].strip(), tag.string[tag.end() :]
-    unfinished = SENTENCE_END.split(before)[-1]
-    if DENIALS.search(unfinished) or ABOUT_TAGS.search(unfinished):
-        return False
-    closed = behind.lstrip(EMPHASIS + " '”’)")
-    if kind in ANSWERS and (closed.startswith("?") or (before and GOES_ON.match(behind))):
-        return False
-    if (kind in ANSWERS and SUBJECT.match(behind)) or (kind is ActionKind.ACCEPT and RETRACTED.search(behind)):
-        return False
-    line = tag.string[: tag.start()].rpartition("\n")[2].rstrip(EMPHASIS + " \t'“‘(\\")
-    amid_a_sentence = line[-1:].isalnum() or line.endswith((",", ")", ";"))
-    return not amid_a_sentence or (kind in ANSWERS and not closed.strip(".!"))
+def _start(before: str) -> tuple[bool, bool]:
+    """Whether an action may start behind this text, and whether what the text says is finished."""
+    said = before.rstrip(AROUND)
+    line_ends = before[len(said) :].count("\n")
+    finished = not said or said[-1] in ".!…。！" or line_ends > 1
+    return finished or line_ends > 0 or said[-1] in "?:;", finished
 
 
 def _behind(tag: re.Match[str]) -> str:
@@ -106,8 +130,26 @@ def _behind(tag: re.Match[str]) -> str:
     return body.removeprefix(":").strip() if closing else body
 
 
+def _content(kind: ActionKind, behind: str) -> str:
+    """The text behind a decision's tag without decoration, openings and closings."""
+    text = plain(behind.lstrip(AROUND + ":)")).strip(AROUND)
+    for _ in range(IN_A_ROW):
+        closing = _CLOSING[kind].search(text, max(0, len(text) - LONGEST))
+        text = text[: closing.start() if closing else None].rstrip()
+    if kind is not ActionKind.PROPOSE:
+        return text.strip(".!")
+    opening = _OPENING.match(text)
+    return text[opening.end() if opening else 0 :]
+
+
+def plain(text: str) -> str:
+    """The text without markup: plain quotes, dashes, colons and line ends, no emphasis."""
+    text = unicodedata.normalize("NFKC", html.unescape(text)).translate(SPELLINGS)
+    return INLINE.sub(" ", LINE_END.sub("\n", text))
+
+
 def untagged(text: str) -> str:
-    """What an action says behind its tag; all of a text that is none."""
+    """The content of an action; all of a text that is none."""
     try:
         return tagged(text)[1]
     except ParseError:

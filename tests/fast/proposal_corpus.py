@@ -1,12 +1,8 @@
 """Proposals as language models write them, and turns that a reader must not take for one.
 
-Written before the reader of actions was changed; nothing was taken from the logs of a model. A proposal is put
-together of five parts, and a style varies one of them, so every full proposal here says one matching and only one.
-
-The reader of revision 671181a on `full_proposals()` and `HOSTILE` (`python -m bench.reader`):
-of 1,770 full proposals in 177 styles 360 accepted, 1,410 refused, none mis-read or taken for another action;
-of 56 hostile turns 7 silently became another action (a message with a proposal behind it, two answers).
-Since the reader goes by names: 1,740 accepted, 30 refused, none mis-read; all 56 hostile turns right.
+Nothing was taken from the logs of a model. A proposal is put together of five parts, and a style varies one of them,
+so every full proposal here says one matching and only one; those of `TELLS_MORE` say something else too.
+`python -m bench.reader` counts what the reader takes of them.
 """
 
 from __future__ import annotations
@@ -331,6 +327,21 @@ STYLES: dict[str, Style] = {
 }
 
 
+TELLS_MORE = {
+    "value in brackets", "score in brackets", "unknown score in brackets", "question marks for a score",
+    "value after a comma", "value behind a dash", "value between", "reason behind a dash", "reason in brackets",
+    "table with scores", "closing sentence", "closing total", "closing condition", "closing mention of answers",
+    "a hedging sentence",
+}  # fmt: skip
+"""Styles that tell scores, reasons or conditions behind the tag, so the reader must refuse them."""
+OTHER_FORMS = {
+    "action word before the tag", "speaker before the tag", "here is my proposal", "a sentence", "abbreviations",
+    "abbreviations with points", "full title in brackets", "table with numbers", "table turned round", "xml",
+    "numbered records", "said twice", "respectively",
+}  # fmt: skip
+"""Styles that say nothing else, but not in the form that the reader knows."""
+
+
 @dataclass(frozen=True)
 class Case:
     """One turn and what it says: a matching as (reviewer, paper) pairs, sorted."""
@@ -402,6 +413,8 @@ HOSTILE: dict[str, tuple[str, str | None]] = {
     "two papers, then two reviewers": ("[propose]\nBLEU Electra: Ava Li Daniel Nguyen\nGloVe: Sofia Patel", None),
     "a reviewer of two papers": ("[propose]\nAva Li: BLEU, Electra\nDaniel Nguyen: GloVe\nSofia Patel", None),
     "names shifted by a line": ("[propose]\nBLEU\nAva Li: Electra\nDaniel Nguyen: GloVe\nSofia Patel", None),
+    "names shifted by a line without marks": ("[propose]\nBLEU\nAva Electra\nDaniel GloVe\nSofia", None),
+    "names shifted by a comma": ("[propose] BLEU, Ava Electra, Daniel GloVe, Sofia", None),
     "shifted separators": ("[propose] BLEU, Ava Li: Electra, Daniel Nguyen: GloVe, Sofia Patel", None),
     "a paper without a reviewer between": (
         "[propose]\nBLEU:\nElectra: Ava Li\nGloVe: Daniel Nguyen\nSofia Patel",
@@ -548,19 +561,40 @@ TALK_OF_TAGS = (
     "[accept] Not yet! First tell me what Sofia scores on GloVe.",
 )
 """Turns without an action: they only speak of one."""
+
+
+def denied_turns() -> list[str]:
+    """Turns on the board of three that deny, quote, withdraw or only mention an action."""
+    pairs = [line.split(": ") for line in THREE.splitlines()]
+    marked = ["\n".join(mark.format(*pair) for pair in pairs) for mark in DENYING_MARKS]
+    marked += [f"{DENYING_MARKS[at].format(*pairs[0])}\n{THREE.partition(chr(10))[2]}" for at in (2, 6, 11)]
+    return [
+        *(f"[propose] {lead}\n{THREE}" for lead in DENYING_LEADS),
+        *(f"[propose] Proposal:\n{THREE}\n{tail}" for tail in WITHDRAWING_TAILS),
+        *(f"[propose]\n{lines}" for lines in marked),
+        "[propose]\nBLEU: Ava Li\nElectra: Daniel Nguyen\nTell me the score of Sofia on GloVe.",
+        "[propose] BLEU: Ava Li, Electra: Daniel Nguyen. My score for GloVe with Sofia Patel is 4.",
+        *(talk.format(THREE) for talk in TALK_OF_TAGS),
+    ]
+
+
 DECISIONS = (
-    "Sounds good, [accept]",
-    "I agree with this [accept]",
-    "My answer is [accept]",
     "Great!\n[accept]",
     "**[accept]**",
     "I think this is fair.\n\n[accept]",
-    "My decision: [accept]",
-    "Answer:\n**[accept]**",
+    "My answer\n\n**[accept]**",
     "[accept] Thanks!",
     "I cannot find a better one, so this is it.\n[accept]",
 )
 """Turns that accept, whatever stands before the tag."""
+UNFINISHED = (
+    "Sounds good, [accept]",
+    "I agree with this [accept]",
+    "My answer is [accept]",
+    "My decision: [accept]",
+    "Answer:\n**[accept]**",
+)
+"""Turns whose tag stands in a sentence, which only its words could tell from one that denies it."""
 
 SHARED = Board(PAPERS[:3], ("Ava Li", "Ava Thompson", "Noah Li"))
 HOSTILE_SHARED = {

@@ -45,6 +45,7 @@ from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import GameConfig, game_named, make_game, parse_game_config
 from selfplay_pipeline.games.tagged_session import AGREED
+from selfplay_pipeline.games.tags import tagged
 from selfplay_pipeline.generate.records import OutcomeRecord
 from selfplay_pipeline.metrics.figures import measure
 
@@ -222,11 +223,15 @@ def test_the_three_rewards_are_what_they_are_said_to_be(seed):
 # --- texts --------------------------------------------------------------------------------------------------
 
 
+def read_share(body, counts):
+    return parse_share(tagged(f"[propose] {body}")[1], counts)
+
+
 @given(seeds)
 def test_a_proposal_is_read_back_exactly(seed):
     counts = state_of(seed).counts
     for share in shares(counts):
-        assert parse_share(format_proposal(share).removeprefix("[propose]"), counts) == share
+        assert read_share(format_proposal(share).removeprefix("[propose]"), counts) == share
 
 
 @pytest.mark.parametrize(
@@ -238,10 +243,11 @@ def test_a_proposal_is_read_back_exactly(seed):
         "Proposal:\n- 1 book\n- 0 hats\n- 2 balls",
         "book 1 hat 0 ball 2",
         "BOOK=1, HAT=0, BALL=2",
+        "I propose: book 1, hat 0, ball 2. What do you think?",
     ],
 )
 def test_other_ways_to_write_a_proposal_are_read_too(body):
-    assert parse_share(body, (1, 2, 3)) == (1, 0, 2)
+    assert read_share(body, (1, 2, 3)) == (1, 0, 2)
 
 
 @pytest.mark.parametrize(
@@ -261,12 +267,25 @@ def test_other_ways_to_write_a_proposal_are_read_too(body):
         ("book 1 hat 2 ball 1 2", "malformed", "'2' is not clear"),
         ("book one, hat 0, ball 2", "malformed", "'book one"),
         ("basketball 1, book 1, hat 0", "malformed", "'basketball 1"),
+        ("book 1, hat 0, ball 2. My book is worth 7.", "malformed", "'My book is worth 7.' .* in a .message."),
+        ("book 1, hat 0, ball 2 was what you said", "malformed", "'was what you said'"),
+        ("book 1, hat 0, ball 2 as long as you agree to share", "malformed", "'as long as"),
     ],
 )
 def test_what_is_no_clear_proposal_is_an_error_that_says_what_to_write(body, kind, words):
     with pytest.raises(ParseError, match=words) as refused:
-        parse_share(body, (1, 2, 3))
+        read_share(body, (1, 2, 3))
     assert refused.value.kind == kind in set(ErrorKind)
+
+
+@pytest.mark.parametrize("answer", ["accept", "reject"])
+def test_words_behind_an_answer_are_refused(answer):
+    session = GAME.start(state_of(0))
+    take(session, format_proposal((0, 0, 0)))
+    for words in ("as long as I get the hats", "my book is worth 7", "?"):
+        step = take(session, f"[{answer}] {words}")
+        assert step.error_kind == "malformed" and f"write [{answer}] alone" in step.error
+    assert take(session, f"[{answer}] Thanks!").error is None
 
 
 @given(st.text(max_size=60))

@@ -250,12 +250,12 @@ def test_no_legal_play_scores_above_one(index, reviewers):
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ("BLEU: Ava Li\nElectra: Daniel Nguyen", "no reviewer for GloVe .*BLEU: Ava Li, Electra: Daniel Nguyen"),
-        ("BLEU: Ava Li\nBLEU: Daniel Nguyen\nGloVe: Sofia Patel", "'BLEU: Daniel Nguyen' repeats the paper BLEU"),
-        ("BLEU: Ava Li\nElectra: Ava Li\nGloVe: Sofia Patel", "'Electra: Ava Li' repeats the reviewer Ava Li"),
-        ("BLEU: Ava Li\nElectra: Nobody\nGloVe: Sofia Patel", "no known reviewer .* Electra in 'Electra: Nobody'"),
-        ("BLEU: Ava Li\nBERT: Daniel Nguyen\nGloVe: Sofia Patel", "no known paper .* in 'BERT: Daniel Nguyen'"),
-        ("BLEU Ava Li", "no reviewer for Electra, GloVe .*'Paper: Reviewer'"),
+        ("BLEU: Ava Li\nElectra: Daniel Nguyen", "no reviewer for GloVe; write"),
+        ("BLEU: Ava Li\nBLEU: Daniel Nguyen\nGloVe: Sofia Patel", "'BLEU: Daniel Nguyen' repeats BLEU"),
+        ("BLEU: Ava Li\nElectra: Ava Li\nGloVe: Sofia Patel", "'Electra: Ava Li' repeats Ava Li"),
+        ("BLEU: Ava Li\nElectra: Nobody\nGloVe: Sofia Patel", "'Electra: Nobody' is unclear"),
+        ("BLEU: Ava Li\nBERT: Daniel Nguyen\nGloVe: Sofia Patel", "'BERT: Daniel Nguyen' is unclear"),
+        ("BLEU Ava Li", "no reviewer for Electra, GloVe; .*'Paper: Reviewer'"),
         ("Ava Li: BLEU", "no reviewer for Electra, GloVe"),
     ],
 )
@@ -295,7 +295,7 @@ def test_after_a_proposal_only_an_answer_is_legal_and_reject_keeps_the_turn():
     take(session, optimal_text(state))
     refused = take(session, "[message] wait")
     assert refused.error is not None and session.seats == (1,)
-    rejected = take(session, "[reject] not yet")
+    rejected = take(session, "[reject] Sorry.")
     assert session.seats == (1,)
     assert rejected.observations[0].startswith("The other player said: [reject]")
     assert take(session, "[accept]").error is not None, "a rejected proposal cannot be accepted"

@@ -1,6 +1,8 @@
 """The reader of actions: what language models write is understood, and nothing is guessed."""
 
-from collections import Counter
+import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,23 +14,22 @@ from proposal_corpus import (
     BOARDS,
     CLOSINGS,
     DECISIONS,
-    DENYING_LEADS,
-    DENYING_MARKS,
     HOSTILE,
     HOSTILE_SHARED,
     LAYOUTS,
     LINES,
     OPENINGS,
+    OTHER_FORMS,
     SHARED,
-    STYLES,
     TAGS,
-    TALK_OF_TAGS,
+    TELLS_MORE,
     THREE,
+    UNFINISHED,
     WHOLES,
-    WITHDRAWING_TAILS,
     Board,
     Style,
     case,
+    denied_turns,
     full_proposals,
     short,
 )
@@ -36,6 +37,7 @@ from proposal_corpus import (
 from selfplay_pipeline.games.base import ParseError, state_rng
 from selfplay_pipeline.games.matching.actions import ErrorKind
 from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.humans import human_episodes
 from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.questions import asking
 from selfplay_pipeline.games.matching.rules import MatchingConfig
@@ -44,8 +46,10 @@ from selfplay_pipeline.games.matching.text import parse_action
 from selfplay_pipeline.games.tags import ActionKind, untagged
 from selfplay_pipeline.generate.records import TurnRecord
 
-NOT_READ = {"table turned round", "respectively", "a hedging sentence"}
-"""Two lists side by side, where who belongs to whom is a matter of counting; and words that could deny the proposal."""
+REFUSED = TELLS_MORE | OTHER_FORMS
+TURNS = json.loads((Path(__file__).parent / "reader_turns.json").read_text())
+"""Turns on the board of three, written before the rule that reads them, and what each is."""
+EIGHT = format_proposal([(index, index) for index in range(8)], BOARDS["8"].papers, BOARDS["8"].reviewers)
 MATCHING = ((0, 0), (1, 1), (2, 2))
 
 
@@ -65,21 +69,34 @@ def start(**options: object) -> MatchingSession:
 # --- the corpus ---------------------------------------------------------------------------------------------
 
 
-def test_nine_of_ten_full_proposals_are_accepted_and_none_is_misread() -> None:
-    found = Counter[str]()
+def test_full_proposals_are_read_unless_they_say_more_or_have_another_form() -> None:
     for one in full_proposals():
         kind, proposal = read(one.text, one.board)
-        if kind == "propose":
-            assert proposal == one.matching, one
-        found[kind] += 1
-    assert set(found) == {"propose", "refused"}
-    assert found["propose"] >= 0.97 * found.total(), found
+        expected = ("refused",) if one.style in REFUSED else ("propose", one.matching)
+        assert (kind, proposal)[: len(expected)] == expected, one
 
 
-@pytest.mark.parametrize("name", [name for name in STYLES if name not in NOT_READ])
-def test_a_full_proposal_in_this_style_is_accepted(name: str) -> None:
-    one = case(name, STYLES[name], BOARDS["3"], np.random.default_rng(1))
-    assert read(one.text) == ("propose", one.matching), one.text
+@pytest.mark.parametrize("turn", TURNS, ids=lambda turn: turn["name"])
+def test_a_turn_by_an_attacker_or_a_polite_player(turn: dict[str, str]) -> None:
+    kind, proposal = read(turn["text"])
+    # A colon before the tag leaves its sentence unfinished: the only polite turn that the rule refuses.
+    assert kind == ("refused" if turn["name"] == "text before" else turn["wanted"]), proposal
+    assert kind != "propose" or proposal == MATCHING
+
+
+PEOPLE = [said.text for episode in human_episodes() for said in episode.turns]
+COURTESIES = re.compile(
+    r"\W*(?:(?:hello|hi|ok|okay|great|sure|good|perfect|here is my proposal|i agree|(?:that )?works for me|that works"
+    r"|(?:that )?sounds good(?: to me)?|we can do better)\W*)+",
+    re.IGNORECASE,
+)
+
+
+@pytest.mark.parametrize("form", [EIGHT + "\n{}", EIGHT.replace("Proposal:", "{}"), "[accept] {}", "[reject] {}"])
+def test_no_word_of_people_is_taken_behind_a_tag_unless_it_is_a_courtesy(form: str) -> None:
+    assert len(PEOPLE) == 1610
+    taken = [text for text in PEOPLE if read(form.format(text), BOARDS["8"])[0] != "refused"]
+    assert len(taken) <= 75 and all(map(COURTESIES.fullmatch, taken)), taken
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -88,21 +105,7 @@ def test_a_turn_that_is_no_action_or_another_than_it_seems(name: str) -> None:
     assert read(text)[0] == (wanted or "refused")
 
 
-PAIRS = [line.split(": ") for line in THREE.splitlines()]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(f"[propose] {lead}\n{THREE}" for lead in DENYING_LEADS),
-        *(f"[propose] Proposal:\n{THREE}\n{tail}" for tail in WITHDRAWING_TAILS),
-        *("[propose]\n" + "\n".join(mark.format(*pair) for pair in PAIRS) for mark in DENYING_MARKS),
-        *(f"[propose]\n{DENYING_MARKS[at].format(*PAIRS[0])}\n{THREE.partition(chr(10))[2]}" for at in (2, 6, 11)),
-        "[propose]\nBLEU: Ava Li\nElectra: Daniel Nguyen\nTell me the score of Sofia on GloVe.",
-        "[propose] BLEU: Ava Li, Electra: Daniel Nguyen. My score for GloVe with Sofia Patel is 4.",
-        *(talk.format(THREE) for talk in TALK_OF_TAGS),
-    ],
-)
+@pytest.mark.parametrize("text", denied_turns())
 def test_what_is_denied_taken_back_quoted_or_only_talked_about_is_no_action(text: str) -> None:
     assert read(text)[0] == "refused"
 
@@ -110,6 +113,11 @@ def test_what_is_denied_taken_back_quoted_or_only_talked_about_is_no_action(text
 @pytest.mark.parametrize("text", DECISIONS)
 def test_a_decision_may_have_words_before_its_tag(text: str) -> None:
     assert read(text)[0] == "accept"
+
+
+@pytest.mark.parametrize("text", UNFINISHED)
+def test_a_tag_in_a_sentence_decides_nothing(text: str) -> None:
+    assert read(text)[0] == "refused"
 
 
 @pytest.mark.parametrize("name", HOSTILE_SHARED)
@@ -141,7 +149,8 @@ def test_shuffled_decorations_are_read_right_or_refused(style: Style, board: Boa
 
 def test_nine_of_ten_proposals_of_shuffled_decorations_are_accepted() -> None:
     rng, accepted, tried = np.random.default_rng(5), 0, 1000
-    pick = [list(part.values()) for part in (TAGS, BEFORES, OPENINGS, LINES, LAYOUTS, CLOSINGS)]
+    parts = (TAGS, BEFORES, OPENINGS, LINES, LAYOUTS, CLOSINGS)
+    pick = [[how for name, how in part.items() if name not in REFUSED] for part in parts]
     for _ in range(tried):
         tag, before, opening, line, layout, closing = (part[rng.integers(len(part))] for part in pick)
         one = case("mixed", Style(tag, before, opening, line, layout, closing), BOARDS["8"], rng)
@@ -171,7 +180,28 @@ def test_any_text_is_an_action_or_refused(text: str, at: int, tag: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["?", " ", "\n", "<br ", "<b", "Ava ", "Ava BLEU ", "5", "[", "[ ", "(", "*", "a", "A", "[accept", "''", "&"],
+    [
+        "?",
+        " ",
+        "\n",
+        "<br ",
+        "<b",
+        "Ava ",
+        "Ava BLEU ",
+        "5",
+        "[",
+        "[ ",
+        "(",
+        "*",
+        "a",
+        "A",
+        "[accept",
+        "''",
+        "&",
+        "| ",
+        "thanks ",
+        "[accept] ",
+    ],
 )
 def test_long_hostile_turns_are_read_in_no_time(text: str) -> None:
     for tag in ("[propose]", "[message]", "[accept]", ""):
@@ -181,11 +211,11 @@ def test_long_hostile_turns_are_read_in_no_time(text: str) -> None:
 # --- errors -------------------------------------------------------------------------------------------------
 
 
-def test_an_error_says_what_was_understood_what_is_wrong_and_the_wanted_form() -> None:
+def test_an_error_says_what_is_wrong_and_the_wanted_form() -> None:
     step = take(start(), "[propose]\nBLEU: Ava\nElectra: Peter Lustig\nGloVe: Sofia")
-    assert step.error_kind == ErrorKind.UNKNOWN_NAME
-    assert step.error is not None
-    for words in ("BLEU: Ava Li", "Electra: Peter Lustig", "one line 'Paper: Reviewer' for each paper"):
+    assert step.error_kind == ErrorKind.MALFORMED
+    assert step.error is not None and "\n" not in step.error
+    for words in ("'Electra: Peter Lustig' is unclear", "one line 'Paper: Reviewer' for each paper", "in a [message]"):
         assert words in step.error
 
 
@@ -231,7 +261,10 @@ def heard(session: MatchingSession, text: str) -> str:
 def test_an_answer_reaches_the_partner_without_a_word(mute: bool, answer: str, secret: str) -> None:
     session = start(mute=mute)
     take(session, f"[propose] {THREE}")
-    step = take(session, answer + secret)
+    refused = take(session, answer + secret)
+    assert refused.error_kind == ErrorKind.MALFORMED and refused.observations[0] == ""
+    assert refused.error is not None and f"write {answer} alone" in refused.error
+    step = take(session, f"My Ava scores 88.\n{answer} Thanks!")
     assert step.error is None
     assert session.history[-1] == (1, answer)
     assert step.observations[0] == f"The other player said: {answer}"
@@ -239,9 +272,8 @@ def test_an_answer_reaches_the_partner_without_a_word(mute: bool, answer: str, s
 
 @pytest.mark.parametrize("mute", [False, True])
 def test_a_proposal_reaches_the_partner_in_its_canonical_form_alone(mute: bool) -> None:
-    lines = "GloVe -> Sofia (99)\nElectra -> Daniel\nBLEU -> Ava"
-    text = f"Ava scores 88.\n**[proposal]** I see 77!\n{lines}\n\nMy best is 66."
-    assert heard(start(mute=mute), text) == PROPOSED
+    lines = "GloVe -> Sofia\nElectra -> Daniel\nBLEU -> Ava"
+    assert heard(start(mute=mute), f"Ava scores 88.\n**[proposal]** I suggest\n{lines}\n\nThanks!") == PROPOSED
 
 
 @pytest.mark.parametrize(
@@ -312,7 +344,6 @@ def test_every_canonical_proposal_is_read_back(reviewers: list[int]) -> None:
     assert read(format_proposal(matching, board.papers, board.reviewers), board) == ("propose", matching)
 
 
-def test_a_style_that_is_refused_names_its_first_trouble() -> None:
-    one = case("", STYLES["respectively"], BOARDS["3"], np.random.default_rng(0))
-    kind, why = read(one.text)
-    assert kind == "refused" and "stands beside" in str(why)
+def test_a_proposal_that_is_refused_names_its_first_trouble() -> None:
+    kind, why = read(f"[propose]\n{THREE.replace('Electra', 'Electra (75)')}")
+    assert kind == "refused" and str(why).startswith("'Electra 75 : Daniel Nguyen' is unclear")

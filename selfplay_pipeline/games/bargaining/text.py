@@ -19,8 +19,7 @@ class ErrorKind(StrEnum):
     SEVERAL_ACTIONS = tags.SEVERAL_ACTIONS
     EMPTY_MESSAGE = tagged_session.EMPTY_MESSAGE
     NOT_NOW = tagged_session.NOT_NOW
-    MALFORMED = "malformed"
-    """A proposal that holds more than item types with numbers."""
+    MALFORMED = tags.MALFORMED
     INCOMPLETE = "incomplete"
     """A proposal that leaves out an item type."""
     REPEATED_ITEM = "repeated_item"
@@ -79,13 +78,12 @@ def parse_share(body: str, counts: Triple) -> Triple:
     Raises:
         ParseError: it is something else, or there are not as many items.
     """
-    text = re.sub(r"^\W*proposal\b\W*", "", body, flags=re.IGNORECASE)
     taken: dict[str, int] = {}
     place = 0
-    while (place := _behind_separators(text, place)) < len(text):
-        found = BEHIND.match(text, place) or BEFORE.match(text, place)
+    while (place := _behind_separators(body, place)) < len(body):
+        found = BEHIND.match(body, place) or BEFORE.match(body, place)
         if found is None:
-            raise _error(ErrorKind.MALFORMED, f"'{text[place : place + 40].strip()}' is not clear", counts)
+            raise _error(ErrorKind.MALFORMED, f"'{body[place : place + 40].strip()}' is not clear", counts)
         item, place = found["item"].lower(), found.end()
         if item in taken:
             raise _error(ErrorKind.REPEATED_ITEM, f"the {item} is named twice", counts)
@@ -107,7 +105,8 @@ def _behind_separators(text: str, place: int) -> int:
 
 def _error(kind: ErrorKind, what: str, counts: Triple) -> ParseError:
     form = ", ".join(f"{item} 0..{count}" for item, count in zip(ITEMS, counts, strict=True))
-    return ParseError(kind, f"{what}; write what you take as '[propose] Proposal: {form}', one number for each item")
+    wanted = f"write what you take as '[propose] Proposal: {form}', one number for each item, and {tags.ELSEWHERE}"
+    return ParseError(kind, f"{what}; {wanted}")
 
 
 def told_values(text: str) -> dict[int, int]:

@@ -14,9 +14,7 @@ class ErrorKind(StrEnum):
     SEVERAL_ACTIONS = tags.SEVERAL_ACTIONS
     EMPTY_MESSAGE = tagged_session.EMPTY_MESSAGE
     NOT_NOW = tagged_session.NOT_NOW
-    MALFORMED = "malformed"
-    """A proposal that leaves open which reviewer belongs to which paper."""
-    UNKNOWN_NAME = "unknown_name"
+    MALFORMED = tags.MALFORMED
     AMBIGUOUS_NAME = "ambiguous_name"
     REPEATED_NAME = "repeated_name"
     """A proposal that gives one paper two reviewers, or one reviewer two papers."""
