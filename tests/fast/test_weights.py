@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from command import Done, selfplay
+from command import next_words, selfplay
 from factories import (
     BOARD,
     POLICY,
@@ -78,13 +77,6 @@ def rows_of(model: str | Path, folder: Path, **options: Any) -> Path:
     games = write_episodes(folder / "games.jsonl", make_episodes(3, 4, policy=policy_of(model), **options))
     run_convert(games, folder)
     return folder / "train.parquet"
-
-
-def next_line(done: Done) -> list[str]:
-    """The words of the next command that a command has printed, as a shell reads them."""
-    assert done.returncode == 0, done.stderr
-    (line,) = re.findall(r"^next: selfplay (.+)$", done.stderr, re.MULTILINE)
-    return shlex.split(line)
 
 
 @pytest.fixture
@@ -284,7 +276,7 @@ def test_an_imitation_goes_on_only_with_the_same_model(tmp_path, model, monkeypa
 def test_the_commands_that_are_printed_lead_from_rows_to_the_training_of_their_model(tmp_path, model, trained):
     folder = tmp_path / "it's here"
     games = write_episodes(folder / "games.jsonl", make_episodes(3, 4, policy=policy_of(model)))
-    words = next_line(selfplay("convert", str(games), "--config", "tiny_shy", "--seed", "7"))
+    words = next_words(selfplay("convert", str(games), "--config", "tiny_shy", "--seed", "7"))
     assert words[:2] == ["train", str(folder / "train.parquet")]
     selfplay(*words)
     (training,) = trained
@@ -296,7 +288,7 @@ def test_a_printed_command_has_the_options_that_it_takes_and_that_were_given_to_
     games = tmp_path / "-games.jsonl"
     played = ("generate", "--config", "tiny", "--seed", "7", "--num-episodes", "2", "--episodes-per-state", "1")
     done = selfplay(*played, "--player", "random", "--output", str(games))
-    assert next_line(done) == ["show", str(games)]
+    assert next_words(done) == ["show", str(games)]
     assert json.loads(games.with_suffix(".args.json").read_text())["policy.weights"] == ""
 
 
@@ -308,6 +300,6 @@ def test_the_evaluation_after_an_imitation_plays_the_same_game(tmp_path, monkeyp
     monkeypatch.setattr("selfplay_pipeline.train.imitate.imitate_episodes", lambda *arguments: None)
     monkeypatch.setattr("selfplay_pipeline.train.show.show_imitation", lambda result: None)
     done = selfplay("imitate", "games.jsonl", *given, "--device", "cpu", "--output", str(tmp_path))
-    found = next_line(done)
+    found = next_words(done)
     assert found[:2] == ["evaluate", str(tmp_path / "checkpoint")]
     assert sorted(found[2:]) == sorted([*chosen, "--device", "cpu"])
