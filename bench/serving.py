@@ -20,7 +20,6 @@ from typing import Any
 import aiohttp
 
 from selfplay_pipeline.config import Config, load_config
-from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.engines.line import Server
 from selfplay_pipeline.engines.open import open_engine
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
@@ -99,8 +98,7 @@ async def _measure(config: Config, folder: Path) -> dict[str, Any]:
 
 async def _selfplay(config: Config, engine: SGLangEngine, output: Path) -> tuple[RecordingEngine, float]:
     recorder, servers = RecordingEngine(engine), Servers(config.engine, output.parent)
-    policy, model = servers.policy, str(config.model)
-    policy.engine, policy.serving, policy.weights = recorder, model, content_hash(model)
+    servers.policy.engine, servers.policy.serving = recorder, str(config.model)
     summary = await generate_episodes(config, output, servers=servers)
     return recorder, summary.seconds
 

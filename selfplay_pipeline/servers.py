@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from selfplay_pipeline.config import EngineConfig
-from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.core.terminal.progress import waiting
@@ -27,15 +26,12 @@ class PolicyServer:
         self.config, self.log_path, self.shares_gpu = config, log_path, shares_gpu
         self.engine: Engine | None = None
         self.serving = ""
-        self.weights = ""
-        """Content hash of the checkpoint when the engine was told to load it."""
         self._released = False
         self._context: AbstractAsyncContextManager[Engine] | None = None
 
     async def serve(self, checkpoint: str) -> Engine:
         """The engine with this checkpoint's weights: started, reloaded or as it is."""
-        weights = content_hash(checkpoint) if Path(checkpoint).is_dir() else ""  # a hub name's files do not change
-        other = self._released or (self.serving, self.weights) != (checkpoint, weights)
+        other = self._released or self.serving != checkpoint
         if self.engine is not None and other and not _reloadable(self.serving, checkpoint):
             await self.stop()
         if self.engine is None:
@@ -46,7 +42,7 @@ class PolicyServer:
                 self.engine = await self._context.__aenter__()
         elif other:
             await self.engine.reload(Path(checkpoint))
-        self.serving, self.weights, self._released = checkpoint, weights, False
+        self.serving, self._released = checkpoint, False
         return self.engine
 
     async def release(self) -> None:
