@@ -61,9 +61,7 @@ def fail_if_lost(episodes: int) -> None:
     """A command that did not play all that it was told to has failed, whatever it could show."""
     if episodes:
         again = shlex.join(sys.argv[1:])
-        _fail(
-            f"{episodes} episodes are missing, lost to the engine or the partner; `{program()} {again}` plays them", 1
-        )
+        _fail(f"{episodes} episodes are missing, lost to the engine or the partner; `selfplay {again}` plays them", 1)
 
 
 def _check_not_empty(arguments: list[str]) -> None:

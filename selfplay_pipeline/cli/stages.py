@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -154,10 +155,14 @@ def train(
     data, overrides = path_and_overrides("train", arguments, "--data", data)
     data = data or DATA / "train.parquet"
     if data.suffix == ".jsonl":
-        raise UserError(f"train: {data}: training reads parquet; `selfplay convert {data}` makes it from episodes")
+        made_by = f"`selfplay convert {shlex.quote(str(data))}`"
+        raise UserError(f"train: {data}: training reads parquet; {made_by} makes it from episodes")
     from selfplay_pipeline.train.job import model_of, train_policy, training_of
 
-    settings = load(context, {"train.overrides": overrides or None, "model": given(context, "model") or model_of(data)})
+    sampler = None if given(context, "model") else model_of(data)
+    settings = load(context, {"train.overrides": overrides or None} | ({"model": sampler} if sampler else {}))
+    if sampler:
+        announced.append(one_line(f"model: {sampler}, which sampled the rows"))
     from selfplay_pipeline.train.show import show_training
 
     warn(settings.train.clip_without_effect())
