@@ -59,10 +59,14 @@ def fetched(name: str, patterns: Sequence[str]) -> Path:
         return Path(config).parent
     say(f"downloading {name} from the hub")
     try:
-        folder = snapshot_download(name, allow_patterns=[pattern for pattern in patterns if pattern != "*.bin"])
-        return Path(folder if _has_weights(Path(folder)) else snapshot_download(name, allow_patterns=[*patterns]))
+        folder = Path(snapshot_download(name, allow_patterns=[pattern for pattern in patterns if pattern != "*.bin"]))
+        if not _has_weights(folder):
+            folder = Path(snapshot_download(name, allow_patterns=[*patterns]))
     except Exception as error:  # of whichever library carries the request
         raise UserError(f"model {name}: cannot be downloaded ({first_line(error)}); give a folder") from None
+    if not _has_weights(folder) and not any(folder.glob("*.bin")):  # offline the library returns what is there
+        raise UserError(f"model {name}: its weights are not in the local cache, and the hub gives none; give a folder")
+    return folder
 
 
 def _has_weights(folder: Path) -> bool:

@@ -19,6 +19,7 @@ from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord
 from selfplay_pipeline.generate.run import GenerateJob, run_generate
 from selfplay_pipeline.generate.seats import check_seats, is_checkpoint, seat_players, self_play, weights_of
 from selfplay_pipeline.generate.show import line_of
+from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.identity import PLAYED, deciding
 from selfplay_pipeline.partners.player import partner_arguments
@@ -109,7 +110,7 @@ def check_generate(config: Config, output: Path, first_state: int, seats: Sequen
     """
     check_folder(output.parent, "generate")
     check_seats(config, str(config.model), seats)
-    if output.exists():
+    if output.exists() or EpisodeStore(output, {}).arguments_path.exists():
         make_job(config, output, str(config.model), 0, first_state, seats).store.check()
 
 
