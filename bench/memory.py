@@ -91,7 +91,7 @@ def main(
         section = options.model_dump(mode="json", exclude_unset=True)
         (folder / "config.yaml").write_text(json.dumps({"base": "tiny", "train": section | {"kl_coef": 0}}))
         command = [sys.executable, "-m", "selfplay_pipeline", "train", str(folder / "train.parquet")]
-        command += ["--config", str(folder / "config.yaml"), "--model", str(folder / "model")]
+        command += ["--config", str(folder / "config.yaml"), "--model", str(folder / "model"), "--any-model"]
         taken = measured([*command, "--output", str(folder / "out")], folder / "log", dict(os.environ))
         shapes = shapes_of(str(folder / "model"))
         lines = (folder / "out" / "metrics.jsonl").read_text().splitlines()

@@ -31,6 +31,7 @@ from safetensors.numpy import load_file
 
 from bench import command
 from bench.differences import Fields, first_difference, first_different_line
+from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
 
 T = TypeVar("T")
@@ -42,6 +43,7 @@ FACTS = "the metadata of train.parquet"
 STEPS = "a line of metrics.jsonl"
 TRAINED = "a line of trained_rows.jsonl"
 VERSION = "version 2 has other names"
+SAMPLER = "episodes and rows name the model that sampled them, with its content hash"
 FIELDS = {
     GAMES: Fields(
         renamed={
@@ -50,7 +52,10 @@ FIELDS = {
             "turns.*.player": ["turns.*.seat"],
             "trajectories.*.player_index": ["trajectories.*.seat"],
         },
-        added={"policy.thinking": "47d9014: whether the model was told to think before it acts"},
+        added={
+            "policy.thinking": "47d9014: whether the model was told to think before it acts",
+            "policy.weights": SAMPLER,
+        },
         apart={"schema_version": VERSION},
     ),
     ROWS: Fields(
@@ -70,6 +75,8 @@ FIELDS = {
         added={
             "game": "there are several games",
             "shared_reward": "seats may have rewards of their own",
+            "checkpoint": SAMPLER,
+            "weights": SAMPLER,
         },
     ),
     STEPS: Fields(
@@ -345,10 +352,14 @@ def same_games(comparison: Comparison, case: Case, seed: int) -> tuple[str | Non
 
 
 def same_rows(comparison: Comparison, number: int) -> tuple[str | None, str]:
-    """Let both convert the games of a case."""
-    games = comparison.old.work / f"{number}.jsonl"
+    """Let both convert the games that the earlier code wrote. This code needs the model's content hash in them."""
+    written, named = comparison.old.work / f"{number}.jsonl", comparison.new.work / f"earlier_{number}.jsonl"
+    weights = {"weights": content_hash(str(comparison.model))}
+    lines_now = [line | {"policy": weights | line["policy"]} for line in lines(written)]
+    named.write_text("".join(json.dumps(line) + "\n" for line in lines_now))
     options = ["--config", "tiny", "--val-fraction", 0.25, "--seed", number]
-    comparison.both(lambda code: code.selfplay("convert", games, *options, "--output", code.rows(number).parent))
+    for code, games in ((comparison.old, written), (comparison.new, named)):
+        code.selfplay("convert", games, *options, "--output", code.rows(number).parent)
     much = []
     for name in ("train.parquet", "val.parquet"):
         old, new = (pq.read_table(code.rows(number).with_name(name)) for code in (comparison.old, comparison.new))
@@ -407,12 +418,11 @@ def different_array(old: Mapping[str, Array], new: Mapping[str, Array]) -> str |
 
 
 def same_steps(comparison: Comparison) -> tuple[str | None, str]:
-    """Let both train on one parquet file."""
+    """Let each train on its own rows, which are the same."""
     options = ["--config", comparison.work / "training.yaml", "--model", comparison.model, "--seed", 7]
-    options += ["--data", comparison.old.rows(CONVERTED[0])]
 
     def train(code: Code) -> list[dict[str, Any]]:
-        code.selfplay("train", *options, "--output", code.work / "training")
+        code.selfplay("train", *options, "--data", code.rows(CONVERTED[0]), "--output", code.work / "training")
         return lines(code.work / "training" / "metrics.jsonl")
 
     old, new = comparison.both(train)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Convert the games of EXP_NAME and train on them.
-#   MODEL_NAME        the policy that played         EXP_NAME  folder of the games (selfplay_gen)
+#   MODEL_NAME        the policy that played, if it lies elsewhere now      EXP_NAME  folder of the games (selfplay_gen)
 #   TRAIN_BATCH_SIZE  rows a batch, rounded to whole groups (64)
 #   MICRO_BATCH_SIZE  rows of one forward and backward pass (8)
 # CUDA_VISIBLE_DEVICES is respected. Further arguments go to `selfplay train`.

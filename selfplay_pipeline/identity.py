@@ -6,6 +6,7 @@ a field says for which commands it decides.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from string import digits
@@ -37,6 +38,8 @@ TRAINED = {
 }  # fmt: skip
 """The keys of the configuration by the names that records of trainings have for them."""
 KEYS = {stored: key for key, stored in PLAYED.items()} | TRAINED
+HASHED = re.compile(r"(^|\.)weights(\.|$)|^rows$")
+"""Matches keys of records that hold content hashes of models or rows."""
 MOST_DIFFERENCES = 5
 """The most differences that a message lists."""
 LONGEST_VALUE = 100
@@ -139,7 +142,8 @@ def _defaults(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def _in_words(key: str, then: Any, now: Any) -> str:
     option = options.get(key) or options.get(key.rstrip(digits))  # `--player` gives player0, player1, …
-    return f"{key} = {_short(then)}, now it is {_short(now)}" + (f" (option {option})" if option else "")
+    note = f" (option {option})" if option else " (content hash)" if HASHED.search(key) else ""
+    return f"{key} = {_short(then)}, now it is {_short(now)}{note}"
 
 
 def _short(value: Any) -> str:

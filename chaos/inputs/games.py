@@ -48,7 +48,8 @@ TEMPLATE: Row = {
                       "num_prompt_messages": 1}],
     "outcome": {"status": "agreed", "score": 1.0, "best": 1.0, "normalized_reward": 1.0, "proposal": [[0, 0]],
                 "num_turns": 1, "num_messages": 1, "num_proposals": 1, "num_illegal": 0},
-    "policy": {"checkpoint": "c", "iteration": 0, "engine": "sglang", "temperature": 1.0, "max_new_tokens": 1},
+    "policy": {"checkpoint": "c", "weights": "w", "iteration": 0, "engine": "sglang", "temperature": 1.0,
+               "max_new_tokens": 1},
 }  # fmt: skip
 """Where the fields of a record are; the values come from a real one."""
 OPTIONAL = {("schema_version",), ("players",), ("state", "papers"), ("state", "reviewers")}

@@ -143,6 +143,8 @@ def _metadata() -> Iterator[Input]:
         "of the future": json.dumps(facts | {"schema_version": 99}).encode(),
         "with top_p": json.dumps(facts | {"top_p": 0.5}).encode(),
         "with a hostile top_p": json.dumps(facts | {"top_p": "\x1b[31m"}).encode(),
+        "naming no model": json.dumps(facts | {"checkpoint": 7, "weights": []}).encode(),
+        "naming a hostile model": json.dumps(facts | {"checkpoint": "/\x1b[31m", "weights": "w"}).encode(),
     }
     for name, value in values.items():
         reader = "check" if name == "missing" else "train"

@@ -37,7 +37,7 @@ def tiny(
     from selfplay_pipeline.models.tiny import build_tiny_model
 
     settings = load_config(config, {"seed": seed}, announced.append)
-    suggest("evaluate", build_tiny_model(settings, lesson, output), config)
+    suggest("evaluate", build_tiny_model(settings, lesson, output), {"config": config})
 
 
 @app.command()

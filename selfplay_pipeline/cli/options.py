@@ -69,10 +69,16 @@ def load(context: typer.Context, further: Mapping[str, Any] = {}, *, gpu: bool |
     return load_config(given["config"], {**of_options, **further}, announced.append, options, gpu)
 
 
-def named(context: typer.Context) -> str | None:
-    """The configuration that a command was given by name or file."""
-    config: str | None = context.meta[GIVEN]["config"]
-    return config
+def given(context: typer.Context, name: str) -> Any:
+    """Returns the value that the command line gave to an option made here; None if it gave none."""
+    return context.meta[GIVEN][name]
+
+
+def shared_with(context: typer.Context, command: str) -> dict[str, Any]:
+    """Returns the options that were given to this command and that another one takes too, with their values."""
+    other = context.find_root().command.commands[command]  # type: ignore[attr-defined]
+    names = {"config", *other.keys} if isinstance(other, Configured) else set()
+    return {name: value for name, value in context.meta[GIVEN].items() if name in names and value is not None}
 
 
 class Configured(typer.core.TyperCommand):

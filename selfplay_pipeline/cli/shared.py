@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -45,9 +45,20 @@ def run(task: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(stopping.stoppable(task))
 
 
-def suggest(command: str, path: Path, config: str | None = None) -> None:
-    """Say which command usually comes next, with the configuration that was given to this one."""
-    words = [command, str(path), *(["--config", config] if config else [])]
+def suggest(command: str, path: Path, options: Mapping[str, Any] = {}) -> None:
+    """Print the command that usually comes next, as a line for a shell.
+
+    Args:
+        options: its options by their names in Python; a list is given once for each value, and None not at all.
+    """
+    words = [command, f"./{path}" if str(path).startswith("-") else str(path)]
+    for name, value in options.items():
+        option = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{option}" if value else f"--no-{option}")
+        elif value is not None:
+            for one in value if isinstance(value, list) else [value]:
+                words += [f"--{option}", str(one)]
     terminal.say(f"next: {program()} {shlex.join(words)}")
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from selfplay_pipeline.cli.failures import fail_if_lost
-from selfplay_pipeline.cli.options import load, named, taking
+from selfplay_pipeline.cli.options import given, load, shared_with, taking
 from selfplay_pipeline.cli.shared import DATA, IMITATING, OTHERS, PLAYING, TRAINING, DryRun, run, suggest, warn
 from selfplay_pipeline.cli.verl_keys import path_and_overrides
 from selfplay_pipeline.core import terminal
@@ -67,7 +68,8 @@ def generate(
     summary = run(generate_episodes(settings, output, first_state=first_state, seats=seats))
     show_summary(summary, output)
     fail_if_lost(summary.failures)
-    suggest("convert", output, named(context)) if "policy" in seats else suggest("show", output)
+    command = "convert" if "policy" in seats else "show"
+    suggest(command, output, shared_with(context, command))
 
 
 @app.command()
@@ -120,10 +122,12 @@ def convert(
 
     report = convert_episodes(settings, games, output or games.parent, skip_bad=skip_bad)
     terminal.result(report.to_text().rstrip("\n"))
-    suggest("train", (output or games.parent) / "train.parquet", named(context))
+    folder = output or games.parent
+    options = shared_with(context, "train") | {"output": None if folder == DATA else folder / "training"}
+    suggest("train", folder / "train.parquet", options | {"model": None})  # the rows name the model
 
 
-@app.command(cls=taking("model", "seed", *TRAINING))
+@app.command(cls=taking("model", "seed", *TRAINING, "train.any_model"))
 def train(
     context: typer.Context,
     arguments: Annotated[
@@ -142,15 +146,23 @@ def train(
 
     It learns by GRPO, or with --method filtered-bc by imitating the best episodes of each group.
 
+    The model is the one that sampled the rows, which name it. --model is for the case that it lies elsewhere now;
+    another model is refused, unless --any-model is given.
+
     Killed, the same command continues at the last saved step. An example with a key of verl's:
     selfplay train data/train.parquet -- actor_rollout_ref.actor.clip_ratio_c=5
     """
     data, overrides = path_and_overrides("train", arguments, "--data", data)
     data = data or DATA / "train.parquet"
     if data.suffix == ".jsonl":
-        raise UserError(f"train: {data}: training reads parquet; `selfplay convert {data}` makes it from episodes")
-    settings = load(context, {"train.overrides": overrides or None})
-    from selfplay_pipeline.train.job import train_policy, training_of
+        made_by = f"`selfplay convert {shlex.quote(str(data))}`"
+        raise UserError(f"train: {data}: training reads parquet; {made_by} makes it from episodes")
+    from selfplay_pipeline.train.job import model_of, train_policy, training_of
+
+    sampler = None if given(context, "model") else model_of(data)
+    settings = load(context, {"train.overrides": overrides or None} | ({"model": sampler} if sampler else {}))
+    if sampler:
+        announced.append(one_line(f"model: {sampler}, which sampled the rows"))
     from selfplay_pipeline.train.show import show_training
 
     warn(settings.train.clip_without_effect())
@@ -174,9 +186,12 @@ def imitate(
     Killed, the same command continues at the last saved step.
     """
     settings = load(context)
+    from selfplay_pipeline.config import configuration_of
     from selfplay_pipeline.convert.imitation import Source
     from selfplay_pipeline.train.imitate import imitate_episodes
     from selfplay_pipeline.train.show import show_imitation
 
     show_imitation(imitate_episodes(settings, [Source.of(name) for name in games], output))
-    suggest("evaluate", output / "checkpoint", named(context))
+    # Without --config the model has chosen the game, which its new checkpoint does not.
+    chosen = {"config": configuration_of(str(settings.model))} if given(context, "model") else {}
+    suggest("evaluate", output / "checkpoint", chosen | shared_with(context, "evaluate"))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -59,6 +59,26 @@ class Rows:
     """Whether the seats of an episode have one reward."""
 
 
+class Sampler(NamedTuple):
+    """The checkpoint that sampled the rows of a file."""
+
+    checkpoint: str
+    """The folder or hub name under which it was recorded."""
+    weights: str
+    """Its content hash."""
+
+
+def sampler_of(path: Path) -> Sampler | None:
+    """Returns the checkpoint that sampled the rows of a file; None if the file does not say.
+
+    Raises:
+        UserError: The file is missing, damaged or of another version.
+    """
+    facts = _facts(path, _open(path).schema_arrow.metadata or {})
+    found = Sampler(facts.get("checkpoint") or "", facts.get("weights") or "")
+    return found if all(found) and all(isinstance(value, str) for value in found) else None
+
+
 def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
     """The rows of a file, some at a time, each checked.
 
@@ -70,7 +90,7 @@ def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
     """
     reader = _open(path)
     _check_columns(path, upgrade_rows(reader.schema_arrow.empty_table()).schema)
-    shared = _check_facts(path, reader.schema_arrow.metadata or {})
+    shared = _facts(path, reader.schema_arrow.metadata or {}).get("shared_reward", True) is True
     credited = CREDITS in reader.schema_arrow.names
     temperature = None
     episodes: list[tuple[NDArray[Any], ...]] = []
@@ -118,8 +138,8 @@ def _check_episodes(path: Path, shared: bool, *columns: NDArray[Any]) -> None:
         raise _impossible(path, int(order[at]), "group_rows", what)
 
 
-def _impossible(path: Path, row: int, field: str, what: str) -> UserError:
-    return UserError(f"{path}: row {row}: field '{field}': {what}; convert the episodes again")
+def _impossible(path: Path, row: int, field: str, what: str, remedy: str = "convert the episodes again") -> UserError:
+    return UserError(f"{path}: row {row}: field '{field}': {what}; {remedy}")
 
 
 @contextmanager
@@ -151,8 +171,8 @@ def _batches(path: Path, reader: pq.ParquetFile, columns: Sequence[str]) -> Iter
             yield upgrade_rows(pa.Table.from_batches([batch])).to_batches()[0]
 
 
-def _check_facts(path: Path, metadata: dict[bytes, bytes]) -> bool:
-    """Check what the file says of itself. Returns whether the seats of an episode share one reward."""
+def _facts(path: Path, metadata: dict[bytes, bytes]) -> dict[str, Any]:
+    """Returns what the file says of itself; raises UserError if this program cannot read or train on such rows."""
     try:
         facts = json.loads(metadata.get(METADATA_KEY, b"{}"))
     except (ValueError, RecursionError):
@@ -168,7 +188,7 @@ def _check_facts(path: Path, metadata: dict[bytes, bytes]) -> bool:
     for key, neutral in NEUTRAL.items():
         if facts.get(key, neutral) != neutral:
             raise UserError(f"{path}: sampled with {key}={facts[key]}; the log-probs ignore it, sample without")
-    return facts.get("shared_reward", True) is True
+    return facts
 
 
 def _check_columns(path: Path, schema: pa.Schema) -> None:
@@ -239,7 +259,8 @@ def _check(path: Path, first: int, rows: Rows, vocabulary: int | None) -> None:
         raise _impossible(path, first + int(silent[0]), "response_ids", "is empty")
     fault = first_fault(rows.streams, vocabulary)
     if fault:
-        raise _impossible(path, first + fault.stream, fault.field, fault.what)
+        remedy = "train the model that sampled these rows, or convert the episodes again"
+        raise _impossible(path, first + fault.stream, fault.field, fault.what, remedy)
 
 
 def _check_credits(path: Path, first: int, batch: pa.RecordBatch) -> None:

@@ -71,13 +71,13 @@ def own_turns(mask: Sequence[int]) -> list[slice]:
 
 
 def described(
-    schema: pa.Schema, *, game: str, shared: bool, temperature: float, episodes_per_state: int, **further: bool
+    schema: pa.Schema, *, game: str, shared: bool, temperature: float, episodes_per_state: int, **further: bool | str
 ) -> pa.Schema:
     """A schema that says of its rows what holds for all of them.
 
     Args:
         shared: whether all seats of an episode have one reward.
-        further: what else holds.
+        further: other facts, such as the checkpoint that sampled the rows and its content hash.
     """
     facts = {
         "schema_version": SCHEMA_VERSION,

@@ -27,7 +27,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import beside, locked, replacing, write_text
 from selfplay_pipeline.core.terminal.progress import Reporter, without_progress
 from selfplay_pipeline.games.base import Game, Status
-from selfplay_pipeline.generate.records import POLICY, EpisodeRecord, parse_episode, read_lines
+from selfplay_pipeline.generate.records import POLICY, EpisodeRecord, PolicyRecord, parse_episode, read_lines
 from selfplay_pipeline.metrics.signal import Signal, groups_of
 
 EPISODES_PER_WRITE = 256
@@ -53,6 +53,10 @@ class _Index:
     """Whether in each episode all seats have one reward."""
     statuses: Counter[str] = field(default_factory=Counter)
     states: dict[int, bytes] = field(default_factory=dict)
+    policy: PolicyRecord | None = None
+    """The policy of the first episode in which it held a seat."""
+    line: int = 0
+    """The line of that episode."""
 
 
 def run_convert(
@@ -81,7 +85,7 @@ def run_convert(
 
     Raises:
         UserError: a bad line or an impossible episode, one episode per state, repeated episodes, sampling that cannot
-            be trained on, or no episode in which the policy took a turn.
+            be trained on, two checkpoints, or no episode in which the policy took a turn.
     """
     report = Converted(placebo=placebo, credit="episode" if credits_by is None else "turn")
     with beside(out_dir / "train.parquet") as aside:
@@ -107,7 +111,7 @@ def _read(
     credits_by: Game | None,
     on_bytes: Callable[[int], None],
 ) -> None:
-    done, sampling = 0, None
+    done = 0
     for number, line in read_lines(games):
         done += len(line)
         on_bytes(done)
@@ -124,7 +128,7 @@ def _read(
             report.bad_lines.append(where)
             continue
         report.episodes += 1
-        sampling = _check_sampling(games, number, record, sampling)
+        _check_policy(games, number, record, index)
         written = json.dumps(record.state, sort_keys=True)
         state = hashlib.blake2b(written.encode(), digest_size=8).digest()
         if index.states.setdefault(record.group_index, state) != state:
@@ -147,10 +151,11 @@ def _read(
         )
         index.statuses[record.outcome.status] += 1
         index.game = record.game
-    report.temperature = sampling or 0.0
+    report.temperature = index.policy.temperature if index.policy else 0.0
 
 
-def _check_sampling(games: Path, number: int, record: EpisodeRecord, temperature: float | None) -> float:
+def _check_policy(games: Path, number: int, record: EpisodeRecord, index: _Index) -> None:
+    """Raises UserError unless the episode can be trained on, together with those before it."""
     policy, where = record.policy, f"{games}:{number}"
     if (policy.top_p, policy.top_k, policy.repetition_penalty) != (1.0, -1, 1.0):
         raise UserError(
@@ -159,12 +164,22 @@ def _check_sampling(games: Path, number: int, record: EpisodeRecord, temperature
         )
     if policy.temperature == 0:
         raise UserError(f"{where}: field 'policy.temperature': greedy play cannot be trained on; sample")
-    if temperature is not None and policy.temperature != temperature:
+    if not record.trajectories:
+        return
+    if index.policy is None:
+        index.policy, index.line = policy, number
+    first = index.policy
+    if policy.temperature != first.temperature:
         raise UserError(
-            f"{where}: field 'policy.temperature': {policy.temperature}, but {temperature} before; "
+            f"{where}: field 'policy.temperature': {policy.temperature}, but {first.temperature} before; "
             "convert episodes of one temperature at a time"
         )
-    return policy.temperature
+    if policy.weights != first.weights:
+        raise UserError(
+            f"{where}: field 'policy.weights': sampled by {policy.checkpoint} with the content hash "
+            f"{policy.weights or 'unknown'}, but line {index.line} by {first.checkpoint} with "
+            f"{first.weights or 'unknown'}; put the episodes of each into a file of its own, and convert one at a time"
+        )
 
 
 def _groups(rewards: NDArray[np.float64], shared: bool) -> list[list[float]]:
@@ -240,12 +255,15 @@ def _write(
     report: Converted,
     shown: Reporter,
 ) -> None:
+    assert index.policy is not None, "_plan refuses episodes without a policy"
     schema = described(
         CREDITED if report.credit == "turn" else SCHEMA,
         game=index.game,
         shared=index.shared,
         temperature=report.temperature,
         episodes_per_state=report.episodes_per_state,
+        checkpoint=index.policy.checkpoint,
+        weights=index.policy.weights,
         **({"placebo": True} if report.placebo else {}),
     )
     buffers: dict[str, list[dict[str, Any]]] = {"train": [], "val": []}

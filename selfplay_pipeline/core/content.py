@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.hub import fetched
 
 DIGEST_BYTES = 16
 """Length of a hash before it is written as twice as many hexadecimal digits."""
@@ -25,16 +26,16 @@ def content_hash(model: str) -> str:
     its time of change or its inode differs.
 
     Args:
-        model: a model folder, or the name of a hub model that is in the local cache.
+        model: a model folder, or the name of a hub model, which is downloaded unless it is in the local cache.
 
     Raises:
-        UserError: The folder cannot be read, or the hub model is not in the local cache.
+        UserError: The folder cannot be read, or the hub does not give the model.
     """
-    folder = _folder(model)
+    folder = Path(model) if Path(model).is_dir() else fetched(model, READ)
     try:
         files = sorted({file for pattern in READ for file in folder.glob(pattern) if file.is_file()})
         with ThreadPoolExecutor(max_workers=4) as pool:  # hashlib computes without the interpreter's lock
-            hashes = list(pool.map(_file_hash, files))
+            hashes = list(pool.map(file_hash, files))
     except OSError as error:
         raise UserError(f"model {model}: cannot be read ({error.strerror}: {error.filename})") from None
     total = hashlib.blake2b(digest_size=DIGEST_BYTES)
@@ -43,18 +44,8 @@ def content_hash(model: str) -> str:
     return total.hexdigest()
 
 
-def _folder(model: str) -> Path:
-    if Path(model).is_dir():
-        return Path(model)
-    from huggingface_hub import try_to_load_from_cache
-
-    found = try_to_load_from_cache(model, "config.json")
-    if not isinstance(found, str):
-        raise UserError(f"model {model}: no such folder, and not in the local cache of the hub")
-    return Path(found).parent
-
-
-def _file_hash(file: Path) -> str:
+def file_hash(file: Path) -> str:
+    """Returns the hash of a file's bytes at the moment of the call."""
     state = file.stat()
     return _hash_of(file, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
+from selfplay_pipeline.core.checkpoints import shards
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.terminal import say
 
@@ -37,3 +40,37 @@ def look_for(name: str) -> None:
             f"model {name}: no such folder, and the hub cannot be asked ({first_line(error)}); "
             "give a folder or a hub name"
         ) from None
+
+
+def fetched(name: str, patterns: Sequence[str]) -> Path:
+    """Returns the folder of a hub model in the local cache; downloads the model if its weights are not there.
+
+    Args:
+        patterns: names of the files to download. Pickles (`*.bin`) are left out where the model has safetensors.
+
+    Raises:
+        UserError: There is no such model, or the hub does not give it.
+    """
+    from huggingface_hub import snapshot_download, try_to_load_from_cache
+
+    look_for(name)
+    config = try_to_load_from_cache(name, "config.json")
+    if isinstance(config, str) and _has_weights(Path(config).parent):
+        return Path(config).parent
+    say(f"downloading {name} from the hub")
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=[pattern for pattern in patterns if pattern != "*.bin"]))
+        if not _has_weights(folder):
+            folder = Path(snapshot_download(name, allow_patterns=[*patterns]))
+    except Exception as error:  # of whichever library carries the request
+        raise UserError(f"model {name}: cannot be downloaded ({first_line(error)}); give a folder") from None
+    if not _has_weights(folder) and not any(folder.glob("*.bin")):  # offline the library returns what is there
+        raise UserError(f"model {name}: its weights are not in the local cache, and the hub gives none; give a folder")
+    return folder
+
+
+def _has_weights(folder: Path) -> bool:
+    try:
+        return bool(shards(folder))
+    except UserError:
+        return False

@@ -17,7 +17,7 @@ from selfplay_pipeline.generate.job import play, policy_record, record_of
 from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import POLICY
 from selfplay_pipeline.generate.run import GenerateJob
-from selfplay_pipeline.generate.seats import check_players, is_checkpoint, seat_players, self_play
+from selfplay_pipeline.generate.seats import check_players, is_checkpoint, seat_players, self_play, weights_of
 from selfplay_pipeline.identity import differences
 from selfplay_pipeline.servers import Servers
 
@@ -45,7 +45,8 @@ class Pairing:
     def task(self, config: Config) -> GenerateJob:
         """All that decides the episodes."""
         checkpoints = [name for name in (self.first, self.second) if is_checkpoint(name)]
-        policy = policy_record(config, checkpoints[0] if checkpoints else "scripted", self.temperature)
+        first = checkpoints[0] if checkpoints else "scripted"
+        policy = policy_record(config, first, weights_of(first) if checkpoints else "", self.temperature)
         arguments = {
             **record_of(config, "evaluate", policy, (self.first, self.second)),
             "first": self.first,
@@ -53,7 +54,6 @@ class Pairing:
             "states": self.states.fingerprint,
             "episodes": self.episodes,
             "both_seatings": self.both_seatings,
-            "weights": [weights_of(name) for name in (self.first, self.second)],
         }
         return GenerateJob(
             output=self.file,
@@ -74,7 +74,7 @@ def comparable(one: dict[str, Any], other: dict[str, Any]) -> bool:
     def partner(arguments: dict[str, Any]) -> str:
         return "itself" if arguments["second"] == arguments["first"] else str(arguments["second"])
 
-    may_differ = {"first", "second", "weights", "model", "engine.kind", "game.mute"}
+    may_differ = {"first", "second", "weights.0", "weights.1", "policy.weights", "model", "engine.kind", "game.mute"}
     return differences(other, one).keys() <= may_differ and partner(one) == partner(other)
 
 
@@ -118,9 +118,3 @@ def _is_whole(task: GenerateJob) -> bool:
     return (
         Status.ENGINE_FAILURE.value not in read_object(task.summary_path, "selfplay evaluate", "statuses")["statuses"]
     )
-
-
-def weights_of(name: str) -> list[list[Any]]:
-    """Size and time of a checkpoint's weight files: episodes of a checkpoint that was trained anew are not reused."""
-    files = sorted(Path(name).glob("*.safetensors")) if Path(name).is_dir() else []
-    return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]

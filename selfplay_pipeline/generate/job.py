@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.config import Config
+from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.terminal import say
@@ -16,8 +17,9 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord
 from selfplay_pipeline.generate.run import GenerateJob, run_generate
-from selfplay_pipeline.generate.seats import check_seats, is_checkpoint, seat_players, self_play
+from selfplay_pipeline.generate.seats import check_seats, is_checkpoint, seat_players, self_play, weights_of
 from selfplay_pipeline.generate.show import line_of
+from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.identity import PLAYED, deciding
 from selfplay_pipeline.partners.player import partner_arguments
@@ -27,9 +29,15 @@ from selfplay_pipeline.servers import Servers
 def make_job(
     config: Config, output: Path, checkpoint: str, iteration: int, first_state: int, seats: Sequence[str] = ()
 ) -> GenerateJob:
-    """What to play for training, and everything that decides it. Where no seats are named the policy holds all."""
+    """Returns what to play for training, and everything that decides it.
+
+    Args:
+        checkpoint: the policy; it must be there, since its files are hashed.
+        seats: who holds each seat; by default the policy holds all.
+    """
     seats = seats or self_play(config)
-    policy = policy_record(config, checkpoint, config.generate.temperature, iteration)
+    weights = content_hash(checkpoint) if POLICY in seats else ""
+    policy = policy_record(config, checkpoint, weights, config.generate.temperature, iteration)
     arguments = {
         **record_of(config, "generate", policy, seats),
         "first_state": first_state,
@@ -49,17 +57,24 @@ def make_job(
     )
 
 
-def record_of(config: Config, command: str, policy: PolicyRecord, players: Iterable[str]) -> dict[str, Any]:
-    """What decides a command's episodes as far as the configuration says it, by the names that records have for it."""
+def record_of(config: Config, command: str, policy: PolicyRecord, players: Sequence[str]) -> dict[str, Any]:
+    """Returns what decides a command's episodes, as far as configuration and players say it.
+
+    It has the names that records have for it.
+    """
     decided = {PLAYED.get(key, key): value for key, value in deciding(config, command).items()}
     sampled = {f"policy.{key}": value for key, value in policy.model_dump().items()}
-    return decided | sampled | partner_arguments(config.partner, players)
+    weights = {f"weights.{seat}": weights_of(name) for seat, name in enumerate(players)}
+    return decided | sampled | weights | partner_arguments(config.partner, players)
 
 
-def policy_record(config: Config, checkpoint: str, temperature: float, iteration: int = 0) -> PolicyRecord:
-    """Which checkpoint plays, and how it samples."""
+def policy_record(
+    config: Config, checkpoint: str, weights: str, temperature: float, iteration: int = 0
+) -> PolicyRecord:
+    """Returns which checkpoint plays, and how it samples."""
     return PolicyRecord(
         checkpoint=checkpoint,
+        weights=weights,
         iteration=iteration,
         engine=config.engine.kind,
         temperature=temperature,
@@ -94,8 +109,9 @@ def check_generate(config: Config, output: Path, first_state: int, seats: Sequen
         UserError: it cannot.
     """
     check_folder(output.parent, "generate")
-    make_job(config, output, str(config.model), 0, first_state, seats).store.check()
     check_seats(config, str(config.model), seats)
+    if output.exists() or EpisodeStore(output, {}).arguments_path.exists():
+        make_job(config, output, str(config.model), 0, first_state, seats).store.check()
 
 
 def check_trainable(config: Config) -> None:

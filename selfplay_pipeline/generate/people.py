@@ -13,7 +13,7 @@ from selfplay_pipeline.generate.records import EpisodeRecord, OutcomeRecord, Pol
 
 HUMAN = "human"
 """Name of the player, and of what stands where others note engine and model."""
-NOBODY = PolicyRecord(checkpoint=HUMAN, iteration=0, engine=HUMAN, temperature=1.0, max_new_tokens=1)
+NOBODY = PolicyRecord(checkpoint=HUMAN, weights="", iteration=0, engine=HUMAN, temperature=1.0, max_new_tokens=1)
 """Stands for the policy, which played nowhere."""
 
 

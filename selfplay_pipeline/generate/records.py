@@ -199,6 +199,8 @@ class PolicyRecord(_Record):
     """Who played and how it sampled."""
 
     checkpoint: str
+    weights: str
+    """Content hash of the checkpoint when its engine loaded it; empty where no checkpoint's files decide the turns."""
     iteration: int
     engine: str
     temperature: float = Field(ge=0.0)
@@ -242,6 +244,8 @@ class EpisodeRecord(_Record):
     state: dict[str, Any]
     players: list[str] = [POLICY, POLICY]
     """Who held each seat: the policy, another checkpoint or a scripted partner."""
+    other_weights: dict[str, str] | None = Field(default=None, exclude_if=_is_none)
+    """Content hashes of the other checkpoints that held seats, by their names in `players`."""
     turns: list[TurnRecord]
     trajectories: list[Trajectory]
     """One for each seat that the policy held."""
@@ -285,7 +289,7 @@ def parse_episode(line: bytes) -> EpisodeRecord:
         record = record_of(line)
     except ValidationError as error:
         raise ValueError(explain(error)) from None
-    if not _has_no_key_twice(line, record):
+    if OLD.search(line) or not _has_no_key_twice(line, record):
         json.loads(line, object_pairs_hook=_different)
     check_rules(record)
     return record
@@ -372,6 +376,7 @@ def _has_no_key_twice(line: bytes, record: EpisodeRecord) -> bool:
         _keys_set(record, record.outcome, record.policy, record.partner, *record.turns, *record.trajectories)
         + len(ChatMessage.model_fields) * sum(len(seat.messages) for seat in record.trajectories)
         + _keys(record.state)
+        + _keys(record.other_weights)
     )
 
 

@@ -14,8 +14,8 @@ from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game, State, Status
 from selfplay_pipeline.generate.chat import SeatedChat
 from selfplay_pipeline.generate.episode import Episode
-from selfplay_pipeline.generate.players import Player, Seat
-from selfplay_pipeline.generate.records import EpisodeRecord, OutcomeRecord, PartnerUsage, PolicyRecord
+from selfplay_pipeline.generate.players import Player, PolicyPlayer, Seat
+from selfplay_pipeline.generate.records import POLICY, EpisodeRecord, OutcomeRecord, PartnerUsage, PolicyRecord
 from selfplay_pipeline.generate.sampling import StateSource
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.summary import Summary
@@ -216,6 +216,8 @@ class Sitting:
         seats, outcome = self.episode.seats, self.episode.session.outcome()
         trajectories = [trajectory for seat in seats if (trajectory := seat.finish()) is not None]
         usages = [seat.usage for seat in seats if isinstance(seat, SeatedChat) and seat.usage is not None]
+        checkpoints = [player for player in self.players if isinstance(player, PolicyPlayer)]
+        others = {player.name: player.policy.weights for player in checkpoints if player.name != POLICY}
         return EpisodeRecord(
             episode_id=self.episode_id,
             group_index=group,
@@ -224,6 +226,7 @@ class Sitting:
             game=self.game.name,
             state=self.state.to_dict(),
             players=[player.name for player in self.players],
+            other_weights=others or None,
             turns=self.episode.turns,
             trajectories=trajectories,
             outcome=OutcomeRecord.of(outcome),

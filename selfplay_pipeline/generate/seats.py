@@ -7,6 +7,7 @@ from pathlib import Path
 
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.core.checkpoints import check_checkpoint
+from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.open import model_context_length
 from selfplay_pipeline.games.registry import SCRIPTED, make_game
@@ -31,6 +32,11 @@ def opposite(config: Config, first: str, others: str) -> tuple[str, ...]:
 def is_checkpoint(name: str) -> bool:
     """Whether a player's name is neither `policy`, nor `chat`, nor a scripted partner's."""
     return name not in (POLICY, CHAT, *SCRIPTED)
+
+
+def weights_of(name: str) -> str:
+    """Returns the content hash of the checkpoint of this name; an empty text for any other player."""
+    return content_hash(name) if is_checkpoint(name) else ""
 
 
 def check_players(config: Config, names: Iterable[str]) -> None:
@@ -91,7 +97,8 @@ async def seat_players(
         if name in SCRIPTED:
             players[name] = Scripted(name)
             continue
-        record = policy if name == POLICY else policy.model_copy(update={"checkpoint": name})
+        other = {} if name == POLICY else {"checkpoint": name, "weights": weights_of(name)}
+        record = policy.model_copy(update=other)
         players[name] = await _policy_player(config, record, free.pop(0), name)
     return players
 
@@ -100,4 +107,10 @@ async def _policy_player(config: Config, policy: PolicyRecord, server: PolicySer
     context_length = model_context_length(policy.checkpoint, config.engine.context_length)
     chat = ChatTokenizer.load(policy.checkpoint, thinking=policy.thinking)
     chat.check_belongs_to(policy.checkpoint)
-    return PolicyPlayer(await server.serve(policy.checkpoint), chat, policy, context_length, name)
+    engine = await server.serve(policy.checkpoint)
+    if content_hash(policy.checkpoint) != policy.weights:
+        raise UserError(
+            f"{policy.checkpoint}: its files changed while the engine loaded them; give the same command again, once "
+            "nothing writes there"
+        )
+    return PolicyPlayer(engine, chat, policy, context_length, name)

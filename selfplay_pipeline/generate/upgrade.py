@@ -11,7 +11,7 @@ OLD = re.compile(rb'"schema_version"\s*:\s*1\b')
 EPISODE = {"game_id": "episode_id", "play": "episode"}
 TURN = {"player": "seat"}
 TRAJECTORY = {"player_index": "seat"}
-"""Fields of version 1, and what they are called since version 2; nothing else has changed."""
+"""Fields of version 1, and what they are called since version 2; version 1 did not know the weights."""
 
 
 def upgrade(line: dict[str, Any]) -> dict[str, Any]:
@@ -25,6 +25,8 @@ def upgrade(line: dict[str, Any]) -> dict[str, Any]:
     for key, names in (("turns", TURN), ("trajectories", TRAJECTORY)):
         if isinstance(new.get(key), list):
             new[key] = [_named(item, names) for item in new[key]]
+    if isinstance(new.get("policy"), dict):
+        new["policy"] = {"weights": ""} | new["policy"]
     return new
 
 

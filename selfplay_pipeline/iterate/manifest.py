@@ -17,6 +17,8 @@ from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import explain, read_model, write_json, write_text
 from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.evaluate.run import SELF
+from selfplay_pipeline.generate.seats import is_checkpoint, weights_of
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.identity import check_same, deciding, flatten
 from selfplay_pipeline.iterate.results import Evaluated, Trained
@@ -33,6 +35,8 @@ class Manifest(BaseModel):
     config: dict[str, Any]
     partner: dict[str, Any] = {}
     """What decides the words of the chat model, where that is the partner."""
+    weights: dict[str, str] = {}
+    """Content hashes, when the run began, of the model and of the partner where that is another checkpoint."""
     packages: dict[str, str | None]
     python: str
     git_revision: str | None
@@ -123,7 +127,8 @@ class RunDirectory:
         """
         self.check(config)
         if not self.manifest.exists():
-            write_json(self.manifest, describe(config.model_dump(mode="json")) | {"partner": _partner(config)})
+            begun = {"partner": _partner(config), "weights": _weights(config)}
+            write_json(self.manifest, describe(config.model_dump(mode="json")) | begun)
         self.load()
 
     def check(self, config: Config) -> None:
@@ -136,8 +141,10 @@ class RunDirectory:
         if not self.manifest.exists():
             return
         recorded = read_model(self.manifest, Manifest, "selfplay iterate")
-        now = deciding(config, "iterate") | _partner(config)
-        check_same(self.path, flatten(recorded.config) | recorded.partner, now)
+        then = flatten({**recorded.config, "weights": recorded.weights}) | recorded.partner
+        check_same(
+            self.path, then, deciding(config, "iterate") | flatten({"weights": _weights(config)}) | _partner(config)
+        )
 
     def load(self) -> RunState:
         """Read what is done.
@@ -182,6 +189,12 @@ def describe(settings: dict[str, Any]) -> dict[str, Any]:
 def _partner(config: Config) -> dict[str, Any]:
     """What decides the partner's words."""
     return partner_arguments(config.partner, [config.iterate.partner])
+
+
+def _weights(config: Config) -> dict[str, str]:
+    """Returns the content hashes of the checkpoints that a run begins with."""
+    players = {"model": str(config.model), "partner": config.iterate.partner}
+    return {key: weights_of(name) for key, name in players.items() if name != SELF and is_checkpoint(name)}
 
 
 def _version(package: str) -> str | None:

@@ -60,6 +60,7 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
         game = game_of(info["rules"])
         policy = PolicyRecord(
             checkpoint=str(self.config.actor_rollout_ref.model.path),
+            weights="",  # those of the step, which no folder holds
             iteration=int(row.get("global_steps", 0)),
             engine="verl",
             temperature=sampling_params["temperature"],

@@ -45,6 +45,7 @@ from selfplay_pipeline.train.run import (
     export_of,
     exported,
     follower,
+    hashes_of,
     log_path,
 )
 from selfplay_pipeline.train.saves import NewLines, go_back_to_last_logged_save, keep_lines, prune, read_lines
@@ -274,7 +275,7 @@ def _identity(config: OnlineConfig) -> dict[str, Any]:
         name: hashlib.sha256((config.games / f"{name}.parquet").read_bytes()).hexdigest()[:16]
         for name in ("train", "test")
     }
-    return deciding(config, "train-online") | {"games": games}
+    return deciding(config, "train-online") | {"games": games} | hashes_of(config)
 
 
 def _absorb(config: OnlineConfig, logged: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -97,6 +97,12 @@ class TrainOptions(Section):
     Layers are then fetched when they are computed, and the optimizer works on the CPU. `auto` is `cpu` where the GPUs'
     memory would not hold them.
     """
+    any_model: Annotated[bool, FREE] = False
+    """Train a model that did not sample the rows.
+
+    The log-probs of the rows then belong to another model, so that importance weights, and PPO's ratio with
+    `old_log_probs: games`, mean nothing. Without this, `train` refuses such a model.
+    """
     keep_zero_signal: Annotated[bool, Identity("train", "iterate")] = False
     """Train also on groups whose episodes all scored alike, which give GRPO no signal."""
     keep_optimizer: Annotated[bool, Identity("iterate")] = True

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.convert.imitation import HELD_OUT, TRAIN, Source, write_rows
+from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, write_json
 from selfplay_pipeline.core.folders import IMITATED, check_folder
@@ -56,7 +57,12 @@ def _prepare(config: Config, sources: Sequence[Source], output: Path) -> None:
     """Write the rows, and what decided them once they are whole."""
     model = str(config.model)
     now = deciding(config.imitate, "imitate", "imitate.") | deciding(config.game, "imitate", "game.")
-    now |= {"model": model, "seed": config.seed, "games": [[str(path.resolve()), weight] for path, weight in sources]}
+    now |= {
+        "model": model,
+        "weights": content_hash(model),
+        "seed": config.seed,
+        "games": [[str(path.resolve()), weight] for path, weight in sources],
+    }
     # Records of earlier versions do not hold these.
     added = deciding(config.engine, "imitate", "engine.")
     added |= {f"contents of {path.resolve()}": _digest(path) for path, _ in sources}
@@ -100,6 +106,7 @@ def training_of(config: Config, output: Path) -> TrainConfig:
         "mini_batches": 1,
         "learning_rate": choice.learning_rate,
         "offload": offload_here(config.train, model),
+        "any_model": True,  # no model has sampled these rows
     }
     return TrainConfig(
         **options,

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from selfplay_pipeline.config import Config
+from selfplay_pipeline.convert.parquet import sampler_of
+from selfplay_pipeline.core.checkpoints import check_checkpoint
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.terminal.progress import progress
 from selfplay_pipeline.train.config import TrainConfig
@@ -46,6 +49,25 @@ def training_of(
         reference_model=reference_model,
         shares_gpu=shares_gpu,
     )
+
+
+def model_of(data: Path) -> str:
+    """Returns the checkpoint that sampled the rows of a file, as the path or hub name that the episodes recorded.
+
+    Raises:
+        UserError: The file is unusable or does not say it, or no model lies there any more.
+    """
+    found = sampler_of(data)
+    if found is None:
+        raise UserError(
+            f"{data}: does not say which model sampled its rows; convert the episodes again, or give --model and "
+            "--any-model"
+        )
+    try:
+        check_checkpoint(found.checkpoint)
+    except UserError as error:
+        raise UserError(f"{error}; it sampled the rows of {data}: give --model with the place of that model") from None
+    return found.checkpoint
 
 
 def train_policy(job: TrainConfig, trainer: Trainer | None = None, command: str = "train") -> TrainResult:

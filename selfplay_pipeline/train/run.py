@@ -10,7 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from selfplay_pipeline.convert.parquet import sampler_of
 from selfplay_pipeline.core.checkpoints import check_checkpoint, vocabulary_of
+from selfplay_pipeline.core.content import content_hash, file_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, write_json
 from selfplay_pipeline.core.small_files import read_object
@@ -98,7 +100,7 @@ def run_train(
             to do it can.
 
     Raises:
-        UserError: unusable data or options.
+        UserError: unusable data or options, or another model than the one that sampled the rows.
         NoSignalError: no group has episodes that scored differently (also a UserError).
         TrainError: verl failed.
     """
@@ -109,6 +111,7 @@ def run_train(
             f"reference_model {config.reference_model}: with lora_rank the reference policy is {config.base}, the "
             "model without the adapter; leave it out"
         )
+    check_sampler(config)
     if config.initial_trainer_state is not None:
         _check_initial_state(config, config.initial_trainer_state)
     if trainer is None and not exported(state_dir(config), config.output / "checkpoint"):
@@ -242,11 +245,44 @@ def follower(
 def _claim(config: TrainConfig, data: TrainData, groups: list[Group], checkpoint: Path) -> None:
     training = deciding(config, "train") | {
         "data": str(config.data.resolve()),
-        "rows": data.num_rows,
+        "rows": file_hash(config.data),
+        **hashes_of(config),
         "groups": len(groups),
         "temperature": data.temperature,
     }
     claim(config, training, checkpoint)
+
+
+def hashes_of(config: PolicyTraining) -> dict[str, str]:
+    """Returns the content hashes of the models that a training reads, as its record holds them.
+
+    A hash covers the bytes that the files have when the training begins or goes on. It does not notice a file that
+    changes after that, while verl reads it.
+    """
+    models = {name: getattr(config, name, None) for name in ("model", "base_model", "reference_model")}
+    return {f"weights.{name}": content_hash(model) for name, model in models.items() if model is not None}
+
+
+def check_sampler(config: TrainConfig) -> None:
+    """Raises UserError unless the model has sampled the rows, or any model may be trained on them.
+
+    Equal content hashes decide, so that a model may have been moved or copied since.
+    """
+    if config.any_model:
+        return
+    advice = "give --any-model (train.any_model) to train a model whose log-probs the rows do not hold"
+    found = sampler_of(config.data)
+    if found is None:
+        raise UserError(
+            f"{config.data}: does not say which model sampled its rows; convert the episodes again, or {advice}"
+        )
+    weights = content_hash(config.model)
+    if weights != found.weights:
+        raise UserError(
+            f"{config.data}: sampled by {found.checkpoint} with the content hash {found.weights}, but {config.model} "
+            f"has {weights} now; give --model with the model that sampled the rows, play again with this one, or "
+            f"{advice}"
+        )
 
 
 def claim(config: PolicyTraining, training: dict[str, Any], checkpoint: Path) -> None:

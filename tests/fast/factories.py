@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from jinja2 import Template
 from tokenizers import AddedToken
 
+from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason, SamplingParams
 from selfplay_pipeline.games.base import Game, ScriptedPlayer, Session, Status, Step, state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
@@ -26,7 +27,10 @@ from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 BOARD = MatchingConfig(size=3, max_score=9, scale_min=1, scale_max=1, hard_factor=0, max_length=12, max_errors=3)
-POLICY = PolicyRecord(checkpoint="data/tiny_model", iteration=0, engine="sglang", temperature=1.0, max_new_tokens=48)
+TINY = "data/tiny_model"
+POLICY = PolicyRecord(
+    checkpoint=TINY, weights=content_hash(TINY), iteration=0, engine="sglang", temperature=1.0, max_new_tokens=48
+)
 
 SPECIAL = ("<|im_start|>", "<|im_end|>")
 CHATML = Template(

@@ -53,3 +53,19 @@ def test_files_that_nothing_reads_do_not_count(model: Path) -> None:
 def test_a_model_that_is_nowhere_is_a_clear_error() -> None:
     with pytest.raises(UserError, match="no such folder"):
         content_hash("nobody/nothing")
+
+
+def test_a_hub_model_is_hashed_once_its_weights_are_in_the_cache(model: Path, tmp_path: Path, monkeypatch) -> None:
+    """A cache that holds the configuration alone, as after a look at the tokenizer, must not be taken for the model."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    stored = tmp_path / "cache" / "models--some--model"
+    snapshot = stored / "snapshots" / "0"
+    snapshot.mkdir(parents=True)
+    (stored / "refs").mkdir()
+    (stored / "refs" / "main").write_text("0")
+    shutil.copy(model / "config.json", snapshot)
+    with pytest.raises(UserError, match=r"model some/model: its weights are not in the local cache"):
+        content_hash("some/model")
+    shutil.copy(model / "model.safetensors", snapshot)
+    assert content_hash("some/model") == content_hash(str(model))

@@ -18,7 +18,7 @@ from selfplay_pipeline.convert.rows import METADATA_KEY, episode_to_rows
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import Status
-from selfplay_pipeline.iterate.manifest import RunDirectory, describe
+from selfplay_pipeline.iterate.manifest import RunDirectory
 
 GROUPS, EPISODES = 10, 4
 
@@ -57,6 +57,8 @@ def test_each_episode_becomes_two_rows_of_its_group_and_groups_are_never_split(g
         "temperature": 1.0,
         "episodes_per_state": EPISODES,
         "shared_reward": True,
+        "checkpoint": POLICY.checkpoint,
+        "weights": POLICY.weights,
     }
     assert (tmp_path / "convert_report.txt").read_text() == report.to_text()
 
@@ -86,8 +88,7 @@ def test_by_default_every_group_is_trained_on_and_an_older_val_file_is_removed(g
 
 def test_a_run_made_when_a_tenth_was_set_aside_is_refused_in_one_line(tmp_path):
     config = load_config("tiny", {})
-    then = config.model_dump(mode="json") | {"convert": {"val_fraction": 0.1}}
-    (tmp_path / "manifest.json").write_text(json.dumps(describe(then)))
+    RunDirectory(tmp_path).open(load_config("tiny", {"convert.val_fraction": 0.1}))
     with pytest.raises(UserError, match=r"begun with convert.val_fraction = 0.1, now it is 0.0;"):
         RunDirectory(tmp_path).open(config)
 

@@ -19,6 +19,7 @@ from selfplay_pipeline.config import load_config
 from selfplay_pipeline.convert.rows import EARLIER as EARLIER_FIELDS
 from selfplay_pipeline.convert.rows import METADATA_KEY, upgrade_rows
 from selfplay_pipeline.convert.run import run_convert
+from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.earlier import NAMES, renamed
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import read_model
@@ -97,7 +98,9 @@ def test_options_are_understood_by_their_earlier_names_which_no_help_shows(tmp_p
 
 def test_a_run_of_an_earlier_version_is_continued(tmp_path):
     config = load_config("tiny_shy", {"model": "data/tiny_shy_model"})
-    (tmp_path / "manifest.json").write_text(json.dumps(describe(formerly(config.model_dump(mode="json")))))
+    weights = {"model": content_hash("data/tiny_shy_model")}
+    manifest = describe(formerly(config.model_dump(mode="json"))) | {"weights": weights}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     played = {
         "mean_reward": 0.5, "reward_standard_error": 0.1, "agreement_rate": 1.0, "illegal_per_game": 0.25,
         "messages_per_game": 2.0, "groups": 2, "groups_without_signal": 0,

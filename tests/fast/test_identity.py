@@ -87,7 +87,7 @@ def runs(config: Config, folder: Path) -> dict:
     states = held_out_states(make_game(config.game), 2)
     pairing = Pairing("random", "sharing", states, folder / "pair.jsonl", 1, 0.5)
     return {
-        "generate": make_job(config, folder / "games.jsonl", "m", 0, 0).store,
+        "generate": make_job(config, folder / "games.jsonl", "data/tiny_model", 0, 0).store,
         "evaluate": pairing.task(config).store,
     }
 

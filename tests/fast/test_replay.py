@@ -19,7 +19,7 @@ from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 FAMILIES = ("qwen2.5", "qwen3", "llama-3", "smollm2")
 GAME = MatchingGame(BOARD)
-SCRIPTED = PolicyRecord(checkpoint="none", iteration=0, engine="none", temperature=1.0, max_new_tokens=64)
+SCRIPTED = PolicyRecord(checkpoint="none", weights="", iteration=0, engine="none", temperature=1.0, max_new_tokens=64)
 
 
 @cache

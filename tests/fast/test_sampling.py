@@ -148,7 +148,9 @@ def test_a_reply_that_ends_with_its_last_token_allowed_is_complete(reply, expect
 def play(limit: int, texts: list[str]) -> EpisodeRecord:
     """A game in which both seats are held by a policy that says this, a token limit of a turn allowing."""
     replies = [[*chat().tokenizer.encode(text, add_special_tokens=False), chat().end_of_turn] for text in texts]
-    policy = PolicyRecord(checkpoint="tiny", iteration=0, engine="sglang", temperature=1.0, max_new_tokens=limit)
+    policy = PolicyRecord(
+        checkpoint="tiny", weights="", iteration=0, engine="sglang", temperature=1.0, max_new_tokens=limit
+    )
     game = MatchingGame(BOARD)
 
     async def act(engine: Any) -> EpisodeRecord:

@@ -66,7 +66,9 @@ def completion(ids: list[int]) -> Completion:
 
 def play(texts: list[str], *, thinking: bool = False, limit: int = 400, special: bool = False) -> EpisodeRecord:
     """A game in which both seats are held by a policy that says this; then it is broken off."""
-    policy = PolicyRecord(checkpoint="q", iteration=0, engine="sglang", temperature=1.0, max_new_tokens=limit)
+    policy = PolicyRecord(
+        checkpoint="q", weights="", iteration=0, engine="sglang", temperature=1.0, max_new_tokens=limit
+    )
     config = BOARD.model_copy(update={"max_length": len(texts)})
     game = MatchingGame(config)
 
@@ -127,7 +129,9 @@ def test_a_model_without_thoughts_may_write_of_them():
 def test_games_with_and_without_thoughts_are_not_mixed_in_one_file(tmp_path):
     output = tmp_path / "games.jsonl"
     configs = [load_config("tiny", {"generate.thinking": thinking}) for thinking in (False, True)]
-    before, after = (EpisodeStore(output, make_job(config, output, "m", 0, 0).arguments) for config in configs)
+    before, after = (
+        EpisodeStore(output, make_job(config, output, "data/tiny_model", 0, 0).arguments) for config in configs
+    )
     with before.held(), before.opened(lambda episode: None):
         pass
     with pytest.raises(UserError, match=r"generate\.thinking = False, now it is True"), after.held():

@@ -51,7 +51,13 @@ DATA = TrainData(
 
 def config(**changes: Any) -> TrainConfig:
     return TrainConfig(
-        **{"model": "Qwen/Qwen2.5-7B-Instruct", "data": Path("train.parquet"), "output": Path("out")} | changes
+        **{
+            "model": "Qwen/Qwen2.5-7B-Instruct",
+            "data": Path("train.parquet"),
+            "output": Path("out"),
+            "any_model": True,
+        }
+        | changes
     )
 
 

@@ -14,6 +14,7 @@ from test_train import build_model, log_probs, model
 from training_rows import training_row, write_training_rows
 
 from selfplay_pipeline.convert.rows import CREDITS
+from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.credit import turn_advantages
 from selfplay_pipeline.train.process import Trainer
@@ -39,7 +40,7 @@ def write_credited(path: Path, policy: Path) -> Path:
                     logprobs=exact.tolist(), episodes_per_state=EPISODES, temperature=0.7,
                 )  # fmt: skip
                 rows.append(row | {CREDITS: rng.uniform(-1, 1, len(TURNS)).tolist()})
-    return write_training_rows(path, rows)
+    return write_training_rows(path, rows, checkpoint=str(policy), weights=content_hash(str(policy)))
 
 
 @pytest.mark.parametrize("by_std", [True, False])

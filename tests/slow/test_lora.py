@@ -221,7 +221,8 @@ def test_another_model_or_another_seed_begins_with_an_adapter_of_its_own(
     """In the same process, which then does the first training again."""
     build_model(tmp_path / "other", seed=1)
     process = staying.process_id
-    other = first.config.model_copy(update={"model": str(tmp_path / "other"), "output": tmp_path / "a", "epochs": 1})
+    another = {"model": str(tmp_path / "other"), "any_model": True}
+    other = first.config.model_copy(update=another | {"output": tmp_path / "a", "epochs": 1})
     changed, kept = weights(run_train(other, trainer=staying).checkpoint), weights(tmp_path / "other")
     assert all(
         changed[name].equal(kept[name]) for name in kept if not name.endswith(("q_proj.weight", "down_proj.weight"))

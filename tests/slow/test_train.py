@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 from training_rows import training_row, write_training_rows
 
+from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.groups import read_data
@@ -109,7 +110,7 @@ def write_games(
                         episodes_per_state=EPISODES, temperature=TEMPERATURE,
                     )
                 )  # fmt: skip
-    write_training_rows(path, rows)
+    write_training_rows(path, rows, checkpoint=str(model), weights=content_hash(str(model)))
 
 
 @dataclass
@@ -566,6 +567,7 @@ def continued(plain: Run, output: Path) -> TrainConfig:
     return plain.config.model_copy(
         update={
             "model": str(plain.result.checkpoint),
+            "any_model": True,
             "output": output,
             "initial_trainer_state": plain.result.trainer_state,
             "reference_model": plain.config.model,

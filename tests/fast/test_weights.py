@@ -1,0 +1,307 @@
+"""A checkpoint is what it holds: records, rows and resumed runs name its content hash, and `train` insists on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from command import next_words, selfplay
+from factories import (
+    BOARD,
+    POLICY,
+    TINY,
+    Habits,
+    RandomTurns,
+    board_state,
+    byte_chat,
+    make_episode,
+    make_episodes,
+    write_episodes,
+)
+
+from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.convert.imitation import Source
+from selfplay_pipeline.convert.parquet import sampler_of
+from selfplay_pipeline.convert.run import run_convert
+from selfplay_pipeline.core.content import content_hash
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.engines.types import EngineError
+from selfplay_pipeline.evaluate.pairing import Pairing
+from selfplay_pipeline.evaluate.states import held_out_states
+from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.job import make_job
+from selfplay_pipeline.generate.players import PolicyPlayer
+from selfplay_pipeline.generate.records import PolicyRecord, parse_episode
+from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.generate.trajectory import ChatTokenizer
+from selfplay_pipeline.iterate.manifest import RunDirectory
+from selfplay_pipeline.train import imitate, job
+from selfplay_pipeline.train.config import TrainConfig
+from selfplay_pipeline.train.process import TrainError
+from selfplay_pipeline.train.run import run_train
+
+APART, HONEST = "data/tiny_apart_model", "data/tiny_honest_model"
+BARGAINING = "selfplay_pipeline/games/bargaining/data/tiny_bargaining_model"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model that a test may change."""
+    return Path(shutil.copytree(TINY, tmp_path / "model with a space"))
+
+
+def change(model: Path) -> None:
+    """Other weights of the same size, in a file of the same time."""
+    file = model / "model.safetensors"
+    times, data = file.stat(), bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def policy_of(model: str | Path) -> PolicyRecord:
+    return POLICY.model_copy(update={"checkpoint": str(model), "weights": content_hash(str(model))})
+
+
+def rows_of(model: str | Path, folder: Path, **options: Any) -> Path:
+    """Rows of episodes that a model is recorded to have played."""
+    games = write_episodes(folder / "games.jsonl", make_episodes(3, 4, policy=policy_of(model), **options))
+    run_convert(games, folder)
+    return folder / "train.parquet"
+
+
+@pytest.fixture
+def trained(monkeypatch) -> list[TrainConfig]:
+    """The trainings that `train` was about to begin. It then stops, as it does without a signal."""
+    seen: list[TrainConfig] = []
+
+    def train(config: TrainConfig, *rest: Any) -> None:
+        seen.append(config)
+        raise UserError("seen")
+
+    monkeypatch.setattr(job, "run_train", train)
+    return seen
+
+
+# --- records and rows -----------------------------------------------------------------------------------------------
+
+
+def test_an_episode_names_the_weights_of_the_policy_and_of_another_checkpoint_in_a_seat():
+    state, one = board_state(0, 0), make_episode()
+    engine = RandomTurns(byte_chat(), state, Habits(), np.random.default_rng(0), 0, EngineError)
+    policy, other = (PolicyPlayer(engine, byte_chat(), policy_of(model), 1 << 30) for model in (TINY, APART))
+    sitting = Sitting(MatchingGame(BOARD), state, [policy, replace(other, name=APART)], "e", (0, 0, 0))
+    engine.episode = sitting.episode
+    sitting.episode.play_out()
+    record = sitting.record(POLICY)
+    assert (one.policy.weights, one.other_weights) == (content_hash(TINY), None)
+    assert record.other_weights == {APART: content_hash(APART)}
+    line = record.model_dump_json().encode()
+    assert parse_episode(line) == record
+    twice = line.replace(b'"other_weights":{', b'"other_weights":{"%s":"x",' % APART.encode())
+    with pytest.raises(ValueError, match=f"field '{APART}': is there 2 times"):
+        parse_episode(twice)
+    with pytest.raises(ValueError, match=r"field 'policy\.weights': Field required"):
+        parse_episode(line.replace(b'"weights":"%s",' % POLICY.weights.encode(), b""))
+
+
+def test_rows_name_the_checkpoint_that_sampled_them(tmp_path):
+    assert sampler_of(rows_of(HONEST, tmp_path)) == (HONEST, content_hash(HONEST))
+
+
+def test_two_checkpoints_in_one_file_are_not_converted(tmp_path, model):
+    before = policy_of(model)
+    change(model)
+    now = policy_of(model)
+    episodes = [*make_episodes(2, 4, policy=before), *make_episodes(4, 4, policy=now)][:-4]
+    games = write_episodes(tmp_path / "games.jsonl", episodes)
+    done = selfplay("convert", str(games))
+    said = done.stderr.splitlines()[-1]
+    assert done.returncode == 2 and f"{games}:9: field 'policy.weights'" in said and "line 1 by" in said
+    assert before.weights in said and now.weights in said and "a file of its own" in said
+    assert not (tmp_path / "train.parquet").exists()
+
+
+# --- train trains the model that played -----------------------------------------------------------------------------
+
+
+def test_train_takes_the_model_from_the_rows_and_its_configuration_with_it(tmp_path, trained):
+    selfplay("train", str(rows_of("data/tiny_shy_model", tmp_path)))
+    (training,) = trained
+    assert training.model == "data/tiny_shy_model"
+    assert training.learning_rate == load_config("tiny_shy", {}).train.learning_rate
+
+
+def test_a_moved_model_with_equal_files_is_trained(tmp_path, model, trained):
+    rows = rows_of(model, tmp_path)
+    moved = model.rename(tmp_path / "moved")
+    done = selfplay("train", str(rows))
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert f"{model}: no Hugging Face model there" in done.stderr and "give --model" in done.stderr
+    selfplay("train", str(rows), "--model", str(moved))
+    assert [training.model for training in trained] == [str(moved)]
+    with pytest.raises(UserError, match="no trainer state there"):  # what is looked at after the rows' model
+        run_train(trained[0].model_copy(update={"initial_trainer_state": tmp_path}))
+
+
+@pytest.mark.parametrize("other", [APART, BARGAINING])
+def test_another_model_than_the_one_that_played_is_refused_unless_it_is_asked_for(tmp_path, other):
+    """Also one of another vocabulary, whatever its token ids are."""
+    rows, output = rows_of(HONEST, tmp_path), ("--output", str(tmp_path / "training"))
+    done = selfplay("train", str(rows), "--config", "tiny", "--model", other, *output)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert all(words in done.stderr for words in (str(rows), HONEST, content_hash(HONEST), "--any-model"))
+    assert not (tmp_path / "training").exists()
+
+
+def test_a_model_with_too_small_a_vocabulary_for_the_rows_is_refused_whatever_is_asked_for(tmp_path):
+    rows = rows_of(HONEST, tmp_path, chat=ChatTokenizer.load(HONEST))
+    done = selfplay("train", str(rows), "--model", BARGAINING, "--any-model", "--output", str(tmp_path / "training"))
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert "but the model's ids are 0 to 298; train the model that sampled these rows" in done.stderr
+
+
+def test_a_model_whose_files_have_changed_since_it_played_is_refused(tmp_path, model):
+    rows = rows_of(model, tmp_path)
+    then = content_hash(str(model))
+    change(model)
+    done = selfplay("train", str(rows), "--config", "tiny", "--output", str(tmp_path / "training"))
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert then in done.stderr and content_hash(str(model)) in done.stderr
+
+
+def test_rows_that_name_no_model_are_trained_on_by_any_model_alone(tmp_path, trained):
+    rows = rows_of(TINY, tmp_path)
+    table = pq.read_table(rows)
+    facts = json.loads(table.schema.metadata[b"selfplay"]) | {"weights": "", "checkpoint": 7}
+    pq.write_table(table.replace_schema_metadata({"selfplay": json.dumps(facts)}), rows)
+    assert "does not say which model sampled its rows" in selfplay("train", str(rows)).stderr
+    config = TrainConfig(model=TINY, data=rows, output=tmp_path / "training", initial_trainer_state=tmp_path)
+    with pytest.raises(UserError, match="does not say which model sampled its rows"):
+        run_train(config)
+    with pytest.raises(UserError, match="no trainer state there"):
+        run_train(config.model_copy(update={"any_model": True}))
+
+
+# --- resumed runs ---------------------------------------------------------------------------------------------------
+
+
+class Dies:
+    """A trainer that ends before the first step."""
+
+    def run(self, *task: Any) -> None:
+        raise TrainError("on purpose")
+
+
+def train_and_die(config: TrainConfig) -> None:
+    with pytest.raises(TrainError, match="on purpose"):
+        run_train(config, trainer=Dies())  # type: ignore[arg-type]
+
+
+def test_a_training_goes_on_only_with_the_same_rows_and_the_same_model(tmp_path, model):
+    rows = rows_of(model, tmp_path)
+    config = TrainConfig(model=str(model), data=rows, output=tmp_path / "training", any_model=True, device="cpu")
+    train_and_die(config)
+    train_and_die(config)
+    table = pq.read_table(rows)
+    others = [
+        row | {"response_logprobs": [value / 2 for value in row["response_logprobs"]]} for row in table.to_pylist()
+    ]
+    pq.write_table(pa.Table.from_pylist(others, table.schema), rows)
+    with pytest.raises(UserError, match=r"begun with rows = '\w{32}', now it is '\w{32}' \(content hash\)"):
+        run_train(config, trainer=Dies())  # type: ignore[arg-type]
+    rows_of(model, tmp_path)
+    change(model)
+    with pytest.raises(UserError, match=r"begun with weights\.model = '\w{32}', now it is '\w{32}' \(content hash\)"):
+        run_train(config, trainer=Dies())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("seats", "key"), [((), r"policy\.weights"), (("policy", "other"), r"weights\.1")])
+def test_a_generation_goes_on_only_with_the_same_weights(tmp_path, model, seats, key):
+    config, output = load_config("tiny", {}), tmp_path / "games.jsonl"
+    policy, seats = str(model) if not seats else TINY, tuple(str(model) if seat == "other" else seat for seat in seats)
+    with make_job(config, output, policy, 0, 0, seats).store.opened(lambda episode: None):
+        pass
+    make_job(config, output, policy, 0, 0, seats).store.check()
+    change(model)
+    with pytest.raises(UserError, match=rf"begun with {key} = '\w{{32}}', now it is '\w{{32}}' \(content hash\)"):
+        make_job(config, output, policy, 0, 0, seats).store.check()
+    command = ("generate", "--config", "tiny", "--model", policy, "--output", str(output), "--dry-run")
+    done = selfplay(*command, *(word for seat in seats for word in ("--player", seat)))
+    assert done.returncode == 2 and re.search(f"begun with {key}", done.stderr)
+
+
+def test_episodes_of_an_evaluation_are_not_those_of_changed_weights(tmp_path, model):
+    config = load_config("tiny", {})
+    states = held_out_states(make_game(config.game), 2)
+    pairings = [Pairing(str(model), other, states, tmp_path / "e.jsonl", 1, 0.5) for other in (str(model), "sharing")]
+    before = [pairing.task(config).arguments for pairing in pairings]
+    change(model)
+    assert all(pairing.task(config).arguments != earlier for pairing, earlier in zip(pairings, before, strict=True))
+
+
+@pytest.mark.parametrize("changed", ["model", "partner"])
+def test_a_run_goes_on_only_with_the_same_initial_weights(tmp_path, model, changed):
+    given = {"model": str(model)} if changed == "model" else {"model": TINY, "iterate.partner": str(model)}
+    config: Config = load_config("tiny", given)
+    RunDirectory(tmp_path / "run").open(config)
+    RunDirectory(tmp_path / "run").open(config)
+    change(model)
+    with pytest.raises(UserError, match=rf"begun with weights\.{changed} = '\w{{32}}', now it is '\w{{32}}'"):
+        RunDirectory(tmp_path / "run").open(config)
+
+
+def test_an_imitation_goes_on_only_with_the_same_model(tmp_path, model, monkeypatch):
+    games = write_episodes(tmp_path / "games.jsonl", make_episodes(8, 2))
+    game = BOARD.model_copy(update={"prompts": "compact"})
+    config = load_config("tiny", {"model": str(model)}).model_copy(update={"game": game})
+    monkeypatch.setattr(imitate, "train_policy", lambda config, *rest: config)
+    assert imitate.imitate_episodes(config, [Source(games)], tmp_path / "out").any_model  # type: ignore[attr-defined]
+    change(model)
+    with pytest.raises(UserError, match=r"begun with weights = '\w{32}', now it is '\w{32}'"):
+        imitate.imitate_episodes(config, [Source(games)], tmp_path / "out")
+
+
+# --- printed commands -----------------------------------------------------------------------------------------------
+
+
+def test_the_commands_that_are_printed_lead_from_rows_to_the_training_of_their_model(tmp_path, model, trained):
+    folder = tmp_path / "it's here"
+    games = write_episodes(folder / "games.jsonl", make_episodes(3, 4, policy=policy_of(model)))
+    words = next_words(selfplay("convert", str(games), "--config", "tiny_shy", "--seed", "7"))
+    assert words[:2] == ["train", str(folder / "train.parquet")]
+    selfplay(*words)
+    (training,) = trained
+    assert (training.model, training.seed, training.output) == (str(model), 7, folder / "training")
+    assert training.learning_rate == load_config("tiny_shy", {}).train.learning_rate
+
+
+def test_a_printed_command_has_the_options_that_it_takes_and_that_were_given_to_the_one_before(tmp_path):
+    games = tmp_path / "-games.jsonl"
+    played = ("generate", "--config", "tiny", "--seed", "7", "--num-episodes", "2", "--episodes-per-state", "1")
+    done = selfplay(*played, "--player", "random", "--output", str(games))
+    assert next_words(done) == ["show", str(games)]
+    assert json.loads(games.with_suffix(".args.json").read_text())["policy.weights"] == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen"),
+    [((), ()), (("--model", "data/tiny_shy_model"), ("--config", "tiny_shy")), (("--config", "tiny"),) * 2],
+)
+def test_the_evaluation_after_an_imitation_plays_the_same_game(tmp_path, monkeypatch, given, chosen):
+    monkeypatch.setattr("selfplay_pipeline.train.imitate.imitate_episodes", lambda *arguments: None)
+    monkeypatch.setattr("selfplay_pipeline.train.show.show_imitation", lambda result: None)
+    done = selfplay("imitate", "games.jsonl", *given, "--device", "cpu", "--output", str(tmp_path))
+    found = next_words(done)
+    assert found[:2] == ["evaluate", str(tmp_path / "checkpoint")]
+    assert sorted(found[2:]) == sorted([*chosen, "--device", "cpu"])
