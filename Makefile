@@ -77,12 +77,13 @@ test-fast: $(READY) ## the tests that need no server and no training
 chaos: $(READY) ## bad inputs and faults against the real commands: how many are handled (options in ARGS)
 	$(BIN)/python -m chaos $(ARGS)
 
-lint: $(READY) ## ruff, mypy, and the two rules of the architecture
+lint: $(READY) ## ruff, mypy, the two rules of the architecture, and no large or left-over files in git
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python bin/check_words.py
+	$(BIN)/python bin/check_files.py
 
 docs: $(READY) ## write docs/options.md anew from the fields of the configuration
 	$(BIN)/python -m selfplay_pipeline.cli.reference docs/options.md
@@ -127,4 +128,4 @@ smoke-smollm2: $(READY) ## a real language model on a CPU: SmolLM2-135M plays an
 
 clean: ## remove the environment and what runs wrote
 	rm -rf $(VENV) $(RACE) build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
-	rm -rf data/matching_game_selfplay data/matching_game_selfplay_iterations data/matching_game_online data/selfplay_online data/online data/evaluations data/crossplay data/listening data/learn data/learn_honest data/learn_smollm2 data/race data/ablate data/methods data/people data/shy data/slime data/slime_matching data/smoke data/games*.jsonl
+	rm -rf data/matching_game_selfplay data/matching_game_selfplay_iterations data/matching_game_online data/apart data/apart4 data/selfplay_online data/online data/evaluations data/crossplay data/listening data/learn data/learn_honest data/learn_smollm2 data/race data/ablate data/methods data/people data/shy data/slime data/slime_matching data/smoke data/games*.jsonl

@@ -6,6 +6,7 @@ a field says for which commands it decides.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -108,6 +109,26 @@ def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[prefix + key] = value
     return flat
+
+
+def portable(record: Mapping[str, Any], place: Path) -> dict[str, Any]:
+    """Returns a record that stays true when its run folder is moved or copied.
+
+    Paths inside the run folder become relative to it; what comes with the package has the name that documents give it.
+
+    Args:
+        place: the file or folder of the record. The run folder is the nearest one above with a manifest, else `place`.
+    """
+    own = Path(os.path.realpath(place))
+    top = next((folder for folder in (own, *own.parents[:3]) if (folder / "manifest.json").exists()), own)
+
+    def inside(value: Any) -> Any:
+        if not isinstance(value, str) or os.sep not in value:
+            return value
+        found = Path(os.path.realpath(value))
+        return str(found.relative_to(top)) if found.is_relative_to(top) else as_listed(value)
+
+    return {key: inside(value) for key, value in record.items()}
 
 
 def _decides(field: FieldInfo, command: str) -> bool:

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from selfplay_pipeline.core.earlier import renamed
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.links import append_to
 from selfplay_pipeline.core.small_files import read_json
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -143,7 +144,7 @@ def appending(path: Path) -> Iterator[Callable[[bytes], None]]:
         FileChangedError: what was written is no longer there, as each further write and the end find out.
     """
     with _explained(path):
-        file = path.open("ab", buffering=0)
+        file = append_to(path)
     with file:
         mine = os.fstat(file.fileno())
         size = mine.st_size

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import check_is_folder
+from selfplay_pipeline.core.links import check_links
 from selfplay_pipeline.core.small_files import read_json
 
 HOLDS = {
@@ -23,6 +24,8 @@ HOLDS = {
     "model": "a model",
 }
 """What commands leave in a folder."""
+OWNERS = {"train", "imitate", "iterate", "train-online", "evaluate", "crossplay", "listen"}
+"""Commands that own all that is in their folder; others write a few files beside what a user may keep there."""
 IMITATED = "imitate.json"
 """What decided the rows of `imitate`."""
 STAGES = {"generate", "convert", "train"}
@@ -41,9 +44,11 @@ def check_folder(folder: Path, command: str) -> None:
     """Whether a command may write into a folder: it is nobody's yet, or the command's own, or shared by stages.
 
     Raises:
-        UserError: another command has written there.
+        UserError: another command has written there, or a link there leads out of it.
     """
     check_is_folder(folder)
+    if command in OWNERS:
+        check_links(folder)
     makers = made_by(folder)
     if makers and not makers & (STAGES if command in STAGES else {command}):
         listed = " and ".join(HOLDS[maker] for maker in sorted(makers))

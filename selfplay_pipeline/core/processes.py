@@ -26,6 +26,7 @@ from pathlib import Path
 from types import FrameType
 
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.links import append_to
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 GRACE_SECONDS = 8.0
@@ -108,7 +109,7 @@ def spawn(command: Sequence[str], log_path: Path, env: Mapping[str, str] | None 
     """
     _allow_open_files()
     log_path.parent.mkdir(parents=True, exist_ok=True)
-    with log_path.open("ab") as log:
+    with append_to(log_path) as log:
         process = subprocess.Popen(
             [sys.executable, "-m", __name__, *command],
             stdin=subprocess.PIPE,
@@ -133,9 +134,13 @@ def _allow_open_files() -> None:
 
 
 def environment(further: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment variables; programs of its Python environment (`ninja`) are found unactivated too."""
+    """Returns this process's environment variables, changed for its children.
+
+    Programs of its Python environment (`ninja`) are found unactivated too, and no Python process imports files of the
+    working directory.
+    """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    return {**os.environ, "PATH": path, **(further or {})}
+    return {**os.environ, "PATH": path, "PYTHONSAFEPATH": "1", **(further or {})}
 
 
 def _prctl(option: int, value: int) -> None:

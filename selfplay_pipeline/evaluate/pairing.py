@@ -18,7 +18,7 @@ from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import POLICY
 from selfplay_pipeline.generate.run import GenerateJob
 from selfplay_pipeline.generate.seats import check_players, is_checkpoint, seat_players, self_play, weights_of
-from selfplay_pipeline.identity import differences
+from selfplay_pipeline.identity import differences, portable
 from selfplay_pipeline.servers import Servers
 
 
@@ -64,7 +64,7 @@ class Pairing:
             max_concurrency=config.generate.max_concurrency,
             max_failures=config.generate.max_failures,
             policy=policy,
-            arguments=arguments,
+            arguments=portable(arguments, self.file),
         )
 
 

@@ -21,6 +21,7 @@ from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.generate.seats import is_checkpoint
+from selfplay_pipeline.identity import portable
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 from selfplay_pipeline.preflight import check_play
 from selfplay_pipeline.servers import Servers
@@ -161,7 +162,8 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
         modes=reports,
         references=references(make_game(config.game), job.states),
     )
-    write_text(job.output / "evaluation.json", evaluation.model_dump_json(indent=2) + "\n")
+    stored = evaluation.model_copy(update=portable({"player": job.player, "partner": job.partner}, job.output))
+    write_text(job.output / "evaluation.json", stored.model_dump_json(indent=2) + "\n")
     return evaluation
 
 

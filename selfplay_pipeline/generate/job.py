@@ -21,7 +21,7 @@ from selfplay_pipeline.generate.seats import check_seats, is_checkpoint, seat_pl
 from selfplay_pipeline.generate.show import line_of
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.summary import Summary
-from selfplay_pipeline.identity import PLAYED, deciding
+from selfplay_pipeline.identity import PLAYED, deciding, portable
 from selfplay_pipeline.partners.player import partner_arguments
 from selfplay_pipeline.servers import Servers
 
@@ -53,7 +53,7 @@ def make_job(
         max_concurrency=config.generate.max_concurrency,
         max_failures=config.generate.max_failures,
         policy=policy,
-        arguments=arguments,
+        arguments=portable(arguments, output),
     )
 
 

@@ -17,10 +17,11 @@ from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import explain, read_model, write_json, write_text
 from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.evaluate.run import SELF
 from selfplay_pipeline.generate.seats import is_checkpoint, weights_of
 from selfplay_pipeline.generate.summary import Played
-from selfplay_pipeline.identity import check_same, deciding, flatten
+from selfplay_pipeline.identity import check_same, deciding, flatten, portable
 from selfplay_pipeline.iterate.results import Evaluated, Trained
 from selfplay_pipeline.partners.player import partner_arguments
 
@@ -109,15 +110,19 @@ class RunDirectory:
         return self.iteration(number) / "selfplay_games.jsonl"
 
     def checkpoint(self, number: int) -> str:
-        """The checkpoint that a finished iteration made, or carried forward.
+        """Returns the checkpoint that a finished iteration made or carried forward, where the run folder is now.
 
         Raises:
-            ValueError: it is not finished.
+            ValueError: the iteration is not finished.
         """
         trained = self.state.trained(number)
         if trained is None:
             raise ValueError(f"iteration {number} is not trained")
-        return trained.checkpoint
+        for made in range(number, 0, -1):
+            earlier = self.state.trained(made)
+            if earlier is not None and not earlier.carried:
+                return str((self.iteration(made) / "checkpoint").resolve())
+        return shipped(trained.checkpoint)
 
     def open(self, config: Config) -> None:
         """Write the manifest of a new run, or check that the run was made with this configuration.
@@ -170,6 +175,7 @@ class RunDirectory:
 
     def finish(self, iteration: int, stage: Stage, record: StageRecord) -> None:
         """Record a stage whose output is complete."""
+        record.figures = portable(record.figures, self.path)
         self.state.iterations.setdefault(iteration, {})[stage] = record
         write_text(self.path / "state.json", self.state.model_dump_json(indent=2) + "\n")
 

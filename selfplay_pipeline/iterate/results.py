@@ -21,7 +21,8 @@ class Trained(StageResult):
     """What a training did.
 
     Attributes:
-        checkpoint: what it made; the one before where no group had a signal, which is `carried` forward.
+        checkpoint: what it made, relative to the run folder; or the one before, `carried` forward where no group had a
+            signal. The model that a run began with is named as it was given.
         rows: trained on in each epoch; with `method: filtered-bc` those of the best episodes alone.
         updates: optimizer steps; a step of verl's may have several.
         own_tokens: trained on, counted once an epoch.

@@ -76,7 +76,7 @@ def show_run(run: RunDirectory) -> None:
     show.print(one_line(f"newest checkpoint: {short(run.checkpoint(trained[-1]))}"), soft_wrap=True)
     if (run.path / "best.json").exists():
         best = read_model(run.path / "best.json", Best, "selfplay iterate")
-        where = short(best.checkpoint)
+        where = short(run.checkpoint(best.iteration) if run.state.trained(best.iteration) else best.checkpoint)
         show.print(one_line(f"best on held-out states: iteration {best.iteration}, {where}"), soft_wrap=True)
     command = f"{program()} report {shlex.quote(short(str(run.path)))}"
     show.print(one_line(f"to look at curves and episodes: {command}"), soft_wrap=True)

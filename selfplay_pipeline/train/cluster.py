@@ -25,6 +25,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from selfplay_pipeline.core.errors import UserError, first_line
+from selfplay_pipeline.core.processes import environment
 from selfplay_pipeline.train.config import TrainOptions
 
 CPUS_PER_GPU, CPUS_BESIDE = 3, 3
@@ -166,7 +167,12 @@ def _ask(question: Question) -> str | None:
     command = [sys.executable, "-m", __name__]
     try:
         done = subprocess.run(
-            command, input=question.model_dump_json(), capture_output=True, text=True, timeout=ASK_SECONDS
+            command,
+            input=question.model_dump_json(),
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=ASK_SECONDS,
         )
     except subprocess.TimeoutExpired:
         return f"train.ray_address {question.address}: no answer within {ASK_SECONDS:g} s"
@@ -252,8 +258,17 @@ def _unlike(question: Question) -> str | None:
     return None
 
 
+def keep_workers_paths() -> None:
+    """Let Ray's workers import from their own module path alone; Ray would put this process's directory first."""
+    from ray.job_config import JobConfig
+
+    # Where a job brings a directory of its own, Ray adds none.
+    JobConfig._runtime_env_has_working_dir = lambda self: True
+
+
 def main() -> int:
     """Answer the question that comes through standard input; returns the exit code."""
+    keep_workers_paths()
     refused = _refusal(Question.model_validate_json(sys.stdin.read()))
     if refused is None:
         return 0

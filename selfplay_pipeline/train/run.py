@@ -16,7 +16,7 @@ from selfplay_pipeline.core.content import content_hash, file_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, write_json
 from selfplay_pipeline.core.small_files import read_object
-from selfplay_pipeline.identity import check_same, deciding
+from selfplay_pipeline.identity import check_same, deciding, portable
 from selfplay_pipeline.preflight import check_gpus
 from selfplay_pipeline.train.adapter import check_targets
 from selfplay_pipeline.train.cluster import check_cluster
@@ -293,7 +293,7 @@ def claim(config: PolicyTraining, training: dict[str, Any], checkpoint: Path) ->
     Raises:
         UserError: the folder holds another training.
     """
-    record = state_dir(config) / "training.json"
+    record, training = state_dir(config) / "training.json", portable(training, config.output)
     if not record.exists():
         if checkpoint.exists():
             raise UserError(f"{checkpoint} exists but was not made by a training here; choose another output folder")

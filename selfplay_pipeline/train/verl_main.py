@@ -15,7 +15,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from selfplay_pipeline.core.garbage import collect_seldom
+from selfplay_pipeline.core.links import append_to
 from selfplay_pipeline.core.processes import SCRATCH_VARIABLE
+from selfplay_pipeline.train.cluster import keep_workers_paths
 from selfplay_pipeline.train.launch import REASON, Launch, ended_file
 from selfplay_pipeline.train.stopped import leave_reason
 
@@ -40,7 +42,7 @@ def main(folder: Path) -> None:
 def write_to(log: Path) -> None:
     """Let all that this process and those of Ray print go to a file."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as file:
+    with append_to(log) as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
 
@@ -53,6 +55,7 @@ def run(launch: Launch) -> None:
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray keeps one in the home directory
             folder = ray_folder(os.environ[SCRATCH_VARIABLE])
             overrides = [*overrides, f"+ray_kwargs.ray_init._temp_dir={folder}"]
+        keep_workers_paths()
         if launch.config is None:
             _run_staying(overrides)
         else:

@@ -1,6 +1,7 @@
 """Where a training that was killed goes on, and which trainer states a loop keeps for that."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,12 @@ from factories import FINISHED
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.evaluate.pairing import Pairing
+from selfplay_pipeline.evaluate.states import StateSet
+from selfplay_pipeline.generate.job import make_job
 from selfplay_pipeline.generate.summary import Played
-from selfplay_pipeline.iterate.manifest import RunDirectory
+from selfplay_pipeline.identity import deciding
+from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
 from selfplay_pipeline.iterate.run import Loop, run_iterate
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import TrainResult, claim
@@ -146,8 +151,8 @@ def test_a_loop_keeps_the_newest_trainer_state_and_the_one_that_a_cut_training_b
 
 
 def test_a_training_begun_before_an_option_came_goes_on_with_its_default(tmp_path):
-    config = TrainConfig(model="m", data=tmp_path / "train.parquet", output=tmp_path)
-    options, checkpoint = config.model_dump(mode="json"), tmp_path / "checkpoint"
+    config = TrainConfig(model="m", data=Path("train.parquet"), output=tmp_path)
+    options, checkpoint = config.model_dump(mode="json", exclude={"output"}), tmp_path / "checkpoint"
     record = tmp_path / "trainer_state" / "training.json"
     record.parent.mkdir()
     since = {"old_log_probs", "method", "schedule", "warm_up"}
@@ -155,3 +160,59 @@ def test_a_training_begun_before_an_option_came_goes_on_with_its_default(tmp_pat
     claim(config, options, checkpoint)
     with pytest.raises(UserError, match=r"train\.old_log_probs = 'step', now it is 'games'"):
         claim(config, options | {"old_log_probs": "games"}, checkpoint)
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["copied", "moved"])
+def test_a_run_in_another_place_goes_on_with_its_own_files(tmp_path, monkeypatch, moved):
+    options = {"iterate.evaluate_every": 0, "iterate.num_iterations": 2, "iterate.keep_processes": False}
+    config, run, place = load_config("tiny", options), tmp_path / "run", tmp_path / "elsewhere" / "run"
+    began_with, identities = [], []
+
+    def train(job, trainer):
+        training = deciding(job, "train") | {"data": str(job.data.resolve())}
+        claim(job, training, job.output.resolve() / "checkpoint")
+        identities.append((job.output / "trainer_state" / "training.json").read_text())
+        began_with.append((job.model, str(job.initial_trainer_state)))
+        if len(began_with) == 2:
+            raise KeyboardInterrupt
+        (job.output / "checkpoint").mkdir()
+        metrics, state = job.output / "metrics.jsonl", job.output / "trainer_state"
+        return TrainResult(1, 1, 1, 0, 2, job.output / "checkpoint", state, metrics, 1.0, 1.0, None)
+
+    monkeypatch.setattr("selfplay_pipeline.iterate.run.train_policy", train)
+    with pytest.raises(KeyboardInterrupt):
+        run_iterate(config, run, OnlyTraining)
+    place.parent.mkdir()
+    if moved:
+        run.rename(place)
+    else:
+        shutil.copytree(run, place)
+    run_iterate(config, place, OnlyTraining)
+    first = place / "iter_1"
+    assert began_with[-1] == (str(first / "checkpoint"), str(first / "trainer_state"))
+    assert identities[-1] == identities[-2], "another identity would have been refused"
+    assert str(tmp_path) not in "".join(file.read_text() for file in place.rglob("*.json"))
+    assert RunDirectory(place).load().trained(2).checkpoint == "iter_2/checkpoint"
+
+
+def test_a_model_that_was_carried_forward_keeps_its_name(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    run.open(load_config("tiny", {}))
+    for number, figures in enumerate([{"checkpoint": "some/model", "carried": True}, {"checkpoint": "c"}], start=1):
+        run.finish(number, "train", StageRecord(seconds=0, figures=FINISHED["train"] | figures))
+    assert RunDirectory(run.path).load() == run.state
+    assert run.checkpoint(1) == "some/model"
+    assert run.checkpoint(2) == str(run.path / "iter_2" / "checkpoint")
+
+
+def test_the_identity_of_episodes_does_not_hold_where_a_run_is(tmp_path):
+    config, states = load_config("tiny", {}), StateSet("some states", ())
+    arguments = []
+    for run in (RunDirectory(tmp_path / "one"), RunDirectory(tmp_path / "two" / "three")):
+        run.open(config)
+        checkpoint = str(run.iteration(1) / "checkpoint")
+        played = make_job(config, run.games(2), checkpoint, 2, 0).arguments
+        evaluated = Pairing(checkpoint, checkpoint, states, run.iteration(2) / "evaluation" / "greedy.jsonl", 1, 0.0)
+        arguments.append([played, evaluated.task(config).arguments])
+    assert arguments[0] == arguments[1]
+    assert {arguments[0][0]["policy.checkpoint"], arguments[0][1]["first"]} == {"iter_1/checkpoint"}

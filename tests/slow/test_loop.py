@@ -1,10 +1,12 @@
 """The whole loop, two iterations, with the real server behind a recording proxy and the real verl."""
 
 import json
+import shutil
 from collections import defaultdict
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -259,3 +261,51 @@ def test_metrics_hold_a_line_for_each_iteration_and_the_best_is_named(run):
     best = json.loads((run.path / "best.json").read_text())
     assert best["held_out_reward"]["value"] == max(line["held_out_reward"]["value"] for line in lines)
     assert best["checkpoint"] == lines[best["iteration"]]["checkpoint"]
+
+
+def weights(run: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    return dict(load_file(run / "iter_2" / "checkpoint" / "model.safetensors"))
+
+
+def forget(run: Path, *stages: str) -> None:
+    """Take stages of the second iteration out of the record, as if the run had been killed before their ends."""
+    state = json.loads((run / "state.json").read_text())
+    for stage in stages:
+        del state["iterations"]["2"][stage]
+    (run / "state.json").write_text(json.dumps(state))
+
+
+def test_a_copied_and_a_moved_run_go_on_with_their_own_files(run, sglang_server, loop_with_trainer, tmp_path):
+    """The training of the second iteration is done again in a copy, and its evaluation in the copy that was moved."""
+    config = run.config.model_copy(deep=True)
+    config.engine.server_url = [sglang_server.url]
+    copy, moved, original, hidden = (
+        tmp_path / "copy",
+        tmp_path / "moved",
+        weights(run.path),
+        run.path.with_name("hidden"),
+    )
+    shutil.copytree(run.path, copy)
+    run.path.rename(hidden)
+    try:
+        for made in ("checkpoint", "trainer_state", "evaluation"):
+            shutil.rmtree(copy / "iter_2" / made)
+        (copy / "iter_2" / "metrics.jsonl").unlink()
+        forget(copy, "train", "evaluate")
+        run_iterate(config, copy, loop_with_trainer)
+        assert all(tensor.equal(weights(copy)[name]) for name, tensor in original.items())
+        copy.rename(moved)
+        games = moved / "iter_2" / "evaluation" / "sampled.jsonl"
+        lines = games.read_bytes().splitlines(keepends=True)
+        games.write_bytes(b"".join(lines[:5]))
+        games.with_name("sampled.summary.json").unlink()
+        forget(moved, "evaluate")
+        run_iterate(config, moved, loop_with_trainer)
+    finally:
+        hidden.rename(run.path)
+    checkpoint = str(moved / "iter_2" / "checkpoint")
+    assert [game.policy.checkpoint == checkpoint for game in read_episodes(games)] == [False] * 5 + [True] * 3
+    for file in moved.rglob("*.json"):
+        assert str(run.path) not in file.read_text(), file
