@@ -158,9 +158,9 @@ def test_a_busy_server_is_left_alone_while_it_shows_a_sign_of_life(sign):
         busy = Fake(healthy=sign == "health check")
         server = Launched([busy], works=sign != "health check")
         await server.begin()
-        async with SGLangEngine([server], hang_timeout=0.4) as engine:
+        async with SGLangEngine([server], hang_timeout=1) as engine:
             asking = asyncio.create_task(ask(engine))
-            await asyncio.sleep(1)
+            await asyncio.sleep(2.5)
             busy.gate.set()
             await asking
         return server.ended

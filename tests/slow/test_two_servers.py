@@ -149,7 +149,7 @@ def test_all_episodes_of_two_servers_are_there_when_one_is_killed(tmp_path, sgla
         (server,) = psutil.Process(copies.child.pid).children()
         server.kill()
         killed = run.played()
-        assert driver.process.wait(600) == 0, run.said()[-3000:]
+        assert driver.process.wait(1200) == 0, run.said()[-3000:]
     assert killed < GAMES, "it was killed after the last game"
     assert run.ids() == IDS
     gone, lost = (line for line in run.said().splitlines() if copies.url in line)
