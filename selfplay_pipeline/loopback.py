@@ -8,12 +8,69 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 ADDRESS = "127.0.0.1"
 SWITCH = "SELFPLAY_LOOPBACK"
 """Set where all processes are on this machine; a trainer that joins a cluster does without `loopback_environment`."""
+
+
+TAKEN = "Address already in use"
+"""Words of EADDRINUSE, which every library prints in upper or lower case when a port is not free."""
+
+
+def hold_port(ports: Iterable[int] = (0,)) -> socket.socket:
+    """Reserves a port of the loopback address until the returned socket is closed.
+
+    The socket is bound but does not listen. Linux gives its port to no process that asks for any free one. A server
+    that names the port and sets SO_REUSEADDR, as servers do, can listen there.
+
+    Args:
+        ports: candidates; the system chooses where one is 0.
+
+    Raises:
+        OSError: no candidate is free.
+    """
+    refused = OSError("no ports to choose from")
+    for port in ports:
+        holder = socket.socket()
+        try:
+            holder.bind((ADDRESS, port))
+        except OSError as error:
+            refused = error
+            holder.close()
+            continue
+        # Set only now: two sockets that both set it before they are bound could hold the same port.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return holder
+    raise refused
+
+
+_held: list[socket.socket] = []
+
+
+def held_port() -> int:
+    """Reserves a port of the loopback address until this process ends; returns the port."""
+    _held.append(hold_port())
+    return port_of(_held[-1])
+
+
+def port_of(holder: socket.socket) -> int:
+    """Returns the port that a socket is bound to."""
+    return int(holder.getsockname()[1])
+
+
+def port_was_taken(log: Path, since: int) -> bool:
+    """Returns whether a process wrote to its log, from this byte on, that it could not bind a port."""
+    try:
+        with log.open("rb") as file:
+            file.seek(since)
+            return TAKEN.lower().encode() in file.read().lower()
+    except OSError:
+        return False
 
 
 def loopback_environment() -> dict[str, str]:

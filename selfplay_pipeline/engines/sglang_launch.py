@@ -24,7 +24,7 @@ from selfplay_pipeline.core.keys import SERVER_KEY
 from selfplay_pipeline.core.processes import name_semaphores
 from selfplay_pipeline.engines import sglang_attention
 from selfplay_pipeline.engines.sglang_direct import Direct
-from selfplay_pipeline.loopback import keep_torch_local
+from selfplay_pipeline.loopback import held_port, keep_torch_local
 
 STAND_INS = {
     "torchvision": ("io", "transforms", "transforms.functional", "transforms.v2", "transforms.v2.functional", "ops"),
@@ -125,6 +125,17 @@ def run_scheduler(server_args: Any, *others: Any) -> None:
     run_scheduler_process(server_args, *others)
 
 
+def hold_ports() -> None:
+    """Let SGLang reserve the ports that it picks in this process for torch's rendezvous.
+
+    SGLang 0.5.12 picks a free port and listens there only when a new process has imported all of SGLang. By then
+    another process may have got it.
+    """
+    from sglang.srt import server_args
+
+    server_args.get_free_port = held_port
+
+
 def run_controller(*arguments: Any, **options: Any) -> None:
     """Run the process that hands requests to the copies of the model, and sleeps until one comes; SGLang's spins."""
     from sglang.srt.managers.data_parallel_controller import (
@@ -132,6 +143,7 @@ def run_controller(*arguments: Any, **options: Any) -> None:
         run_data_parallel_controller_process,
     )
 
+    hold_ports()
     DataParallelController.event_loop = _hand_on
     run_data_parallel_controller_process(*arguments, **options)
 
@@ -162,6 +174,7 @@ def main(arguments: list[str]) -> None:
     from sglang.srt.utils import kill_process_tree
 
     name_semaphores()
+    hold_ports()
     engine.run_data_parallel_controller_process = run_controller
     server_args = prepare_server_args(arguments)
     end_at_once()

@@ -21,7 +21,7 @@ from selfplay_pipeline.core.keys import SERVER_KEY
 from selfplay_pipeline.core.processes import Child, spawn
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.engines.vitals import Vitals
-from selfplay_pipeline.loopback import ADDRESS, loopback_environment
+from selfplay_pipeline.loopback import ADDRESS, TAKEN, hold_port, loopback_environment, port_of, port_was_taken
 
 CPU_ARGUMENTS = [
     "--device=cpu",
@@ -146,6 +146,7 @@ class SGLangServer:
         self.spec, self.model = spec, spec.model
         self.startup_timeout, self.hang_timeout, self.max_restarts = startup_timeout, hang_timeout, max_restarts
         self.port = 0
+        self._holder: socket.socket | None = None
         self.key = secrets.token_hex(32)
         self.child: Child | None = None
         self._vitals: Vitals | None = None
@@ -161,35 +162,44 @@ class SGLangServer:
         return self.child is not None and self.child.poll() is None
 
     async def start(self) -> None:
-        """Launch and wait until the server answers.
+        """Launch and wait until the server answers; a start that may succeed next time counts as a restart.
 
         Raises:
             EngineError: it died or did not answer in time; the message holds the end of its log.
         """
-        self.port = _free_port()
+        try:
+            await self._launch()
+        except _PassingError as error:
+            await self.come_back(str(error))
+
+    async def _launch(self) -> None:
+        self._holder = _hold_port()
+        self.port = port_of(self._holder)
         spec = replace(self.spec, model=self.model)
+        written = spec.log_path.stat().st_size if spec.log_path.exists() else 0
         # Not on the command line, which every user of the machine can see.
         environment = spec.environment() | {SERVER_KEY: self.key}
         self.child = spawn(spec.command(self.port), spec.log_path, environment)
         self._vitals = Vitals(self.child.pid)
         try:
-            await self._wait_until_healthy(self.child, self._vitals)
+            await self._wait_until_healthy(self.child, self._vitals, written)
         except BaseException:
             self.stop()
             raise
 
-    async def _wait_until_healthy(self, child: Child, vitals: Vitals) -> None:
+    async def _wait_until_healthy(self, child: Child, vitals: Vitals, written: int) -> None:
         started = worked = time.monotonic()
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as http:
             while not await _healthy(http, self.url):
                 if (code := child.poll()) is not None:
-                    raise EngineError(
-                        f"the SGLang server ended with code {code} while starting; log {child.log_path} ends with:\n"
-                        + child.last_lines()
+                    taken = port_was_taken(child.log_path, written)
+                    raise (_PassingError if taken else EngineError)(
+                        f"the SGLang server ended with code {code} while starting{f' ({TAKEN})' if taken else ''}; "
+                        f"see {child.log_path}:\n{child.last_lines()}"
                     )
                 worked = time.monotonic() if vitals.working() else worked
                 if self.hang_timeout is not None and time.monotonic() - worked > self.hang_timeout:
-                    raise _HangsError(
+                    raise _PassingError(
                         f"the SGLang server hangs while starting: it has done nothing for {self.hang_timeout:.0f} s "
                         f"(engine.hang_timeout); see {child.log_path}"
                     )
@@ -222,11 +232,11 @@ class SGLangServer:
         while self._restarts < self.max_restarts:
             self._restarts += 1
             self._tell(
-                f"{reason.splitlines()[0]}; starting it again with {self.model} "
+                f"{reason.splitlines()[0].rstrip(':')}; starting it again with {self.model} "
                 f"({self._restarts} of {self.max_restarts}, engine.max_restarts)"
             )
             try:
-                await self.start()
+                await self._launch()
             except EngineError as error:
                 reason = str(error)
             else:
@@ -251,12 +261,11 @@ class SGLangServer:
         child, self.child = self.child, None
         if child is not None:
             child.stop()
+        if self._holder is not None:
+            self._holder.close()
 
     async def __aenter__(self) -> SGLangServer:
-        try:
-            await self.start()
-        except _HangsError as error:
-            await self.come_back(str(error))
+        await self.start()
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -267,8 +276,8 @@ DYING_LOOKS = 75
 """About as many seconds as a supervisor takes at most to end what a dead server has left, times five."""
 
 
-class _HangsError(EngineError):
-    """A server does nothing while it should start."""
+class _PassingError(EngineError):
+    """A start failed for a reason that the next start need not meet."""
 
 
 async def _healthy(http: aiohttp.ClientSession, url: str) -> bool:
@@ -279,13 +288,12 @@ async def _healthy(http: aiohttp.ClientSession, url: str) -> bool:
         return False
 
 
-def _free_port() -> int:
-    """A port that nothing listens on. SGLang also uses port + 10,000, which must be a port too."""
-    for port in random.sample(range(20_000, 30_000), 100):
-        with socket.socket() as probe:
-            try:
-                probe.bind((ADDRESS, port))
-            except OSError:
-                continue
-            return port
-    raise EngineError("no free port between 20000 and 30000 for the SGLang server")
+def _hold_port() -> socket.socket:
+    """Reserves a port whose neighbours nobody gets by chance: below those that Linux hands out, by default.
+
+    SGLang also counts with port + 10,000, which must be a port too.
+    """
+    try:
+        return hold_port(random.sample(range(20_000, 30_000), 100))
+    except OSError:
+        raise EngineError("no free port between 20000 and 30000 for the SGLang server") from None

@@ -32,9 +32,9 @@ CPUS_PER_GPU, CPUS_BESIDE = 3, 3
 """Logical CPUs that verl reserves with each GPU, and most that its other processes take of one node."""
 PATIENCE = 15.0
 """Seconds until a cluster counts as full: Ray takes some to give back what a training held that has just ended."""
-LOOK_SECONDS = 60.0
+LOOK_SECONDS = 120.0
 """A node that has not looked by then is not usable."""
-CONNECT_SECONDS, ASK_SECONDS = 10.0, 180.0
+CONNECT_SECONDS, ASK_SECONDS = 10.0, 300.0
 PACKAGES = ("verl", "torch", "transformers")
 END = 1 << 16
 """Bytes at the end of a file that are compared."""

@@ -11,10 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from selfplay_pipeline.core.processes import Child, last_lines, spawn
+from selfplay_pipeline.core.terminal import say
+from selfplay_pipeline.loopback import TAKEN, port_was_taken
 from selfplay_pipeline.train.launch import REASON, Launch, ended_file
 from selfplay_pipeline.train.stopped import prepare_reason, take_reason
 
 POLL_SECONDS = 0.05
+MAX_REPEATS = 2
+"""How often a training is started again that found a port taken before its first step."""
 
 
 class TrainError(RuntimeError):
@@ -40,6 +44,7 @@ class Process:
     def __init__(self, making: Making, log: Path) -> None:
         self.making = making
         self._tasks = 0
+        self._logs = {log: _size(log)}
         self._folder = Path(tempfile.mkdtemp(prefix="trainer-"))
         command = [sys.executable, "-u", "-m", "selfplay_pipeline.train.verl_main", str(self._folder)]
         self._child: Child = spawn(command, log, making.env)
@@ -60,6 +65,7 @@ class Process:
 
     def send(self, launch: Launch) -> None:
         """Give it a task."""
+        self._logs.setdefault(launch.log, _size(launch.log))
         prepare_reason(self._folder / REASON)
         self._child.send(launch.model_dump_json())
         self._tasks += 1
@@ -68,9 +74,17 @@ class Process:
         """Why the last task failed, if that is known."""
         return take_reason(self._folder / REASON)
 
+    def found_port_taken(self) -> bool:
+        """Returns whether it or what it started says so in a log."""
+        return any(port_was_taken(log, since) for log, since in self._logs.items())
+
     def stop(self) -> None:
         self._child.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _size(log: Path) -> int:
+    return log.stat().st_size if log.exists() else 0
 
 
 class Trainer:
@@ -92,26 +106,35 @@ class Trainer:
         if not self._fits(making):
             self._started(making, launch.log).send(launch)
 
-    def run(self, making: Making, launch: Launch, watch: Callable[[], None]) -> None:
-        """Do a task to its end.
+    def run(self, making: Making, launch: Launch, watch: Callable[[], bool]) -> None:
+        """Do a task to its end; a start that finds a port taken is repeated.
 
         Args:
             making: what the task needs; the process is started anew where it was started with something else.
             launch: the task.
-            watch: called again and again meanwhile, the last time when the task is done.
+            watch: called again and again meanwhile, the last time when the task is done; returns whether the task has
+                written anything yet.
 
         Raises:
             TrainError: verl failed.
         """
+        repeats = 0
+        while not self._done(making, launch, watch, repeats < MAX_REPEATS):
+            repeats += 1
+            again = f"starting it again ({repeats} of {MAX_REPEATS})"
+            say(f"verl found a port taken before the first step ({TAKEN}; see {launch.log}); {again}")
+
+    def _done(self, making: Making, launch: Launch, watch: Callable[[], bool], may_repeat: bool) -> bool:
+        """Does a task to its end; returns False if it may be repeated and found a port taken before it began."""
         process = self._process
         if process is None or not self._fits(making):
             process = self._started(making, launch.log)
         process.send(launch)
         try:
-            over = False
+            over = begun = False
             while not over:
                 over = process.ended or process.exit_code is not None
-                watch()
+                begun = watch()
                 if not over:
                     time.sleep(POLL_SECONDS)
         except BaseException:
@@ -120,11 +143,14 @@ class Trainer:
         if not process.ended:
             code, reason = process.exit_code, process.take_reason()
             self.stop()
+            if may_repeat and not begun and process.found_port_taken():
+                return False
             if reason:
                 raise TrainError(f"the training stopped: {reason} (all of it: {launch.log})")
             raise TrainError(
                 f"verl ended with exit code {code}; the end of {launch.log}:\n{last_lines(launch.log, 25)}"
             )
+        return True
 
     def stop(self) -> None:
         """End the process, if there is one, and all that it started."""

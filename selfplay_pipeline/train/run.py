@@ -223,8 +223,8 @@ def export_of(config: PolicyTraining, device: Device, step: int) -> Export:
 
 def follower(
     read: Callable[[], list[dict[str, Any]]], done: int, watch: Callable[[int, dict[str, Any]], None]
-) -> Callable[[], None]:
-    """What to call again and again while verl trains.
+) -> Callable[[], bool]:
+    """Returns what is to be called again and again while verl trains; it returns whether a step was reported by now.
 
     Args:
         read: the lines of metrics that it has not given yet.
@@ -232,12 +232,15 @@ def follower(
         watch: told each further step and its line.
     """
 
-    def look() -> None:
+    before = done
+
+    def look() -> bool:
         nonlocal done
         for line in read():
             if line["step"] > done:
                 done = line["step"]
                 watch(done, line)
+        return done > before
 
     return look
 

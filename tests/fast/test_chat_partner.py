@@ -155,7 +155,7 @@ class TestRetries:
                 await asyncio.sleep(0.02)
 
         endpoint.script = [trickle, FINE]
-        answers, total = ask(endpoint, timeout=0.5)
+        answers, total = ask(endpoint, timeout=2)
         assert isinstance(answers[0], Reply) and total.retries > 0
 
     def test_connections_that_break_are_tried_again(self, endpoint):

@@ -158,9 +158,9 @@ def test_a_busy_server_is_left_alone_while_it_shows_a_sign_of_life(sign):
         busy = Fake(healthy=sign == "health check")
         server = Launched([busy], works=sign != "health check")
         await server.begin()
-        async with SGLangEngine([server], hang_timeout=0.4) as engine:
+        async with SGLangEngine([server], hang_timeout=1) as engine:
             asking = asyncio.create_task(ask(engine))
-            await asyncio.sleep(1)
+            await asyncio.sleep(2.5)
             busy.gate.set()
             await asking
         return server.ended
@@ -259,6 +259,38 @@ def test_a_launched_server_that_is_killed_is_started_again_as_often_as_allowed(t
     assert "has ended with code -9" in said[0]
     assert "(1 of 1, engine.max_restarts)" in said[0]
     assert len(said) == 2
+
+
+TAKES_ONCE = """
+import os, sys
+if not os.path.exists("LOG.taken"):
+    open("LOG.taken", "w").close()
+    sys.exit("OSError: [Errno 98] error while attempting to bind: address already in use")
+"""
+
+
+@pytest.mark.long
+def test_a_server_that_finds_a_port_taken_is_started_again_on_another(tmp_path):
+    said: list[str] = []
+    log = tmp_path / "log"
+
+    async def play(model: str, max_restarts: int) -> int:
+        spec = Stub(model.replace("LOG", str(log)), "cpu", log)
+        async with SGLangServer(spec, max_restarts=max_restarts, tell=said.append) as server:
+            assert server.running
+            return server.port
+
+    assert asyncio.run(play(TAKES_ONCE + ANSWERS, 1)) > 0
+    again, answers = said
+    assert f"ended with code 1 while starting (Address already in use); see {log}; starting it again with" in again
+    assert "(1 of 1, engine.max_restarts)" in again
+    assert "answers again" in answers
+    with pytest.raises(EngineError, match="while starting; see"):
+        # The words that the first start has left in the log are no reason for a second one.
+        asyncio.run(play("raise SystemExit('no such model')", 1))
+    assert len(said) == 2
+    with pytest.raises(EngineError, match="Address already in use"):
+        asyncio.run(play("raise SystemExit('Address already in use')", 0))
 
 
 @pytest.mark.long

@@ -135,7 +135,7 @@ run_train(TrainConfig.model_validate_json({config.model_dump_json()!r}))
 """
     driver = subprocess.Popen([sys.executable, "-c", code])
     metrics = config.output / "metrics.jsonl"
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 1200
     while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
         assert driver.poll() is None and time.monotonic() < deadline, (config.output / "train.log").read_text()[-3000:]
         time.sleep(0.02)

@@ -65,7 +65,7 @@ def in_its_own_process(tmp_path, **environment: str) -> subprocess.CompletedProc
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     kept |= {"PYTHONPATH": str(Path(__file__).parent), "HOME": str(tmp_path), **environment}
     command = [sys.executable, "-c", script, str(tmp_path)]
-    return subprocess.run(command, env=kept, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
+    return subprocess.run(command, env=kept, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600)
 
 
 def test_wandb_gets_the_same_figures(tmp_path):

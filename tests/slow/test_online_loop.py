@@ -130,7 +130,7 @@ class RecordedClient:
         if episode in self.broken and number == 0:
             raise RuntimeError("on purpose")
         if self.barrier is not None and seat == "0" and number == 0:
-            await asyncio.wait_for(self.barrier.wait(), 60)
+            await asyncio.wait_for(self.barrier.wait(), 600)
         prompt, completion = self.episodes[episode][int(seat)][number]
         assert prompt_ids == prompt, "the offline code gave the engine another prompt"
         steps = next(self.steps)
@@ -732,7 +732,7 @@ def test_the_loop_is_registered_by_name_in_every_process_that_verl_starts():
         "print(found['selfplay'])"
     )
     env = {**os.environ, "VERL_USE_EXTERNAL_MODULES": "selfplay_pipeline.online.verl_ext", "VERL_PLATFORM": "cpu"}
-    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=900)
     assert "selfplay_pipeline.online.agent_loop.SelfPlayLoop" in done.stdout, done.stderr[-2000:]
 
 

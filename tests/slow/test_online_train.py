@@ -198,5 +198,5 @@ def test_a_finished_training_is_not_repeated(run):
         run.folder.parent, "train-online", "--config", str(run.folder.parent / "config.yaml"),
         "--output", str(run.folder), "--", "actor_rollout_ref.rollout.val_kwargs.temperature=0",
     )  # fmt: skip
-    assert again.process.wait(300) == 0
+    assert again.process.wait(900) == 0
     assert (run.folder / "metrics.jsonl").read_text() == before

@@ -68,7 +68,7 @@ def test_a_launched_server_is_started_again_and_every_game_is_there_once(tmp_pat
     run.wait_until(lambda: run.played() >= struck + 5, driver)
     signal_one(driver, "sglang::scheduler", signal.SIGSTOP)
     struck = run.played()
-    assert driver.process.wait(800) == 0, run.said()[-3000:]
+    assert driver.process.wait(1800) == 0, run.said()[-3000:]
     assert struck < GAMES, "the server was struck after the last game"
     assert run.ids() == IDS
     for reason, number in (
@@ -86,13 +86,13 @@ def test_what_an_attached_server_lost_is_played_by_the_same_command_when_it_is_b
     with RecordingProxy(sglang_server.url) as proxy:
         driver = run.begin("--server-url", proxy.url)
         run.wait_until(lambda: run.played() >= 5, driver)
-    assert driver.process.wait(600) == 1
+    assert driver.process.wait(1200) == 1
     kept = run.games.read_bytes()
     missing = GAMES - run.played()
     assert 0 < missing < GAMES
     assert f"{missing} of {GAMES} episodes are missing" in run.said()
     with RecordingProxy(sglang_server.url, proxy.port):
-        assert run.begin("--server-url", proxy.url).process.wait(600) == 0, run.said()[-3000:]
+        assert run.begin("--server-url", proxy.url).process.wait(1200) == 0, run.said()[-3000:]
     assert run.games.read_bytes().startswith(kept)
     assert run.ids() == IDS
 
@@ -104,6 +104,6 @@ def test_an_attached_server_that_is_back_in_time_loses_nothing(tmp_path, sglang_
         run.wait_until(lambda: run.played() >= 5, driver)
     run.wait_until(lambda: "waiting up to 100 s for it" in run.said(), driver)
     with RecordingProxy(sglang_server.url, proxy.port):
-        assert driver.process.wait(600) == 0, run.said()[-3000:]
+        assert driver.process.wait(1200) == 0, run.said()[-3000:]
     assert run.ids() == IDS
     assert "answers again" in run.said()

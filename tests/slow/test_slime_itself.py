@@ -202,7 +202,7 @@ def test_slime_does_not_wait_for_a_partner_that_hangs(args, source):
             while not endpoint.requests:
                 await asyncio.sleep(0.02)
             state.aborted = True
-            await asyncio.wait_for(playing, 60)
+            await asyncio.wait_for(playing, 250)
             while endpoint.under_way:  # the request was cancelled, too
                 await asyncio.sleep(0.02)
 

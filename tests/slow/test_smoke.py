@@ -11,7 +11,6 @@ import pytest
 
 from bench.smoke import TINY, Smoke
 
-pytestmark = pytest.mark.timeout(1800)
 PARTS = ("tiny offline", "tiny online", "0.5B offline")
 
 

@@ -149,7 +149,7 @@ def test_all_episodes_of_two_servers_are_there_when_one_is_killed(tmp_path, sgla
         (server,) = psutil.Process(copies.child.pid).children()
         server.kill()
         killed = run.played()
-        assert driver.process.wait(600) == 0, run.said()[-3000:]
+        assert driver.process.wait(1200) == 0, run.said()[-3000:]
     assert killed < GAMES, "it was killed after the last game"
     assert run.ids() == IDS
     gone, lost = (line for line in run.said().splitlines() if copies.url in line)
@@ -157,7 +157,8 @@ def test_all_episodes_of_two_servers_are_there_when_one_is_killed(tmp_path, sgla
     assert "it did not come back (engine.reconnect_timeout)" in lost
     answered = [exchange["request"]["input_ids"] + exchange["response"]["output_ids"] for exchange in proxy.exchanges]
     here = {tuple(ids) for ids in answered}
-    turns = [ends for record in read_episodes(run.games) for ends in map(own_turns, record.trajectories)]
+    played = (own_turns(trajectory) for record in read_episodes(run.games) for trajectory in record.trajectories)
+    turns = [ends for ends in played if ends]  # a player may have had no turn when its partner ended the episode
     assert here <= {ids for ends in turns for ids in ends}, "an answer was lost"
     assert len(answered) < sum(map(len, turns)), "the other one answered too"
     assert any(ends[-1] in here and not here.issuperset(ends) for ends in turns), "no episode went on in its midst"

@@ -38,7 +38,7 @@ class TwoNodes:
     def state(self) -> Any:
         return self.ask("state")
 
-    def settles_at(self, state: Any, seconds: float = 60) -> None:
+    def settles_at(self, state: Any, seconds: float = 300) -> None:
         """Ray ends what a driver leaves once it has noticed."""
         until = time.monotonic() + seconds
         while self.state() != state and time.monotonic() < until:
@@ -66,7 +66,7 @@ def two_nodes(setenv: Any) -> Iterator[TwoNodes]:
     finally:
         assert process.stdin is not None
         process.stdin.close()
-        process.wait(60)
+        process.wait(300)
         shutil.rmtree(home)
 
 

@@ -14,6 +14,7 @@ if os.environ.get("VERL_PLATFORM") == "cpu":
 
 from selfplay_pipeline.online import agent_loop as agent_loop
 from selfplay_pipeline.online.verl_ext import trainer as trainer
+from selfplay_pipeline.train.verl_ext import master_port as master_port
 from selfplay_pipeline.train.verl_ext import safe_load as safe_load
 
 keep_torch_local()

@@ -11,6 +11,7 @@ from selfplay_pipeline.loopback import keep_torch_local
 if os.environ.get("VERL_PLATFORM") == "cpu":
     from selfplay_pipeline.train.verl_ext import cpu as cpu
 
+from selfplay_pipeline.train.verl_ext import master_port as master_port
 from selfplay_pipeline.train.verl_ext import safe_load as safe_load
 from selfplay_pipeline.train.verl_ext import trainer as trainer
 

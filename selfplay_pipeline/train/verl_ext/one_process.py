@@ -11,9 +11,7 @@ import asyncio
 import copy
 import inspect
 import os
-import socket
 from collections.abc import Callable
-from contextlib import closing
 from importlib import resources
 from typing import Any
 from uuid import uuid4
@@ -30,7 +28,7 @@ from verl.trainer.ppo.v1 import trainer_base
 from verl.utils import ray_utils
 from verl.workers.rollout.llm_server import LLMServerManager
 
-from selfplay_pipeline.loopback import ADDRESS
+from selfplay_pipeline.loopback import ADDRESS, held_port
 
 
 def is_enough(config: Any) -> bool:
@@ -49,7 +47,7 @@ class OneWorker(RayWorkerGroup):  # type: ignore[misc]
             "RANK": "0",
             "WG_BACKEND": "ray",
             "MASTER_ADDR": ADDRESS,
-            "MASTER_PORT": str(_free_port()),
+            "MASTER_PORT": str(held_port()),
         }
         self.resource_pool, self._world_size = resource_pool, 1
         self._workers = [plain(ray_cls_with_init.cls)()]
@@ -145,9 +143,3 @@ def _copied(data: list[Any], max_workers: int | None = None) -> list[Any]:
 def plain(remote: Any) -> Any:
     """The class of which Ray would make an actor."""
     return remote.__ray_actor_class__
-
-
-def _free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind((ADDRESS, 0))
-        return int(probe.getsockname()[1])
