@@ -98,7 +98,7 @@ def _pair(draw: random.Random, folder: Path, url: str, config: Path, seed: int) 
     codes = [process.wait(1800) for process in running]
     total: Counter[str] = Counter({"commands": 2})
     for at, (one, code) in enumerate(zip(drawn, codes, strict=True)):
-        found = _checked(one)
+        found = checked(one.output)
         said = (folder / f"{at}.log").read_text()
         figures: dict[str, Any] = {"kind": one.kind, "model": one.model, "code": code, **found}
         figures["waited"] = "is in use by" in said
@@ -107,18 +107,19 @@ def _pair(draw: random.Random, folder: Path, url: str, config: Path, seed: int) 
     return total
 
 
-def _checked(drawn: Drawn) -> Counter[str]:
+def checked(folder: Path) -> Counter[str]:
     """Returns how many episodes and log-probs were recorded, and how many episodes are not of the named checkpoint."""
     found: Counter[str] = Counter()
-    for file in sorted(path for path in drawn.output.rglob("*.jsonl") if path.name in FILES):
+    for file in sorted(path for path in folder.rglob("*.jsonl") if path.name in FILES):
         for record in read_episodes(file):
             found["episodes"] += 1
             found["log-probs"] += sum(sum(trajectory.response_mask) for trajectory in record.trajectories)
-            found["wrong episodes"] += _largest_gap(record) > LARGEST_GAP
+            found["wrong episodes"] += largest_gap(record) > LARGEST_GAP
     return found
 
 
-def _largest_gap(record: EpisodeRecord) -> float:
+def largest_gap(record: EpisodeRecord) -> float:
+    """Returns the largest difference of a recorded log-prob from the one of the checkpoint that the record names."""
     import torch
 
     largest = 0.0

@@ -312,7 +312,7 @@ class Line:
         self._released = False
 
     async def _bring(self, model: str) -> None:
-        if not self._released and await self.find(model):
+        if not self._released and await self.find(model, attempts=3):
             return
         try:
             await self._load(Path(model))
