@@ -234,12 +234,26 @@ def _about_the_model() -> list[Case]:
         "no-name": _text("{}", "application/json"),
         "a-number-for-a-name": _text('{"model_path": 7}', "application/json"),
     }
-    # A number is no model that we know, so the server may be told to load ours.
+
+    def loaded_meanwhile(version: str | None, scene: Scene) -> Ended:
+        """Another program loads its weights; without a version, the one before stays."""
+        running = scene.start()
+        scene.expect(scene.server.when_asked(60), "the server was not asked so often")
+        scene.server.model, scene.server.version = "/somebody/else", version or scene.server.version
+        return running.ended(PATIENCE)
+
+    def case(name: str, cause: Callable[[Scene], Ended], codes: set[int] = FAILED) -> Case:
+        return disturbed("lying servers", name, SERVED, cause, codes, names_server=True)
+
     return [
-        disturbed("lying servers", f"model-info-{name}", SERVED, partial(info, fault),
-                  {0, *FAILED} if "number" in name else FAILED, names_server=True)
-        for name, fault in faults.items()
-    ]  # fmt: skip
+        # A number is no model that we know, so the server may be told to load ours.
+        *(
+            case(f"model-info-{name}", partial(info, fault), {0, *FAILED} if "number" in name else FAILED)
+            for name, fault in faults.items()
+        ),
+        case("other-weights-loaded-with-a-version", partial(loaded_meanwhile, "theirs")),
+        case("other-weights-loaded-without-a-version", partial(loaded_meanwhile, None)),
+    ]
 
 
 def _dying() -> list[Case]:

@@ -50,7 +50,7 @@ class EngineConfig(Section):
     context_length: Annotated[int | None, Identity("generate", "evaluate", "iterate", "imitate")] = None
     """Longest trajectory in tokens; by default as long as the model allows."""
     startup_timeout: Annotated[float, Field(gt=0), FREE] = 900
-    """Seconds to wait for a launched server to answer."""
+    """Seconds to wait for a launched server to answer, or for an attached one that another command uses."""
     request_timeout: Annotated[float, Field(gt=0), FREE] = 600
     """Seconds to wait for one turn."""
     hang_timeout: Annotated[float, Field(gt=0), FREE] = 60

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -11,6 +12,7 @@ from selfplay_pipeline.config import EngineConfig
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.core.terminal.progress import waiting
+from selfplay_pipeline.engines.line import version_of
 from selfplay_pipeline.engines.open import open_engine
 from selfplay_pipeline.engines.types import Engine
 
@@ -20,29 +22,30 @@ if TYPE_CHECKING:
 
 
 class PolicyServer:
-    """One engine. It is reloaded for another checkpoint, and started anew for one of another architecture."""
+    """One engine. It is reloaded for other weights, and started anew for a model of another architecture."""
 
-    def __init__(self, config: EngineConfig, log_path: Path, *, shares_gpu: bool = False) -> None:
-        self.config, self.log_path, self.shares_gpu = config, log_path, shares_gpu
+    def __init__(self, config: EngineConfig, log_path: Path, *, shares_gpu: bool = False, alone: bool = False) -> None:
+        self.config, self.log_path, self.shares_gpu, self.alone = config, log_path, shares_gpu, alone
         self.engine: Engine | None = None
-        self.serving = ""
+        self.serving = self.version = ""
         self._released = False
         self._context: AbstractAsyncContextManager[Engine] | None = None
 
     async def serve(self, checkpoint: str) -> Engine:
         """The engine with this checkpoint's weights: started, reloaded or as it is."""
-        other = self._released or self.serving != checkpoint
+        version = await asyncio.to_thread(version_of, checkpoint)
+        other = self._released or (self.serving, self.version) != (checkpoint, version)
         if self.engine is not None and other and not _reloadable(self.serving, checkpoint):
             await self.stop()
         if self.engine is None:
             with waiting(f"starting the {self.config.kind} engine for {checkpoint}") as tell:
                 self._context = open_engine(
-                    self.config, checkpoint, self.log_path, tell, say, shares_gpu=self.shares_gpu
+                    self.config, checkpoint, self.log_path, tell, say, shares_gpu=self.shares_gpu, alone=self.alone
                 )
                 self.engine = await self._context.__aenter__()
         elif other:
             await self.engine.reload(Path(checkpoint))
-        self.serving, self._released = checkpoint, False
+        self.serving, self.version, self._released = checkpoint, version, False
         return self.engine
 
     async def release(self) -> None:
@@ -61,11 +64,14 @@ class PolicyServer:
 class Servers:
     """A server for the policy, a second one for another checkpoint in other seats, and a chat model's endpoint."""
 
-    def __init__(self, config: EngineConfig, folder: Path, *, two: bool = False, shares_gpu: bool = False) -> None:
+    def __init__(
+        self, config: EngineConfig, folder: Path, *, two: bool = False, shares_gpu: bool = False, alone: bool = False
+    ) -> None:
         """Args:
         folder: gets the servers' logs.
         two: whether both will be needed; two launched servers share a GPU's memory.
         shares_gpu: whether a trainer needs that memory at times (`release`).
+        alone: whether no other command may use attached servers meanwhile, because other weights will be loaded.
 
         Raises:
             UserError: two are needed, but the command was told to attach to running servers.
@@ -76,7 +82,7 @@ class Servers:
             )
         if two:
             config = config.model_copy(update={"memory_fraction": config.memory_fraction / 2})
-        self.policy = PolicyServer(config, folder / "server.log", shares_gpu=shares_gpu)
+        self.policy = PolicyServer(config, folder / "server.log", shares_gpu=shares_gpu, alone=alone)
         self.partner = PolicyServer(config, folder / "partner_server.log", shares_gpu=shares_gpu)
         self._chat: ChatClient | None = None
 

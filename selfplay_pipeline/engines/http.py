@@ -36,6 +36,10 @@ class RefusedError(EngineError):
     """The server answered that it will not do this."""
 
 
+class UnknownPathError(RefusedError):
+    """The server does not know what it was asked for, as a gateway that loads no weights."""
+
+
 class RetriableError(EngineError):
     """The request may succeed when sent again."""
 
@@ -119,7 +123,8 @@ async def _read(response: aiohttp.ClientResponse, url: str, longest: int, key: s
         if len(body) > longest:
             raise EngineError(f"{url} answered with more than {longest >> 20} MiB")
     if status >= 400:
-        raise RefusedError(f"{url} answered {status}: {redacted(_words(body), key)}")
+        refusal = UnknownPathError if status in (404, 405) else RefusedError
+        raise refusal(f"{url} answered {status}: {redacted(_words(body), key)}")
     if url.partition("?")[0].endswith(NO_JSON):
         return {}
     try:

@@ -10,9 +10,17 @@ from typing import Any, Protocol
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
+from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.answers import ModelInfo, ServerInfo, Updated, completion_of, read
-from selfplay_pipeline.engines.http import LONGEST_ANSWER, Http, RefusedError, RetriableError, ServerGoneError
+from selfplay_pipeline.engines.http import (
+    LONGEST_ANSWER,
+    Http,
+    RefusedError,
+    RetriableError,
+    ServerGoneError,
+    UnknownPathError,
+)
 from selfplay_pipeline.engines.requests import PROBE, PROBE_IDS, RELEASED, request_of
 from selfplay_pipeline.engines.types import EngineError
 
@@ -90,7 +98,7 @@ class Line:
         """
         self.server = server
         self.weights: str | None = None
-        """Version of the weights that it was last told to load."""
+        """Version of the weights that each answer must name; None if nothing is to be served in particular."""
         self.ranks = 1
         """Copies of the model that it has (SGLang's `dp_size`), as far as it was asked."""
         self.returning: asyncio.Task[None] | None = None
@@ -105,10 +113,11 @@ class Line:
         self._under_way = self._answers = 0
         self._watch: asyncio.Task[None] | None = None
         self._hung = self._gone = ""
-        self._due: Path | None = None
-        """Checkpoint that it has to load once it is back."""
         self._released = False
         """Whether the server has given its memory back, so that it must not compute."""
+        self._unconfirmed = self._confirmed = 0
+        """Number of answers, and how many of them came before a confirmation that the server still serves the model."""
+        self._confirming = asyncio.Lock()
 
     @property
     def url(self) -> str:
@@ -179,31 +188,80 @@ class Line:
             info = ServerInfo()
         self.ranks = info.dp_size
 
-    async def reload(self, checkpoint: Path) -> None:
-        """Load a checkpoint's weights from disk, and prove that they answer. Nothing else is under way.
+    async def find(self, model: str, *, attempts: int | None = None) -> bool:
+        """Returns whether the server says that it has a model's weights; if it does, each answer must name them.
 
-        A server that is gone loads them when it is back, which is waited for from then on.
+        A model of the hub cannot be loaded from here. There the name decides, and the version that the server says is
+        the one that each answer must name.
+
+        Raises:
+            EngineError: the server does not answer, or says something else.
+            UserError: it serves something else than this model of the hub, or asks for another key.
+        """
+        info = await self.info(attempts=attempts)
+        await self.find_ranks()
+        same = self.server.ours or same_model(info.model_path, model)
+        found = same and info.weight_version == await asyncio.to_thread(version_of, model)
+        if not found and not Path(model).is_dir():
+            if not same:
+                raise UserError(f"{self.url} serves {info.model_path:.200}, not {model}; start it with that model")
+            self._trust(info)
+            found = True
+        if found:
+            self.server.model, self.weights = model, info.weight_version
+        return found
+
+    async def check(self, answer: Mapping[str, Any]) -> None:
+        """Raises EngineError unless an answer was sampled with the weights that are to be served.
+
+        A program that loads weights without giving them a version leaves the version of the ones before. So a server
+        that others can reach is also asked, after the answer, which model it serves; one question is for all answers
+        that came before it.
+        """
+        if self.weights is None:
+            return
+        found = answer["meta_info"].get("weight_version")
+        if found != self.weights:
+            raise self._other_weights(found)
+        if self.server.ours:
+            return
+        self._unconfirmed += 1
+        mine = self._unconfirmed
+        async with self._watched("/health_generate"), self._confirming:
+            if self._confirmed >= mine:
+                return
+            all_so_far = self._unconfirmed
+            info = await self.info()
+            if info.weight_version != self.weights or not same_model(info.model_path, self.server.model):
+                raise self._other_weights(f"{info.weight_version} of {info.model_path}")
+            self._confirmed = all_so_far
+
+    async def serve(self, model: str) -> None:
+        """Let the server answer with a model's weights, and prove that it does; it loads them unless it has them.
+
+        A server that is gone does so when it is back, which is waited for from then on. Nothing else is under way.
 
         Raises:
             EngineError: the server refused, or answers with other weights.
+            UserError: the model is one of the hub, and the server serves another one.
         """
         await self._stop_waiting()
-        before, self.server.model = self.server.model, str(checkpoint)
+        before = self.server.model, self.weights
+        self.server.model, self.weights = model, None
         async with self._watched_at_work():
             life = self._life
             try:
-                await self._load(checkpoint)
+                await self._bring(model)
             except ServerGoneError as error:
                 if self._released:  # what comes back has to be another one, which has all its memory
                     await self.server.end()
                     self._released = False
-                self._due = checkpoint
                 self._leave(life, str(error))
-            except EngineError:
-                self.server.model = before
+            except (EngineError, UserError):
+                self.server.model, self.weights = before
                 raise
             else:
-                self.lost = self._due = None
+                self.lost = None
 
     async def release(self) -> None:
         """Let the server give its GPU's memory back until the next `reload`. Nothing is under way.
@@ -253,11 +311,21 @@ class Line:
             raise ServerGoneError(str(error)) from None
         self._released = False
 
+    async def _bring(self, model: str) -> None:
+        if not self._released and await self.find(model, attempts=3):
+            return
+        try:
+            await self._load(Path(model))
+        except UnknownPathError:
+            info = await self.info()
+            if not same_model(info.model_path, model):
+                raise
+            self._trust(info)
+
     async def _load(self, checkpoint: Path) -> None:
-        weights = sorted(checkpoint.glob("*.safetensors"))
-        if not weights:
+        if not any(checkpoint.glob("*.safetensors")):
             raise EngineError(f"{checkpoint} holds no *.safetensors to load into {self.url}")
-        version = f"{checkpoint}@{max(path.stat().st_mtime_ns for path in weights)}"
+        version = await asyncio.to_thread(content_hash, str(checkpoint))
         await self.call("/pause_generation", {}, attempts=3)
         try:
             await self._take_back()
@@ -276,7 +344,23 @@ class Line:
             found = probe["meta_info"].get("weight_version")
             if found != version or said.cached_tokens != 0:
                 raise EngineError(f"{self.url} still answers with weights {found!r:.200}, not {version!r}")
+        if await asyncio.to_thread(content_hash, str(checkpoint)) != version:
+            raise EngineError(f"{checkpoint} was changed while {self.url} loaded it; give the same command again")
         self.weights = version
+
+    def _trust(self, info: ModelInfo) -> None:
+        self.weights = info.weight_version
+        self._tell(
+            f"{self.url} says that it serves {info.model_path:.200}, version {info.weight_version!r:.200}; "
+            "which files it has loaded cannot be checked"
+        )
+
+    def _other_weights(self, found: object) -> EngineError:
+        return EngineError(
+            f"{self.url} answers with weights {found!s:.300}, not {self.weights} of {self.server.model}: another "
+            "program has loaded them into this server; wait until it ends or use another server, and give the same "
+            "command again"
+        )
 
     def _leave(self, life: int, reason: str) -> None:
         """Begin to wait for the server of that life, unless this was begun or is over; one waits for all."""
@@ -285,21 +369,24 @@ class Line:
             self.returning = asyncio.create_task(self._return(self.meanwhile()))
 
     async def _return(self, meanwhile: str) -> None:
-        """Let it be started again or come back, and serve what it is to serve."""
+        """Let it be started again or come back, and serve what it is to serve, with the same weights as before."""
         try:
             await self.server.come_back("; ".join(filter(None, [self._gone, meanwhile])))
-            self.weights = None
-            if self.server.model and not self.server.ours:
-                await self.find_ranks()
-                await self._serve_the_same()
-            if self._due is not None:
-                await self._load(self._due)
+            if self.server.model:
+                before = self.weights
+                await self._bring(self.server.model)
+                found, self.weights = self.weights, before or self.weights
+                if found != self.weights:
+                    raise EngineError(
+                        f"{self.url} came back with weights {found}, not {before}: {self.server.model} was changed "
+                        "meanwhile; use another --output, or put back the model that was there"
+                    )
         except (EngineError, UserError) as error:
             self.lost = error
             if meanwhile:
                 self._tell(str(error))
         else:
-            self.lost, self._due, self._hung = None, None, ""
+            self.lost, self._hung = None, ""
             self._life += 1
         finally:
             self.returning = None
@@ -308,15 +395,6 @@ class Line:
         if self.returning is not None:
             self.returning.cancel()
             await asyncio.wait([self.returning])
-
-    async def _serve_the_same(self) -> None:
-        """A server that somebody started again may serve what it did at its beginning."""
-        info = await self.info()
-        if same_model(info.model_path, self.server.model):
-            return
-        if not Path(self.server.model).is_dir():
-            raise EngineError(f"{self.url} came back with {info.model_path:.200}, not {self.server.model}")
-        await self._load(Path(self.server.model))
 
     def _watched_at_work(self) -> AbstractAsyncContextManager[None]:
         """Watch a scheduler that answers nothing meanwhile: only its processes show that it works, or only the port."""
@@ -382,6 +460,15 @@ def retrying(attempts: int) -> AsyncRetrying:
         wait=wait_exponential_jitter(initial=0.5, max=8),
         reraise=True,
     )
+
+
+def version_of(model: str) -> str:
+    """Returns the version by which servers name a model's weights: the hash of a folder, or the name of a hub model.
+
+    Raises:
+        UserError: the folder cannot be read.
+    """
+    return content_hash(model) if Path(model).is_dir() else model
 
 
 def same_model(first: str, second: str) -> bool:

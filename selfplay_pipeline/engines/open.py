@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,10 +13,11 @@ from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.hub import look_for
 from selfplay_pipeline.core.keys import SERVER_KEY, key_from_environment
 from selfplay_pipeline.engines.attached import AttachedServer
-from selfplay_pipeline.engines.line import Server, same_model
+from selfplay_pipeline.engines.hold import Holds
+from selfplay_pipeline.engines.line import Server, version_of
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
-from selfplay_pipeline.engines.types import Engine, EngineError
+from selfplay_pipeline.engines.types import Engine
 
 
 def resolve_device(device: str) -> str:
@@ -32,6 +34,7 @@ async def open_engine(
     tell: Callable[[str], None] = lambda text: None,
     *,
     shares_gpu: bool = False,
+    alone: bool = False,
 ) -> AsyncIterator[Engine]:
     """Launch or attach to the engine that serves `model`; what was launched is stopped at the end.
 
@@ -40,10 +43,11 @@ async def open_engine(
         notify: told in one line what is being waited for, while this is.
         tell: told in one line what happens to a server later.
         shares_gpu: whether the engine will be released (`Engine.release`).
+        alone: whether no other command may use the servers meanwhile, because other weights will be loaded into them.
 
     Raises:
         EngineError: the server did not come up.
-        UserError: an attached server does not answer, refuses the key or serves another model.
+        UserError: an attached server does not answer, refuses the key, serves another hub model, or is in use.
     """
     device = resolve_device(config.device)
     if config.kind == "transformers":
@@ -54,9 +58,10 @@ async def open_engine(
 
     vocabulary = model_vocabulary(model)
 
-    def engine_of(servers: Sequence[Server]) -> SGLangEngine:
+    def engine_of(servers: Sequence[Server], holds: Holds | None = None) -> SGLangEngine:
         return SGLangEngine(
             servers,
+            holds=holds,
             request_timeout=config.request_timeout,
             hang_timeout=config.hang_timeout,
             vocabulary=vocabulary,
@@ -68,8 +73,12 @@ async def open_engine(
         attached = [
             AttachedServer(url, key=key, patience=config.reconnect_timeout, tell=tell) for url in config.server_url
         ]
-        async with engine_of(attached) as engine:
-            await _attach(engine, attached, model, notify)
+        async with engine_of(attached, Holds(config.server_url, config.startup_timeout, tell)) as engine:
+            notify(f"waiting until {', '.join(config.server_url)} serves {model}")
+            try:
+                await engine.serve(model, alone=alone)
+            except UserError as error:
+                raise UserError(f"--server-url: {error}") from None
             yield engine
         return
 
@@ -91,29 +100,11 @@ async def open_engine(
         max_restarts=config.max_restarts,
         tell=tell,
     )
+    notify(f"reading {model}")
+    await asyncio.to_thread(version_of, model)  # while nothing waits for it; the hash of each file is kept
     async with launched, engine_of([launched]) as engine:
-        await engine.find_ranks()
+        await engine.serve(model)
         yield engine
-
-
-async def _attach(
-    engine: SGLangEngine, servers: Sequence[AttachedServer], model: str, notify: Callable[[str], None]
-) -> None:
-    try:
-        served = await engine.served_models()
-        await engine.find_ranks()
-    except EngineError as error:
-        raise UserError(f"--server-url: {error}; is an SGLang server running there?") from None
-    for server in servers:
-        server.model = model
-    for url, name in zip([server.url for server in servers], served, strict=True):
-        if same_model(name, model):
-            continue
-        if not Path(model).is_dir():
-            raise UserError(f"--server-url: {url} serves {name}, not {model}; start it with that model")
-        notify(f"loading {model} into {url}, which served {name}")
-        await engine.reload(Path(model))
-        return
 
 
 def model_vocabulary(model: str) -> int | None:

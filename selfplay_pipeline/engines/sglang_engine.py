@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.answers import completion_of
 from selfplay_pipeline.engines.attached import AttachedServer
-from selfplay_pipeline.engines.http import LONGEST_ANSWER
+from selfplay_pipeline.engines.hold import Holds
+from selfplay_pipeline.engines.http import LONGEST_ANSWER, RetriableError
 from selfplay_pipeline.engines.line import Line, Server, retrying
 from selfplay_pipeline.engines.places import Places
 from selfplay_pipeline.engines.requests import request_of
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason, SamplingParams
+
+T = TypeVar("T")
 
 
 class SGLangEngine:
@@ -32,6 +36,7 @@ class SGLangEngine:
         hang_timeout: float | None = None,
         attempts: int = 6,
         vocabulary: int | None = None,
+        holds: Holds | None = None,
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Args:
@@ -41,26 +46,28 @@ class SGLangEngine:
         hang_timeout: seconds without a sign of life after which a server hangs; None leaves that to `request_timeout`.
         attempts: how often a request is sent before it fails; waits double from 0.5 s to 8 s.
         vocabulary: number of tokens that the model knows; answers with others are refused.
+        holds: the locks on servers that other commands may use; they are given back when the engine is closed.
         tell: takes one line for people when a server hangs.
         """
         known = [AttachedServer(server, key=key) if isinstance(server, str) else server for server in servers]
         self.lines = [Line(server, request_timeout, hang_timeout, attempts, tell) for server in known]
         self._places, self._attempts = Places(self.lines), attempts
         self.vocabulary = vocabulary
+        self._holds = holds or Holds([], 0, tell)
 
     @property
     def urls(self) -> list[str]:
         return [line.url for line in self.lines]
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str = "") -> Completion:
-        line, answer = await self._answer(request_of(prompt_ids, params), session)
-        completion = completion_of(answer, params, len(prompt_ids), f"{line.url}/generate", self.vocabulary)
-        if completion.finish_reason is FinishReason.ABORT:
-            raise EngineError(f"{line.url}/generate broke the request off")
-        weights = answer["meta_info"].get("weight_version")
-        if line.weights is not None and weights != line.weights:
-            raise EngineError(f"{line.url} answers with weights {weights!r:.200}, not {line.weights!r}")
-        return completion
+        async def completion(line: Line, answer: dict[str, Any]) -> Completion:
+            done = completion_of(answer, params, len(prompt_ids), f"{line.url}/generate", self.vocabulary)
+            await line.check(answer)
+            if done.finish_reason is FinishReason.ABORT:  # as SGLang does with all requests before it loads weights
+                raise RetriableError(f"{line.url}/generate broke the request off")
+            return done
+
+        return await self._answer(request_of(prompt_ids, params), session, completion)
 
     async def ask(
         self,
@@ -78,42 +85,64 @@ class SGLangEngine:
         Raises:
             EngineError: no answer after all retries.
         """
-        return (await self._answer(request, session, headers, longest))[1]
+
+        async def whole(line: Line, answer: dict[str, Any]) -> dict[str, Any]:
+            return answer
+
+        return await self._answer(request, session, whole, headers, longest)
 
     async def _answer(
         self,
         request: dict[str, Any],
         session: str,
+        read: Callable[[Line, dict[str, Any]], Awaitable[T]],
         headers: Mapping[str, str] | None = None,
         longest: int = LONGEST_ANSWER,
-    ) -> tuple[Line, dict[str, Any]]:
+    ) -> T:
         place = None
         async for attempt in retrying(self._attempts):
             with attempt:
                 place = await self._places.of(session, failed=place)
                 with place.asked():
                     routed = request | place.line.route(place.rank)
-                    return place.line, await place.line.generate(routed, headers, longest)
+                    answer = await place.line.generate(routed, headers, longest)
+                return await read(place.line, answer)
         raise AssertionError("unreachable")
 
-    async def served_models(self) -> list[str]:
-        """What each server says it serves; asked once, so that a wrong address is noticed at once.
+    async def serve(self, model: str, *, alone: bool = False) -> None:
+        """Let every server answer with a model's weights; those that have them already load nothing.
+
+        Args:
+            alone: no other command may use the servers until this engine is closed.
 
         Raises:
-            EngineError: a server does not answer.
+            EngineError: a server could not load the weights.
+            UserError: a server does not answer, is in use by another command, asks for another key, or serves another
+                model of the hub.
         """
-        return [(await line.info(attempts=1)).model_path for line in self.lines]
+        await self._holds.take(alone=alone)
+        try:
+            found = [await line.find(model, attempts=1) for line in self.lines]
+        except EngineError as error:
+            raise UserError(f"{error}; is an SGLang server running there?") from None
+        if all(found):
+            return
+        await self.reload(Path(model))
+        if not alone:
+            await self._holds.take(alone=False)
 
     async def reload(self, checkpoint: Path) -> None:
-        """Load a checkpoint's weights from disk into every server, and prove that they answer.
+        """Let every server answer with a checkpoint's weights, and prove that it does. No other command may use them.
 
         One of several that is gone is waited for while the others play, and loads them when it is back.
 
         Raises:
             EngineError: a server refused, or answers with other weights, or all are gone for good.
+            UserError: a server is in use by another command.
         """
+        await self._holds.take(alone=True)
         self._places.forget()
-        await asyncio.gather(*(line.reload(checkpoint.resolve()) for line in self.lines))
+        await asyncio.gather(*(line.serve(str(checkpoint.resolve())) for line in self.lines))
         await self._places.there()
 
     async def find_ranks(self) -> None:
@@ -131,6 +160,7 @@ class SGLangEngine:
     async def close(self) -> None:
         for line in self.lines:
             await line.close()
+        self._holds.release()
 
     async def __aenter__(self) -> SGLangEngine:
         return self

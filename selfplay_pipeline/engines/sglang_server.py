@@ -19,6 +19,7 @@ import aiohttp
 
 from selfplay_pipeline.core.keys import SERVER_KEY
 from selfplay_pipeline.core.processes import Child, spawn
+from selfplay_pipeline.engines.line import version_of
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.engines.vitals import Vitals
 from selfplay_pipeline.loopback import ADDRESS, TAKEN, hold_port, loopback_environment, port_of, port_was_taken
@@ -70,6 +71,7 @@ class ServerSpec:
             f"--port={port}",
             f"--tp-size={self.tensor_parallel}",
             f"--dp-size={self.data_parallel}",
+            f"--weight-version={version_of(self.model)}",
         ]
         if self.context_length is not None:
             arguments.append(f"--context-length={self.context_length}")

@@ -71,7 +71,7 @@ def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = No
         # The runner copies its context when it is opened, so the table must be there by then.
         with PipelineLog(config, run_dir) as log, watching(run) as tell, asyncio.Runner() as runner:
             two = is_checkpoint(seats_of(config)[-1])
-            servers = Servers(config.engine, run_dir, two=two, shares_gpu=shares_gpu(config))
+            servers = Servers(config.engine, run_dir, two=two, shares_gpu=shares_gpu(config), alone=True)
             trainer = Trainer()
             loop = (loop_type or Loop)(config, run, servers, trainer, runner, log, tell)
             try:

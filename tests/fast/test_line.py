@@ -15,6 +15,7 @@ from aiohttp.test_utils import TestServer
 from scripted_server import answer_to
 from tenacity import wait_none
 
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines import line
 from selfplay_pipeline.engines.attached import AttachedServer
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
@@ -35,6 +36,7 @@ class Fake:
 
     def __init__(self, model: str = "m", healthy: bool = True) -> None:
         self.gate, self.healthy, self.model, self.asked, self.dead = asyncio.Event(), healthy, model, 0, False
+        self.weights: str | None = None
         self.app = web.Application()
         self.app.router.add_post("/generate", self._generate)
         self.app.router.add_get("/health_generate", self._health)
@@ -54,7 +56,7 @@ class Fake:
         return web.Response()
 
     async def _info(self, request: web.Request) -> web.Response:
-        return web.json_response({"model_path": self.model})
+        return web.json_response({"model_path": self.model, "weight_version": self.weights})
 
     async def die(self) -> None:
         """Close all connections, those of requests under way too."""
@@ -201,7 +203,7 @@ def test_an_attached_server_that_comes_back_with_another_model_is_not_asked():
             await second.start(port)
             await asking
 
-    with pytest.raises(EngineError, match="came back with other, not m"):
+    with pytest.raises(UserError, match="serves other, not m"):
         asyncio.run(play())
 
 

@@ -11,6 +11,7 @@ from tenacity import wait_none
 from test_line import PARAMS, until
 from test_shared_gpu import SGLang
 
+from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.engines import line
 from selfplay_pipeline.engines.attached import AttachedServer
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
@@ -49,11 +50,6 @@ class Copies(SGLang):
 
     async def _about(self, request: web.Request) -> web.Response:
         return web.json_response({"dp_size": self.copies, "version": "0.5.12"})
-
-    async def _control(self, request: web.Request) -> web.Response:
-        if request.path == "/update_weights_from_disk":
-            self.model = (await request.json())["model_path"]
-        return await super()._control(request)
 
     def places(self) -> Counter[tuple[int, int | None]]:
         """How often for which episode at which copy; `play` sends the episode's number."""
@@ -219,7 +215,7 @@ def test_weights_are_loaded_by_all_that_are_there_and_by_the_other_one_once_it_i
 
     loaded, episodes, again, said = asyncio.run(run())
     assert loaded == again.model == str(checkpoint)
-    assert again.weights.startswith(f"{checkpoint}@")
+    assert again.weights == content_hash(str(checkpoint))
     assert episodes == {0, *range(EPISODES)}
     assert "its episodes go on at the other servers; waiting up to 30 s" in said[0]
     assert "answers again" in said[1]

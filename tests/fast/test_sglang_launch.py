@@ -63,7 +63,7 @@ def answer(key: str, engine_key: str) -> tuple[dict, int]:
         async with TestServer(app) as server:
             engine = SGLangEngine([str(server.make_url("/"))], key=engine_key)
             try:
-                return {"models": await engine.served_models()}
+                return {"models": [(await engine.lines[0].info()).model_path]}
             except UserError as error:
                 return {"error": str(error)}
             finally:

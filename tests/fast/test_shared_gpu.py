@@ -16,6 +16,7 @@ from test_line import PARAMS, Fake, Launched
 from selfplay_pipeline import servers
 from selfplay_pipeline.config import EngineConfig, load_config
 from selfplay_pipeline.convert.result import Converted
+from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.engines import line, sglang_server
 from selfplay_pipeline.engines.requests import RELEASED
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
@@ -43,7 +44,6 @@ class SGLang(Fake):
         super().__init__()
         self.gate.set()
         self.paths, self.refuses, self.released, self.under_way = [], refuses, False, 0
-        self.weights: str | None = None
         for path in {*RELEASES, *TAKES_BACK} - {"generate"}:
             self.app.router.add_post(f"/{path}", self._control)
 
@@ -71,7 +71,7 @@ class SGLang(Fake):
             return web.json_response(None)
         if path == "update_weights_from_disk":
             assert not self.released, "there is no memory to load them into"
-            self.weights = body["weight_version"]
+            self.model, self.weights = body["model_path"], body["weight_version"]
             return web.json_response({"success": True, "message": ""})
         return web.Response()
 
@@ -117,7 +117,7 @@ def test_memory_is_given_back_when_nothing_is_under_way_and_taken_again_before_w
     server = SGLang()
     played([server], ask, release, lambda engine: engine.reload(checkpoint), ask, release)
     assert server.paths == ["generate"] * 4 + RELEASES + TAKES_BACK + ["generate"] * 4 + RELEASES
-    assert server.weights.startswith(f"{checkpoint}@")
+    assert server.weights == content_hash(str(checkpoint))
 
 
 def test_a_server_without_weights_is_not_asked():
@@ -161,7 +161,7 @@ def test_weights_that_were_given_back_are_loaded_anew_even_where_they_are_the_sa
     server, opened = SGLang(), []
 
     @asynccontextmanager
-    async def open_engine(config, model, log, notify, tell, *, shares_gpu):
+    async def open_engine(config, model, log, notify, tell, *, shares_gpu, alone):
         opened.append((model, shares_gpu))
         launched = Launched([server])
         await launched.begin()

@@ -32,10 +32,8 @@ class Server:
 
     def restore(self) -> None:
         async def reload() -> None:
-            engine = SGLangEngine([self.url])
-            if await engine.served_models() != [str(TINY.resolve())]:
+            async with SGLangEngine([self.url]) as engine:
                 await engine.reload(TINY)
-            await engine.close()
 
         asyncio.run(reload())
 

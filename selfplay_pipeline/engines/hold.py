@@ -1,0 +1,150 @@
+"""Locks on attached servers, between the commands of one user: a server has the weights of one model at a time.
+
+Commands that play with the same weights share a server; a command that loads weights has it alone. The lock is a file
+in the user's cache folder, so that it also holds between machines that share this folder. Programs that do not know
+the lock are noticed by the version of the weights in each answer (`Line.check`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from selfplay_pipeline.core.errors import UserError
+
+PAUSE = 0.2
+"""Seconds between two attempts to take a lock."""
+
+
+def lock_folder() -> Path:
+    """Returns the folder of the locks. It does not depend on TMPDIR, which may differ between commands."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "selfplay" / "servers"
+
+
+class Hold:
+    """The lock on the server at one address.
+
+    Where no file can be locked, every attempt succeeds, and only the version in each answer protects the command.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.path = lock_folder() / f"{hashlib.blake2b(_place(url).encode(), digest_size=8).hexdigest()}.lock"
+        self._file: int | None = None
+
+    def take(self, *, alone: bool) -> bool:
+        """Try to lock the server, or to change the kind of the lock. Returns False if another command is in the way."""
+        try:
+            return self._take(fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        except BlockingIOError:
+            return False
+        except OSError:  # no home folder, or a file system that cannot lock
+            return True
+
+    def _take(self, kind: int) -> bool:
+        while True:
+            if self._file is None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._file, kind | fcntl.LOCK_NB)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(self._file), self.path.stat()):
+                    break
+            os.close(self._file)  # the command that had it before has removed it
+            self._file = None
+        others = "" if kind == fcntl.LOCK_EX else self.others()
+        _write(self._file, " and ".join(filter(None, [others, _command()])))
+        return True
+
+    def others(self) -> str:
+        """Returns the other commands that use the server, as they have written it into the file."""
+        try:
+            return " and ".join(name for name in self.path.read_text()[:1000].split(" and ") if name != _command())
+        except (OSError, ValueError):
+            return ""
+
+    def release(self) -> None:
+        """Unlock the server; the last command that does so removes the file."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        with suppress(OSError):
+            _write(file, self.others())
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(file), self.path.stat()):
+                self.path.unlink()
+        os.close(file)
+
+
+class Holds:
+    """The locks on all servers of one engine, which are taken together.
+
+    They are taken in one order by all commands, and given back before other ones are waited for, so that no two
+    commands wait for each other.
+    """
+
+    def __init__(self, urls: Sequence[str], seconds: float, tell: Callable[[str], None]) -> None:
+        """Args:
+        seconds: limit of the time to wait for other commands.
+        tell: takes one line for people when another command is waited for.
+        """
+        self._holds = sorted((Hold(url) for url in set(urls)), key=lambda hold: hold.path)
+        self._seconds, self._tell = seconds, tell
+
+    async def take(self, *, alone: bool) -> None:
+        """Lock all servers, and wait for the commands that use them otherwise.
+
+        Args:
+            alone: no other command may use them meanwhile.
+
+        Raises:
+            UserError: a server was not free in time.
+        """
+        if all(hold.take(alone=alone) for hold in self._holds):
+            return
+        self.release()
+        started, told = time.monotonic(), False
+        for hold in self._holds:
+            while not hold.take(alone=alone):
+                used = f"{hold.url} is in use by {hold.others() or 'another command'}"
+                if not told:
+                    self._tell(f"{used}; waiting up to {self._seconds:.0f} s until it ends")
+                    told = True
+                if time.monotonic() - started > self._seconds:
+                    self.release()
+                    raise UserError(
+                        f"{used}; it was not free within {self._seconds:.0f} s (engine.startup_timeout); "
+                        "wait until that command ends, or use another server"
+                    )
+                await asyncio.sleep(PAUSE)
+
+    def release(self) -> None:
+        for hold in self._holds:
+            hold.release()
+
+
+def _place(url: str) -> str:
+    """Returns host and port of an address; two names of one host give the same."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    with suppress(OSError, UnicodeError):
+        host = socket.gethostbyname(host)
+    return f"{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}{parts.path}"
+
+
+def _write(file: int, text: str) -> None:
+    os.ftruncate(file, 0)
+    os.pwrite(file, text.encode(), 0)
+
+
+def _command() -> str:
+    return f"`{' '.join(['selfplay', *sys.argv[1:2]])}` (process {os.getpid()})"

@@ -1,0 +1,97 @@
+"""Whatever else happens to an attached server, every recorded log-prob is of the checkpoint that the record names."""
+
+import asyncio
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import aiohttp
+import pytest
+from conftest import Server
+
+from bench.beside import MODELS, checked
+from selfplay_pipeline.core.content import content_hash
+
+CONFIG = """\
+base: tiny_honest
+generate: {num_episodes: 64, episodes_per_state: 4, temperature: 1.0, max_concurrency: 8}
+"""
+
+
+class Commands:
+    """Commands at one server, with a folder for each."""
+
+    def __init__(self, folder: Path, server: Server) -> None:
+        self.folder, self.server = folder, server
+        (folder / "config.yaml").write_text(CONFIG)
+
+    def begin(self, name: str, *arguments: str) -> subprocess.Popen:
+        where = ("--config", str(self.folder / "config.yaml"), "--server-url", self.server.url)
+        (self.folder / name).mkdir()
+        with (self.folder / f"{name}.log").open("w") as log:
+            command = [sys.executable, "-m", "selfplay_pipeline", *arguments, *where]
+            return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+    def generate(self, name: str, model: str) -> subprocess.Popen:
+        return self.begin(name, "generate", "--model", model, "--output", str(self.games(name)))
+
+    def games(self, name: str) -> Path:
+        return self.folder / name / "games.jsonl"
+
+    def said(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+
+@pytest.fixture
+def commands(tmp_path, sglang_server) -> Commands:
+    return Commands(tmp_path, sglang_server)
+
+
+def test_weights_that_were_replaced_in_the_served_folder_are_the_ones_that_play(commands, tmp_path):
+    folder = tmp_path / "model"
+    for name, model in zip(("first", "second"), MODELS, strict=True):
+        shutil.copytree(model, folder, dirs_exist_ok=True)
+        assert commands.generate(name, str(folder)).wait(300) == 0, commands.said(name)
+        found = checked(tmp_path / name)
+        assert (found["episodes"], found["wrong episodes"]) == (64, 0)
+
+
+async def load(url: str, *, paused: bool) -> None:
+    """Load other weights as another program may: in the middle of completions, or without a version."""
+    update = {"model_path": str(Path(MODELS[1]).resolve()), "flush_cache": False}
+    if paused:
+        update["weight_version"] = "theirs"
+    async with aiohttp.ClientSession(url, raise_for_status=True) as http:
+        if paused:
+            await http.post("/pause_generation", json={"mode": "in_place"})
+        await http.post("/update_weights_from_disk", json=update)
+        if paused:
+            await http.post("/continue_generation", json={})
+
+
+@pytest.mark.parametrize("paused", [True, False], ids=["paused", "without a version"])
+def test_nothing_is_recorded_of_weights_that_another_program_loads_meanwhile(commands, tmp_path, paused):
+    running = commands.generate("first", MODELS[0])
+    while not commands.games("first").exists() or commands.games("first").read_bytes().count(b"\n") < 8:
+        assert running.poll() is None, commands.said("first")
+        time.sleep(0.01)
+    asyncio.run(load(commands.server.url, paused=paused))
+    assert running.wait(300) == 1
+    found = checked(tmp_path / "first")
+    assert 8 <= found["episodes"] < 64
+    assert found["wrong episodes"] == 0
+    (line,) = (line for line in commands.said("first").splitlines() if line.startswith("selfplay: "))
+    for words in (commands.server.url, "another program has loaded", content_hash(MODELS[0]), "are missing"):
+        assert words in line
+
+
+def test_two_commands_with_other_weights_play_one_after_the_other(commands, tmp_path):
+    first = commands.generate("first", MODELS[0])
+    second = commands.begin("second", "evaluate", MODELS[1], "--num-states", "16", "--output", str(tmp_path / "second"))
+    assert (first.wait(300), second.wait(300)) == (0, 0), commands.said("first") + commands.said("second")
+    assert sum("is in use by `selfplay" in commands.said(name) for name in ("first", "second")) == 1
+    for name, episodes in (("first", 64), ("second", 48)):
+        found = checked(tmp_path / name)
+        assert (found["episodes"], found["wrong episodes"]) == (episodes, 0)
