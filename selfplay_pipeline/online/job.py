@@ -14,7 +14,7 @@ from selfplay_pipeline.engines.compiler import check_compiler
 from selfplay_pipeline.engines.open import model_context_length, resolve_device
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.job import check_trainable
-from selfplay_pipeline.online.config import OnlineConfig
+from selfplay_pipeline.online.config import OnlineConfig, tokens_per_pass
 from selfplay_pipeline.online.games import write_games
 from selfplay_pipeline.online.run import OnlineResult, check_begun, check_sizes, run_online
 from selfplay_pipeline.preflight import check_context, check_not_shared
@@ -59,7 +59,7 @@ def check_online(config: Config) -> None:
     """
     check_training(config.train)
     context = model_context_length(str(config.model), config.engine.context_length)
-    check_fits(config.train, str(config.model), tokens=max(config.online.tokens_per_pass, context))
+    check_fits(config.train, str(config.model), tokens=tokens_per_pass(config.online, config.train, context))
     shared, gpus = config.engine.tensor_parallel, config.train.gpus_per_node
     if resolve_device(config.train.device) == "cpu":
         check_not_shared(shared)
@@ -69,6 +69,13 @@ def check_online(config: Config) -> None:
         )
     else:
         check_compiler()
+    copies = config.train.workers // shared
+    wanted = config.engine.data_parallel
+    if wanted not in (1, copies):
+        raise UserError(
+            f"engine.data_parallel {wanted}: train-online serves {copies} copies of the model, one on each {shared} of "
+            f"its {config.train.workers} training processes; leave it out"
+        )
     check_context(config, str(config.model))
 
 
@@ -84,10 +91,6 @@ def online_job(config: Config, output: Path, games: Path | None = None) -> Onlin
     check_folder(output, "train-online")
     check_checkpoint(model)
     check_trainable(config)
-    if config.engine.server_url:
-        raise UserError("engine.server_url: verl starts the servers of online training itself; leave it out")
-    if config.train.imitated is not None:
-        raise UserError(f"train.method {config.train.method}: not possible while playing; use `selfplay iterate`")
     check_online(config)
     return OnlineConfig(
         **config.train.model_dump() | {"offload": offload_here(config.train, model)},
