@@ -10,6 +10,7 @@ import pytest
 import yaml
 from command import selfplay
 
+from bench.smoke import STEPS, TINY_RUN, Smoke
 from selfplay_pipeline import uses
 from selfplay_pipeline.cli.reference import commands
 from selfplay_pipeline.config import Config, load_config
@@ -139,6 +140,11 @@ def test_one_file_configures_all_commands(command, tmp_path):
     assert example
     (tmp_path / "all.yaml").write_text(example[1])
     load_config(str(tmp_path / "all.yaml"), {}, gpu=True, command=command)
+
+
+def test_the_smoke_test_trains_while_playing_with_keys_that_have_an_effect(tmp_path):
+    file = Smoke("cpu", tmp_path, []).configured("tiny online", TINY_RUN)
+    assert load_config(file, {}, command="train-online").online.steps == STEPS
 
 
 def test_a_new_key_that_says_nothing_is_as_its_section(monkeypatch):
