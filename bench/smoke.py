@@ -33,7 +33,7 @@ TINY_RUN: dict[str, Any] = {
     "base": "tiny",
     "model": TINY,
     "generate": {"num_episodes": 64},
-    "train": {"mini_batches": 1, "old_log_probs": "step", "dump_rows": True, "loggers": []},
+    "train": {"mini_batches": 1, "old_log_probs": "step", "loggers": []},
     "iterate": {"num_iterations": 1, "evaluate_states": 8},
     "online": {"steps": STEPS, "states_per_step": 4, "held_out_states": 8},
 }
@@ -44,7 +44,7 @@ QWEN_RUN: dict[str, Any] = {
     # All episodes of random weights may score 0: without the entropy there would be no gradient.
     "train": {
         "train_batch_size": 16, "micro_batch_size": 2, "learning_rate": 1e-5, "keep_zero_signal": True,
-        "entropy_coef": 0.001, "dump_rows": True, "loggers": [],
+        "entropy_coef": 0.001, "loggers": [],
     },
     "iterate": {"num_iterations": 1, "evaluate_every": 0},
 }  # fmt: skip
@@ -99,7 +99,8 @@ class Smoke:
 
     def offline(self, part: str, config: dict[str, Any]) -> None:
         """One iteration: play, convert, train."""
-        file, out = self.configured(part, config), self.folder / part.replace(" ", "_")
+        noted = config | {"train": config["train"] | {"dump_rows": True}}
+        file, out = self.configured(part, noted), self.folder / part.replace(" ", "_")
         if not self.command(part, "iterate", "--config", file, "--output", str(out)):
             return
         iteration = out / "iter_1"

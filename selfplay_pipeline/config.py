@@ -15,7 +15,7 @@ from selfplay_pipeline.core.addresses import checked_address
 from selfplay_pipeline.core.earlier import renamed
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.keys import SERVER_KEY
-from selfplay_pipeline.core.sections import FREE, Identity, Option, Section
+from selfplay_pipeline.core.sections import FREE, Identity, Option, Section, UsedBy
 from selfplay_pipeline.core.shipped import as_listed, built_in, shipped
 from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.core.yaml_file import YamlFile, read_yaml
@@ -23,7 +23,8 @@ from selfplay_pipeline.games.registry import FIRST_GAME, GameConfig, first_game_
 from selfplay_pipeline.mistakes import explain
 from selfplay_pipeline.online.config import OnlineOptions
 from selfplay_pipeline.partners.config import PartnerConfig
-from selfplay_pipeline.train.config import TrainOptions
+from selfplay_pipeline.train.config import SUPERVISED, TrainOptions
+from selfplay_pipeline.uses import MEASURING, PLAYING, check_used
 
 TINY_MODEL = "data/tiny_model"
 GPU_MODEL = "Qwen/Qwen2.5-7B-Instruct"
@@ -37,17 +38,24 @@ class EngineConfig(Section):
 
     `transformers` is slow, and meant for machines where SGLang cannot run.
     """
-    device: Annotated[Literal["auto", "cpu", "cuda"], FREE] = "auto"
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], UsedBy(*PLAYING, instead={"train-online": "train.device"}), FREE
+    ] = "auto"
     """Where the model runs; `auto` is cuda where a GPU is visible, else cpu."""
     server_url: Annotated[list[str], FREE] = []
     """Attach to the SGLang servers at these addresses, instead of launching one."""
-    tensor_parallel: Annotated[int, Field(ge=1), FREE] = 1
+    tensor_parallel: Annotated[int, Field(ge=1), UsedBy(*PLAYING, "train-online"), FREE] = 1
     """GPUs that share one copy of the model."""
-    data_parallel: Annotated[int, Field(ge=1), FREE] = 1
-    """Copies of the model, each on GPUs of its own."""
-    memory_fraction: Annotated[float, Field(gt=0, lt=1), FREE] = 0.8
+    data_parallel: Annotated[int, Field(ge=1), UsedBy(*PLAYING, "train-online"), FREE] = 1
+    """Copies of the model, each on GPUs of its own.
+
+    `train-online` has as many as fit on the GPUs that it trains on, and refuses any other number but 1.
+    """
+    memory_fraction: Annotated[
+        float, Field(gt=0, lt=1), UsedBy(*PLAYING, instead={"train-online": "online.memory_fraction"}), FREE
+    ] = 0.8
     """Share of the GPU's memory that the server takes for weights and cache."""
-    context_length: Annotated[int | None, Identity("generate", "evaluate", "iterate", "imitate")] = None
+    context_length: Annotated[int | None, UsedBy(*PLAYING, "train-online", "imitate")] = None
     """Longest trajectory in tokens; by default as long as the model allows."""
     startup_timeout: Annotated[float, Field(gt=0), FREE] = 900
     """Seconds to wait for a launched server to answer, or for an attached one that another command uses."""
@@ -78,23 +86,48 @@ class EngineConfig(Section):
 class GenerateConfig(Section):
     """How many episodes are played, and how the policy samples."""
 
-    num_episodes: Annotated[int, Field(ge=1), Identity("generate", "iterate")] = 100
+    num_episodes: Annotated[
+        int,
+        Field(ge=1),
+        UsedBy(
+            "generate",
+            "iterate",
+            instead={"train-online": "online.steps", **dict.fromkeys(MEASURING, "evaluate.num_states")},
+        ),
+    ] = 100
     """Episodes to play, rounded up to whole groups; each seat of the policy's gives a row an episode."""
-    episodes_per_state: Annotated[int, Field(ge=1), Identity("generate", "iterate")] = 8
+    episodes_per_state: Annotated[
+        int,
+        Field(ge=1),
+        UsedBy(
+            "generate",
+            "iterate",
+            "train-online",
+            instead={"evaluate": "evaluate.episodes", "crossplay": "--episodes", "listen": "one episode a state"},
+        ),
+    ] = 8
     """G: episodes of one state, which form one group."""
-    temperature: Annotated[float, Field(ge=0)] = 0.7
+    temperature: Annotated[
+        float,
+        Field(ge=0),
+        UsedBy("generate", "iterate", "train-online", "evaluate", "crossplay", instead={"listen": "greedy play"}),
+    ] = 0.7
     """Sampling temperature; 0 plays greedily, and such episodes cannot be trained on."""
     max_new_tokens: Annotated[int, Field(ge=1)] = 256
     """Token limit of one turn, its thoughts included; a longer turn is cut and counts as an error."""
-    thinking: bool = False
+    thinking: Annotated[bool, UsedBy(*PLAYING, "train-online", "imitate", "convert")] = False
     """Let the model think before each action; needs a larger `max_new_tokens`.
 
     Only models whose chat template has the switch `enable_thinking` can (Qwen3, SmolLM3). The thoughts are trained on;
     the partner does not read them.
     """
-    max_concurrency: Annotated[int, Field(ge=1), FREE] = 256
+    max_concurrency: Annotated[
+        int, Field(ge=1), UsedBy(*PLAYING, instead={"train-online": "online.agent_workers"}), FREE
+    ] = 256
     """Episodes that are played at a time. A server queues what it cannot take."""
-    max_failures: Annotated[int, Field(ge=0), FREE] = 16
+    max_failures: Annotated[
+        int, Field(ge=0), UsedBy(*PLAYING, instead={"train-online": "online.max_failures"}), FREE
+    ] = 16
     """Episodes that may be lost to the server or the partner, after a second try at the end of the run.
 
     With more the command stops, and `iterate` does not train on what is left. The same command plays what was lost.
@@ -104,12 +137,16 @@ class GenerateConfig(Section):
 class ConvertConfig(Section):
     """How episodes become rows."""
 
-    val_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    val_fraction: Annotated[
+        float,
+        Field(ge=0, lt=1),
+        UsedBy("convert", "iterate", instead={"imitate": "imitate.held_out", "train-online": "online.held_out_states"}),
+    ] = 0.0
     """Share of groups that is set aside in val.parquet; with 0 all are trained on, and that file is not written.
 
     val.parquet is for tools of your own: nothing here reads it.
     """
-    credit: Literal["episode", "turn"] = "episode"
+    credit: Annotated[Literal["episode", "turn"], UsedBy("convert", "iterate", instead=SUPERVISED)] = "episode"
     """What GRPO compares: the reward of the whole `episode`, or the credit of each `turn`.
 
     A turn's credit is the reward minus what could be reached before it: by the best plan on what its seat knew, or by
@@ -152,18 +189,38 @@ class ImitateConfig(Section):
 class EvaluateConfig(Section):
     """How a checkpoint is evaluated."""
 
-    num_states: Annotated[int, Field(ge=2), FREE] = 500
+    num_states: Annotated[
+        int,
+        Field(ge=2),
+        UsedBy(*MEASURING, instead={"iterate": "iterate.evaluate_states", "train-online": "online.held_out_states"}),
+        FREE,
+    ] = 500
     """Held-out states to play."""
-    episodes: Annotated[int, Field(ge=1), FREE] = 2
+    episodes: Annotated[
+        int,
+        Field(ge=1),
+        UsedBy(
+            "evaluate",
+            instead={
+                "crossplay": "--episodes",
+                "listen": "one episode a state",
+                "iterate": "one episode a state",
+                "train-online": "online.held_out_episodes",
+            },
+        ),
+        FREE,
+    ] = 2
     """Sampled episodes of each state; with another player as partner, of each seating."""
-    state_seed: Annotated[int, Field(ge=0), Identity("iterate")] = 0
+    state_seed: Annotated[
+        int, Field(ge=0), UsedBy(*MEASURING, "iterate", "train-online", "games"), Identity("iterate")
+    ] = 0
     """Seeds the held-out states; apart from `seed`, so that runs of all seeds are measured on the same states."""
 
 
 class IterateConfig(Section):
     """The loop of playing, converting and training."""
 
-    num_iterations: Annotated[int, Field(ge=1), FREE] = 3
+    num_iterations: Annotated[int, Field(ge=1), UsedBy("iterate", instead={"train-online": "online.steps"}), FREE] = 3
     """Rounds of generate, convert and train."""
     partner: str = "self"
     """The policy's partner: `self`, or a player who is not trained: a script, `chat`, or another checkpoint.
@@ -176,9 +233,13 @@ class IterateConfig(Section):
 
     On a GPU that both use, the one that waits gives its memory back; the trainer's state is in host memory then.
     """
-    evaluate_every: Annotated[int, Field(ge=0), FREE] = 1
+    evaluate_every: Annotated[
+        int, Field(ge=0), UsedBy("iterate", instead={"train-online": "online.validate_every"}), FREE
+    ] = 1
     """Evaluate on held-out states before the first and after every so many iterations; 0 is never."""
-    evaluate_states: Annotated[int, Field(ge=2)] = 100
+    evaluate_states: Annotated[
+        int, Field(ge=2), UsedBy("iterate", instead={"train-online": "online.held_out_states"})
+    ] = 100
     """Held-out states of these evaluations, each played once sampled and once greedily."""
     decay_iterations: Annotated[int, Field(ge=0)] = 0
     """Iterations over which the learning rate falls linearly, to 0 after the last of them; 0 keeps it as it is."""
@@ -209,19 +270,23 @@ class Config(Section):
 
     model: str | None = None
     """The policy: a folder or a hub name; by default Qwen2.5-7B-Instruct with a GPU, the shipped tiny model without."""
-    seed: Annotated[int, Field(ge=0), Identity("generate", "iterate")] = 0
+    seed: Annotated[
+        int,
+        Field(ge=0),
+        UsedBy("generate", "convert", "train", "imitate", "iterate", "games", "train-online", "silence"),
+    ] = 0
     """Seeds the states, the split of the data and the trainer."""
     game: GameConfig = Field(default_factory=first_game_config)
-    engine: EngineConfig = EngineConfig()
-    generate: GenerateConfig = GenerateConfig()
-    convert: Annotated[ConvertConfig, Identity("iterate")] = ConvertConfig()
-    imitate: Annotated[ImitateConfig, Identity("imitate")] = ImitateConfig()
-    train: Annotated[TrainOptions, Identity("iterate")] = TrainOptions()
-    evaluate: Annotated[EvaluateConfig, Identity("evaluate", "iterate")] = EvaluateConfig()
-    iterate: Annotated[IterateConfig, Identity("iterate")] = IterateConfig()
-    online: Annotated[OnlineOptions, Identity("train-online")] = OnlineOptions()
+    engine: Annotated[EngineConfig, UsedBy(*PLAYING)] = EngineConfig()
+    generate: Annotated[GenerateConfig, UsedBy(*PLAYING, "train-online")] = GenerateConfig()
+    convert: Annotated[ConvertConfig, UsedBy("convert", "iterate")] = ConvertConfig()
+    imitate: Annotated[ImitateConfig, UsedBy("imitate")] = ImitateConfig()
+    train: Annotated[TrainOptions, UsedBy("train", "imitate", "iterate", "train-online")] = TrainOptions()
+    evaluate: Annotated[EvaluateConfig, UsedBy(*MEASURING, "iterate")] = EvaluateConfig()
+    iterate: Annotated[IterateConfig, UsedBy("iterate")] = IterateConfig()
+    online: Annotated[OnlineOptions, UsedBy("train-online")] = OnlineOptions()
     # It decides where `chat` plays, which `partner_arguments` knows.
-    partner: Annotated[PartnerConfig, FREE] = PartnerConfig()
+    partner: Annotated[PartnerConfig, UsedBy(*PLAYING), FREE] = PartnerConfig()
 
 
 def gpu_visible() -> bool:
@@ -237,6 +302,7 @@ def load_config(
     tell: Callable[[str], None] = lambda line: None,
     options: Mapping[str, str] = {},
     gpu: bool | None = None,
+    command: str = "",
 ) -> Config:
     """Read a configuration and put options over it.
 
@@ -248,9 +314,11 @@ def load_config(
         tell: takes one line that says what the configuration builds on, and why.
         options: the options of the command line that give overrides, by their keys; for messages.
         gpu: whether it is for a machine with a GPU; by default, whether one is visible here.
+        command: the command that asks, which refuses a key that would have no effect on it (`UsedBy`).
 
     Raises:
-        UserError: no such file, bad YAML, an unknown key or a bad value; names file, line and key.
+        UserError: no such file, bad YAML, an unknown key, a bad value or a key that the command does not use; names
+            file, line and key.
     """
     given = {key: value for key, value in overrides.items() if value is not None}
     gpu = gpu_visible() if gpu is None else gpu
@@ -268,7 +336,7 @@ def load_config(
             base, why = _base_for(given.get("model", file.data.get("model")), gpu)
         elif base not in [*built_in()]:
             raise UserError(f"{file.where(['base'])}: there is no base {base!r}; choose one of {', '.join(built_in())}")
-        file.data = _merged(_built_in(base).data, file.data)
+        _put_over(file, _built_in(base))
         said = f"{source} on top of {base} ({why})"
     for dotted, value in given.items():
         section, _, key = dotted.rpartition(".")
@@ -282,6 +350,7 @@ def load_config(
         key = ".".join(path)
         where = f"{options[key]}, the option for {key}" if key in options else f"option for {key}"
         raise UserError(f"{where if key in given else file.where(path)}: {what}") from None
+    check_used(command, config, file, given)
     config.model = shipped(config.model or (GPU_MODEL if gpu else TINY_MODEL))
     config.iterate.partner = shipped(config.iterate.partner)
     tell(f"configuration: {said}")
@@ -309,8 +378,12 @@ def _built_in(name: str) -> YamlFile:
     file = read_yaml(built_in()[name], name)
     base = file.data.pop("base", None)
     if base is not None:
-        file.data = _merged(_built_in(base).data, file.data)
+        _put_over(file, _built_in(base))
     return file
+
+
+def _put_over(file: YamlFile, base: YamlFile) -> None:
+    file.data, file.base = _merged(base.data, file.data), base
 
 
 def _read(source: str) -> YamlFile:

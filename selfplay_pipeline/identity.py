@@ -1,7 +1,7 @@
 """What makes two runs the same run: the fields of the configuration that decide it, and the one comparison.
 
-Each command stores what decides its run when it begins, and compares it when it is given again. The mark `Identity` of
-a field says for which commands it decides.
+Each command stores what decides its run when it begins, and compares it when it is given again. A field decides for the
+commands that use it (its mark `UsedBy`), unless its mark `Identity` names fewer.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pydantic.fields import FieldInfo
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.core.command_line import options
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.fields import keys
-from selfplay_pipeline.core.sections import Identity, Section
+from selfplay_pipeline.core.fields import keys, used_by
+from selfplay_pipeline.core.sections import Identity, Section, UsedBy
 from selfplay_pipeline.core.shipped import as_listed
 
 KNOWN = frozenset(key.name for key in keys(Config))
@@ -47,18 +47,22 @@ LONGEST_VALUE = 100
 """Characters of a value that a message shows."""
 
 
-def deciding(section: Section, command: str, above: str = "") -> dict[str, Any]:
+def deciding(section: Section, command: str, above: str = "", used: UsedBy | None = None) -> dict[str, Any]:
     """The values, as JSON holds them, of all fields that decide the runs of a command, by their dotted keys.
 
     Args:
         above: the section's own name, with a dot.
+        used: the section's own mark.
     """
     found, values = dict[str, Any](), section.model_dump(mode="json")
     for name, field in type(section).model_fields.items():
-        value = getattr(section, name)
-        if _decides(field, command):
-            inner = isinstance(value, Section)
-            found |= deciding(value, command, f"{above}{name}.") if inner else {above + name: values[name]}
+        value, mark = getattr(section, name), used_by(field) or used
+        if not _decides(field, command):
+            continue
+        if isinstance(value, Section):
+            found |= deciding(value, command, f"{above}{name}.", mark)
+        elif mark is None or command in mark.commands:
+            found[above + name] = values[name]
     return found
 
 

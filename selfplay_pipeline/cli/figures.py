@@ -9,7 +9,7 @@ import typer
 
 from selfplay_pipeline.cli.failures import fail_if_lost
 from selfplay_pipeline.cli.options import load, taking
-from selfplay_pipeline.cli.shared import OTHERS, DryRun, run
+from selfplay_pipeline.cli.shared import OTHERS, DryRun, planned, run
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
@@ -58,7 +58,6 @@ def evaluate(
     """
     settings = _load_for(checkpoint, context)
     checkpoint, partner = shipped(checkpoint), shipped(partner)
-    from selfplay_pipeline.core.terminal.progress import say_announced
     from selfplay_pipeline.evaluate.pairing import check_names
     from selfplay_pipeline.evaluate.run import (
         EvaluationJob,
@@ -87,9 +86,7 @@ def evaluate(
         check_comparable(settings, job, compare)
     if dry_run:
         check_job(settings, job)
-        say_announced()
-        terminal.result(one_line(job.plan(len(game.roles))))
-        return
+        planned(job.plan(len(game.roles)))
     evaluation = run(run_evaluate(settings, job))
     show_evaluation(evaluation, job.output, game)
     if compare is not None:
@@ -104,18 +101,22 @@ def crossplay(
     states: StatesFile = None,
     episodes: Annotated[int, typer.Option(min=1, max=LARGEST, help="Episodes of each state and pair.")] = 1,
     output: Annotated[Path, typer.Option(help="Folder for episodes and crossplay.json.")] = Path("data/crossplay"),
+    dry_run: DryRun = False,
 ) -> None:
     """Let every player hold seat 0 with every other in all other seats, and print the matrix of mean rewards.
 
     Checkpoints that do worse with each other than with themselves may have found a code that only they understand.
     """
     settings = _load_for(players[0], context)
-    from selfplay_pipeline.evaluate.crossplay import check_crossplay, run_crossplay
+    from selfplay_pipeline.evaluate.crossplay import check_crossplay, plan_crossplay, run_crossplay
     from selfplay_pipeline.evaluate.show import show_crossplay
 
     names = [*map(shipped, players)]
     check_crossplay(settings, names)  # before states are sampled, which may take long
-    result = run(run_crossplay(settings, names, _states(settings, states), episodes, output))
+    chosen = _states(settings, states)
+    if dry_run:
+        planned(plan_crossplay(settings, names, chosen, episodes, output))
+    result = run(run_crossplay(settings, names, chosen, episodes, output))
     show_crossplay(result, output)
     fail_if_lost(result.lost)
 
@@ -137,7 +138,6 @@ def listen(
     """
     settings = _load_for(player, context)
     player = shipped(player)
-    from selfplay_pipeline.core.terminal.progress import say_announced
     from selfplay_pipeline.evaluate.listen import check_listen, run_listen
     from selfplay_pipeline.evaluate.pairing import check_names
     from selfplay_pipeline.evaluate.run import EvaluationJob, default_folder
@@ -148,9 +148,7 @@ def listen(
     job = EvaluationJob(player, _states(settings, states), folder)
     if dry_run:
         check_listen(settings, job)
-        say_announced()
-        terminal.result(one_line(f"{player} with itself on {job.states.name}, then each decision again, to {folder}"))
-        return
+        planned(f"{player} with itself on {job.states.name}, then each decision again, to {folder}")
     listening = run(run_listen(settings, job))
     show_listening(listening, folder)
     fail_if_lost(listening.lost)
@@ -171,18 +169,15 @@ def silence(
     """
     settings = load(context)
     from selfplay_pipeline.core.folders import check_file
-    from selfplay_pipeline.core.terminal.progress import progress, say_announced
+    from selfplay_pipeline.core.terminal.progress import progress
     from selfplay_pipeline.evaluate.silence import compute_silence, store_silence
     from selfplay_pipeline.games.registry import make_game
 
     game = make_game(settings.game)
     check_file(output, "silence")
     if dry_run:
-        say_announced()
         known = f"known is {game.silence}" if game.silence else "none is known"
-        plan = f"{game.describe()}: silence line on {states} states (seed {settings.seed}) to {output}; {known}"
-        terminal.result(one_line(plan))
-        return
+        planned(f"{game.describe()}: silence line on {states} states (seed {settings.seed}) to {output}; {known}")
     with progress("silence line") as report:
         found = compute_silence(game, states, settings.seed, lambda done, total: report(done, total, lambda: "states"))
     store_silence(output, game, found)

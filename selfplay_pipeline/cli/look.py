@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selfplay_pipeline.cli.options import load, taking
-from selfplay_pipeline.cli.shared import DATA, RUNS
+from selfplay_pipeline.cli.shared import DATA, RUNS, DryRun, planned
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.terminal.harmless import one_line
@@ -34,6 +34,7 @@ def report(
     max_megabytes: Annotated[
         float, typer.Option(min=0.5, help="Largest size of the HTML file; episodes beyond it are sampled.")
     ] = 5.0,
+    dry_run: DryRun = False,
 ) -> None:
     """Write one HTML file: curves with intervals, time and tokens, and episodes to read, filter and compare.
 
@@ -53,6 +54,9 @@ def report(
     page = output or folder / "report.html"
     if as_page:
         check_file(page, "report")  # before the episodes are read, which takes long
+    if dry_run:
+        what = f"page {page}" if as_page else f"curves as {', '.join(formats)} in {output or folder / 'plots'}"
+        planned(f"{path} ({source.kind}; files of episodes: {len(source.files)}) to {what}")
     from selfplay_pipeline.report.run import scan_all, write_page, write_plots
 
     with progress("reading episodes") as on_progress:
@@ -126,6 +130,7 @@ def questions(
     ] = RUNS,
     output: Annotated[Path, typer.Option(help="Folder for plots, analysis.json and analysis.md.")] = Path("plots"),
     form: Annotated[str, typer.Option("--format", help="Plots as png, svg or pdf, joined by commas.")] = "png,svg",
+    dry_run: DryRun = False,
 ) -> None:
     """Say whether questions rose or fell over the steps, and whether they go with reward: plots, a table, tests.
 
@@ -144,6 +149,8 @@ def questions(
 
     check_is_folder(output)
     found = read(path)
+    if dry_run:
+        planned(f"{path}: {len(found.records):,} episodes, analysis.json, analysis.md and plots to {output}")
     with waiting(f"analysing {len(found.records):,} episodes"):
         analysis = analyse(found)
     show_analysis(analysis, write(analysis, formats, output))

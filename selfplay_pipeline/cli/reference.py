@@ -17,19 +17,22 @@ import typer.main
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.cli.options import Configured
 from selfplay_pipeline.config import Config, load_config
-from selfplay_pipeline.core.fields import Key, keys, sections, value_of
-from selfplay_pipeline.core.sections import Section
+from selfplay_pipeline.core.fields import Key, keys, sections, used_by, value_of
+from selfplay_pipeline.core.sections import Section, UsedBy
+from selfplay_pipeline.uses import WORK
 
 HEAD = """# Options and keys
 
 What a run does stands in its configuration: a YAML file for `--config`, key by key. Where an option is named, the
-commands behind it take it too, and it wins over the file. Defaults are those of the built-in configuration `default`,
-which is used with a GPU; where `tiny_honest`, which is used without one, has another, it is named. `selfplay
-config` prints all keys with the values that would be used here.
+commands behind it take it too, and it wins over the file. "Used by" names the commands that use a key, where these are
+not those of its section, and in brackets what others have in its place; another command that does the work of the
+section [refuses the key](configuration.md#keys-that-a-command-does-not-use). Defaults are those of the built-in
+configuration `default`, which is used with a GPU; where `tiny_honest`, which is used without one, has another, it is
+named. `selfplay config` prints all keys with the values that would be used here.
 
 `make docs` writes this page from the fields of the configuration; it is not edited by hand.
 """
-COLUMNS = ("Key", "Option", "Values", "Default", "Meaning")
+COLUMNS = ("Key", "Option", "Used by", "Values", "Default", "Meaning")
 
 
 def page() -> str:
@@ -53,7 +56,9 @@ def _tables() -> Iterator[str]:
         for section in kinds:
             which = f" with `name: {section.model_fields['name'].default}`" if len(kinds) > 1 else ""
             both = [config if isinstance(getattr(config, name), section) else None for config in (usual, tiny)]
-            yield from _table(f"Section `{name}`{which}", _words(section), list(keys(section, f"{name}.")), *both)
+            users = f"Used by {_commands(mark)}." if (mark := used_by(field)) else "Used by all commands."
+            words = f"{_words(section)}\n\n{users}"
+            yield from _table(f"Section `{name}`{which}", words, list(keys(section, f"{name}.")), *both)
 
 
 def _table(title: str, words: str, rows: list[Key], usual: Config | None, tiny: Config | None) -> Iterator[str]:
@@ -63,7 +68,8 @@ def _table(title: str, words: str, rows: list[Key], usual: Config | None, tiny: 
     yield _row(COLUMNS)
     yield _row(["---"] * len(COLUMNS))
     for key in rows:
-        yield _row([f"`{key.name.rpartition('.')[2]}`", _option(key), key.values, _default(key, usual, tiny), key.text])
+        name, default = f"`{key.name.rpartition('.')[2]}`", _default(key, usual, tiny)
+        yield _row([name, _option(key), _used_by(key), key.values, default, key.text])
     yield ""
 
 
@@ -82,6 +88,20 @@ def _option(key: Key) -> str:
         if any(key.name == given.name for given_keys in command.keys.values() for given in given_keys)
     ]
     return f"`{key.option}`: {', '.join(taken)}" if taken else ""
+
+
+def _used_by(key: Key) -> str:
+    if key.used is None:
+        return ""
+    replaced: dict[str, list[str]] = {}
+    for command in filter(key.used.instead.get, WORK):
+        replaced.setdefault(key.used.instead[command], []).append(command)
+    said = "; ".join(f"{', '.join(names)}: {what}" for what, names in replaced.items())
+    return _commands(key.used) + f" ({said})" * bool(said)
+
+
+def _commands(mark: UsedBy) -> str:
+    return ", ".join(sorted(mark.commands, key=[*WORK, *sorted(mark.commands)].index))
 
 
 def _default(key: Key, usual: Config | None, tiny: Config | None) -> str:

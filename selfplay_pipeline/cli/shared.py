@@ -6,12 +6,13 @@ import asyncio
 import shlex
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
 from selfplay_pipeline.core import stopping, terminal
 from selfplay_pipeline.core.command_line import program
+from selfplay_pipeline.core.terminal.harmless import one_line
 
 T = TypeVar("T")
 
@@ -38,6 +39,17 @@ IMITATING = (
 """Keys that `imitate` takes."""
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and stop.")]
+"""Every command that writes has it. Its checks are those of the real run; `planned` ends it."""
+
+
+def planned(*lines: str) -> NoReturn:
+    """Say what would be done, and end the command."""
+    from selfplay_pipeline.core.terminal.progress import say_announced
+
+    say_announced()
+    terminal.result("\n".join(map(one_line, lines)))
+    terminal.flush()  # here a full disk can still be told in one line
+    raise typer.Exit
 
 
 def run(task: Coroutine[Any, Any, T]) -> T:

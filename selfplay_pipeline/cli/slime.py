@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from selfplay_pipeline.cli.look import questions
+from selfplay_pipeline.cli.shared import DryRun, planned
 from selfplay_pipeline.core.command_line import LARGEST, announced, earlier_names
 from selfplay_pipeline.core.shipped import built_in
 from selfplay_pipeline.core.terminal.harmless import one_line
@@ -39,7 +40,7 @@ def data(
         bool,
         typer.Option("--held-out", help="States of `selfplay evaluate`, none of them for training."),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and stop.")] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Write game states as prompt data for slime: nothing is played yet.
 
@@ -47,8 +48,9 @@ def data(
     --output data/games_eval.jsonl
     """
     from selfplay_pipeline.config import load_config
+    from selfplay_pipeline.core.folders import check_file
     from selfplay_pipeline.core.terminal import result
-    from selfplay_pipeline.core.terminal.progress import progress, say_announced
+    from selfplay_pipeline.core.terminal.progress import progress
     from selfplay_pipeline.slime.data import DataJob, write_data
 
     overrides = {"evaluate.state_seed" if held_out else "seed": seed, "game.max_length": max_length}
@@ -63,9 +65,8 @@ def data(
         held_out=held_out,
     )
     if dry_run:
-        say_announced()
-        result(one_line(job.plan(output)))
-        return
+        check_file(output, "slime data")
+        planned(job.plan(output))
     with progress("sampling game states", brief=True) as on_progress:
         write_data(output, job, lambda count: on_progress(count, num_states, str))
     result(one_line(f"{output}: {num_states} rows; slime reads it with --input-key prompt --metadata-key metadata"))

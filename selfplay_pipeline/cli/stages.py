@@ -10,12 +10,24 @@ import typer
 
 from selfplay_pipeline.cli.failures import fail_if_lost
 from selfplay_pipeline.cli.options import given, load, shared_with, taking
-from selfplay_pipeline.cli.shared import DATA, IMITATING, OTHERS, PLAYING, TRAINING, DryRun, run, suggest, warn
+from selfplay_pipeline.cli.shared import (
+    DATA,
+    IMITATING,
+    OTHERS,
+    PLAYING,
+    TRAINING,
+    DryRun,
+    planned,
+    run,
+    suggest,
+    warn,
+)
 from selfplay_pipeline.cli.verl_keys import path_and_overrides
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST, announced
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import built_in, shipped
+from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.core.terminal.harmless import one_line
 
 app = typer.Typer()
@@ -40,7 +52,6 @@ def generate(
     Stopped at any moment, the same command continues where it was.
     """
     settings = load(context)
-    from selfplay_pipeline.core.terminal.progress import say_announced
     from selfplay_pipeline.generate.job import check_generate, generate_episodes, plan_generate
     from selfplay_pipeline.generate.seats import self_play
     from selfplay_pipeline.generate.show import show_summary
@@ -62,9 +73,7 @@ def generate(
         )
     if dry_run:
         check_generate(settings, output, first_state, seats)
-        say_announced()
-        terminal.result(plan_generate(settings, output, seats))
-        return
+        planned(plan_generate(settings, output, seats))
     summary = run(generate_episodes(settings, output, first_state=first_state, seats=seats))
     show_summary(summary, output)
     fail_if_lost(summary.failures)
@@ -78,6 +87,7 @@ def humans(
     config: Annotated[
         str, typer.Option(help=f"YAML file or built-in whose game people played: {', '.join(built_in())}.")
     ] = "default",
+    dry_run: DryRun = False,
 ) -> None:
     """Write the episodes of people that come with a game, for `imitate`: of both seats, all that the rules allow.
 
@@ -90,7 +100,10 @@ def humans(
 
     check_file(output, "humans")
     game = make_game(load_config(config, {}, announced.append).game)
-    terminal.result(one_line(f"{output}: ") + write_people(game, output).to_text())
+    people = write_people(game, None if dry_run else output).to_text()
+    if dry_run:
+        planned(f"to {output}:", *people.splitlines())
+    terminal.result(one_line(f"{output}: ") + people)
     suggest("show", output)
 
 
@@ -102,6 +115,7 @@ def convert(
     output: Annotated[Path | None, typer.Option(help="Folder for the parquet files [default: beside GAMES].")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad lines out, and report each.")] = False,
     check: Annotated[Path | None, typer.Option(help="Only verify this parquet file with verl's own dataset.")] = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Make train.parquet: a row for each seat that the policy held in an episode, with one
     group index per state.
@@ -115,11 +129,16 @@ def convert(
     if check is not None:
         from selfplay_pipeline.convert.check import check_parquet
 
+        if dry_run:
+            check_regular(check, "`selfplay convert` writes it")
+            planned(f"{check} is verified with the tokenizer of {settings.model}")
         thinking = settings.generate.thinking
         terminal.result(check_parquet(check, str(settings.model), thinking=thinking).to_text().rstrip("\n"))
         return
-    from selfplay_pipeline.convert.job import convert_episodes
+    from selfplay_pipeline.convert.job import convert_episodes, plan_convert
 
+    if dry_run:
+        planned(plan_convert(settings, games, output or games.parent, skip_bad=skip_bad))
     report = convert_episodes(settings, games, output or games.parent, skip_bad=skip_bad)
     terminal.result(report.to_text().rstrip("\n"))
     folder = output or games.parent
@@ -141,6 +160,7 @@ def train(
     ] = None,
     data: Annotated[Path | None, typer.Option(help="The same as the argument.")] = None,
     output: Annotated[Path, typer.Option(help="Gets checkpoint/, trainer_state/, metrics.jsonl.")] = DATA / "training",
+    dry_run: DryRun = False,
 ) -> None:
     """Train the policy on converted episodes with verl; ends with a Hugging Face checkpoint.
 
@@ -157,7 +177,9 @@ def train(
     if data.suffix == ".jsonl":
         made_by = f"`selfplay convert {shlex.quote(str(data))}`"
         raise UserError(f"train: {data}: training reads parquet; {made_by} makes it from episodes")
+    from selfplay_pipeline.core.folders import check_folder
     from selfplay_pipeline.train.job import model_of, train_policy, training_of
+    from selfplay_pipeline.train.run import plan_train
 
     sampler = None if given(context, "model") else model_of(data)
     settings = load(context, {"train.overrides": overrides or None} | ({"model": sampler} if sampler else {}))
@@ -167,6 +189,9 @@ def train(
 
     warn(settings.train.clip_without_effect())
     job = training_of(settings, data, output, checkpoint=str(settings.model), seed=settings.seed)
+    if dry_run:
+        check_folder(output, "train")
+        planned(plan_train(job))
     show_training(train_policy(job))
 
 
@@ -178,6 +203,7 @@ def imitate(
         typer.Argument(help="JSONL files of episodes. FILE=2 counts its tokens twice as much as those of other files."),
     ],
     output: Annotated[Path, typer.Option(help="Gets checkpoint/, trainer_state/, metrics.jsonl.")] = DATA / "imitation",
+    dry_run: DryRun = False,
 ) -> None:
     """Train a model on the turns of episodes that anybody played; ends with a Hugging Face checkpoint.
 
@@ -188,10 +214,13 @@ def imitate(
     settings = load(context)
     from selfplay_pipeline.config import configuration_of
     from selfplay_pipeline.convert.imitation import Source
-    from selfplay_pipeline.train.imitate import imitate_episodes
+    from selfplay_pipeline.train.imitate import imitate_episodes, plan_imitate
     from selfplay_pipeline.train.show import show_imitation
 
-    show_imitation(imitate_episodes(settings, [Source.of(name) for name in games], output))
+    sources = [Source.of(name) for name in games]
+    if dry_run:
+        planned(plan_imitate(settings, sources, output))
+    show_imitation(imitate_episodes(settings, sources, output))
     # Without --config the model has chosen the game, which its new checkpoint does not.
     chosen = {"config": configuration_of(str(settings.model))} if given(context, "model") else {}
     suggest("evaluate", output / "checkpoint", chosen | shared_with(context, "evaluate"))

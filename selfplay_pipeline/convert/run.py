@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import pickle
 from array import array
 from collections import Counter
@@ -90,9 +91,7 @@ def run_convert(
     report = Converted(placebo=placebo, credit="episode" if credits_by is None else "turn")
     with beside(out_dir / "train.parquet") as aside:
         index = _Index(aside)
-        size = games.stat().st_size if games.exists() else 0
-        with bar(f"reading {games.name}") as shown:
-            _read(games, index, report, skip_bad, credits_by, lambda done: shown(done, size, lambda: "bytes"))
+        _read(games, index, report, skip_bad, credits_by, bar)
         order, val_groups = _plan(games, index, report, val_fraction, seed)
         if placebo:
             _permute_rewards(index, seed)
@@ -103,7 +102,38 @@ def run_convert(
     return report
 
 
+def count_convert(
+    games: Path,
+    *,
+    val_fraction: float = 0.0,
+    seed: int = 0,
+    credits_by: Game | None = None,
+    skip_bad: bool = False,
+    bar: Callable[[str], AbstractContextManager[Reporter]] = without_progress,
+) -> Converted:
+    """Returns what `run_convert` would report before it writes rows; it refuses the same episodes."""
+    report = Converted(credit="episode" if credits_by is None else "turn")
+    with Path(os.devnull).open("r+b") as nowhere:
+        index = _Index(nowhere)
+        _read(games, index, report, skip_bad, credits_by, bar)
+        _plan(games, index, report, val_fraction, seed)
+    return report
+
+
 def _read(
+    games: Path,
+    index: _Index,
+    report: Converted,
+    skip_bad: bool,
+    credits_by: Game | None,
+    bar: Callable[[str], AbstractContextManager[Reporter]],
+) -> None:
+    size = games.stat().st_size if games.exists() else 0
+    with bar(f"reading {games.name}") as shown:
+        _read_lines(games, index, report, skip_bad, credits_by, lambda done: shown(done, size, lambda: "bytes"))
+
+
+def _read_lines(
     games: Path,
     index: _Index,
     report: Converted,

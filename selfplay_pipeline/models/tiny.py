@@ -51,13 +51,7 @@ def build_tiny_model(config: Config, lesson: str, out: Path | None = None) -> Pa
         UserError: the game has no such lesson, or the folder is in use.
         TrainError: verl failed.
     """
-    lessons = make_game(config.game).lessons
-    if lesson not in lessons:
-        there = ", ".join(lessons) or "none"
-        raise UserError(f"no lesson {lesson!r} of the game {config.game.name}; there are: {there}")
-    taught = lessons[lesson]
-    out = out or taught.folder
-    check_folder(out, "model")
+    taught, out = _taught(config, lesson, out)
     making = (out / "making").resolve()  # as other calls name it, wherever they are given
     model, results = _untrained(taught, config.seed, making / "untrained"), list[TrainResult]()
     with Trainer() as trainer:
@@ -80,6 +74,29 @@ def build_tiny_model(config: Config, lesson: str, out: Path | None = None) -> Pa
         (new / "warm_start.json").write_text(json.dumps(made, indent=2) + "\n", "utf-8")
     shutil.rmtree(making)
     return out
+
+
+def plan_tiny_model(config: Config, lesson: str, out: Path | None) -> str:
+    """Returns what `model tiny` would do, in one line; writes nothing.
+
+    Raises:
+        UserError: the game has no such lesson, or the folder is in use.
+    """
+    taught, out = _taught(config, lesson, out)
+    stages = " and ".join(f"{stage.episodes} episodes of {' and '.join(stage.players)}" for stage in taught.stages)
+    return f"a new model learns {lesson} (seed {config.seed}, {make_game(config.game).describe()}): {stages}, to {out}"
+
+
+def _taught(config: Config, lesson: str, out: Path | None) -> tuple[Lesson, Path]:
+    """Returns a lesson by its name, and the folder that the model goes to."""
+    lessons = make_game(config.game).lessons
+    if lesson not in lessons:
+        there = ", ".join(lessons) or "none"
+        raise UserError(f"no lesson {lesson!r} of the game {config.game.name}; there are: {there}")
+    taught = lessons[lesson]
+    out = out or taught.folder
+    check_folder(out, "model")
+    return taught, out
 
 
 def _untrained(lesson: Lesson, seed: int, folder: Path) -> Path:

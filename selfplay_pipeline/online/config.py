@@ -9,7 +9,10 @@ from pydantic import Field
 
 from selfplay_pipeline.core.sections import FREE, Section
 from selfplay_pipeline.games.registry import GameConfig
-from selfplay_pipeline.train.config import PolicyTraining
+from selfplay_pipeline.train.config import PolicyTraining, TrainOptions
+
+TOKENS_PER_PASS = 16384
+"""Tokens of one pass where no key says how many."""
 
 
 class OnlineOptions(Section):
@@ -29,8 +32,11 @@ class OnlineOptions(Section):
     """Sampled episodes of each of these states."""
     validate_every: Annotated[int, Field(ge=0)] = 0
     """Steps between validations; 0 validates before the first step and after the last."""
-    tokens_per_pass: Annotated[int, Field(ge=1), FREE] = 16384
-    """Tokens in one forward and backward pass on one device; never fewer than the context length."""
+    tokens_per_pass: Annotated[int | None, Field(ge=1), FREE] = None
+    """Tokens in one forward and backward pass on one device; by default `train.max_tokens_per_pass`, else 16384.
+
+    There are never fewer than the context length.
+    """
     agent_workers: Annotated[int, Field(ge=1), FREE] = 1
     """Processes that play; each plays all its episodes at once."""
     max_failures: Annotated[int, Field(ge=0), FREE] = 16
@@ -39,6 +45,15 @@ class OnlineOptions(Section):
     """Share of a GPU's memory for the server; weights and optimizer are there too, unless they are offloaded."""
     offload: Annotated[bool | None, FREE] = None
     """Keep weights and optimizer in the host's memory while the server plays; by default with one GPU."""
+
+
+def tokens_per_pass(online: OnlineOptions, train: TrainOptions, context: int) -> int:
+    """Returns the tokens of one forward and backward pass on one device.
+
+    Args:
+        context: the context length, since verl takes no row apart.
+    """
+    return max(online.tokens_per_pass or train.max_tokens_per_pass or TOKENS_PER_PASS, context)
 
 
 class OnlineConfig(PolicyTraining):

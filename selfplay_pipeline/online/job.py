@@ -14,12 +14,25 @@ from selfplay_pipeline.engines.compiler import check_compiler
 from selfplay_pipeline.engines.open import model_context_length, resolve_device
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.job import check_trainable
-from selfplay_pipeline.online.config import OnlineConfig
+from selfplay_pipeline.online.config import OnlineConfig, tokens_per_pass
 from selfplay_pipeline.online.games import write_games
-from selfplay_pipeline.online.run import OnlineResult, check_sizes, run_online
+from selfplay_pipeline.online.run import OnlineResult, check_begun, check_sizes, run_online
 from selfplay_pipeline.preflight import check_context, check_not_shared
 from selfplay_pipeline.train.fit import check_fits, offload_here
 from selfplay_pipeline.train.run import Progress, check_training
+
+
+def plan_games(config: Config, out: Path, num_train: int, num_test: int) -> str:
+    """Returns what `games` would do, in one line.
+
+    Raises:
+        UserError: the folder is another command's.
+    """
+    check_folder(out, "games")
+    return (
+        f"{num_train} states to train on (seed {config.seed}) and {num_test} to validate on (seed "
+        f"{config.evaluate.state_seed}), {make_game(config.game).describe()}, to {out}"
+    )
 
 
 def online_games(config: Config, out: Path, num_train: int, num_test: int, *, per_seat: bool = False) -> None:
@@ -46,7 +59,7 @@ def check_online(config: Config) -> None:
     """
     check_training(config.train)
     context = model_context_length(str(config.model), config.engine.context_length)
-    check_fits(config.train, str(config.model), tokens=max(config.online.tokens_per_pass, context))
+    check_fits(config.train, str(config.model), tokens=tokens_per_pass(config.online, config.train, context))
     shared, gpus = config.engine.tensor_parallel, config.train.gpus_per_node
     if resolve_device(config.train.device) == "cpu":
         check_not_shared(shared)
@@ -56,15 +69,21 @@ def check_online(config: Config) -> None:
         )
     else:
         check_compiler()
+    copies = config.train.workers // shared
+    wanted = config.engine.data_parallel
+    if wanted not in (1, copies):
+        raise UserError(
+            f"engine.data_parallel {wanted}: train-online serves {copies} copies of the model, one on each {shared} of "
+            f"its {config.train.workers} training processes; leave it out"
+        )
     check_context(config, str(config.model))
 
 
-def train_online(config: Config, output: Path, games: Path | None = None) -> OnlineResult:
-    """Train on episodes that the policy plays meanwhile, or continue a training that was cut.
+def online_job(config: Config, output: Path, games: Path | None = None) -> OnlineConfig:
+    """Returns the online training that a configuration describes, checked as far as it can be without its states.
 
-    Args:
-        games: folder with the states to play; without it new ones are written to `output`, one state for each time
-            that a step takes one.
+    Raises:
+        UserError: it is not possible with this model, on this machine or in this folder.
     """
     model = str(config.model)
     if games is not None:
@@ -72,12 +91,8 @@ def train_online(config: Config, output: Path, games: Path | None = None) -> Onl
     check_folder(output, "train-online")
     check_checkpoint(model)
     check_trainable(config)
-    if config.engine.server_url:
-        raise UserError("engine.server_url: verl starts the servers of online training itself; leave it out")
-    if config.train.imitated is not None:
-        raise UserError(f"train.method {config.train.method}: not possible while playing; use `selfplay iterate`")
     check_online(config)
-    job = OnlineConfig(
+    return OnlineConfig(
         **config.train.model_dump() | {"offload": offload_here(config.train, model)},
         model=model,
         output=output,
@@ -92,7 +107,39 @@ def train_online(config: Config, output: Path, games: Path | None = None) -> Onl
         context_length=model_context_length(model, config.engine.context_length),
         tensor_parallel=config.engine.tensor_parallel,
     )
-    if games is None and not (output / "trainer_state" / "training.json").exists():
+
+
+def plan_online(config: Config, output: Path, games: Path | None = None) -> str:
+    """Returns what `train-online` would do, in one line; writes nothing.
+
+    Raises:
+        UserError: it would be refused.
+    """
+    job, online = online_job(config, output, games), config.online
+    if samples := _samples_states(job, games):
+        check_sizes(job, len(make_game(config.game).roles))
+    else:
+        check_begun(job)
+    states = "new states" if samples else f"the states of {job.games}"
+    return (
+        f"{config.model} plays itself and is trained in {online.steps} steps of {online.states_per_step} states × "
+        f"{job.episodes_per_state} episodes on {states} ({make_game(config.game).describe()}), to {output}"
+    )
+
+
+def _samples_states(job: OnlineConfig, games: Path | None) -> bool:
+    return games is None and not (job.output / "trainer_state" / "training.json").exists()
+
+
+def train_online(config: Config, output: Path, games: Path | None = None) -> OnlineResult:
+    """Train on episodes that the policy plays meanwhile, or continue a training that was cut.
+
+    Args:
+        games: folder with the states to play; without it new ones are written to `output`, one state for each time
+            that a step takes one.
+    """
+    job = online_job(config, output, games)
+    if _samples_states(job, games):
         check_sizes(job, len(make_game(config.game).roles))
         num_train = config.online.steps * config.online.states_per_step
         online_games(config, job.games, num_train, config.online.held_out_states)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.online.config import OnlineConfig
+from selfplay_pipeline.online.config import OnlineConfig, tokens_per_pass
 from selfplay_pipeline.train.overrides import (
     Device,
     everywhere,
@@ -69,7 +69,7 @@ def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) ->
         "actor_rollout_ref.model.path": everywhere(config.model),
         # verl multiplies by the episodes of a state; all rows of a step together are one update.
         "actor_rollout_ref.actor.ppo_mini_batch_size": games.rows_per_episode * online.states_per_step,
-        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": max(online.tokens_per_pass, config.context_length),
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": tokens_per_pass(online, config, config.context_length),
         "actor_rollout_ref.actor.data_loader_seed": config.seed,
         "actor_rollout_ref.actor.fsdp_config.seed": config.seed,
         f"{rollout}.n": config.episodes_per_state,

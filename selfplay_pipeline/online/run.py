@@ -40,6 +40,7 @@ from selfplay_pipeline.train.overrides import environment, metrics_path, resolve
 from selfplay_pipeline.train.process import Making, Trainer, TrainError
 from selfplay_pipeline.train.run import (
     Progress,
+    check_claim,
     check_options,
     claim,
     export_of,
@@ -82,7 +83,6 @@ def run_online(config: OnlineConfig, on_progress: Callable[[Progress], None] | N
     check_options(config)
     planned, state, device = config.online.steps, state_dir(config), resolve_device(config)
     games = _look_at(config)
-    check_sizes(config, games.rows_per_episode)
     checkpoint = config.output.resolve() / "checkpoint"
     if not exported(state, checkpoint):
         check_cluster(
@@ -188,7 +188,19 @@ def _look_at(config: OnlineConfig) -> StatesFile:
             f"{config.online.states_per_step} (online.states_per_step); write more with `selfplay games`"
         )
     players = len(make_game(config.game).roles)
-    return StatesFile(rows=train, rows_per_episode=players if first["perspectives"] == "both" else 1)
+    games = StatesFile(rows=train, rows_per_episode=players if first["perspectives"] == "both" else 1)
+    check_sizes(config, games.rows_per_episode)
+    return games
+
+
+def check_begun(config: OnlineConfig) -> None:
+    """Checks the states to play, and that the folder holds no other training; writes nothing.
+
+    Raises:
+        UserError: the states are unusable, the processes cannot share an update, or there is another training.
+    """
+    _look_at(config)
+    check_claim(config, _identity(config), config.output.resolve() / "checkpoint")
 
 
 def read_rows(config: GameConfig, path: Path) -> tuple[int, dict[str, Any]]:

@@ -8,39 +8,72 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from selfplay_pipeline.core.sections import FREE, Identity, Option, Section
+from selfplay_pipeline.core.sections import FREE, Option, Section, UsedBy
+
+SUPERVISED = {"imitate": "a supervised loss"}
+"""The loss of `imitate`, in place of all that GRPO has options for."""
+COMPARING = UsedBy("train", "iterate", "train-online", instead=SUPERVISED)
+"""Marks options of GRPO's advantages and of PPO's loss."""
 
 
 class TrainOptions(Section):
     """How the policy is trained. Everything that has no key here is verl's, and goes through `overrides`."""
 
-    method: Annotated[Literal["grpo", "filtered-bc"], Identity("train", "iterate")] = "grpo"
+    method: Annotated[Literal["grpo", "filtered-bc"], UsedBy("train", "iterate", instead=SUPERVISED)] = "grpo"
     """How the policy learns: from a comparison of each group's episodes, or by imitating the best of them.
 
     `filtered-bc` is filtered behaviour cloning: supervised training on own turns, on the same loop. It has no use for
     the options of PPO's loss, of advantages and of the reference policy.
     """
-    best_of_group: Annotated[int, Field(ge=0), Identity("train", "iterate")] = 1
+    best_of_group: Annotated[
+        int, Field(ge=0), UsedBy("train", "iterate", instead={"imitate": "imitate.best_of_group"})
+    ] = 1
     """Episodes of each group that `method: filtered-bc` imitates, those with the highest reward.
 
     0 is all of all groups, those without a signal too.
     """
-    epochs: Annotated[int, Field(ge=1), Identity("train", "iterate")] = 1
+    epochs: Annotated[
+        int,
+        Field(ge=1),
+        UsedBy("train", "iterate", instead={"imitate": "imitate.epochs", "train-online": "online.steps"}),
+    ] = 1
     """Passes over the data."""
-    train_batch_size: Annotated[int, Field(ge=2), Identity("train", "iterate")] = 64
+    train_batch_size: Annotated[
+        int,
+        Field(ge=2),
+        UsedBy(
+            "train",
+            "iterate",
+            instead={"imitate": "imitate.train_batch_size", "train-online": "online.states_per_step"},
+        ),
+    ] = 64
     """Rows of one batch, rounded to whole groups of G rows for each trained seat."""
-    mini_batches: Annotated[int, Field(ge=1), Identity("train", "iterate")] = 1
+    mini_batches: Annotated[
+        int,
+        Field(ge=1),
+        UsedBy("train", "iterate", instead={"imitate": "one update a batch", "train-online": "one update a step"}),
+    ] = 1
     """Optimizer steps that one batch is cut into; each has rows of all its groups, drawn at random.
 
     A batch that the data do not fill has fewer, so that each has about as many rows.
     """
-    micro_batch_size: Annotated[int, Field(ge=1), FREE] = 8
+    micro_batch_size: Annotated[
+        int,
+        Field(ge=1),
+        UsedBy("train", "imitate", "iterate", instead={"train-online": "online.tokens_per_pass"}),
+        FREE,
+    ] = 8
     """Rows in one forward and backward pass on one device."""
     max_tokens_per_pass: Annotated[int | None, Field(ge=1), FREE] = None
     """Tokens in one such pass, instead of `micro_batch_size` rows; never fewer than the longest row has."""
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-6
+    learning_rate: Annotated[
+        float, Field(gt=0), UsedBy("train", "iterate", "train-online", instead={"imitate": "imitate.learning_rate"})
+    ] = 1e-6
     """AdamW's learning rate, which stays constant."""
-    old_log_probs: Annotated[Literal["step", "games"], Identity("train", "iterate")] = "step"
+    old_log_probs: Annotated[
+        Literal["step", "games"],
+        UsedBy("train", "iterate", instead=SUPERVISED | {"train-online": "one update a step"}),
+    ] = "step"
     """Log-probs in the denominator of PPO's ratio: those at the beginning of a `step`, or those of the `games`.
 
     With `step` they are those of the weights that the batch begins with; with one mini-batch the update's own pass
@@ -48,33 +81,38 @@ class TrainOptions(Section):
     log-probs stored while playing, clipping bounds how far the policy moves from the weights that played, and replaces
     the importance weights, which verl does not apply then.
     """
-    clip_low: Annotated[float, Field(gt=0)] = 0.2
+    clip_low: Annotated[float, Field(gt=0), COMPARING] = 0.2
     """PPO's ratio is clipped below at 1 - clip_low.
 
     Clipping has an effect only with `old_log_probs: games` or with several `mini_batches`; otherwise the ratio is
     always 1.
     """
-    clip_high: Annotated[float, Field(gt=0)] = 0.2
+    clip_high: Annotated[float, Field(gt=0), COMPARING] = 0.2
     """PPO's ratio is clipped above at 1 + clip_high; a value above clip_low is DAPO's clip-higher.
 
     It has an effect where `clip_low` has one.
     """
-    kl_coef: Annotated[float, Field(ge=0)] = 0.0
+    kl_coef: Annotated[float, Field(ge=0), COMPARING] = 0.0
     """Weight of the KL loss to the reference policy; 0 is off."""
-    kl_reference: Annotated[Literal["initial", "previous"], Identity("iterate")] = "initial"
+    kl_reference: Annotated[
+        Literal["initial", "previous"],
+        UsedBy("iterate", instead=SUPERVISED | {"train": "the model that is trained"}),
+    ] = "initial"
     """The reference policy: the `initial` model of the run, or the `previous` one, which played."""
-    importance_threshold: Annotated[float, Field(ge=0)] = 2.0
+    importance_threshold: Annotated[float, Field(ge=0), COMPARING] = 2.0
     """Importance weights (trainer over engine, for each token) are cut at this value; 0 switches them off.
 
     They are not applied with `old_log_probs: games`.
     """
-    loss_aggregation: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"] = "token-mean"
+    loss_aggregation: Annotated[Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"], COMPARING] = (
+        "token-mean"
+    )
     """How the losses of tokens become one: verl's loss_agg_mode."""
-    normalize_by_std: bool = True
+    normalize_by_std: Annotated[bool, COMPARING] = True
     """Divide advantages by the standard deviation of their group, as GRPO does and Dr. GRPO does not."""
     grad_clip: Annotated[float, Field(gt=0)] = 1.0
     """Largest norm of the gradient; a larger one is scaled down to it."""
-    entropy_coef: float = 0.0
+    entropy_coef: Annotated[float, COMPARING] = 0.0
     """Weight of the entropy bonus."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """AdamW's weight decay."""
@@ -103,9 +141,11 @@ class TrainOptions(Section):
     The log-probs of the rows then belong to another model, so that importance weights, and PPO's ratio with
     `old_log_probs: games`, mean nothing. Without this, `train` refuses such a model.
     """
-    keep_zero_signal: Annotated[bool, Identity("train", "iterate")] = False
+    keep_zero_signal: Annotated[bool, UsedBy("train", "iterate", instead={"imitate": "imitate.best_of_group"})] = False
     """Train also on groups whose episodes all scored alike, which give GRPO no signal."""
-    keep_optimizer: Annotated[bool, Identity("iterate")] = True
+    keep_optimizer: Annotated[
+        bool, UsedBy("iterate", instead=dict.fromkeys(("train", "imitate"), "a new optimizer"))
+    ] = True
     """Carry the optimizer's state from one iteration to the next.
 
     The float32 weights are carried on in any case.
@@ -133,7 +173,7 @@ class TrainOptions(Section):
         "tensorboard",
     ]
     """Where the metrics of each step and the figures of `iterate` are logged, beside metrics.jsonl."""
-    dump_rows: Annotated[bool, FREE] = False
+    dump_rows: Annotated[bool, UsedBy("train", "iterate"), FREE] = False
     """Write what was trained on, row by row with log-probs and advantages, to trained_rows.jsonl.
 
     Rows that are imitated have no advantages, so that it is refused for them.

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.convert.imitation import HELD_OUT, TRAIN, Source, write_rows
@@ -13,7 +14,7 @@ from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, write_json
 from selfplay_pipeline.core.folders import IMITATED, check_folder
-from selfplay_pipeline.core.small_files import read_object
+from selfplay_pipeline.core.small_files import check_regular, read_object
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.core.terminal.progress import progress
 from selfplay_pipeline.engines.open import model_context_length
@@ -25,7 +26,7 @@ from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.fit import offload_here
 from selfplay_pipeline.train.job import train_policy
 from selfplay_pipeline.train.process import Trainer
-from selfplay_pipeline.train.run import TrainResult, check_options
+from selfplay_pipeline.train.run import TrainResult, check_options, plan_train
 
 
 def imitate_episodes(
@@ -42,19 +43,47 @@ def imitate_episodes(
         UserError: an unusable model, file or option, or another training in the folder.
         TrainError: verl failed.
     """
-    check_folder(output, "imitate")
-    if config.generate.thinking:
-        raise UserError(
-            "generate.thinking: episodes hold no thoughts, so that imitation would unlearn them; leave it out"
-        )
+    _check_folder_and_thoughts(config, output)
     with locked(output / ".imitate.lock", f"training folder {output}"):
         check_options(training_of(config, output))
         _prepare(config, sources, output)
         return train_policy(training_of(config, output), trainer, "imitate")
 
 
-def _prepare(config: Config, sources: Sequence[Source], output: Path) -> None:
-    """Write the rows, and what decided them once they are whole."""
+def plan_imitate(config: Config, sources: Sequence[Source], output: Path) -> str:
+    """Returns what `imitate` would do, in one line; writes nothing.
+
+    Raises:
+        UserError: an unusable model, file or option, or another training in the folder.
+    """
+    _check_folder_and_thoughts(config, output)
+    check_options(training_of(config, output))
+    for source in sources:
+        check_regular(source.path, "`selfplay generate` and `selfplay humans` write episodes")
+    if _begun(config, sources, output) is None:
+        return plan_train(training_of(config, output))
+    ChatTokenizer.load(str(config.model)).check_belongs_to(str(config.model))
+    files = ", ".join(str(source.path) for source in sources)
+    return (
+        f"{config.model} imitates {files}: passes {config.imitate.epochs}, rows of a step "
+        f"{config.imitate.train_batch_size}, learning rate {config.imitate.learning_rate:g}, to {output}"
+    )
+
+
+def _check_folder_and_thoughts(config: Config, output: Path) -> None:
+    check_folder(output, "imitate")
+    if config.generate.thinking:
+        raise UserError(
+            "generate.thinking: episodes hold no thoughts, so that imitation would unlearn them; leave it out"
+        )
+
+
+def _begun(config: Config, sources: Sequence[Source], output: Path) -> dict[str, Any] | None:
+    """Returns what decides the rows; None where they are there already.
+
+    Raises:
+        UserError: the folder holds rows of another imitation.
+    """
     model = str(config.model)
     now = deciding(config.imitate, "imitate", "imitate.") | deciding(config.game, "imitate", "game.")
     now |= {
@@ -69,6 +98,14 @@ def _prepare(config: Config, sources: Sequence[Source], output: Path) -> None:
     record = output / IMITATED
     if record.exists():
         check_same(output, added | read_object(record, "selfplay imitate"), now | added)
+        return None
+    return now | added
+
+
+def _prepare(config: Config, sources: Sequence[Source], output: Path) -> None:
+    """Write the rows, and what decided them once they are whole."""
+    decided, model = _begun(config, sources, output), str(config.model)
+    if decided is None:
         return
     chat = ChatTokenizer.load(model)
     chat.check_belongs_to(model)
@@ -83,7 +120,7 @@ def _prepare(config: Config, sources: Sequence[Source], output: Path) -> None:
         bar=partial(progress, brief=True),
     )
     say(done.to_text())
-    write_json(record, now | added)
+    write_json(output / IMITATED, decided)
 
 
 def _digest(path: Path) -> str:

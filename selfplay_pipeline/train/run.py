@@ -105,27 +105,14 @@ def run_train(
         TrainError: verl failed.
     """
     began = time.monotonic()
-    check_options(config, config.base_model, config.reference_model)
-    if config.lora_rank and config.has_reference and config.reference_model not in (None, config.base):
-        raise UserError(
-            f"reference_model {config.reference_model}: with lora_rank the reference policy is {config.base}, the "
-            "model without the adapter; leave it out"
-        )
-    check_sampler(config)
-    if config.initial_trainer_state is not None:
-        _check_initial_state(config, config.initial_trainer_state)
+    _check_training_of(config)
     if trainer is None and not exported(state_dir(config), config.output / "checkpoint"):
         check_cluster(config, [config.model, config.reference_model, config.data], config.output)
-    data = read_data([config.data], vocabulary_of(config.model), alone=config.imitated == 0)
-    longest = data.max_prompt_tokens + data.max_response_tokens
-    tokens = tokens_per_pass(config, data) or longest  # rows that are counted may be shorter than they
-    check_fits(config, config.model, tokens=tokens, longest=longest, shares_gpu=config.shares_gpu)
-    groups = data.to_train(config.keep_zero_signal, config.imitated)
-    planned = len(plan_for(config, data, len(groups)))
+    data, groups, planned = _read_groups(config)
     state, metrics = state_dir(config), metrics_path(config)
     checkpoint = config.output.resolve() / "checkpoint"
     with locked(config.output / ".train.lock", f"training folder {config.output}"):
-        _claim(config, data, groups, checkpoint)
+        claim(config, _record(config, data, groups), checkpoint)
         done = go_back_to_last_logged_save(state, metrics)
         keep_lines(metrics, done)
         keep_lines(config.output / "trained_rows.jsonl", done)
@@ -164,6 +151,49 @@ def run_train(
         own_tokens=round(sum(line.get("selfplay/own_tokens", 0) for line in lines)),
         held_out_losses=tuple(line[name] for line in lines for name in HELD_OUT_LOSSES if name in line),
     )
+
+
+def plan_train(config: TrainConfig) -> str:
+    """Returns what `run_train` would do, in one line; writes nothing.
+
+    Raises:
+        UserError: it would be refused.
+    """
+    _check_training_of(config)
+    data, groups, planned = _read_groups(config)
+    check_claim(config, _record(config, data, groups), config.output.resolve() / "checkpoint")
+    rows, done = sum(len(group.rows) for group in groups), saved_step(state_dir(config))
+    return (
+        f"{config.model} is trained on {rows} rows in {len(groups)} groups of {config.data}, to {config.output}; steps "
+        f"done: {done} of {planned}"
+    )
+
+
+def _check_training_of(config: TrainConfig) -> None:
+    check_options(config, config.base_model, config.reference_model)
+    if config.lora_rank and config.has_reference and config.reference_model not in (None, config.base):
+        raise UserError(
+            f"reference_model {config.reference_model}: with lora_rank the reference policy is {config.base}, the "
+            "model without the adapter; leave it out"
+        )
+    check_sampler(config)
+    if config.initial_trainer_state is not None:
+        _check_initial_state(config, config.initial_trainer_state)
+
+
+def _read_groups(config: TrainConfig) -> tuple[TrainData, list[Group], int]:
+    """Returns the data, the groups that are trained on, and the number of steps.
+
+    Raises:
+        UserError: the data are unusable, or do not fit into memory.
+        NoSignalError: no group has episodes that scored differently.
+    """
+    data = read_data([config.data], vocabulary_of(config.model), alone=config.imitated == 0)
+    longest = data.max_prompt_tokens + data.max_response_tokens
+    tokens = tokens_per_pass(config, data) or longest  # rows that are counted may be shorter than they
+    check_fits(config, config.model, tokens=tokens, longest=longest, shares_gpu=config.shares_gpu)
+    groups = data.to_train(config.keep_zero_signal, config.imitated)
+    return data, groups, len(plan_for(config, data, len(groups)))
 
 
 def making_of(config: TrainConfig, device: Device) -> Making:
@@ -245,15 +275,15 @@ def follower(
     return look
 
 
-def _claim(config: TrainConfig, data: TrainData, groups: list[Group], checkpoint: Path) -> None:
-    training = deciding(config, "train") | {
+def _record(config: TrainConfig, data: TrainData, groups: list[Group]) -> dict[str, Any]:
+    """Returns what makes a continued training the same one."""
+    return deciding(config, "train") | {
         "data": str(config.data.resolve()),
         "rows": file_hash(config.data),
         **hashes_of(config),
         "groups": len(groups),
         "temperature": data.temperature,
     }
-    claim(config, training, checkpoint)
 
 
 def hashes_of(config: PolicyTraining) -> dict[str, str]:
@@ -291,20 +321,34 @@ def check_sampler(config: TrainConfig) -> None:
 def claim(config: PolicyTraining, training: dict[str, Any], checkpoint: Path) -> None:
     """Bind the folder to this training, so that a later call either continues the same one or is refused.
 
+    Raises:
+        UserError: the folder holds another training.
+    """
+    if not check_claim(config, training, checkpoint):
+        write_json(_training_record(config), portable(training, config.output))
+
+
+def check_claim(config: PolicyTraining, training: dict[str, Any], checkpoint: Path) -> bool:
+    """Returns whether the folder is bound to this training already.
+
     A training that was begun before an option came has its default.
 
     Raises:
         UserError: the folder holds another training.
     """
-    record, training = state_dir(config) / "training.json", portable(training, config.output)
+    record, training = _training_record(config), portable(training, config.output)
     if not record.exists():
         if checkpoint.exists():
             raise UserError(f"{checkpoint} exists but was not made by a training here; choose another output folder")
-        write_json(record, training)
-        return
+        return False
     fields = type(config).model_fields
     defaults = {name: fields[name].default for name in training if name in fields and not fields[name].is_required()}
     check_same(config.output, defaults | read_object(record, "selfplay train"), training)
+    return True
+
+
+def _training_record(config: PolicyTraining) -> Path:
+    return state_dir(config) / "training.json"
 
 
 def check_options(config: PolicyTraining, *further_models: str | None) -> None:

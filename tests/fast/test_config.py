@@ -87,7 +87,6 @@ def test_the_built_ins_differ_from_tiny_in_what_they_are_for():
         "game.max_length": 30,
         "train.train_batch_size": 512,
         "iterate.partner": "shy",
-        "online.tokens_per_pass": 16384,
     }
     honest = load_config("tiny_honest", {})
     assert differing(honest, tiny) == {

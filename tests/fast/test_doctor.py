@@ -10,6 +10,7 @@ from command import Done, selfplay
 
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.core.shapes import Shapes, shapes_of
+from selfplay_pipeline.online.config import tokens_per_pass
 from selfplay_pipeline.train.config import TrainOptions
 from selfplay_pipeline.train.fit import meaning_of_offload, setup_of
 from selfplay_pipeline.train.memory import (
@@ -154,7 +155,8 @@ class TestDecisions:
         config = load_config(str(tmp_path / "my.yaml"), {}, gpu=True)
         assert (config.model, config.train.epochs, config.iterate.keep_trainer_states) == (GPU_MODEL, 2, "last")
         assert (config.train.gradient_checkpointing, config.train.max_tokens_per_pass) == (True, 8192)
-        assert config.engine.context_length == config.online.tokens_per_pass == 8192
+        context = config.engine.context_length
+        assert context == tokens_per_pass(config.online, config.train, context) == 8192
 
     def test_the_remedy_is_the_cheapest_that_fits(self, qwen: Shapes) -> None:
         eight = Setup(processes=8, processes_per_node=8, tokens=8192)

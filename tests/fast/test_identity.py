@@ -14,7 +14,7 @@ from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.core import command_line
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.sections import FREE, Identity, Section
+from selfplay_pipeline.core.sections import FREE, Identity, Section, UsedBy
 from selfplay_pipeline.evaluate.pairing import Pairing
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.registry import make_game
@@ -39,7 +39,7 @@ def changed(section: str, **fields) -> Config:
     if not section:
         return create_model("Changed", __base__=Config, **fields)(**base.model_dump())
     kind = create_model("Longer", __base__=type(getattr(base, section)), **fields)
-    marks = [mark for mark in Config.model_fields[section].metadata if isinstance(mark, Identity)]
+    marks = [mark for mark in Config.model_fields[section].metadata if isinstance(mark, Identity | UsedBy)]
     marked = reduce(lambda found, mark: Annotated[found, mark], marks, kind)
     whole = create_model("Changed", __base__=Config, **{section: (marked, kind())})
     return whole(**base.model_dump())
@@ -127,9 +127,23 @@ def test_fields_of_all_marks_are_decided_as_the_marks_say():
         open: Part = Part()
         closed: Annotated[Part, FREE] = Part()
         of_one: Annotated[Part, Identity("train")] = Part()
+        used: Annotated[Part, UsedBy("train")] = Part()
 
-    assert deciding(Whole(), "train") == {"open.plain": 1, "of_one.plain": 1}
+    assert deciding(Whole(), "train") == {"open.plain": 1, "of_one.plain": 1, "used.plain": 1}
     assert deciding(Whole(), "iterate") == {"open.plain": 1}
+
+
+def test_the_mark_of_a_field_takes_the_place_of_its_sections_mark():
+    class Part(Section):
+        plain: int = 1
+        own: Annotated[int, UsedBy("train", "iterate")] = 1
+        narrower: Annotated[int, UsedBy("train", "iterate"), Identity("iterate")] = 1
+
+    class Whole(Section):
+        part: Annotated[Part, UsedBy("train")] = Part()
+
+    assert deciding(Whole(), "train") == {"part.plain": 1, "part.own": 1}
+    assert deciding(Whole(), "iterate") == {"part.own": 1, "part.narrower": 1}
 
 
 def selfplay(*arguments) -> str:

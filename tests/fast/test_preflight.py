@@ -24,16 +24,15 @@ def two_gpus(tmp_path_factory, monkeypatch) -> None:
 
 
 def run(tmp_path: Path, command: str, *arguments: str, **sections: dict[str, Any]) -> Done:
-    """A dry run, where the command has one, with the tiny configuration and these sections over it."""
+    """A dry run with the tiny configuration and these sections over it."""
     settings = load_config("tiny", {"model": "data/tiny_model"}).model_dump(mode="json")
     for name, section in sections.items():
         settings[name] |= section
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(settings))
-    dry = () if command.startswith("train") else ("--dry-run",)
     checkpoint = ("data/tiny_model", "--num-states", "4") if command == "evaluate" else ()
     output = tmp_path / "output" / "x"
-    done = selfplay(command, *checkpoint, "--config", str(file), "--output", str(output), *arguments, *dry)
+    done = selfplay(command, *checkpoint, "--config", str(file), "--output", str(output), *arguments, "--dry-run")
     assert not output.parent.exists()
     return done
 

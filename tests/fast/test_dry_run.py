@@ -1,0 +1,142 @@
+"""With --dry-run every command that writes says what it would do, and writes nothing."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from command import selfplay
+from factories import make_episodes, write_episodes
+
+from selfplay_pipeline.cli import app
+from selfplay_pipeline.config import load_config
+from selfplay_pipeline.convert.run import run_convert
+from selfplay_pipeline.core.files import write_json
+from selfplay_pipeline.games.matching.rules import MatchingConfig
+from selfplay_pipeline.iterate.manifest import RunDirectory
+from selfplay_pipeline.models import smollm2
+from selfplay_pipeline.online.games import write_games
+
+READING = {"show", "doctor", "config", "slime check"}
+"""Commands that write nothing. Any other command must be among `WRITING`."""
+WRITING: dict[str, tuple[tuple[str, ...], str]] = {
+    "generate": (("--player", "random", "--num-episodes", "8"), "random and random play 8 episodes"),
+    "humans": ((), "134 episodes of people, "),
+    "convert": (("games.jsonl",), "games.jsonl: 16 episodes, 4 groups to {output}/train.parquet (credit: episode)"),
+    "convert --check": (("--check", "rows/train.parquet"), "rows/train.parquet is verified with the tokenizer of "),
+    "train": (
+        ("rows/train.parquet",),
+        "is trained on 23 rows in 3 groups of rows/train.parquet, to {output}; steps done: 0 of 1",
+    ),
+    "imitate": (("games.jsonl", "games.jsonl=2"), "data/tiny_model imitates games.jsonl, games.jsonl: passes 1, rows"),
+    "games": (("--num-train", "9", "--num-test", "3"), "9 states to train on (seed 0) and 3 to validate on (seed 0), "),
+    "train-online": (
+        ("states", "--steps", "3"),
+        "tiny_model plays itself and is trained in 3 steps of 8 states × 8 ep",
+    ),
+    "iterate": (("--num-iterations", "2"), "iterations 1 to 2: generate, convert, train, evaluate left"),
+    "evaluate": (("random", "--num-states", "2"), "random with itself on 2 held-out states (seed 0): 4 scripted episo"),
+    "crossplay": (("random", "sharing", "--num-states", "2"), "random, sharing, each with each, on 2 held-out states"),
+    "listen": (("sharing", "--num-states", "2"), "sharing with itself on 2 held-out states (seed 0), then each decisi"),
+    "silence": (("--states", "9"), "silence line on 9 states (seed 0) to {output}"),
+    "report": (("games.jsonl",), "games.jsonl (episodes; files of episodes: 1) to page {output}"),
+    "questions": (("run",), "run: 32 episodes, analysis.json, analysis.md and plots to {output}"),
+    "slime data": (("--num-states", "5"), "states 0…4 of seed 0"),
+    "model tiny": ((), "a new model learns self-play (seed 0, "),
+    "model smollm2": ((), "SmolLM2-135M-Instruct.Q4_1.gguf to {output}"),
+}
+"""Arguments of each command that writes, and what it says that it would do."""
+CONFIGURED = {"generate", "convert", "train", "imitate", "games", "train-online", "iterate", "listen", "evaluate"}
+
+
+def commands(group: Any = None, above: str = "") -> Iterator[str]:
+    """Returns the names of all commands that a help shows."""
+    for name, command in (group or typer.main.get_command(app)).commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{name} ")
+        elif not command.hidden:
+            yield above + name
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """A working directory with something to read for each command."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.chdir(tmp_path)
+    board = load_config("tiny", {}).game
+    assert isinstance(board, MatchingConfig)
+    games = write_episodes(tmp_path / "games.jsonl", list(make_episodes(4, 4)))
+    run_convert(games, tmp_path / "rows")
+    write_games(tmp_path / "states", board, num_train=24, num_test=2, seed=0, test_seed=0)
+    RunDirectory(tmp_path / "run").open(load_config("tiny", {}))
+    (tmp_path / "run" / "iter_1").mkdir()
+    (tmp_path / "run" / "iter_1" / "selfplay_games.jsonl").write_bytes(games.read_bytes())
+    write_json(tmp_path / "run" / "iter_1" / "selfplay_games.summary.json", {})
+    return tmp_path
+
+
+def content(folder: Path) -> dict[Path, bytes | None]:
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def dry(name: str, output: Path, *further: str) -> Any:
+    """Runs a command dry."""
+    command = name.split(" --")[0]
+    config = ("--config", "tiny") if command in CONFIGURED else ()
+    model = ("--model", "data/tiny_model") if command in ("train", "imitate", "train-online", "convert") else ()
+    return selfplay(
+        *command.split(), *WRITING[name][0], *config, *model, "--output", str(output), "--dry-run", *further
+    )
+
+
+def test_every_command_is_known_to_write_or_not():
+    assert {*commands()} == READING | {name.split(" --")[0] for name in WRITING}
+
+
+@pytest.mark.parametrize("name", WRITING)
+def test_a_command_that_writes_says_what_it_would_do_and_leaves_all_as_it_was(name, folder, monkeypatch):
+    if name == "model smollm2":
+        monkeypatch.setattr(smollm2, "distribution", lambda package: folder)
+        monkeypatch.setattr(Path, "locate_file", Path.joinpath, raising=False)
+    before = content(folder)
+    done = dry(name, folder / "out")
+    assert done.returncode == 0, done.stderr
+    assert WRITING[name][1].format(output=folder / "out") in done.stdout
+    assert content(folder) == before
+
+
+FOREIGN = {name for name in WRITING if name not in ("questions", "convert --check")}
+"""Commands that refuse a folder or a file of somebody else's."""
+
+
+@pytest.mark.parametrize("name", sorted(FOREIGN))
+def test_a_dry_run_is_refused_where_the_run_would_be(name, folder):
+    output = folder / "out"
+    if name.split()[0] in ("humans", "silence", "report", "slime"):
+        output.write_text("something else")
+    else:
+        maker = {"gpu": 1, "packages": {}} if name != "iterate" else {"model_type": "qwen2"}
+        write_json(output / ("config.json" if name == "iterate" else "manifest.json"), maker)
+    at = output / "games.jsonl" if name == "generate" else output
+    before = content(folder)
+    done = dry(name, at)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert f"{output} holds " in done.stderr and "give another --output" in done.stderr
+    assert content(folder) == before
+
+
+def test_a_dry_run_of_a_training_that_was_begun_with_other_options_is_refused(folder):
+    write_json(folder / "out" / "trainer_state" / "training.json", {"learning_rate": 1.0, "model": "data/tiny_model"})
+    done = dry("train", folder / "out")
+    assert done.returncode == 2 and "out was begun with " in done.stderr
+
+
+def test_a_dry_run_of_convert_refuses_what_convert_refuses(folder):
+    line = json.loads((folder / "games.jsonl").read_text().splitlines()[0])
+    (folder / "games.jsonl").write_text(json.dumps(line | {"turns": 5}) + "\n")
+    done = dry("convert", folder / "out")
+    assert done.returncode == 2 and "games.jsonl:1: field 'turns'" in done.stderr
+    again = dry("convert", folder / "out", "--skip-bad")
+    assert again.returncode == 2 and "holds no finished episode" in again.stderr

@@ -1,0 +1,280 @@
+"""Each key says which commands use it; what would have no effect on a command is refused, and not left unread."""
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from command import selfplay
+
+from bench.smoke import STEPS, TINY_RUN, Smoke
+from selfplay_pipeline import uses
+from selfplay_pipeline.cli.reference import commands
+from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.fields import Key, keys, value_of
+from selfplay_pipeline.core.shipped import built_in
+from selfplay_pipeline.online import job as online
+from selfplay_pipeline.online.config import OnlineConfig
+from selfplay_pipeline.online.overrides import StatesFile, online_overrides
+from selfplay_pipeline.train import imitate
+from selfplay_pipeline.train.groups import TrainData
+from selfplay_pipeline.train.job import training_of
+from selfplay_pipeline.train.overrides import verl_overrides
+from selfplay_pipeline.uses import WORK, standing
+
+ROOT = Path(__file__).parents[2]
+KEYS = {key.name: key for key in keys(Config)}
+REFUSED = {
+    "imitate": {"convert.placebo", "train.dump_rows"},
+    "train-online": {
+        "engine.kind", "engine.server_url", "engine.startup_timeout", "engine.request_timeout", "engine.hang_timeout",
+        "engine.max_restarts", "engine.reconnect_timeout", "engine.extra_args",
+        "convert.credit", "convert.placebo",
+        "train.method", "train.best_of_group", "train.kl_reference", "train.keep_zero_signal", "train.keep_optimizer",
+        "train.dump_rows",
+        "iterate.partner", "iterate.keep_processes", "iterate.decay_iterations", "iterate.stop_on_collapse",
+        "iterate.keep_trainer_states",
+    },
+}  # fmt: skip
+"""All that is refused. A key that comes here must be one that nobody can have in one file for several commands."""
+GIVEN = {"imitate": ("games.jsonl",)}
+"""What a command needs besides its options."""
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+SPECIAL = {
+    "train.ray_address": "auto",
+    "train.overrides": ["trainer.another=1"],
+    "engine.server_url": ["http://127.0.0.1:1"],
+    "online.offload": False,
+}
+
+
+def another(key: Key, current: Any) -> Any:
+    """Returns a value that a key may have, and that it does not have now."""
+    if key.name in SPECIAL:
+        return SPECIAL[key.name]
+    if key.is_list:
+        return [key.choices[-1]] if key.choices else ["another"]
+    if key.choices:
+        return next(choice for choice in reversed(key.choices) if choice != current)
+    return {bool: not current, int: 7, float: 0.123, str: "another"}[key.kind]
+
+
+def test_the_table_of_all_keys_and_commands():
+    for command in WORK:
+        found = {key.name for key in KEYS.values() if standing(key, command) == "refused"}
+        assert found == REFUSED.get(command, set()), command
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_what_a_mark_says_is_there(name):
+    mark, there = KEYS[name].used, commands()
+    if mark is None:
+        return
+    assert mark.commands and mark.commands <= there.keys()
+    assert not mark.commands & mark.instead.keys()
+    for command, what in mark.instead.items():
+        assert KEYS[name].section in WORK[command], f"{command} does not do this work, so that it needs no reason"
+        if what in KEYS:
+            assert standing(KEYS[what], command) == "used"
+        elif what.startswith("--"):
+            assert what in " ".join(selfplay(command, "--help").stdout.split())
+        else:
+            assert "." not in what and "_" not in what, f"{what} is no key"
+
+
+@pytest.mark.parametrize(("command", "name"), [(command, name) for command in REFUSED for name in REFUSED[command]])
+def test_a_file_with_a_key_that_has_no_effect_is_refused(command, name, tmp_path):
+    section, _, key = name.partition(".")
+    file = tmp_path / "my.yaml"
+    file.write_text(
+        f"base: tiny\nseed: 3\n{section}:\n  {key}: {json.dumps(another(KEYS[name], KEYS[name].field.default))}\n"
+    )
+    done = selfplay(
+        command, *GIVEN.get(command, ()), "--config", str(file), "--dry-run", "--output", str(tmp_path / "x")
+    )
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert f"{file}:4: key '{name}': {command} does not use it, only " in done.stderr
+    assert "; leave it out, or set its default, " in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_their_defaults_may_stand_in_a_file(command, tmp_path):
+    settings = load_config("tiny", {}).model_dump(mode="json")
+    (tmp_path / "all.yaml").write_text(yaml.safe_dump(settings))
+    load_config(str(tmp_path / "all.yaml"), {}, command=command)
+
+
+@pytest.mark.parametrize("options", [("--config", "tiny_shy"), ("--model", "data/tiny_shy_model")])
+def test_training_while_playing_has_no_partner_that_is_not_trained(options, tmp_path):
+    done = selfplay("train-online", *options, "--dry-run", "--output", str(tmp_path / "x"))
+    assert done.returncode == 2
+    assert done.stderr == (
+        "selfplay: tiny_shy:10: key 'iterate.partner': train-online does not use it, only iterate can; leave it out, "
+        "or set its default, self\n"
+    )
+    (tmp_path / "alone.yaml").write_text("base: tiny_shy\niterate: {partner: self}\n")
+    done = selfplay("train-online", "--config", str(tmp_path / "alone.yaml"), "--dry-run", "--output", "x")
+    assert done.returncode == 0 and "tiny_shy_model plays itself and is trained in 50 steps of 8 states" in done.stdout
+
+
+@pytest.mark.parametrize("command", WORK)
+def test_all_built_in_configurations_are_for_every_command_but_the_partner_for_training_while_playing(command):
+    for name in built_in():
+        if (name, command) != ("tiny_shy", "train-online"):
+            load_config(name, {}, gpu=name == "default", command=command)
+
+
+@pytest.mark.parametrize("command", WORK)
+def test_one_file_configures_all_commands(command, tmp_path):
+    example = re.search("```yaml\n(.*?)```", (ROOT / "docs" / "configuration.md").read_text(), re.DOTALL)
+    assert example
+    (tmp_path / "all.yaml").write_text(example[1])
+    load_config(str(tmp_path / "all.yaml"), {}, gpu=True, command=command)
+
+
+def test_the_smoke_test_trains_while_playing_with_keys_that_have_an_effect(tmp_path):
+    file = Smoke("cpu", tmp_path, []).configured("tiny online", TINY_RUN)
+    assert load_config(file, {}, command="train-online").online.steps == STEPS
+
+
+def test_a_new_key_that_says_nothing_is_as_its_section(monkeypatch):
+    key = KEYS["engine.extra_args"]
+    assert standing(key, "train-online") == "refused" and standing(key, "generate") == "used"
+    assert standing(key, "convert") == "of no concern"
+    monkeypatch.setitem(uses.WORK, "convert", ("convert", "engine"))
+    assert standing(key, "convert") == "refused"
+
+
+ONLINE = {"model": "data/tiny_model", "train.lora_rank": 4, "train.kl_coef": 0.1, "train.device": "cpu"}
+
+
+def begun_online(config: Config) -> list[Any]:
+    """Returns all that an online training is told, or why it is refused."""
+    told: list[Any] = []
+
+    def games(config: Config, out: Path, num_train: int, num_test: int) -> None:
+        told.append((config.game, config.seed, config.evaluate.state_seed, num_train, num_test))
+
+    def run(job: OnlineConfig, on_progress: Any) -> None:
+        told.extend(online_overrides(job, StatesFile(rows=9, rows_per_episode=2), device) for device in ("cpu", "cuda"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(online, "online_games", games)
+        patch.setattr(online, "run_online", run)
+        try:
+            online.train_online(config, Path("/nowhere/x"))
+        except UserError as error:
+            told.append(str(error))
+    return told
+
+
+def usual_online() -> Config:
+    config = load_config("tiny", ONLINE)
+    config.online.tokens_per_pass = None  # so that `train.max_tokens_per_pass` acts
+    return config
+
+
+@cache
+def usually_told() -> list[Any]:
+    return begun_online(usual_online())
+
+
+def concerned(command: str) -> list[str]:
+    """Returns the keys of the sections whose work a command does, but for those that it refuses."""
+    return [
+        name
+        for name, key in KEYS.items()
+        if key.section in ("", *WORK[command]) and name != "model" and standing(key, command) != "refused"
+    ]
+
+
+@pytest.mark.parametrize("name", concerned("train-online"))
+def test_training_while_playing_acts_on_the_keys_that_it_uses_and_on_no_other(name):
+    changed = usual_online()
+    section, _, key = name.rpartition(".")
+    setattr(value_of(changed, section) if section else changed, key, another(KEYS[name], value_of(changed, name)))
+    assert (begun_online(changed) != usually_told()) == (standing(KEYS[name], "train-online") == "used")
+
+
+DATA = TrainData(
+    groups=[], signal=None, temperature=0.7, episodes_per_state=2, num_rows=52, max_prompt_tokens=30,
+    max_response_tokens=90,
+)  # type: ignore[arg-type]  # fmt: skip
+
+
+def told_offline(config: Config, command: str) -> list[Any]:
+    """All that verl is told by a training on stored episodes, for both methods."""
+    told: list[Any] = []
+    for method in ("grpo", "filtered-bc"):
+        other = config.model_copy(update={"train": config.train.model_copy(update={"method": method})})
+        if command == "imitate":
+            job = imitate.training_of(other, Path("x"))
+        else:
+            job = training_of(other, Path("d"), Path("x"), checkpoint="data/tiny_model", seed=other.seed)
+        told.append(job.device)
+        told += [verl_overrides(job, DATA, 13, device) for device in ("cpu", "cuda")]
+    return told
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (command, name)
+        for command in ("train", "imitate")
+        for name in concerned(command)
+        if name.startswith("train.") and name != "train.method"
+    ],
+)
+def test_training_on_stored_episodes_acts_on_the_keys_that_it_uses(command, name):
+    usual = load_config("tiny", ONLINE)
+    if name == "train.kl_reference":
+        usual.train.lora_rank = 0  # whose reference is the initial model in any case
+    changed = usual.model_copy(deep=True)
+    setattr(changed.train, name.partition(".")[2], another(KEYS[name], value_of(usual, name)))
+    differ, used = (
+        told_offline(usual, command) != told_offline(changed, command),
+        standing(KEYS[name], command) == "used",
+    )
+    assert differ or not used
+    if command == "train":  # a supervised loss is told of options that it has no use for
+        assert used or not differ
+
+
+@pytest.mark.parametrize(
+    ("sections", "tokens"),
+    [
+        ({}, 16384),
+        ({"train": {"max_tokens_per_pass": 5000}}, 5000),
+        ({"train": {"max_tokens_per_pass": 5000}, "online": {"tokens_per_pass": 6000}}, 6000),
+        ({"train": {"max_tokens_per_pass": 10}}, 1024),
+    ],
+)
+def test_a_pass_while_playing_has_as_many_tokens_as_one_of_training_where_nothing_else_is_said(
+    sections, tokens, tmp_path
+):
+    settings = load_config("tiny", {}).model_dump(mode="json")
+    settings["online"]["tokens_per_pass"] = None
+    for name, section in sections.items():
+        settings[name] |= section
+    (tmp_path / "my.yaml").write_text(yaml.safe_dump(settings))
+    _, for_cpu, _ = begun_online(load_config(str(tmp_path / "my.yaml"), {}))
+    assert f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={tokens}" in for_cpu
+
+
+@pytest.mark.parametrize(("copies", "code"), [(1, 0), (2, 0), (3, 2)])
+def test_copies_of_the_model_are_as_many_as_the_training_processes_hold(copies, code, tmp_path):
+    (tmp_path / "my.yaml").write_text(f"base: tiny\nengine: {{data_parallel: {copies}}}\ntrain: {{gpus_per_node: 2}}\n")
+    done = selfplay("train-online", "--config", str(tmp_path / "my.yaml"), "--dry-run", "--output", str(tmp_path / "x"))
+    assert done.returncode == code, done.stderr
+    if code:
+        assert "engine.data_parallel 3: train-online serves 2 copies of the model, one on each 1 of its" in done.stderr
