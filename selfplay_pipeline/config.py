@@ -301,7 +301,7 @@ def _base_for(model: Any, gpu: bool) -> tuple[str, str]:
     """The built-in configuration that is used where none is named, and why."""
     if name := configuration_of(str(model)):
         return name, f"the model is {model}"
-    return ("default", "there is a GPU") if gpu else ("tiny_honest", "no GPU is visible")
+    return ("default", "for a machine with a GPU") if gpu else ("tiny_honest", "no GPU is visible")
 
 
 def _built_in(name: str) -> YamlFile:

@@ -37,6 +37,8 @@ TRAINED = {
 }  # fmt: skip
 """The keys of the configuration by the names that records of trainings have for them."""
 KEYS = {stored: key for key, stored in PLAYED.items()} | TRAINED
+CONTENTS = "contents of "
+"""Keys of records that hold a hash of contents begin so; messages name them only where nothing else differs."""
 MOST_DIFFERENCES = 5
 """The most differences that a message lists."""
 LONGEST_VALUE = 100
@@ -71,6 +73,7 @@ def check_same(place: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -
     """
     listed = differences(before, now)
     if listed:
+        listed = {key: values for key, values in listed.items() if not key.startswith(CONTENTS)} or listed
         value = "value" if len(listed) == 1 else "values"
         raise UserError(f"{place} was begun with {in_words(listed)}; give the earlier {value}, or another --output")
 

@@ -19,7 +19,7 @@ from selfplay_pipeline.engines.open import model_context_length
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_lines
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from selfplay_pipeline.identity import check_same, deciding
+from selfplay_pipeline.identity import CONTENTS, check_same, deciding
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.fit import offload_here
 from selfplay_pipeline.train.job import train_policy
@@ -59,7 +59,7 @@ def _prepare(config: Config, sources: Sequence[Source], output: Path) -> None:
     now |= {"model": model, "seed": config.seed, "games": [[str(path.resolve()), weight] for path, weight in sources]}
     # Records of earlier versions do not hold these.
     added = deciding(config.engine, "imitate", "engine.")
-    added |= {f"contents of {path.resolve()}": _digest(path) for path, _ in sources}
+    added |= {f"{CONTENTS}{path.resolve()}": _digest(path) for path, _ in sources}
     record = output / IMITATED
     if record.exists():
         check_same(output, added | read_object(record, "selfplay imitate"), now | added)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import selfplay
 from safetensors.torch import load_file, save_file
 
 from selfplay_pipeline.core.checkpoints import check_checkpoint
@@ -153,3 +154,23 @@ def test_code_beside_a_known_model_is_not_run(model):
     (model / "evil.py").write_text(f"import os\nos.mkdir({str(model / 'ran')!r})\n")
     check_checkpoint(str(model))
     assert not (model / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("made", "given", "advice"),
+    [
+        (
+            ["iter_2", "iter_10"],
+            "",
+            "give the checkpoint in it, {}/iter_10/checkpoint, or another of its 2",
+        ),
+        (["iter_2", "iter_10"], "iter_2", "give the checkpoint in it, {}/iter_2/checkpoint"),
+        (["training"], "", "give the checkpoint in it, {}/training/checkpoint"),
+        ([], "", "no Hugging Face model there (config.json is missing)"),
+    ],
+)
+def test_a_run_in_place_of_a_checkpoint_is_told_which_folder_to_give(tmp_path, made, given, advice):
+    for name in made:
+        shutil.copytree(TINY, tmp_path / name / "checkpoint")
+    done = selfplay("evaluate", str(tmp_path / given), "--output", str(tmp_path / "out"))
+    assert done.returncode == 2 and done.stderr.endswith(advice.format(tmp_path) + "\n"), done.stderr

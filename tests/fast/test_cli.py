@@ -44,6 +44,12 @@ def test_help_imports_nothing_heavy():
     assert done.stdout.rstrip().endswith("[]")
 
 
+def test_a_mistyped_option_gets_the_nearest_one_first():
+    done = selfplay("iterate", "--num-iteration", "2")
+    assert done.returncode == 2
+    assert "No such option: --num-iteration; did you mean --num-iterations (or --" in done.stderr
+
+
 @pytest.mark.parametrize(
     "command", ["generate", "convert", "train", "games", "train-online", "iterate", "evaluate", "crossplay", "config"]
 )

@@ -6,7 +6,9 @@ import pytest
 from command import selfplay
 
 KEY = "0123456789" * 4
-NO_LOGIN = "selfplay: --logger wandb: no API key is there; run `wandb login`, or set WANDB_API_KEY, or WANDB_MODE=offline"
+NO_LOGIN = (
+    "selfplay: --logger wandb: no API key is there; run `wandb login`, or set WANDB_API_KEY, or WANDB_MODE=offline"
+)
 LATER = "train.parquet: no such file"
 """What is refused after the login was looked at."""
 COMMANDS = {
