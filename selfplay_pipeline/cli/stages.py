@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -12,12 +13,14 @@ from selfplay_pipeline.cli.options import load, named, taking
 from selfplay_pipeline.cli.shared import DATA, IMITATING, OTHERS, PLAYING, TRAINING, DryRun, run, suggest, warn
 from selfplay_pipeline.cli.verl_keys import path_and_overrides
 from selfplay_pipeline.core import terminal
-from selfplay_pipeline.core.command_line import LARGEST, announced
+from selfplay_pipeline.core.command_line import LARGEST, announced, program
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import built_in, shipped
 from selfplay_pipeline.core.terminal.harmless import one_line
 
 app = typer.Typer()
+GETS = "Gets checkpoint/, trainer_state/, metrics.jsonl"
+"""Beginning of the help for the output folder of a training."""
 
 
 @app.command(cls=taking(*PLAYING))
@@ -67,7 +70,22 @@ def generate(
     summary = run(generate_episodes(settings, output, first_state=first_state, seats=seats))
     show_summary(summary, output)
     fail_if_lost(summary.failures)
+    if "policy" in seats and not summary.result().agreement_rate:
+        _suggest_warm_start(output, named(context))
+        return
     suggest("convert", output, named(context)) if "policy" in seats else suggest("show", output)
+
+
+def _suggest_warm_start(output: Path, config: str | None) -> None:
+    """Say how a model is shown a game in which it reaches no agreement, so that it has nothing to compare."""
+    taught = output.with_name("teacher.jsonl")
+    words = ["--player", "teacher", "--num-episodes", "2000", "--episodes-per-state", "1", "--output", str(taught)]
+    command = shlex.join(["generate", *words, *(["--config", config] if config else [])])
+    terminal.say(
+        "no episode ended in agreement, so that there is nothing to compare: the model needs a warm start, on episodes "
+        f"such as `{program()} {command}` plays"
+    )
+    suggest("imitate", taught, config)
 
 
 @app.command()
@@ -136,7 +154,7 @@ def train(
         ),
     ] = None,
     data: Annotated[Path | None, typer.Option(help="The same as the argument.")] = None,
-    output: Annotated[Path, typer.Option(help="Gets checkpoint/, trainer_state/, metrics.jsonl.")] = DATA / "training",
+    output: Annotated[Path | None, typer.Option(help=f"{GETS} [default: training/ beside DATA].")] = None,
 ) -> None:
     """Train the policy on converted episodes with verl; ends with a Hugging Face checkpoint.
 
@@ -154,6 +172,7 @@ def train(
     from selfplay_pipeline.train.show import show_training
 
     warn(settings.train.clip_without_effect())
+    output = output or data.parent / "training"
     job = training_of(settings, data, output, checkpoint=str(settings.model), seed=settings.seed)
     show_training(train_policy(job))
 
@@ -165,7 +184,9 @@ def imitate(
         list[str],
         typer.Argument(help="JSONL files of episodes. FILE=2 counts its tokens twice as much as those of other files."),
     ],
-    output: Annotated[Path, typer.Option(help="Gets checkpoint/, trainer_state/, metrics.jsonl.")] = DATA / "imitation",
+    output: Annotated[
+        Path | None, typer.Option(help=f"{GETS} [default: imitation/ beside the first of GAMES].")
+    ] = None,
 ) -> None:
     """Train a model on the turns of episodes that anybody played; ends with a Hugging Face checkpoint.
 
@@ -176,7 +197,11 @@ def imitate(
     settings = load(context)
     from selfplay_pipeline.convert.imitation import Source
     from selfplay_pipeline.train.imitate import imitate_episodes
-    from selfplay_pipeline.train.show import show_imitation
+    from selfplay_pipeline.train.show import barely_fell, show_imitation
 
-    show_imitation(imitate_episodes(settings, [Source.of(name) for name in games], output))
+    sources = [Source.of(name) for name in games]
+    output = output or sources[0].path.parent / "imitation"
+    result = imitate_episodes(settings, sources, output)
+    show_imitation(result)
+    warn(barely_fell(result))
     suggest("evaluate", output / "checkpoint", named(context))

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.convert.imitation import HELD_OUT, TRAIN, Source, write_rows
+from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, write_json
 from selfplay_pipeline.core.folders import IMITATED, check_folder
+from selfplay_pipeline.core.shapes import shapes_of
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.core.terminal.progress import progress
@@ -25,6 +27,9 @@ from selfplay_pipeline.train.fit import offload_here
 from selfplay_pipeline.train.job import train_policy
 from selfplay_pipeline.train.process import Trainer
 from selfplay_pipeline.train.run import TrainResult, check_options
+
+HIGHEST_RATE = 3e-3
+"""Highest learning rate that `imitate` takes by itself: the best of those tried on the untrained tiny model."""
 
 
 def imitate_episodes(
@@ -47,8 +52,12 @@ def imitate_episodes(
             "generate.thinking: episodes hold no thoughts, so that imitation would unlearn them; leave it out"
         )
     with locked(output / ".imitate.lock", f"training folder {output}"):
+        check_checkpoint(str(config.model))
         check_options(training_of(config, output))
         _prepare(config, sources, output)
+        if config.imitate.learning_rate is None:
+            weights = trained_weights(config)
+            say(f"learning rate {usual_rate(weights):.1e}, by the number of trained weights ({weights:,})")
         return train_policy(training_of(config, output), trainer, "imitate")
 
 
@@ -88,6 +97,20 @@ def _digest(path: Path) -> str:
     return digest.hexdigest()[:16]
 
 
+def trained_weights(config: Config) -> int:
+    """Number of weights that `imitate` trains: all of the model's, or those of its LoRA adapter."""
+    try:
+        shapes = shapes_of(str(config.model))
+    except UserError as error:
+        raise UserError(f"{error}; or give imitate.learning_rate (--learning-rate), which its size decides") from None
+    return shapes.adapter * config.train.lora_rank or shapes.parameters
+
+
+def usual_rate(weights: int) -> float:
+    """Learning rate that suits a number of trained weights, rounded to two digits."""
+    return float(f"{min(HIGHEST_RATE, weights**-0.5):.1e}")
+
+
 def training_of(config: Config, output: Path) -> TrainConfig:
     """The training on the rows that lie in a folder."""
     model, choice = str(config.model), config.imitate
@@ -98,7 +121,7 @@ def training_of(config: Config, output: Path) -> TrainConfig:
         "epochs": choice.epochs,
         "train_batch_size": choice.train_batch_size,
         "mini_batches": 1,
-        "learning_rate": choice.learning_rate,
+        "learning_rate": choice.learning_rate or usual_rate(trained_weights(config)),
         "offload": offload_here(config.train, model),
     }
     return TrainConfig(
