@@ -25,6 +25,7 @@ from selfplay_pipeline.convert.imitation import Source
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.evaluate.run import Mode
+from selfplay_pipeline.evaluate.show import references_in_words
 from selfplay_pipeline.evaluate.states import StateSet, held_out_states, references
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.job import generate_episodes
@@ -197,8 +198,8 @@ def table(results: Results) -> str:
         rows[f"{name.replace('_', ' ')} a seed"] = [
             f"{getattr(player.budget, name):,.0f}" if player.budget else "" for player in players.values()
         ]
-    drawn = ", ".join(f"{name.replace('_', ' ')} {line}" for name, line in results.references.items())
-    return f"{markdown_table(players, rows)}\nRewards on the same states: {drawn}.\n"
+    lines = references_in_words(results.references)
+    return f"{markdown_table(players, rows)}\n{lines[0].upper()}{lines[1:]}.\n"
 
 
 if __name__ == "__main__":

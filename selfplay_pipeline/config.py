@@ -178,8 +178,12 @@ class ImitateConfig(Section):
     """Passes over the data."""
     train_batch_size: Annotated[int, Field(ge=2)] = 64
     """Rows of one optimizer step; a row is one seat's part of an episode."""
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-5
-    """AdamW's learning rate at its highest."""
+    learning_rate: Annotated[float | None, Field(gt=0)] = None
+    """AdamW's learning rate at its highest; by default 1 / √(number of trained weights), at most 3e-3.
+
+    That is 1.0e-3 for a million weights, 8.6e-5 for 135 million and 1.1e-5 for 7.6 billion; with LoRA the adapter's
+    weights count.
+    """
     schedule: Literal["constant", "cosine"] = "cosine"
     """Whether the learning rate stays, or goes down to 0 along a cosine."""
     warm_up: Annotated[float, Field(ge=0, lt=1)] = 0.05
@@ -275,7 +279,11 @@ class Config(Section):
         Field(ge=0),
         UsedBy("generate", "convert", "train", "imitate", "iterate", "games", "train-online", "silence"),
     ] = 0
-    """Seeds the states, the split of the data and the trainer."""
+    """Seeds states, scripted players, the split of the data and the trainer; a policy's sampled turns are not seeded.
+
+    So two runs with one seed play the same states, and a policy's episodes differ. SGLang 0.5.12 heeds the seed of a
+    request only in its deterministic mode, which has no attention backend for CPUs.
+    """
     game: GameConfig = Field(default_factory=first_game_config)
     engine: Annotated[EngineConfig, UsedBy(*PLAYING)] = EngineConfig()
     generate: Annotated[GenerateConfig, UsedBy(*PLAYING, "train-online")] = GenerateConfig()
@@ -370,7 +378,7 @@ def _base_for(model: Any, gpu: bool) -> tuple[str, str]:
     """The built-in configuration that is used where none is named, and why."""
     if name := configuration_of(str(model)):
         return name, f"the model is {model}"
-    return ("default", "there is a GPU") if gpu else ("tiny_honest", "no GPU is visible")
+    return ("default", "for a machine with a GPU") if gpu else ("tiny_honest", "no GPU is visible")
 
 
 def _built_in(name: str) -> YamlFile:

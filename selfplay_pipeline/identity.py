@@ -41,6 +41,8 @@ TRAINED = {
 KEYS = {stored: key for key, stored in PLAYED.items()} | TRAINED
 HASHED = re.compile(r"(^|\.)weights(\.|$)|^rows$")
 """Matches keys of records that hold content hashes of models or rows."""
+CONTENTS = "contents of "
+"""Keys of records that hold a hash of contents begin so; messages name them only where nothing else differs."""
 MOST_DIFFERENCES = 5
 """The most differences that a message lists."""
 LONGEST_VALUE = 100
@@ -79,6 +81,7 @@ def check_same(place: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -
     """
     listed = differences(before, now)
     if listed:
+        listed = {key: values for key, values in listed.items() if not key.startswith(CONTENTS)} or listed
         value = "value" if len(listed) == 1 else "values"
         raise UserError(f"{place} was begun with {in_words(listed)}; give the earlier {value}, or another --output")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ import typer
 from selfplay_pipeline.cli.options import load, taking
 from selfplay_pipeline.cli.shared import RUNS
 from selfplay_pipeline.core import terminal
-from selfplay_pipeline.core.command_line import LARGEST
+from selfplay_pipeline.core.command_line import LARGEST, announced
 from selfplay_pipeline.core.errors import UserError
 
 app = typer.Typer()
@@ -40,7 +41,8 @@ def doctor(
     """Say whether model, configuration and machine go together, and which setting to change where they do not.
 
     Memory of training and serving and disk are counted from the model's config.json; no weights are loaded. Exit code
-    0 if all fits, 2 if not. For a machine elsewhere: selfplay doctor --gpus 8 --gpu-memory 80 --nodes 2
+    0 if all fits, 2 if not. Where this machine has no GPU and a model needs one, it is counted for a machine that has.
+    For a machine elsewhere: selfplay doctor --gpus 8 --gpu-memory 80 --nodes 2
     """
     if gpus is None and (nodes > 1 or host_memory or disk is not None):
         raise UserError("doctor: --nodes, --host-memory and --disk describe a machine; say with --gpus how many it has")
@@ -49,21 +51,27 @@ def doctor(
     from selfplay_pipeline.core.shapes import shapes_of
     from selfplay_pipeline.core.terminal.progress import say_announced
     from selfplay_pipeline.doctor.checks import look
-    from selfplay_pipeline.doctor.examine import examine
+    from selfplay_pipeline.doctor.examine import examine, needs_gpu
     from selfplay_pipeline.doctor.machine import Machine, this_machine
     from selfplay_pipeline.doctor.show import as_object, show, verdict
     from selfplay_pipeline.train.overrides import resolve_device
 
+    shapes, here, not_here = shapes_of(str(settings.model)), settings, ""
     if gpus is None:
         machine = this_machine(output)
+        not_here = needs_gpu(settings, shapes, machine)
+        if not_here:
+            announced.clear()
+            settings = load(context, {"train.device": "cuda"}, gpu=True)
+            machine = Machine(settings.train.gpus_per_node, int(gpu_memory * 1e9), None, None, here=False)
     else:
         memory, host, free = (None if size is None else int(size * 1e9) for size in (gpu_memory, host_memory, disk))
         machine = Machine(gpus, memory if gpus else None, host, free, nodes, here=False)
         if gpus and "gpus_per_node" not in settings.train.model_fields_set:
             settings.train.gpus_per_node = gpus
     say_announced()
-    found = examine(settings, shapes_of(str(settings.model)), machine, row_tokens)
-    checks = look(settings, resolve_device(settings.train), output) if machine.here else []
+    found = replace(examine(settings, shapes, machine, row_tokens), not_here=not_here)
+    checks = look(here, "cpu" if not_here else resolve_device(here.train), output) if gpus is None else []
     if as_json:
         terminal.result(json.dumps(as_object(found, checks), indent=2))
     else:

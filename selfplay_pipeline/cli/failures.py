@@ -91,9 +91,18 @@ def _in_one_line() -> Iterator[None]:
         yield
     except UsageError as error:
         if type(error).show is UsageError.show:  # one without a command shows the help instead
-            message = one_line(error.format_message())
+            message = one_line(_nearest_first(error) or error.format_message())
             error.format_message = lambda: message
         raise
+
+
+def _nearest_first(error: Any) -> str | None:
+    """Returns the message for a mistyped option, the one that it resembles most first; typer sorts them by name."""
+    near = getattr(error, "possibilities", None)
+    if not near:
+        return None
+    others = f" (or {', '.join(near[1:])})" if near[1:] else ""
+    return f"{error.message}; did you mean {near[0]}{others}?"
 
 
 def _expected(error: BaseException) -> bool:

@@ -24,13 +24,15 @@ from selfplay_pipeline.cli.shared import (
 )
 from selfplay_pipeline.cli.verl_keys import path_and_overrides
 from selfplay_pipeline.core import terminal
-from selfplay_pipeline.core.command_line import LARGEST, announced
+from selfplay_pipeline.core.command_line import LARGEST, announced, program
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import built_in, shipped
 from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.core.terminal.harmless import one_line
 
 app = typer.Typer()
+GETS = "Gets checkpoint/, trainer_state/, metrics.jsonl"
+"""Beginning of the help for the output folder of a training."""
 
 
 @app.command(cls=taking(*PLAYING))
@@ -77,8 +79,23 @@ def generate(
     summary = run(generate_episodes(settings, output, first_state=first_state, seats=seats))
     show_summary(summary, output)
     fail_if_lost(summary.failures)
+    if "policy" in seats and not summary.result().agreement_rate:
+        _suggest_warm_start(output, context)
+        return
     command = "convert" if "policy" in seats else "show"
     suggest(command, output, shared_with(context, command))
+
+
+def _suggest_warm_start(output: Path, context: typer.Context) -> None:
+    """Say how a model is shown a game in which it reaches no agreement, so that it has nothing to compare."""
+    taught = output.with_name("teacher.jsonl")
+    words = ["--player", "teacher", "--num-episodes", "2000", "--episodes-per-state", "1", "--output", str(taught)]
+    command = shlex.join(["generate", *words, *(["--config", config] if (config := given(context, "config")) else [])])
+    terminal.say(
+        "no episode ended in agreement, so that there is nothing to compare: the model needs a warm start, on episodes "
+        f"such as `{program()} {command}` plays"
+    )
+    suggest("imitate", taught, shared_with(context, "imitate"))
 
 
 @app.command()
@@ -142,8 +159,8 @@ def convert(
     report = convert_episodes(settings, games, output or games.parent, skip_bad=skip_bad)
     terminal.result(report.to_text().rstrip("\n"))
     folder = output or games.parent
-    options = shared_with(context, "train") | {"output": None if folder == DATA else folder / "training"}
-    suggest("train", folder / "train.parquet", options | {"model": None})  # the rows name the model
+    options = shared_with(context, "train") | {"model": None}  # the rows name the model
+    suggest("train", folder / "train.parquet", options)
 
 
 @app.command(cls=taking("model", "seed", *TRAINING, "train.any_model"))
@@ -159,7 +176,7 @@ def train(
         ),
     ] = None,
     data: Annotated[Path | None, typer.Option(help="The same as the argument.")] = None,
-    output: Annotated[Path, typer.Option(help="Gets checkpoint/, trainer_state/, metrics.jsonl.")] = DATA / "training",
+    output: Annotated[Path | None, typer.Option(help=f"{GETS} [default: training/ beside DATA].")] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Train the policy on converted episodes with verl; ends with a Hugging Face checkpoint.
@@ -188,6 +205,7 @@ def train(
     from selfplay_pipeline.train.show import show_training
 
     warn(settings.train.clip_without_effect())
+    output = output or data.parent / "training"
     job = training_of(settings, data, output, checkpoint=str(settings.model), seed=settings.seed)
     if dry_run:
         check_folder(output, "train")
@@ -202,7 +220,9 @@ def imitate(
         list[str],
         typer.Argument(help="JSONL files of episodes. FILE=2 counts its tokens twice as much as those of other files."),
     ],
-    output: Annotated[Path, typer.Option(help="Gets checkpoint/, trainer_state/, metrics.jsonl.")] = DATA / "imitation",
+    output: Annotated[
+        Path | None, typer.Option(help=f"{GETS} [default: imitation/ beside the first of GAMES].")
+    ] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Train a model on the turns of episodes that anybody played; ends with a Hugging Face checkpoint.
@@ -215,12 +235,15 @@ def imitate(
     from selfplay_pipeline.config import configuration_of
     from selfplay_pipeline.convert.imitation import Source
     from selfplay_pipeline.train.imitate import imitate_episodes, plan_imitate
-    from selfplay_pipeline.train.show import show_imitation
+    from selfplay_pipeline.train.show import barely_fell, show_imitation
 
     sources = [Source.of(name) for name in games]
+    output = output or sources[0].path.parent / "imitation"
     if dry_run:
         planned(plan_imitate(settings, sources, output))
-    show_imitation(imitate_episodes(settings, sources, output))
+    result = imitate_episodes(settings, sources, output)
+    show_imitation(result)
+    warn(barely_fell(result))
     # Without --config the model has chosen the game, which its new checkpoint does not.
     chosen = {"config": configuration_of(str(settings.model))} if given(context, "model") else {}
     suggest("evaluate", output / "checkpoint", chosen | shared_with(context, "evaluate"))

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.convert.credit import check_credit
 from selfplay_pipeline.convert.result import Converted
-from selfplay_pipeline.convert.run import count_convert, run_convert
+from selfplay_pipeline.convert.run import check_claim, count_convert, run_convert
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.terminal.progress import progress
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.identity import deciding
 
 
 def convert_episodes(config: Config, games: Path, out_dir: Path, *, skip_bad: bool = False) -> Converted:
-    """Write train.parquet, and val.parquet if a share is set aside, for a file of episodes."""
-    _check(config, out_dir)
+    """Write train.parquet, and val.parquet if a share is set aside, for a file of episodes.
+
+    The same command converts the file anew, with the episodes that it has got since. Another one is refused.
+    """
+    decided = _checked(config, games, out_dir)
     return run_convert(
         games,
         out_dir,
@@ -25,12 +31,13 @@ def convert_episodes(config: Config, games: Path, out_dir: Path, *, skip_bad: bo
         credits_by=make_game(config.game) if config.convert.credit == "turn" else None,
         skip_bad=skip_bad,
         bar=progress,
+        decided=decided,
     )
 
 
 def plan_convert(config: Config, games: Path, out_dir: Path, *, skip_bad: bool = False) -> str:
     """Returns what `convert` would do, in one line; reads all episodes and writes nothing."""
-    _check(config, out_dir)
+    _checked(config, games, out_dir)
     found = count_convert(
         games,
         val_fraction=config.convert.val_fraction,
@@ -48,6 +55,25 @@ def plan_convert(config: Config, games: Path, out_dir: Path, *, skip_bad: bool =
     )
 
 
-def _check(config: Config, out_dir: Path) -> None:
+def _checked(config: Config, games: Path, out_dir: Path) -> dict[str, Any]:
+    """Returns what decides the rows.
+
+    Raises:
+        UserError: The credit is unknown, or the folder is another command's or holds rows of another conversion.
+    """
     check_credit(config)
     check_folder(out_dir, "convert")
+    decided = decided_by(config, games, out_dir)
+    check_claim(out_dir, decided)
+    return decided
+
+
+def decided_by(config: Config, games: Path, out_dir: Path) -> dict[str, Any]:
+    """Returns all that decides the rows of a file of episodes; the file by its path from the output folder."""
+    choice = config.convert
+    decided = deciding(choice, "convert", "convert.") | {"games": os.path.relpath(games.resolve(), out_dir.resolve())}
+    if choice.val_fraction or choice.placebo:
+        decided["seed"] = config.seed
+    if choice.credit == "turn":
+        decided |= deciding(config.game, "convert", "game.")
+    return decided

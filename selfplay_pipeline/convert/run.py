@@ -8,7 +8,7 @@ import os
 import pickle
 from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,12 +25,16 @@ from selfplay_pipeline.convert.placebo import permuted
 from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.convert.rows import CREDITED, CREDITS, SCHEMA, described, episode_to_rows
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.files import beside, locked, replacing, write_text
+from selfplay_pipeline.core.files import beside, locked, replacing, write_json, write_text
+from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.core.terminal.progress import Reporter, without_progress
 from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.generate.records import POLICY, EpisodeRecord, PolicyRecord, parse_episode, read_lines
+from selfplay_pipeline.identity import check_same
 from selfplay_pipeline.metrics.signal import Signal, groups_of
 
+CONVERTED = "convert.json"
+"""Name of the file that holds what decided the rows of `convert`."""
 EPISODES_PER_WRITE = 256
 STREAM_CODES = {"prompt_ids": "i", "response_ids": "i", "response_mask": "b", "response_logprobs": "f"}
 """Columns of tokens, and what kind of array holds the numbers of `SCHEMA`."""
@@ -70,6 +74,7 @@ def run_convert(
     credits_by: Game | None = None,
     skip_bad: bool = False,
     bar: Callable[[str], AbstractContextManager[Reporter]] = without_progress,
+    decided: Mapping[str, Any] | None = None,
 ) -> Converted:
     """Write `train.parquet`, `val.parquet` if it has rows, and `convert_report.txt`.
 
@@ -83,6 +88,7 @@ def run_convert(
         credits_by: the game, with the configuration that was played with, that credits each turn; None credits none.
         skip_bad: leave out and report bad lines instead of stopping at the first.
         bar: given a title, shows how far a part of the work is: first the bytes read, then the episodes written.
+        decided: all that decides the rows, which is stored beside them, so that another conversion is refused.
 
     Raises:
         UserError: a bad line or an impossible episode, one episode per state, repeated episodes, sampling that cannot
@@ -96,6 +102,8 @@ def run_convert(
         if placebo:
             _permute_rewards(index, seed)
         with locked(out_dir / ".convert.lock", f"folder {out_dir}"):
+            if decided is not None and not check_claim(out_dir, decided):
+                write_json(out_dir / CONVERTED, decided)
             with bar("writing train.parquet") as shown:
                 _write(out_dir, index, order, val_groups, report, shown)
             write_text(out_dir / "convert_report.txt", report.to_text())
@@ -118,6 +126,19 @@ def count_convert(
         _read(games, index, report, skip_bad, credits_by, bar)
         _plan(games, index, report, val_fraction, seed)
     return report
+
+
+def check_claim(out_dir: Path, decided: Mapping[str, Any]) -> bool:
+    """Returns whether a conversion has begun in a folder.
+
+    Raises:
+        UserError: The one that has begun there is another.
+    """
+    record = out_dir / CONVERTED
+    if not record.exists():
+        return False
+    check_same(out_dir, read_object(record, "selfplay convert"), decided)
+    return True
 
 
 def _read(

@@ -70,7 +70,7 @@ def check_checkpoint(name: str) -> None:
             "its base model, and give the folder of the merged model"
         )
     if not (path / "config.json").is_file():
-        raise UserError(f"{name}: no Hugging Face model there (config.json is missing)")
+        raise UserError(f"{name}: no Hugging Face model there (config.json is missing){_inside(path)}")
     config = _settings(path / "config.json")
     _check_sizes(path / "config.json", config)
     for other in ("generation_config.json", "tokenizer_config.json", "special_tokens_map.json"):
@@ -79,6 +79,16 @@ def check_checkpoint(name: str) -> None:
     weights = stored_weights(path)
     _check_vocabulary(path, config)
     _check_against_class(path, config, weights)
+
+
+def _inside(folder: Path) -> str:
+    """Returns advice that names the newest checkpoint of a run, an iteration or a training; "" if there is none."""
+    found = [file.parent for at in ("", "*/") for file in folder.glob(f"{at}checkpoint/config.json")]
+    if not found:
+        return ""
+    newest = max(found, key=lambda path: [int(number) for number in re.findall(r"[0-9]+", path.parent.name)])
+    others = f", or another of its {len(found)}" if len(found) > 1 else ""
+    return f"; give the checkpoint in it, {newest}{others}"
 
 
 def stored_weights(folder: Path) -> Weights:

@@ -14,12 +14,17 @@ PATIENCE_SECONDS = 10.0
 """Limits the wait for the answer whether there is such a model, not its download."""
 
 
+class HubUnreachableError(UserError):
+    """The hub does not answer, so that nothing is known of a model that is not on this machine."""
+
+
 @cache
 def look_for(name: str) -> None:
     """Whether the hub has a model, unless that is on this machine already.
 
     Raises:
-        UserError: there is none, or the hub does not answer.
+        HubUnreachableError: The hub does not answer.
+        UserError: The hub has no such model.
     """
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
@@ -36,7 +41,7 @@ def look_for(name: str) -> None:
     except HfHubHTTPError:
         return  # it is there; loading the model says what is wrong
     except Exception as error:  # of whichever library carries the request
-        raise UserError(
+        raise HubUnreachableError(
             f"model {name}: no such folder, and the hub cannot be asked ({first_line(error)}); "
             "give a folder or a hub name"
         ) from None

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.hub import HubUnreachableError
 from selfplay_pipeline.core.shipped import PACKAGE
 from selfplay_pipeline.engines.compiler import check_compiler
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
@@ -31,7 +32,13 @@ class Check:
 
     what: str
     found: str
-    good: bool
+    good: bool | None
+    """None where it could not be looked at."""
+
+    @property
+    def sign(self) -> str:
+        """Start of its line."""
+        return {True: "ok", False: "NO", None: "?"}[self.good].ljust(3)
 
 
 def look(config: Config, device: str, output: Path) -> list[Check]:
@@ -56,7 +63,7 @@ def _checked(what: str, check: Callable[[], str]) -> Check:
     try:
         return Check(what, check(), True)
     except UserError as error:
-        return Check(what, str(error), False)
+        return Check(what, str(error), None if isinstance(error, HubUnreachableError) else False)
 
 
 def _driver() -> str:

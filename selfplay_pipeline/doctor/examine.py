@@ -21,6 +21,7 @@ from selfplay_pipeline.train.memory import (
     needs,
     on_device,
     remedy,
+    surely_lacks,
 )
 from selfplay_pipeline.train.overrides import resolve_device
 
@@ -56,6 +57,8 @@ class Examination:
     """What does not go together, each with the setting to change."""
     advice: list[str]
     """What could be better."""
+    not_here: str = ""
+    """Reason why another machine than this one is counted; "" where it is this one, or one that was asked about."""
 
     @property
     def device_total(self) -> int:
@@ -64,6 +67,17 @@ class Examination:
     @property
     def host_total(self) -> int:
         return in_host(self.training, self.setup)
+
+
+def needs_gpu(config: Config, shapes: Shapes, machine: Machine) -> str:
+    """Returns why a machine without a GPU cannot train the model; "" if it may, or if it is told to use its CPU."""
+    if machine.gpus or config.train.device == "cpu":
+        return ""
+    missing = surely_lacks(shapes, setup_of(config.train, "cpu"), machine.room)
+    if config.train.device == "auto" and missing is None:
+        return ""
+    on_cpu = f", and training on its CPU needs at least {missing}" if missing else ""
+    return f"no GPU is visible on this machine{on_cpu}"
 
 
 def examine(config: Config, shapes: Shapes, machine: Machine, row_tokens: int | None = None) -> Examination:

@@ -17,14 +17,18 @@ from selfplay_pipeline.train.memory import STATE, gigabytes
 def show(found: Examination, checks: Sequence[Check]) -> None:
     """Print tables of memory and disk, the checks, and a verdict."""
     console = Terminal()
+    if found.not_here:
+        described = f"--gpus {found.machine.gpus} --gpu-memory {(found.machine.gpu or 0) / 1e9:g}"
+        console.print(one_line(f"{found.not_here}. Counted for another machine, as with {described}:"), soft_wrap=True)
     console.print(one_line(f"model:   {found.model}, {found.shapes.parameters:,} parameters"), soft_wrap=True)
     console.print(one_line(f"machine: {found.machine.in_words()}"), soft_wrap=True)
     console.print(_training(found))
     console.print(_further(found))
     for check in checks:
-        console.print(one_line(f"{'ok ' if check.good else 'NO '} {check.what}: {check.found}"), soft_wrap=True)
+        console.print(one_line(f"{check.sign} {check.what}: {check.found}"), soft_wrap=True)
     if not found.machine.here:
-        console.print("not looked at: driver, compiler, versions, chat template, folders (the machine is described)")
+        parts = ["driver", "compiler"] if checks else ["driver", "compiler", "versions", "chat template", "folders"]
+        console.print(f"not looked at: {', '.join(parts)} (the machine is described)")
     for line in found.advice:
         console.print(one_line(f"could be better: {line}"), soft_wrap=True)
     for line in verdict(found, checks):
@@ -33,8 +37,12 @@ def show(found: Examination, checks: Sequence[Check]) -> None:
 
 def verdict(found: Examination, checks: Sequence[Check]) -> list[str]:
     """The closing lines."""
-    faults = [*found.faults, *(f"{check.what}: {check.found}" for check in checks if not check.good)]
-    return [f"does not fit: {fault}" for fault in faults] or ["fits"]
+    faults = [*found.faults, *(f"{check.what}: {check.found}" for check in checks if check.good is False)]
+    lines = [f"does not fit: {fault}" for fault in faults]
+    if found.not_here:
+        lines = [f"does not fit here: {found.not_here}", *(lines or [f"fits on {found.machine.in_words()}"])]
+    unknown = [f"could not be asked: {check.what}: {check.found}" for check in checks if check.good is None]
+    return [*lines, *unknown] or ["fits"]
 
 
 def _training(found: Examination) -> Table:

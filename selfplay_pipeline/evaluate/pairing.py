@@ -51,7 +51,7 @@ class Pairing:
             **record_of(config, "evaluate", policy, (self.first, self.second)),
             "first": self.first,
             "second": self.second,
-            "states": self.states.fingerprint,
+            **self.states.identity,
             "episodes": self.episodes,
             "both_seatings": self.both_seatings,
         }
@@ -75,6 +75,7 @@ def comparable(one: dict[str, Any], other: dict[str, Any]) -> bool:
         return "itself" if arguments["second"] == arguments["first"] else str(arguments["second"])
 
     may_differ = {"first", "second", "weights.0", "weights.1", "policy.weights", "model", "engine.kind", "game.mute"}
+    may_differ |= {"states", "evaluate.num_states", "evaluate.state_seed"}  # their contents are compared
     return differences(other, one).keys() <= may_differ and partner(one) == partner(other)
 
 

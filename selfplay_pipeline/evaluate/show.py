@@ -16,6 +16,8 @@ from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import rows_of
 
+SILENCE = "silence"
+"""Name of the reference line whose states are not those of the evaluation."""
 HOW_TO_KNOW = "not known for this configuration; `selfplay silence` with the same --config computes it"
 
 
@@ -36,11 +38,18 @@ def show_evaluation(evaluation: Evaluation, folder: Path, game: Game) -> None:
         table.add_row(label, *cells)
     console = Terminal()
     console.print(table)
-    lines = ", ".join(f"{name.replace('_', ' ')} {interval}" for name, interval in evaluation.references.items())
     about = f"({game.about_lines})\n" if game.about_lines else ""
     about += "" if game.silence else f"silence: {HOW_TO_KNOW}\n"
     written = one_line(f"written to {folder / 'evaluation.json'}")
-    console.print(f"rewards on the same states: {lines}\n{about}{written}", soft_wrap=True)
+    console.print(f"{references_in_words(evaluation.references)}\n{about}{written}", soft_wrap=True)
+
+
+def references_in_words(references: Mapping[str, Interval]) -> str:
+    """Returns the reference lines in one sentence; that of silence was computed on other states."""
+    said = {name: f"{name.replace('_', ' ')} {interval}" for name, interval in references.items()}
+    silence = said.pop(SILENCE, None)
+    elsewhere = f"; on other states of the same configuration: {silence}" if silence else ""
+    return f"rewards on the same states: {', '.join(said.values())}{elsewhere}"
 
 
 def show_differences(differences: Mapping[Mode, Mapping[str, Interval]], earlier: Path, game: Game) -> None:

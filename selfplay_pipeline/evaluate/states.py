@@ -16,6 +16,7 @@ from selfplay_pipeline.core.terminal.progress import progress
 from selfplay_pipeline.games.base import HELD_OUT, Game, State, state_rng
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_lines
+from selfplay_pipeline.identity import CONTENTS
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 
 Z95 = 1.96
@@ -29,11 +30,13 @@ class StateSet:
     Attributes:
         name: where they come from, for people.
         human: the normalised reward that a pair of humans reached on each state, where it is known.
+        seed: `evaluate.state_seed` of held-out states, None for others.
     """
 
     name: str
     states: tuple[State, ...]
     human: tuple[float | None, ...] = ()
+    seed: int | None = None
 
     def __len__(self) -> int:
         return len(self.states)
@@ -42,6 +45,14 @@ class StateSet:
     def fingerprint(self) -> str:
         """Changes with anything that a player could see."""
         return hashlib.sha256(json.dumps([state.to_dict() for state in self.states]).encode()).hexdigest()
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Source of the states by the keys that a user knows, and their fingerprint."""
+        source: dict[str, Any] = {"states": "a file"}
+        if self.seed is not None:
+            source = {"states": "held out", "evaluate.num_states": len(self), "evaluate.state_seed": self.seed}
+        return source | {f"{CONTENTS}states": self.fingerprint}
 
 
 def held_out_states(
@@ -56,7 +67,7 @@ def held_out_states(
     for number in range(count):
         states.append(game.sample_state(state_rng(seed, number, space)))
         on_progress(number + 1, count)
-    return StateSet(f"{count} held-out states (seed {seed})", tuple(states))
+    return StateSet(f"{count} held-out states (seed {seed})", tuple(states), seed=seed)
 
 
 def sample_held_out(config: Config, count: int, space: int = HELD_OUT) -> StateSet:

@@ -12,7 +12,7 @@ from selfplay_pipeline.config import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.identity import flatten
 from selfplay_pipeline.iterate.metrics import Iteration
-from selfplay_pipeline.train.run import check_loggers
+from selfplay_pipeline.train.run import WANDB_LOGIN
 
 Write = Callable[[int, dict[str, float]], None]
 """Takes an iteration and its figures."""
@@ -38,10 +38,9 @@ class PipelineLog:
         """Open the loggers, unless they are open.
 
         Raises:
-            UserError: a package is not installed, or wandb has no account to write to.
+            UserError: Weights & Biases refuses the run. `check_training` looks for packages and a login beforehand.
         """
         if self.writers is None:
-            check_loggers(self.config.train.loggers)
             makers = {"tensorboard": _tensorboard, "wandb": _wandb}
             wanted = [maker for name, maker in makers.items() if name in self.config.train.loggers]
             self.writers = [self.stack.enter_context(maker(self.config, self.path)) for maker in wanted]
@@ -89,6 +88,6 @@ def _wandb(config: Config, path: Path) -> Iterator[Write]:
         run = wandb.init(project="selfplay", group=group, name="iterations", dir=str(path), config=settings)
     except wandb.errors.Error as error:
         reason = " ".join(str(error).split()).rstrip(".")
-        raise UserError(f"--logger wandb: {reason}; `wandb login`, or set WANDB_MODE=offline") from None
+        raise UserError(f"--logger wandb: {reason}; {WANDB_LOGIN}") from None
     with run:
         yield lambda iteration, figures: run.log(figures, step=iteration)

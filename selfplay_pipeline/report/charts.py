@@ -11,7 +11,7 @@ import numpy as np
 
 from selfplay_pipeline.games.base import Game, KnownLine
 from selfplay_pipeline.games.figures import Figure
-from selfplay_pipeline.games.registry import game_named, make_game
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import REWARD, figures_of
 from selfplay_pipeline.report.scan import Scan
@@ -113,8 +113,8 @@ def _known_elsewhere(scans: Sequence[Scan]) -> dict[str, KnownLine]:
 
 
 def games_in(scans: Sequence[Scan]) -> list[Game]:
-    """The games that were played, each once."""
-    return [game_named(name) for name in dict.fromkeys(scan.game for scan in scans if scan.game)]
+    """Returns each game that was played once, with the rules that it was played by where these are known."""
+    return list({name: game for scan in scans for name, game in scan.rules.items()}.values())
 
 
 def _about_rewards(scans: Sequence[Scan]) -> str:

@@ -10,10 +10,12 @@ from typing import Any
 
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.convert.imitation import HELD_OUT, TRAIN, Source, write_rows
+from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, write_json
 from selfplay_pipeline.core.folders import IMITATED, check_folder
+from selfplay_pipeline.core.shapes import shapes_of
 from selfplay_pipeline.core.small_files import check_regular, read_object
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.core.terminal.progress import progress
@@ -21,12 +23,15 @@ from selfplay_pipeline.engines.open import model_context_length
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_lines
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from selfplay_pipeline.identity import check_same, deciding
+from selfplay_pipeline.identity import CONTENTS, check_same, deciding
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.fit import offload_here
 from selfplay_pipeline.train.job import train_policy
 from selfplay_pipeline.train.process import Trainer
 from selfplay_pipeline.train.run import TrainResult, check_options, plan_train
+
+HIGHEST_RATE = 3e-3
+"""Highest learning rate that `imitate` takes by itself: the best of those tried on the untrained tiny model."""
 
 
 def imitate_episodes(
@@ -45,8 +50,12 @@ def imitate_episodes(
     """
     _check_folder_and_thoughts(config, output)
     with locked(output / ".imitate.lock", f"training folder {output}"):
+        check_checkpoint(str(config.model))
         check_options(training_of(config, output))
         _prepare(config, sources, output)
+        if config.imitate.learning_rate is None:
+            weights = trained_weights(config)
+            say(f"learning rate {usual_rate(weights):.1e}, by the number of trained weights ({weights:,})")
         return train_policy(training_of(config, output), trainer, "imitate")
 
 
@@ -57,16 +66,18 @@ def plan_imitate(config: Config, sources: Sequence[Source], output: Path) -> str
         UserError: an unusable model, file or option, or another training in the folder.
     """
     _check_folder_and_thoughts(config, output)
-    check_options(training_of(config, output))
+    check_checkpoint(str(config.model))
+    training = training_of(config, output)
+    check_options(training)
     for source in sources:
         check_regular(source.path, "`selfplay generate` and `selfplay humans` write episodes")
     if _begun(config, sources, output) is None:
-        return plan_train(training_of(config, output))
+        return plan_train(training)
     ChatTokenizer.load(str(config.model)).check_belongs_to(str(config.model))
     files = ", ".join(str(source.path) for source in sources)
     return (
         f"{config.model} imitates {files}: passes {config.imitate.epochs}, rows of a step "
-        f"{config.imitate.train_batch_size}, learning rate {config.imitate.learning_rate:g}, to {output}"
+        f"{config.imitate.train_batch_size}, learning rate {training.learning_rate:g}, to {output}"
     )
 
 
@@ -94,7 +105,7 @@ def _begun(config: Config, sources: Sequence[Source], output: Path) -> dict[str,
     }
     # Records of earlier versions do not hold these.
     added = deciding(config.engine, "imitate", "engine.")
-    added |= {f"contents of {path.resolve()}": _digest(path) for path, _ in sources}
+    added |= {f"{CONTENTS}{path.resolve()}": _digest(path) for path, _ in sources}
     record = output / IMITATED
     if record.exists():
         check_same(output, added | read_object(record, "selfplay imitate"), now | added)
@@ -131,6 +142,20 @@ def _digest(path: Path) -> str:
     return digest.hexdigest()[:16]
 
 
+def trained_weights(config: Config) -> int:
+    """Number of weights that `imitate` trains: all of the model's, or those of its LoRA adapter."""
+    try:
+        shapes = shapes_of(str(config.model))
+    except UserError as error:
+        raise UserError(f"{error}; or give imitate.learning_rate (--learning-rate), which its size decides") from None
+    return shapes.adapter * config.train.lora_rank or shapes.parameters
+
+
+def usual_rate(weights: int) -> float:
+    """Learning rate that suits a number of trained weights, rounded to two digits."""
+    return float(f"{min(HIGHEST_RATE, weights**-0.5):.1e}")
+
+
 def training_of(config: Config, output: Path) -> TrainConfig:
     """The training on the rows that lie in a folder."""
     model, choice = str(config.model), config.imitate
@@ -141,7 +166,7 @@ def training_of(config: Config, output: Path) -> TrainConfig:
         "epochs": choice.epochs,
         "train_batch_size": choice.train_batch_size,
         "mini_batches": 1,
-        "learning_rate": choice.learning_rate,
+        "learning_rate": choice.learning_rate or usual_rate(trained_weights(config)),
         "offload": offload_here(config.train, model),
         "any_model": True,  # no model has sampled these rows
     }

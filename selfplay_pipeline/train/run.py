@@ -13,7 +13,7 @@ from typing import Any
 from selfplay_pipeline.convert.parquet import sampler_of
 from selfplay_pipeline.core.checkpoints import check_checkpoint, vocabulary_of
 from selfplay_pipeline.core.content import content_hash, file_hash
-from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.files import locked, write_json
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.identity import check_same, deciding, portable
@@ -47,6 +47,9 @@ from selfplay_pipeline.train.saves import (
     saved_adapter,
     saved_step,
 )
+
+WANDB_LOGIN = "run `wandb login`, or set WANDB_API_KEY, or WANDB_MODE=offline to write to files alone"
+"""Advice of every message about a login that is missing."""
 
 
 @dataclass(frozen=True)
@@ -360,19 +363,16 @@ def check_options(config: PolicyTraining, *further_models: str | None) -> None:
     for name in (config.model, *further_models):
         if name is not None:
             check_checkpoint(name)
-    check_loggers(config.loggers)
     check_training(config)
     check_adapter(config, config.base)
 
 
 def check_training(options: TrainOptions) -> None:
-    """Whether the trainer can write down what it is told to, and has the GPUs of this machine that it is told to use.
+    """Raises UserError unless the trainer can log what it is told to, and has the GPUs of this machine that it needs.
 
-    `check_cluster` looks at other machines.
-
-    Raises:
-        UserError: it cannot or has not, or it is told to use other machines without a cluster.
+    It is refused too where several machines are asked for without a cluster; `check_cluster` looks at those machines.
     """
+    check_loggers(options.loggers)
     if options.dump_rows and options.imitated is not None:
         raise UserError("train.dump_rows: rows that are imitated have no advantages to write down; leave it out")
     if options.joins_cluster:
@@ -397,14 +397,33 @@ def check_adapter(options: TrainOptions, base: str) -> None:
 
 
 def check_loggers(names: Iterable[str]) -> None:
-    """Whether the packages of these loggers are there.
-
-    Raises:
-        UserError: one is not.
-    """
+    """Raises UserError unless the loggers are installed and logged in; one that writes offline needs no login."""
     for name in names:
         if name != "console" and find_spec(name) is None:
             raise UserError(f"train.loggers: {name} needs the package {name}, which is not installed")
+    if "wandb" in names:
+        _check_wandb()
+
+
+def _check_wandb() -> None:
+    """Raises UserError unless Weights & Biases has an account to write to, or is told to write offline.
+
+    The key is not sent anywhere. verl's process has no terminal to ask for one, and fails without.
+    """
+    import wandb
+
+    if wandb.run is not None:  # `iterate` writes to it already
+        return
+    try:
+        online = wandb.setup().settings.mode in ("online", "run", "shared")
+        if not online or wandb.login(prompt=False, verify=False):
+            return
+        reason = "no API key is there"
+    except wandb.errors.Error as error:
+        reason = first_line(error).rstrip(".")
+    finally:
+        wandb.teardown()  # else verl's process takes this one's service for its own
+    raise UserError(f"--logger wandb: {reason}; {WANDB_LOGIN}")
 
 
 def _check_initial_state(config: TrainConfig, state: Path) -> None:

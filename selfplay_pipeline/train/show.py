@@ -7,6 +7,12 @@ from pathlib import Path
 from selfplay_pipeline.core.terminal import Terminal
 from selfplay_pipeline.core.terminal.harmless import one_line
 from selfplay_pipeline.train.run import TrainResult
+from selfplay_pipeline.train.saves import read_lines
+
+LOSS = "selfplay/loss"
+"""Metric of a step of supervised training."""
+LEAST_FALL = 0.1
+"""Share of the first loss by which a training that learned something lowers it."""
 
 
 def show_training(result: TrainResult) -> None:
@@ -26,6 +32,20 @@ def show_imitation(result: TrainResult) -> None:
         f"{result.updates} steps on {result.rows} rows in {result.seconds_total:.0f} s\n{losses}"
         f"{where(result.checkpoint, result.metrics_path)}",
         soft_wrap=True,
+    )
+
+
+def barely_fell(result: TrainResult) -> str | None:
+    """Returns a warning if the loss of a supervised training fell by less than `LEAST_FALL`, else None."""
+    kind, losses = "held-out loss", list(result.held_out_losses)
+    if not losses:
+        kind, losses = "loss", [line[LOSS] for line in read_lines(result.metrics_path) if LOSS in line]
+    if len(losses) < 2 or losses[-1] < (1 - LEAST_FALL) * losses[0]:
+        return None
+    remedy = "fewer --epochs or a lower" if losses[-1] > losses[0] else "more --epochs or a higher"
+    return (
+        f"the {kind} went from {losses[0]:.4f} to {losses[-1]:.4f} nats a token, which is hardly a fall: unless the "
+        f"model knew such episodes before, give {remedy} --learning-rate, and another --output"
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import selfplay
 from safetensors.torch import load_file, save_file
 
 from selfplay_pipeline.core.checkpoints import check_checkpoint
@@ -163,3 +164,23 @@ def test_an_adapter_is_refused_because_not_all_would_apply_it(model, whole):
     (model / "adapter_model.bin").write_bytes(pickle.dumps({}))
     with pytest.raises(UserError, match=r"holds an adapter .* merge it into its base model"):
         check_checkpoint(str(model))
+
+
+@pytest.mark.parametrize(
+    ("made", "given", "advice"),
+    [
+        (
+            ["iter_2", "iter_10"],
+            "",
+            "give the checkpoint in it, {}/iter_10/checkpoint, or another of its 2",
+        ),
+        (["iter_2", "iter_10"], "iter_2", "give the checkpoint in it, {}/iter_2/checkpoint"),
+        (["training"], "", "give the checkpoint in it, {}/training/checkpoint"),
+        ([], "", "no Hugging Face model there (config.json is missing)"),
+    ],
+)
+def test_a_run_in_place_of_a_checkpoint_is_told_which_folder_to_give(tmp_path, made, given, advice):
+    for name in made:
+        shutil.copytree(TINY, tmp_path / name / "checkpoint")
+    done = selfplay("evaluate", str(tmp_path / given), "--output", str(tmp_path / "out"))
+    assert done.returncode == 2 and done.stderr.endswith(advice.format(tmp_path) + "\n"), done.stderr

@@ -34,10 +34,26 @@ def test_an_evaluation_names_the_best_play_without_messages_and_what_it_is_not(t
     )
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("rewards on the same states: ")]
-    named = re.findall(r"[a-z][a-z ]+(?= \d\.\d+ \[)", line.split(": ")[1])
-    assert named == ["random", "own view", "optimum", "silence"]
+    same, elsewhere = line.split("; on other states of the same configuration: ")
+    named = re.findall(r"[a-z][a-z ]+(?= \d\.\d+ \[)", same.split(": ")[1])
+    assert named == ["random", "own view", "optimum"] and elsewhere.startswith("silence 0.956 [")
+    assert "the hard filter too" in done.stdout
     assert "rewards up to there are no evidence of talk" in done.stdout and "no limit of play" in done.stdout
     assert re.search(r"^talk score +-\d\.\d+ \[", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("config", "filtered"), [("tiny", True), ("tiny_honest", False)])
+def test_the_hard_filter_is_named_only_where_there_is_one(tmp_path, config, filtered):
+    played = tmp_path / "games.jsonl"
+    done = selfplay(
+        "generate", "--config", config, "--player", "random", "--num-episodes", "4", "--output", str(played)
+    )
+    assert done.returncode == 0, done.stderr
+    done = selfplay("report", str(played))
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "report.html").read_text()
+    assert "silence is one proposal" in page and ("the hard filter too" in page) == filtered
+    assert ("the hard filter too" in make_game(load_config(config, {}).game).about_lines) == filtered
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -18,9 +19,11 @@ from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.terminal import progress
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer, cpu_cache_tokens
 from selfplay_pipeline.engines.types import EngineError
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
 from selfplay_pipeline.iterate.show import show_run
+from selfplay_pipeline.models.tiny import _untrained
 
 
 def test_the_command_exits_as_a_process():
@@ -42,6 +45,39 @@ def test_help_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
     assert done.stdout.rstrip().endswith("[]")
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_model_that_reaches_no_agreement_is_sent_to_its_warm_start(tmp_path, trained):
+    config, model, games = load_config("tiny", {}), "data/tiny_model", tmp_path / "games.jsonl"
+    if not trained:
+        model = str(_untrained(make_game(config.game).lessons["self-play"], 0, tmp_path / "model"))
+    done = selfplay(
+        "generate", "--config", "tiny", "--model", model, "--engine", "transformers", "--num-episodes", "2",
+        "--episodes-per-state", "2", "--max-new-tokens", "48", "--temperature", "0.1", "--output", str(games),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = done.stderr.splitlines()
+    if trained:
+        assert said[-1].startswith(f"next: selfplay convert {games}")
+        return
+    taught = tmp_path / "teacher.jsonl"
+    assert "no episode ended in agreement" in said[-2] and said[-1].startswith(f"next: selfplay imitate {taught} ")
+    (command,) = re.findall(r"`selfplay (generate --player teacher .*)`", said[-2])
+    made = selfplay(*shlex.split(command), "--num-episodes", "2")
+    assert made.returncode == 0 and taught.exists(), made.stderr
+
+
+@pytest.mark.parametrize("command", ["generate", "train-online", "iterate"])
+def test_help_says_that_a_seed_does_not_repeat_sampled_play(command):
+    said = " ".join(selfplay(command, "--help").stdout.split())
+    assert "a policy's sampled turns are not seeded" in said
+
+
+def test_a_mistyped_option_gets_the_nearest_one_first():
+    done = selfplay("iterate", "--num-iteration", "2")
+    assert done.returncode == 2
+    assert "No such option: --num-iteration; did you mean --num-iterations (or --" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from command import Done, selfplay
 
 from selfplay_pipeline.config import load_config
+from selfplay_pipeline.core.hub import look_for
 from selfplay_pipeline.core.shapes import Shapes, shapes_of
 from selfplay_pipeline.online.config import tokens_per_pass
 from selfplay_pipeline.train.config import TrainOptions
@@ -216,6 +217,31 @@ class TestCommand:
         assert done.returncode == 2
         assert "3 iterations take 258.9 GB of disk, 100.0 GB are free" in done.stdout
 
+    def test_a_model_that_needs_a_gpu_is_counted_for_one_where_there_is_none(self, no_gpu: None, no_hub: None) -> None:
+        done = doctor("--model", GPU_MODEL)
+        assert done.returncode == 2
+        first, *_ = lines = done.stdout.splitlines()
+        assert first.startswith(
+            "no GPU is visible on this machine, and training on its CPU needs at least 121.8 GB of "
+        )
+        assert first.endswith(" host memory. Counted for another machine, as with --gpus 1 --gpu-memory 80:")
+        described = doctor("--model", GPU_MODEL, "--gpus", "1", "--gpu-memory", "80").stdout.splitlines()
+        totals = [[line for line in found if line.startswith(" together")] for found in (lines, described)]
+        assert totals[0] == totals[1] and "16401" not in done.stdout
+        assert lines[-3].startswith("does not fit here: no GPU is visible") and lines[-2] == "fits on 1 GPU of 80.0 GB"
+
+    def test_what_the_hub_could_not_be_asked_is_no_fault(self, no_gpu: None, no_hub: None) -> None:
+        done = doctor("--model", GPU_MODEL)
+        asked = f"chat template: model {GPU_MODEL}: no such folder, and the hub cannot be asked ("
+        assert f"?   {asked}" in done.stdout and f"could not be asked: {asked}" in done.stdout.splitlines()[-1]
+        assert f"does not fit: {asked}" not in done.stdout
+
+    def test_a_gpu_that_is_asked_for_where_there_is_none_is_counted_too(self, no_gpu: None) -> None:
+        done = doctor("--config", "tiny", "--device", "cuda", "--gpu-memory", "40")
+        assert done.stdout.startswith(
+            "no GPU is visible on this machine. Counted for another machine, as with --gpus 1 --gpu-memory 40:"
+        )
+
     def test_this_machine_is_looked_at_with_the_shipped_model(self, tmp_path: Path) -> None:
         done = doctor("--config", "tiny", "--device", "cpu", "--output", str(tmp_path / "none" / "yet"))
         assert "ok  chat template: a turn ends with <|im_end|>" in done.stdout, done.stdout + done.stderr
@@ -234,6 +260,18 @@ class TestCommand:
         done = doctor(nowhere)
         assert (done.returncode, done.stdout) == (2, "")
         assert "say with --gpus how many it has" in done.stderr
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.fixture
+def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub whose port nothing listens on."""
+    look_for.cache_clear()
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
 
 
 @pytest.fixture

@@ -239,7 +239,7 @@ def test_a_stopped_evaluation_continues_and_a_changed_one_is_refused(tmp_path):
     (job.output / "scripted.summary.json").unlink()
     again, _ = evaluate("random", tmp_path / "e", count=30)
     assert again == first
-    with pytest.raises(UserError, match=r"begun with .*states"):
+    with pytest.raises(UserError, match=r"begun with evaluate\.num_states = 30, now it is 31; give the earlier value,"):
         evaluate("random", tmp_path / "e", count=31)
 
 

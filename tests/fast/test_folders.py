@@ -1,6 +1,7 @@
 """A folder that one command has written into is refused by every other one, which leaves nothing there."""
 
 from functools import cache
+from pathlib import Path
 
 import pytest
 from factories import make_episodes, write_episodes
@@ -125,6 +126,54 @@ def test_a_file_is_written_over_only_by_the_command_that_made_it(command, tmp_pa
     refused = selfplay(*call, "--output", games)
     assert (refused.exit_code, content(tmp_path)) == (2, before)
     assert f"games.jsonl holds something that `selfplay {command}` did not write" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        ((), ("--val-fraction", "0.5"), "convert.val_fraction = 0.0, now it is 0.5 (option --val-fraction)"),
+        ((), ("--placebo",), "convert.placebo = False, now it is True (option --placebo)"),
+        (("--placebo", "--seed", "1"), ("--placebo", "--seed", "2"), "seed = 1, now it is 2 (option --seed)"),
+        ((), "other.jsonl", "games = 'games.jsonl', now it is 'other.jsonl'"),
+    ],
+)
+def test_another_conversion_is_refused_and_the_same_one_takes_new_episodes(first, second, words, tmp_path):
+    games = write_episodes(tmp_path / "games.jsonl", episodes())
+    write_episodes(tmp_path / "other.jsonl", episodes())
+    assert selfplay("convert", games, *first).exit_code == 0
+    before = content(tmp_path)
+    refused = selfplay("convert", *((tmp_path / second,) if isinstance(second, str) else (games, *second)))
+    assert (refused.exit_code, content(tmp_path)) == (2, before)
+    assert f"{tmp_path} was begun with {words}; give the earlier value, or another --output" in refused.stderr
+    write_episodes(games, make_episodes(5, 2))
+    again = selfplay("convert", games, *first)
+    assert again.exit_code == 0 and " of 5 groups" in again.stdout
+
+
+def test_a_conversion_that_failed_leaves_the_folder_to_another(tmp_path):
+    games = write_episodes(tmp_path / "games.jsonl", episodes())
+    games.write_text("{}\n" + games.read_text())
+    assert selfplay("convert", games).exit_code == 2
+    assert selfplay("convert", games, "--skip-bad", "--placebo").exit_code == 0
+
+
+def test_a_moved_folder_is_converted_on(tmp_path):
+    games = write_episodes(tmp_path / "one" / "games.jsonl", episodes())
+    assert selfplay("convert", games).exit_code == 0
+    (tmp_path / "one").rename(tmp_path / "two")
+    assert selfplay("convert", tmp_path / "two" / "games.jsonl").exit_code == 0
+
+
+def test_trainings_go_beside_what_they_are_trained_on(tmp_path, monkeypatch):
+    """By default; each is refused before it begins, once its folder is known."""
+    monkeypatch.chdir(tmp_path)
+    games = write_episodes(Path("own") / "games.jsonl", episodes())
+    for command, read, folder in (("train", "own/train.parquet", "training"), ("imitate", games, "imitation")):
+        write_json(Path("own") / folder / "manifest.json", {"packages": {}})
+        said = selfplay(command, read).stderr
+        assert f"own/{folder} holds a run of `selfplay iterate`; `selfplay {command}` needs its own" in said
+    write_json(Path("data/matching_game_selfplay/training/manifest.json"), {"packages": {}})
+    assert "data/matching_game_selfplay/training holds a run" in selfplay("train").stderr
 
 
 def test_of_many_differences_a_message_lists_some():

@@ -1,5 +1,6 @@
 """What makes two runs the same run: every field unless it is marked, one comparison and one message."""
 
+import json
 import re
 from functools import reduce
 from pathlib import Path
@@ -17,6 +18,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.sections import FREE, Identity, Section, UsedBy
 from selfplay_pipeline.evaluate.pairing import Pairing
 from selfplay_pipeline.evaluate.states import held_out_states
+from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.job import make_job
 from selfplay_pipeline.identity import KNOWN, check_same, deciding
@@ -173,6 +175,33 @@ def test_who_plays_says_what_differs_in_the_same_words(command, tmp_path):
     output = tmp_path / ("games.jsonl" if command == "generate" else "folder")
     selfplay(*PLAYED[command], "--output", output)
     assert re.search(MESSAGE, selfplay(*PLAYED[command], "--output", output, "--max-new-tokens", 9))
+
+
+@pytest.mark.parametrize("command", ["evaluate", "crossplay"])
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--state-seed", "evaluate.state_seed = 0, now it is 3 (option --state-seed); give the earlier value,"),
+        ("--num-states", "evaluate.num_states = 2, now it is 3 (option --num-states); give the earlier value,"),
+        ("--states", "states = 'held out', now it is 'a file' (option --states); give the earlier value,"),
+    ],
+)
+def test_other_states_are_named_by_the_option_that_gave_them(command, option, words, tmp_path):
+    state = make_game(load_config("tiny", {}).game).sample_state(state_rng(5, 0))
+    file = tmp_path / "states.jsonl"
+    file.write_text(json.dumps(state.to_dict()) + "\n")
+    played = *PLAYED[command], "--output", tmp_path / "folder"
+    selfplay(*played)
+    said = selfplay(*played, option, file if option == "--states" else 3)
+    assert f"was begun with {words}" in said
+
+
+def test_a_file_of_states_that_has_changed_is_noticed(tmp_path):
+    game, file = make_game(load_config("tiny", {}).game), tmp_path / "states.jsonl"
+    for seed in (0, 1):
+        file.write_text(json.dumps(game.sample_state(state_rng(seed, 0)).to_dict()) + "\n")
+        said = selfplay("evaluate", "random", "--states", file, "--output", tmp_path / "folder")
+    assert "was begun with contents of states = " in said
 
 
 def test_so_does_a_loop(tmp_path):

@@ -20,7 +20,9 @@ from selfplay_pipeline.convert.selection import Candidate, best_episodes, best_o
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.bargaining.game import BargainingGame
 from selfplay_pipeline.games.matching.game import MatchingGame
-from selfplay_pipeline.train.imitate import imitate_episodes
+from selfplay_pipeline.train.imitate import imitate_episodes, training_of, usual_rate
+from selfplay_pipeline.train.run import TrainResult
+from selfplay_pipeline.train.show import barely_fell
 
 COMPACT = BOARD.model_copy(update={"prompts": "compact"})
 """What the tiny model reads."""
@@ -237,3 +239,65 @@ def test_one_state_at_least_is_trained_on_and_one_is_held_out_if_any_are_to_be(g
     names = np.arange(groups)
     asked = max(1, round(share * groups)) if share else 0
     assert len(held_out([*names, *names], share, 0)) == min(asked, groups - 1)
+
+
+@pytest.mark.parametrize(
+    ("weights", "rate"),
+    [
+        (1, 3e-3),
+        (82_000, 3e-3),
+        (954_752, 1e-3),
+        (134_515_008, 8.6e-5),
+        (7_615_616_512, 1.1e-5),
+        (70_000_000_000, 3.8e-6),
+    ],
+)
+def test_the_usual_rate_falls_with_the_number_of_weights(weights, rate):
+    assert usual_rate(weights) == rate
+
+
+@pytest.mark.parametrize(
+    ("given", "rate"),
+    [
+        ({}, 1e-3),
+        ({"train.lora_rank": 32}, 1.7e-3),  # 328 thousand weights, instead of 955 thousand
+        ({"imitate.learning_rate": 4e-5}, 4e-5),
+    ],
+)
+def test_a_rate_that_is_not_given_is_chosen_by_what_is_trained(tmp_path, given, rate):
+    config = load_config("tiny", given)
+    assert training_of(config, tmp_path).learning_rate == rate
+
+
+def trained(folder, *losses, held_out=()) -> TrainResult:
+    folder.mkdir(exist_ok=True)
+    metrics = folder / "metrics.jsonl"
+    metrics.write_text(
+        "".join(json.dumps({"step": n, "selfplay/loss": loss}) + "\n" for n, loss in enumerate(losses, 1))
+    )
+    return TrainResult(
+        steps=len(losses), planned_steps=len(losses), groups=1, groups_without_signal=0, rows=1, seconds_total=1,
+        checkpoint=folder / "checkpoint", trainer_state=folder / "state", metrics_path=metrics, seconds_in_steps=1,
+        log_prob_gap=None, held_out_losses=held_out,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("losses", "held_out", "words"),
+    [
+        # as measured with the untrained tiny model at 1e-5, and at the usual rate
+        (
+            (6.1, 5.6),
+            (6.0783, 5.6250),
+            "the held-out loss went from 6.0783 to 5.6250 nats a token, which is hardly a fall",
+        ),
+        ((6.1, 1.0), (6.0783, 0.8893), None),
+        ((6.1, 5.9), (), "the loss went from 6.1000 to 5.9000 nats a token"),
+        ((6.1, 0.9), (), None),
+        ((6.1,), (), None),
+        ((0.1, 0.1), (0.2, 0.3), "give fewer --epochs or a lower --learning-rate"),
+    ],
+)
+def test_a_loss_that_hardly_falls_is_warned_of(tmp_path, losses, held_out, words):
+    said = barely_fell(trained(tmp_path, *losses, held_out=held_out))
+    assert (said is None) == (words is None) and (words or "") in (said or "")

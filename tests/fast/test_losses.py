@@ -1,5 +1,6 @@
 """Where reward is lost: the three parts add up, and each scripted fault loses to its own part."""
 
+import re
 from dataclasses import astuple, dataclass
 from itertools import product
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from selfplay_pipeline.games.base import HELD_OUT, Outcome, Said, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
 from selfplay_pipeline.games.matching.losses import Losses, known_cells, lost, notes, told_truly
+from selfplay_pipeline.games.matching.names import short_titles
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.games.matching.scripted import PlayerView, Sharing, propose, random_matching
 from selfplay_pipeline.games.matching.teacher import Teacher
@@ -118,9 +120,36 @@ def test_a_seat_knows_what_it_sees_and_what_it_was_told_truly():
     assert (known_cells(state, said, muted)[-1] == np.stack(state.masks)).all(), "who hears nothing learns nothing"
 
 
+def test_a_false_claim_is_marked_and_a_true_one_is_not():
+    state = GAME.sample_state(state_rng(0, 0, HELD_OUT))
+    row, column = np.argwhere(state.masks[0]).tolist()[0]
+    hidden, unseen = np.argwhere(~state.masks[0]).tolist()[0]
+    name, title, score = state.reviewers[row], short_titles(state.papers)[column], state.view(0)[row][column]
+    other = f"{state.reviewers[hidden]} {short_titles(state.papers)[unseen]}"
+    said = [f"{name} {title} {score + 2}", f"{name} {title} {score}", f"{name} {title} {score + 1} {other} 4"]
+    for config in (HONEST, MatchingConfig()):  # by rules that are the state's, and by others
+        false, true, both = notes(state, [Said(0, f"[message] {text}") for text in said], config)
+        assert false.startswith(f"false: {name} {title} {score + 2} (sees {score})")
+        assert "false" not in true
+        assert both.startswith(f"false: {name} {title} {score + 1} (sees {score}), {other} 4 (does not see it)")
+
+
+def test_values_are_points_so_that_none_is_a_share_above_1():
+    """A seat may expect more than the best score, which it does not know."""
+    poor = min(
+        (GAME.sample_state(state_rng(0, number, HELD_OUT)) for number in range(40)), key=lambda state: state.best
+    )
+    (note,) = notes(poor, [Said(0, "[message] hello")], HONEST)
+    expected = re.fullmatch(r"value told: the partner expects (.+) → (.+) points of its best plan", note)
+    assert float(expected[1]) > poor.best, "this state shows nothing"
+    assert expected[1] == expected[2]
+
+
 def test_messages_show_the_value_told_and_proposals_the_value_used():
     state = GAME.sample_state(state_rng(0, 3, HELD_OUT))
     turns = play_scripts(GAME, state, (Sharing(), Sharing()), np.random.default_rng(0)).turns
     told, used, accepted = notes(state, turns, HONEST)
     assert told.startswith("value told") and accepted == ""
-    assert told.endswith("→ 1.00") and "1.00 of the 1.00" in used
+    best = f"{state.best:.1f}"
+    assert told.endswith(f"→ {best} points of its best plan")
+    assert used == f"value used: its proposer expects {best} points of it, and {best} of its best plan"

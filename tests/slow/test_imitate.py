@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -24,12 +25,15 @@ from selfplay_pipeline.config import load_config
 from selfplay_pipeline.convert.imitation import HELD_OUT, Source
 from selfplay_pipeline.convert.rows import WEIGHT
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.job import generate_episodes
 from selfplay_pipeline.generate.people import write_people
 from selfplay_pipeline.iterate.run import run_iterate
+from selfplay_pipeline.models.tiny import _untrained
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.imitate import imitate_episodes
 from selfplay_pipeline.train.process import Trainer
 from selfplay_pipeline.train.run import run_train
+from selfplay_pipeline.train.show import barely_fell
 
 RATE = 1e-3
 
@@ -129,8 +133,10 @@ def test_killed_and_continued_it_ends_where_it_would_have_ended(games: Path, tra
     whole = run_train(training(games, tmp_path / "whole", **options), trainer=trainer)
     config = training(games, tmp_path / "killed", **options)
     code = f"""
+from selfplay_pipeline.models.tiny import _untrained
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import run_train
+from selfplay_pipeline.train.show import barely_fell
 run_train(TrainConfig.model_validate_json({config.model_dump_json()!r}))
 """
     driver = subprocess.Popen([sys.executable, "-c", code])
@@ -192,6 +198,22 @@ def test_people_are_imitated_and_what_others_of_them_said_becomes_likelier(
     assert held_out > 0 and result.rows + held_out + int(left_out) == 2 * 12
     before, *after = result.held_out_losses
     assert len(after) == 2 and before - 1 > after[0] > after[1]
+
+
+def test_a_random_model_learns_at_the_usual_rate_and_a_low_one_is_warned_of(
+    trainer: Trainer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = load_config("tiny_honest", {"generate.num_episodes": 128, "generate.episodes_per_state": 1})
+    lesson = make_game(config.game).lessons["self-play"]
+    model, played = _untrained(lesson, 0, tmp_path / "model"), tmp_path / "games.jsonl"
+    asyncio.run(generate_episodes(config, played, seats=["teacher", "teacher"]))
+    config.model, config.imitate.train_batch_size = str(model), 16
+    usual = imitate_episodes(config, [Source(played)], tmp_path / "usual", trainer)
+    assert "learning rate 1.0e-03, by the number of trained weights (954,752)" in capsys.readouterr().err
+    config.imitate.learning_rate = 1e-5
+    low = imitate_episodes(config, [Source(played)], tmp_path / "low", trainer)
+    assert usual.held_out_losses[-1] < 0.5 * usual.held_out_losses[0]
+    assert (barely_fell(usual), barely_fell(low) is None) == (None, False)
 
 
 def test_iterate_imitates_the_best_episode_of_each_group(sglang_server: Server, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from selfplay_pipeline.games.drawing import BAD, GOOD, HIDDEN, UNKNOWN, EpisodeDrawing, Place, StateDrawing, Table
 from selfplay_pipeline.games.matching.losses import Losses, lost, notes
+from selfplay_pipeline.games.matching.names import short_titles
 from selfplay_pipeline.games.matching.proposals import Matching
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
 
@@ -47,12 +48,6 @@ def draw_episode(state: MatchingState, turns: Sequence[Any], decision: Any, conf
         results=[_gains(state, chosen, best, agreed=decision is not None), *where_lost],
         notes=about_turns,
     )
-
-
-def short_titles(papers: Sequence[str]) -> list[str]:
-    """Titles up to the colon, where these tell the papers apart."""
-    short = [paper.split(":")[0] for paper in papers]
-    return short if len(set(short)) == len(short) else list(papers)
 
 
 def nearest_optimum(state: MatchingState, proposal: Sequence[Place]) -> Matching:

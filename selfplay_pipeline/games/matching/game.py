@@ -85,13 +85,16 @@ class MatchingGame:
     lessons = LESSONS
     figures: Sequence[Figure] = measures.FIGURES
     lines = ("random", "own_view")
-    about_lines = measures.ABOUT_SILENCE
     about_humans = humans.ABOUT
     alterations = (CHANGED, SWAPPED)
 
     def __init__(self, config: MatchingConfig | None = None) -> None:
         self.config = config or MatchingConfig()
         self.prompts = load_prompts(Path(__file__).parent / "prompts", self.config.prompts, PROMPTS)
+
+    @property
+    def about_lines(self) -> str:
+        return measures.about_silence(self.config)
 
     @cached_property
     def silence(self) -> Silence | None:

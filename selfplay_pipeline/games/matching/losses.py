@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from selfplay_pipeline.games.base import MESSAGE, Turn
 from selfplay_pipeline.games.matching.mentions import Cell, told_cells
+from selfplay_pipeline.games.matching.names import short_titles
 from selfplay_pipeline.games.matching.rules import Matching, MatchingConfig, MatchingState, best_matching
 from selfplay_pipeline.games.tags import untagged
 
@@ -109,27 +110,46 @@ def possible_score(state: MatchingState, known: NDArray[np.bool_], config: Match
 
 
 def notes(state: MatchingState, turns: Sequence[Any], config: MatchingConfig) -> list[str]:
-    """The value told of each message and the value used of each proposal, in words; "" of other turns.
+    """Returns a remark on each turn: false claims, the value told of a message, the value used of a proposal; else "".
 
-    Both are expectations of a seat, in shares of the best score. A message changes what its hearer expects of the best
-    plan on what it knows; a proposal may promise the seat that makes it less than that.
+    Both values are points that a seat expects, and may exceed the best score, which it does not know. A message changes
+    what its hearer expects of the best plan on what it knows; a proposal may promise its own seat less than that.
     """
-    if not _is_of(config, state):
-        return []
+    values = _values(state, turns, config) if _is_of(config, state) else [""] * len(turns)
+    said = ((false_claims(state, turn), value) for turn, value in zip(turns, values, strict=True))
+    return ["; ".join(filter(None, parts)) for parts in said]
+
+
+def false_claims(state: MatchingState, turn: Turn) -> str:
+    """Returns the cells of a message whose number is not the one that its seat sees there, in words; "" without any."""
+    if turn.action != MESSAGE:
+        return ""
+    view, titles = state.view(turn.seat), short_titles(state.papers)
+    wrong = []
+    for (row, column), said in told_cells(untagged(turn.text), state.papers, state.reviewers).items():
+        seen = view[row][column]
+        if seen != said:
+            what = "does not see it" if seen is None else f"sees {seen}"
+            wrong.append(f"{state.reviewers[row]} {titles[column]} {said} ({what})")
+    return f"false: {', '.join(wrong)}" if wrong else ""
+
+
+def _values(state: MatchingState, turns: Sequence[Any], config: MatchingConfig) -> list[str]:
+    """Returns the value told of each message and the value used of each proposal, in words; "" for other turns."""
     known, found = known_cells(state, turns, config), []
     for number, turn in enumerate(turns):
         note = ""
         if turn.action == MESSAGE:
             before, after = (
-                best_matching(expected_scores(state, those[1 - turn.seat], config))[1] / state.best
+                best_matching(expected_scores(state, those[1 - turn.seat], config))[1]
                 for those in known[number : number + 2]
             )
-            note = f"value told: the partner's best plan promises {before:.2f} → {after:.2f}"
+            note = f"value told: the partner expects {before:.1f} → {after:.1f} points of its best plan"
         elif turn.proposal:
             expected = expected_scores(state, known[number][turn.seat], config)
-            used = sum(expected[reviewer, paper] for reviewer, paper in turn.proposal) / state.best
-            most = best_matching(expected)[1] / state.best
-            note = f"value used: {used:.2f} of the {most:.2f} that its proposer's best plan promises"
+            used = sum(expected[reviewer, paper] for reviewer, paper in turn.proposal)
+            most = best_matching(expected)[1]
+            note = f"value used: its proposer expects {used:.1f} points of it, and {most:.1f} of its best plan"
         found.append(note)
     return found
 

@@ -22,12 +22,16 @@ KNOWN_LINES = {
 }
 """Rewards on DialOp's boards: of the people in data/dialop, and of GPT-3.5 with itself (`bench/gpt35.py`), which agreed
 on a matching in 75 of its games and reached 0.652 in these."""
-ABOUT_SILENCE = (
-    "silence is one proposal, accepted unheard, of a player who makes the best of its own view and of the rules, the "
-    "hard filter too, so rewards up to there are no evidence of talk. It is no limit of play without messages, since "
-    "rejecting and proposing again tell something too"
-)
-"""What must stand beside the line `silence`."""
+
+
+def about_silence(config: MatchingConfig) -> str:
+    """Returns the sentence that must stand beside the line `silence`."""
+    rules = "the rules, the hard filter too" if config.hard_factor else "the rules"
+    return (
+        f"silence is one proposal, accepted unheard, of a player who makes the best of its own view and of {rules}, so "
+        "rewards up to there are no evidence of talk. It is no limit of play without messages, since rejecting and "
+        "proposing again tell something too"
+    )
 
 
 def _told(episode: Measured) -> int:

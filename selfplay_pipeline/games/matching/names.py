@@ -5,6 +5,8 @@ indices in the human games rely on); the rest serve larger boards. Of the 134 hu
 0, showed its players other reviewers; `tests/fast/test_matching.py` recovers them from its proposals.
 """
 
+from collections.abc import Sequence
+
 PAPERS = (
     "BLEU: a Method for Automatic Evaluation of MT",
     "Electra: Pre-training Text Encoders as Discriminators",
@@ -47,3 +49,9 @@ REVIEWERS = (
 def normalise(name: str) -> str:
     """Case, white space and decoration do not tell names apart."""
     return " ".join(name.replace("*", " ").replace("_", " ").split()).strip(" .,;'\"`").casefold()
+
+
+def short_titles(papers: Sequence[str]) -> list[str]:
+    """Titles up to the colon, where these tell the papers apart."""
+    short = [paper.split(":")[0] for paper in papers]
+    return short if len(set(short)) == len(short) else list(papers)
