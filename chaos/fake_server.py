@@ -17,6 +17,7 @@ from aiohttp import web
 from tokenizers import Tokenizer
 
 from chaos.outside import MODEL
+from selfplay_pipeline.loopback import hold_port, port_of
 
 TEXT = "[message] Ava BLEU 0"
 Answer = dict[str, Any]
@@ -51,9 +52,8 @@ class FakeServer:
         self.fault, self.info = fault, info
         self.requests = 0
         self.model, self.version = str(MODEL), "first"
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self._holder = hold_port()
+        self.port = port_of(self._holder)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 

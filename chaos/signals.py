@@ -17,12 +17,9 @@ import random
 import re
 import shutil
 import signal
-import socket
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -31,8 +28,7 @@ from typing import Any
 
 from chaos.outside import MODEL, Ended, Room, Running, room
 from chaos.runs import problems_of_run
-from selfplay_pipeline.core.processes import spawn
-from selfplay_pipeline.engines.sglang_server import ServerSpec
+from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 
 EPOCHS, GAMES, EPISODES = 2, 64, 4
 CONFIG = {
@@ -136,28 +132,13 @@ def stage_at_end(said: str, done: Sequence[str]) -> str:
 @contextlib.contextmanager
 def running_server(folder: Path) -> Iterator[str]:
     """The address of a real server of the tiny model, which stays up for many runs."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = 20_000 + free.getsockname()[1] % 10_000  # SGLang also uses port + 10,000
-    spec = ServerSpec(model=str(MODEL), device="cpu", log_path=folder / "server.log")
-    child = spawn(spec.command(port), spec.log_path, spec.environment())
+    server = SGLangServer(ServerSpec(model=str(MODEL), device="cpu", log_path=folder / "server.log"))
+    server.key = ""  # runs attach to it as to a server that asks for none
+    asyncio.run(server.start())
     try:
-        url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 300
-        while not _answers(url):
-            if child.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the server did not start: {child.last_lines()}")
-            time.sleep(0.5)
-        yield url
+        yield server.url
     finally:
-        child.stop()
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
+        server.stop()
 
 
 class Disturbed:

@@ -29,7 +29,7 @@ def sleepers(mark: str) -> int:
 
 
 def wait_until_none(mark: str) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while sleepers(mark) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert sleepers(mark) == 0
@@ -45,7 +45,7 @@ def test_a_daemon_of_the_child_ends_with_it(tmp_path, stopped):
     if stopped:
         child.stop()
     else:
-        assert child.wait(20) == 0
+        assert child.wait(60) == 0
     wait_until_none(mark)
 
 
@@ -77,7 +77,7 @@ def test_kill_9_of_the_driver_ends_its_children(tmp_path):
 
 def test_the_exit_code_and_the_last_lines_of_a_child_are_kept(tmp_path):
     child = spawn([sys.executable, "-c", "print('one'); print('two'); raise SystemExit(7)"], tmp_path / "log")
-    assert child.wait(20) == 7
+    assert child.wait(60) == 7
     assert child.last_lines(1) == "two"
 
 
@@ -139,7 +139,7 @@ def test_what_a_killed_supervisor_could_not_remove_is_removed_when_its_driver_st
     child = spawn([sys.executable, "-c", WRITER.format(seconds=300)], tmp_path / "log")
     folder, _ = wrote(tmp_path / "log")
     os.kill(child.pid, signal.SIGKILL)
-    child.wait(20)
+    child.wait(60)
     assert folder.exists()
     child.stop()
     assert not folder.exists()
@@ -157,7 +157,7 @@ def test_so_are_daemons_that_a_killed_supervisor_could_not_end(tmp_path, titled)
         time.sleep(0.01)
     daemons = [process for process in psutil.Process(child.pid).children(recursive=True) if process.ppid() != child.pid]
     os.kill(child.pid, signal.SIGKILL)
-    child.wait(20)
+    child.wait(60)
     assert len(daemons) == 1 and daemons[0].is_running()
     child.stop()
     assert all(map(has_ended, daemons))
@@ -171,7 +171,7 @@ def test_so_are_those_of_a_supervisor_below_another(tmp_path):
         "import os, signal, sys, time; from pathlib import Path; from selfplay_pipeline.core.processes import spawn\n"
         f"log = Path({str(tmp_path / 'inner')!r})\nchild = spawn([sys.executable, '-c', {starts!r}], log)\n"
         "while 'up' not in log.read_text(): time.sleep(0.01)\n"
-        "os.kill(child.pid, signal.SIGKILL); child.wait(20); child.stop(); print('stopped', flush=True)\n"
+        "os.kill(child.pid, signal.SIGKILL); child.wait(60); child.stop(); print('stopped', flush=True)\n"
         "time.sleep(300)"
     )
     child = spawn([sys.executable, "-c", inner], tmp_path / "log")

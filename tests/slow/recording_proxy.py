@@ -9,13 +9,19 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from selfplay_pipeline.loopback import hold_port, port_of
+
 
 class RecordingProxy:
-    """Forwards every request to `target`; keeps each `/generate` exchange in `exchanges`, in order of completion."""
+    """Forwards every request to `target`; keeps each `/generate` exchange in `exchanges`, in order of completion.
+
+    The port stays reserved after the end, so that another proxy can be started there.
+    """
 
     def __init__(self, target: str, port: int = 0) -> None:
         self.target = target
-        self.port = port
+        self._holder = None if port else hold_port()
+        self.port = port or port_of(self._holder)
         self.exchanges: list[dict[str, Any]] = []
         self.paths: list[str] = []
         self.url = ""
@@ -40,7 +46,6 @@ class RecordingProxy:
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
         await site.start()
-        self.port = self._runner.addresses[0][1]
         self.url = f"http://127.0.0.1:{self.port}"
 
     async def _stop(self) -> None:
