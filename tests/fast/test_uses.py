@@ -122,6 +122,9 @@ def test_training_while_playing_has_no_partner_that_is_not_trained(options, tmp_
         "selfplay: tiny_shy:10: key 'iterate.partner': train-online does not use it, only iterate can; leave it out, "
         "or set its default, self\n"
     )
+    (tmp_path / "on top.yaml").write_text("base: tiny_shy\niterate: {num_iterations: 7}\n")
+    on_top = selfplay("train-online", "--config", str(tmp_path / "on top.yaml"), "--dry-run", "--output", "x")
+    assert on_top.stderr == done.stderr, "the line is that of the file that sets the key"
     (tmp_path / "alone.yaml").write_text("base: tiny_shy\niterate: {partner: self}\n")
     done = selfplay("train-online", "--config", str(tmp_path / "alone.yaml"), "--dry-run", "--output", "x")
     assert done.returncode == 0 and "tiny_shy_model plays itself and is trained in 50 steps of 8 states" in done.stdout
