@@ -2,6 +2,8 @@
 
 python -m bench.methods
 
+Neither method has a KL term, since cloning can have none: GRPO is compared without the one of its configuration.
+
 Each method may want another learning rate, and filtered behaviour cloning more episodes of each group. So candidates of
 both are trained on a seed of their own first. That of each method with the highest sampled reward there is compared on
 other seeds and states, so that no figure of the comparison selected itself.
@@ -145,7 +147,7 @@ def main(
 ) -> None:
     """Select a candidate of each method, compare the two, and print tables. What is done is not done again."""
     study = Study(config, iterations, states, episodes, work)
-    of_grpo: Arms = {f"{GRPO} {rate:g}": {"train.learning_rate": rate} for rate in grpo_rates}
+    of_grpo: Arms = {f"{GRPO} {rate:g}": grpo_of(rate) for rate in grpo_rates}
     of_cloning: Arms = {
         f"{CLONING} {rate:g} best {count}": cloning(study.config(SELECTING), rate, count)
         for rate in cloning_rates
@@ -169,6 +171,11 @@ def main(
     write_text(output / "results.json", results.model_dump_json(indent=2) + "\n")
     write_text(output / "table.md", tables)
     print(tables)
+
+
+def grpo_of(rate: float) -> dict[str, Any]:
+    """GRPO without a KL term."""
+    return {"train.learning_rate": rate, "train.kl_coef": 0.0}
 
 
 def cloning(config: Config, rate: float, best: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.methods import MODES, WARM, Budget, best_of, budget_of, cloning, row_of, selection_table, table
+from bench.methods import MODES, WARM, Budget, best_of, budget_of, cloning, grpo_of, row_of, selection_table, table
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.iterate.manifest import RunState
 from selfplay_pipeline.metrics.bootstrap import Totals
@@ -89,6 +89,15 @@ def test_cloning_makes_as_many_updates_as_grpo(with_signal: int, best: int):
     data = episodes_of(grpo, with_signal)
     other = load_config("tiny", cloning(grpo, 3e-4, best))
     assert updates(other, data) == updates(grpo, data) > 0
+
+
+@pytest.mark.parametrize("source", ["tiny", "tiny_honest"])
+def test_neither_method_has_a_kl_term(source: str):
+    config = load_config(source, {})
+    assert config.train.has_reference, "else there was nothing to make equal"
+    for changes in (grpo_of(3e-4), cloning(config, 3e-4, 4)):
+        arm = load_config(source, changes).train
+        assert not arm.has_reference and arm.learning_rate == 3e-4
 
 
 def test_without_smaller_batches_it_would_make_one():
