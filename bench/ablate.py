@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -43,6 +44,9 @@ class OneEpisodeGroups(Loop):
         for row in rows:
             row["index"] = row["index"] * row["episodes_per_state"] + row["episode"]
             row |= {"episode": row["seat"], "episodes_per_state": 2}
+        counts = Counter(row["index"] for row in rows)
+        for row in rows:
+            row["group_rows"] = counts[row["index"]]
         field = table.schema.field("extra_info")
         column = table.schema.get_field_index("extra_info")
         pq.write_table(table.set_column(column, field, pa.array(rows, field.type)), path)

@@ -162,6 +162,7 @@ def _rows(rng: Random) -> Iterator[Input]:
     kinds: dict[str, Callable[[Row], Row]] = {
         "log-prob not a number": first("response_logprobs", nan),
         "log-prob minus infinite": first("response_logprobs", -inf),
+        "log-prob of a token without probability": first("response_logprobs", -1e30),
         "log-prob positive": first("response_logprobs", 0.5),
         "log-probs shorter than the tokens": lambda row: {**row, "response_logprobs": row["response_logprobs"][:-1]},
         "log-prob nothing": first("response_logprobs", None),
@@ -197,12 +198,16 @@ def _rows(rng: Random) -> Iterator[Input]:
 
         return pa.concat_tables([table, table.slice(ROW, 1)])
 
+    def torn(table: Any) -> Any:
+        return table.slice(1)
+
     def rewards_differ(row: Row) -> Row:
         found: Row = changed(row, ("reward_model", "normalized_reward"), 0.25)
         return found
 
     for reader, command in READERS.items():
         yield Input(ROWS, f"{reader}, a row twice", command, r"bad\.parquet", table_changed(doubled))
+        yield Input(ROWS, f"{reader}, a row missing", command, r"bad\.parquet", table_changed(torn))
         yield Input(
             ROWS,
             f"{reader}, seats of one episode differ in reward",

@@ -129,9 +129,10 @@ def write_rows(
         episodes_per_state=most,
     )
     mean = _mean_weight(parts[TRAIN])
+    group_rows = Counter(row["extra_info"]["index"] for row in rows)
     for name, part in parts.items():
         for row in part:
-            row["extra_info"]["episodes_per_state"] = most
+            row["extra_info"] |= {"episodes_per_state": most, "group_rows": group_rows[row["extra_info"]["index"]]}
             row[WEIGHT] /= mean
         (output / name).unlink(missing_ok=True)  # an earlier call, which was cut, may have held out others
         if part:

@@ -30,6 +30,7 @@ NUMBERS = {
     "episode": "extra_info",
     "seat": "extra_info",
     "episodes_per_state": "extra_info",
+    "group_rows": "extra_info",
     "normalized_reward": "reward_model",
 }
 """Fields of one number a row, by the column that they are in."""
@@ -48,10 +49,11 @@ class Rows:
     episode: NDArray[np.int64]
     seat: NDArray[np.int64]
     episodes_per_state: NDArray[np.int64]
+    group_rows: NDArray[np.int64]
     normalized_reward: NDArray[np.float64]
     sampling_temperature: NDArray[np.float64]
     num_seats: NDArray[np.int64]
-    """Of each row's game; of a game that is not known, as many as there can be."""
+    """Number of seats of each row's game; MAX_COUNT for an unknown game."""
     streams: Streams
     shared_reward: bool
     """Whether the seats of an episode have one reward."""
@@ -91,7 +93,7 @@ def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
         if len(others):
             what = f"{rows.sampling_temperature[others[0]]}, but {temperature} in the rows before"
             raise _impossible(path, first + int(others[0]), TEMPERATURE, what)
-        episodes.append((rows.index, rows.episode, rows.seat, rows.normalized_reward))
+        episodes.append((rows.index, rows.episode, rows.seat, rows.normalized_reward, rows.group_rows))
         first += len(rows.index)
         yield rows
     if episodes:
@@ -99,10 +101,10 @@ def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
 
 
 def _check_episodes(path: Path, shared: bool, *columns: NDArray[Any]) -> None:
-    """Whether each seat of an episode is there once, and all seats of an episode have one reward where they share
-    it."""
+    """Raises UserError unless each seat of an episode is there once, all seats of an episode have one reward where they
+    share it, and each group has all its rows."""
     order = np.lexsort(columns[2::-1])  # keeps the order of rows that are alike
-    groups, episodes, seats, rewards = (column[order] for column in columns)
+    groups, episodes, seats, rewards, written = (column[order] for column in columns)
     same_episode = (groups[1:] == groups[:-1]) & (episodes[1:] == episodes[:-1])
     for at in np.flatnonzero(same_episode & (seats[1:] == seats[:-1]))[:1]:
         what = f"group {groups[at]}, episode {episodes[at]}, seat {seats[at]} is in row {order[at]} too"
@@ -110,6 +112,10 @@ def _check_episodes(path: Path, shared: bool, *columns: NDArray[Any]) -> None:
     for at in np.flatnonzero(same_episode & shared & (np.abs(np.diff(rewards)) > SAME_REWARD))[:1]:
         what = f"{rewards[at + 1]}, but {rewards[at]} in another row of group {groups[at]}, episode {episodes[at]}"
         raise _impossible(path, int(order[at + 1]), "normalized_reward", what)
+    _, of_row, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    for at in np.flatnonzero(written != counts[of_row])[:1]:
+        what = f"group {groups[at]} was written with {written[at]} rows, but has {counts[of_row[at]]}"
+        raise _impossible(path, int(order[at]), "group_rows", what)
 
 
 def _impossible(path: Path, row: int, field: str, what: str) -> UserError:

@@ -38,6 +38,7 @@ SCHEMA = pa.schema(
                 "seat": pa.int64(),
                 "episode": pa.int64(),
                 "episodes_per_state": pa.int64(),
+                "group_rows": pa.int64(),
                 "status": pa.string(),
                 "num_turns": pa.int64(),
             }
@@ -49,7 +50,11 @@ SCHEMA = pa.schema(
         "sampling_temperature": pa.float64(),
     }
 )
-"""Columns of train.parquet and val.parquet. `extra_info.index` is the group index."""
+"""Columns of train.parquet and val.parquet. `extra_info.index` is the group index.
+
+`extra_info.group_rows` is the number of the group's rows when the file was written, by which a reader notices that some
+are missing. Lost episodes and seats that never spoke have no rows, and do not count.
+"""
 
 WEIGHT = "weight"
 """A further column of rows that are imitated: by what each own token's loss is multiplied. Other rows weigh 1."""
@@ -105,8 +110,13 @@ def upgrade_rows(table: pa.Table) -> pa.Table:
     return table.set_column(at, column.with_type(pa.struct(fields)), pa.chunked_array(chunks, pa.struct(fields)))
 
 
-def episode_to_rows(record: EpisodeRecord, episodes_per_state: int) -> list[dict[str, Any]]:
-    """The rows of one episode: none after an engine failure, none for a seat that never sampled a token."""
+def episode_to_rows(record: EpisodeRecord, episodes_per_state: int, group_rows: int = 0) -> list[dict[str, Any]]:
+    """The rows of one episode: none after an engine failure, none for a seat that never sampled a token.
+
+    Args:
+        episodes_per_state: G; 0 where it is not known yet, like `group_rows`.
+        group_rows: the number of rows of all the group's episodes.
+    """
     if record.outcome.status == Status.ENGINE_FAILURE:
         return []
     state = json.dumps(record.state, separators=(",", ":"))
@@ -133,6 +143,7 @@ def episode_to_rows(record: EpisodeRecord, episodes_per_state: int) -> list[dict
                     "seat": side.seat,
                     "episode": record.episode,
                     "episodes_per_state": episodes_per_state,
+                    "group_rows": group_rows,
                     "status": record.outcome.status,
                     "num_turns": record.outcome.num_turns,
                 },

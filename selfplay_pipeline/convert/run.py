@@ -43,14 +43,14 @@ class _Index:
     offsets: array[int] = field(default_factory=lambda: array("q"))
     """Where the rows of each episode begin."""
     groups: array[int] = field(default_factory=lambda: array("q"))
+    group_rows: Counter[int] = field(default_factory=Counter)
+    """Number of rows of each group."""
     episodes: array[int] = field(default_factory=lambda: array("q"))
     rewards: array[float] = field(default_factory=lambda: array("d"))
     """Of each seat of each episode; NaN where it was not the policy's."""
     game: str = ""
     shared: bool = True
     """Whether in each episode all seats have one reward."""
-    spoken: bool = False
-    """Whether any episode gives a row."""
     statuses: Counter[str] = field(default_factory=Counter)
     states: dict[int, bytes] = field(default_factory=dict)
 
@@ -138,6 +138,7 @@ def _read(
             rows = [row | {CREDITS: credits[row["extra_info"]["seat"]]} for row in rows]
         pickle.dump([_packed(row) for row in rows], index.rows, pickle.HIGHEST_PROTOCOL)
         index.groups.append(record.group_index)
+        index.group_rows[record.group_index] += len(rows)
         index.episodes.append(record.episode)
         index.shared = index.shared and record.outcome.rewards is None
         own = record.seats_of(POLICY)
@@ -146,7 +147,6 @@ def _read(
         )
         index.statuses[record.outcome.status] += 1
         index.game = record.game
-        index.spoken = index.spoken or any(seat.response_ids for seat in record.trajectories)
     report.temperature = sampling or 0.0
 
 
@@ -179,7 +179,7 @@ def _plan(games: Path, index: _Index, report: Converted, val_fraction: float, se
     if not len(groups):
         raise UserError(f"{games}: holds no finished episode; `selfplay generate` writes them")
     rewards = np.array(index.rewards).reshape(len(groups), -1)  # (episodes, seats); NaN where it was not the policy's
-    if not index.spoken:
+    if not index.group_rows.total():
         statuses = ", ".join(f"{name} {count}" for name, count in sorted(index.statuses.items()))
         raise UserError(
             f"{games}: there is nothing to train on, because the policy took no turn in any of the {len(groups)} "
@@ -270,6 +270,7 @@ def _write(
             name = "val" if index.groups[position] in val_groups else "train"
             for row in rows:
                 row["extra_info"]["episodes_per_state"] = report.episodes_per_state
+                row["extra_info"]["group_rows"] = index.group_rows[index.groups[position]]
                 if report.placebo:
                     seat = row["extra_info"]["seat"]
                     row["reward_model"]["normalized_reward"] = index.rewards[position * seats + seat]

@@ -12,8 +12,9 @@ from selfplay_pipeline.engines.types import ROUNDING
 
 MAX_COUNT = 2**31
 """Upper bound of token ids and of the numbers of groups and episodes, since rows hold ids in 32 bits."""
-LEAST_LOGPROB = float(np.finfo(np.float32).min)
-"""The least log-prob, since rows hold them in 32 bits."""
+LEAST_LOGPROB = -104.0
+"""Lower bound of log-probs. Engines sample from probabilities in float32, of which the least above 0 is 2 ** -149: its
+logarithm is -103.3. A token with a lower log-prob has probability 0, so that none can have sampled it."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def first_fault(streams: Streams, vocabulary: int | None = None) -> Fault | None
         return Fault(found[0], "response_mask", f"{_entry(mask, found)}, expected 0 or 1")
     values = logprobs.values
     if found := logprobs.find(~((values <= ROUNDING) & (values >= LEAST_LOGPROB))):  # NaN is neither
-        return Fault(found[0], "response_logprobs", f"{_entry(logprobs, found)}, expected a finite number of at most 0")
+        return Fault(found[0], "response_logprobs", f"{_entry(logprobs, found)}, expected {LEAST_LOGPROB:g} to 0")
     if found := logprobs.find((values != 0) & (mask.values == 0)):
         return Fault(found[0], "response_logprobs", f"{_entry(logprobs, found)}, expected 0 where response_mask is 0")
     spoke = np.flatnonzero(response.lengths)

@@ -121,6 +121,10 @@ def test_a_group_of_one_episode_has_no_signal():
     assert Signal.of([[0.5], [0.5, 0.5], [0.5, 0.6]]) == Signal(groups=3, without=2)
 
 
+def test_rewards_that_differ_by_less_than_a_millionth_are_alike():
+    assert Signal.of([[0.5, 0.5 + 1e-5], [0.5, 0.5 + 1e-7]]) == Signal(groups=2, without=1)
+
+
 def test_a_figure_of_one_game_is_in_no_summary_of_another(records, monkeypatch):
     other = next(game for game in all_games() if game.name != records[0].game)
     eyes = Figure("eyes", "eyes an episode", lambda episode: 1, summary="eyes_per_episode")

@@ -5,6 +5,7 @@ import os
 from copy import deepcopy
 from functools import cache
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,10 +18,12 @@ from selfplay_pipeline.convert.check import check_parquet
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, episode_to_rows
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate import records
 from selfplay_pipeline.train.groups import read_data
 
 VOCABULARY = 400
+SAID = {"role": "user", "content": "hello"}
 NAN, INFINITE = float("nan"), float("inf")
 
 
@@ -31,7 +34,7 @@ def episodes():
 
 @cache
 def rows():
-    return [row for episode in make_episodes(2, 2) for row in episode_to_rows(episode, 2)]
+    return [row for episode in make_episodes(2, 2) for row in episode_to_rows(episode, 2, 4)]
 
 
 def put(data, path, value):
@@ -64,6 +67,8 @@ STREAMS = [
     ("response_logprobs.0", -INFINITE, "response_logprobs"),
     ("response_logprobs.0", INFINITE, "response_logprobs"),
     ("response_logprobs.0", 0.25, "response_logprobs"),
+    ("response_logprobs.0", -1e30, "response_logprobs"),
+    ("response_logprobs.0", -104.5, "response_logprobs"),
     ("response_logprobs.0", None, "response_logprobs"),
     ("response_logprobs", lambda found: found[:-1], "response_logprobs"),
     ("response_logprobs", lambda found: [*found, -1.0], "response_logprobs"),
@@ -110,6 +115,7 @@ LINES = [
     ("outcome.normalized_reward", 1.5, "normalized_reward"),
     ("outcome.normalized_reward", lambda found: 0.5 * found + 0.25, "normalized_reward"),
     ("outcome.best", lambda found: found + 1, "'outcome.best'"),
+    ("outcome.best", lambda found: found - 1, "'outcome.best'"),
     ("outcome.best", 0, "'outcome.best'"),
     ("outcome.score", NAN, "'outcome.score'"),
     ("outcome.num_turns", -1, "'outcome.num_turns'"),
@@ -214,7 +220,8 @@ ROWS = [
     ("reward_model.normalized_reward", NAN, "normalized_reward"),
     ("reward_model.normalized_reward", 1.01, "normalized_reward"),
     ("reward_model.normalized_reward", -0.1, "normalized_reward"),
-    ("reward_model.normalized_reward", lambda found: (found + 0.5) / 2, "normalized_reward"),
+    ("reward_model.normalized_reward", lambda found: found + 0.1, "normalized_reward"),
+    ("reward_model.normalized_reward", lambda found: found - 0.1, "normalized_reward"),
     ("sampling_temperature", NAN, "sampling_temperature"),
     ("sampling_temperature", INFINITE, "sampling_temperature"),
     ("sampling_temperature", -1.0, "sampling_temperature"),
@@ -224,6 +231,7 @@ ROWS = [
         for field in ("prompt", "prompt_ids", "response_logprobs", "sampling_temperature", "extra_info")
     ),
     *((f"extra_info.{field}", None, field) for field in ("index", "episode", "seat", "episodes_per_state")),
+    ("extra_info.group_rows", 5, "group_rows"),
     ("reward_model.normalized_reward", None, "normalized_reward"),
     ("response_logprobs.0", None, "response_logprobs"),
     ("response_ids.0", None, "response_ids"),
@@ -255,6 +263,41 @@ def test_an_impossible_row_is_refused_by_training_and_by_the_check_with_its_numb
     place, _, what = said.pop().partition(": field ")
     assert place.startswith(f"{file}: row ") and place[-1] in "23", "row 3 is the other seat of the episode"
     assert what.startswith(f"'{field}") or (what.startswith("'index'") and path == "extra_info")
+
+
+@pytest.mark.usefixtures("model")
+@pytest.mark.parametrize(
+    ("missing", "left"),
+    [([2], 3), ([0, 1], 2), ([1, 3], 2), ([0, 1, 2], 1)],
+    ids=["a seat", "an episode", "one seat throughout", "all but one row"],
+)
+def test_a_group_of_which_rows_are_missing_is_refused(tmp_path, missing, left):
+    kept = [row for number, row in enumerate(rows()) if number not in missing]
+    file = write_rows(tmp_path / "train.parquet", kept)
+    said = {said_of(lambda: read_data([file])), said_of(lambda: check_parquet(file, "data/tiny_model"))}
+    what = f"group 0 was written with 4 rows, but has {left}; convert the episodes again"
+    assert said == {f"{file}: row 0: field 'group_rows': {what}"}
+
+
+def test_a_file_of_some_whole_groups_is_trained_on(tmp_path):
+    assert len(read_data([write_rows(tmp_path / "train.parquet", rows()[4:])]).groups) == 1
+
+
+def test_a_group_that_lost_episodes_and_seats_while_it_was_played_is_trained_on(tmp_path):
+    lost = {"ends_after": 1, "ends_with": Status.ENGINE_FAILURE}
+    silent = {"ends_after": 1, "ends_with": Status.CONTEXT_LENGTH}
+    played = [make_episode(0, 0), make_episode(0, 1, **lost), make_episode(0, 2, **silent), make_episode(0, 3)]
+    assert [len(episode_to_rows(episode, 4)) for episode in played] == [2, 0, 1, 2]
+    run_convert(write_episodes(tmp_path / "games.jsonl", [*played, *make_episodes(2, 4)][:4]), tmp_path)
+    (group,) = read_data([tmp_path / "train.parquet"]).groups
+    assert len(group.rows) == 5
+
+
+def test_a_log_prob_that_float32_probabilities_have_is_no_fault():
+    least = float(np.log(np.finfo(np.float32).smallest_subnormal))
+    for row in ({"response_logprobs": [least]}, {"response_logprobs": [-103.0]}):
+        stream = {"prompt_ids": [1], "response_ids": [1], "response_mask": [1], "messages": [SAID], "seat": 0}
+        assert records.Trajectory(**stream, **row, num_prompt_messages=1).fault() is None
 
 
 def test_training_refuses_impossible_rows_before_it_writes_anything(tmp_path):

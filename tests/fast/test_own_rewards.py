@@ -1,18 +1,27 @@
 """Where seats have rewards of their own, the policy's are those of the seats that it held."""
 
 import asyncio
+import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
+from factories import byte_chat, write_episodes
 from typer.testing import CliRunner
 
 from selfplay_pipeline.asking.sources import records_of
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import load_config
+from selfplay_pipeline.convert.replay import replay
+from selfplay_pipeline.convert.rows import METADATA_KEY
+from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
 from selfplay_pipeline.evaluate.states import sample_held_out
-from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
+from selfplay_pipeline.games.bargaining.game import BargainingGame
+from selfplay_pipeline.games.base import Status
+from selfplay_pipeline.games.registry import parse_game_config
+from selfplay_pipeline.generate.records import EpisodeRecord, parse_episode, read_episodes
 from selfplay_pipeline.generate.seats import check_seats
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.metrics.signal import Signal
@@ -76,6 +85,37 @@ def test_so_it_is_in_the_report_and_in_the_analysis_of_questions(records, tmp_pa
 def test_a_group_has_signal_where_the_policys_rewards_differ_whatever_its_partners_do(records, rewards, signal):
     group = [with_rewards(record, *pair) for record, pair in zip(records[:2], rewards, strict=True)]
     assert summary_of(group).signal == Signal(groups=1, without=not signal)
+
+
+@pytest.mark.parametrize("by", [0.1, -0.1])
+def test_rewards_with_another_mean_than_the_episodes_are_refused(records, by):
+    record = next(
+        record for record in records if record.outcome.rewards and 0.1 < record.outcome.normalized_reward < 0.9
+    )
+    outcome = record.outcome.model_copy(update={"normalized_reward": record.outcome.normalized_reward + by})
+    line = record.model_copy(update={"outcome": outcome}).model_dump_json().encode()
+    with pytest.raises(ValueError, match="but 'rewards' have another mean"):
+        parse_episode(line)
+
+
+def test_rows_have_the_rewards_of_their_seats_even_if_the_last_episode_shared_one(records, tmp_path):
+    game = BargainingGame(parse_game_config('{"name": "bargaining", "reward": "selfish"}'))
+    without = {"status": Status.TURN_LIMIT, "proposal": None, "score": 0.0, "rewards": None, "normalized_reward": 0.0}
+    played = []
+    for record in records[:8]:
+        seats = {"players": ["policy", "policy"], "trajectories": replay(record, game, byte_chat())}
+        played.append(record.model_copy(update=seats))
+    assert any(record.outcome.rewards for record in played[:-1])
+    played[-1] = played[-1].model_copy(update={"outcome": played[-1].outcome.model_copy(update=without)})
+    run_convert(write_episodes(tmp_path / "games.jsonl", played), tmp_path)
+    table = pq.read_table(tmp_path / "train.parquet")
+    assert json.loads(table.schema.metadata[METADATA_KEY])["shared_reward"] is False
+    by_id = {record.episode_id: record.outcome for record in played}
+    rows = table.to_pylist()
+    assert len(rows) == 2 * len(played)
+    for row in rows:
+        info = row["extra_info"]
+        assert row["reward_model"]["normalized_reward"] == by_id[info["episode_id"]].reward_of(info["seat"])
 
 
 def test_a_cell_of_the_cross_play_is_the_reward_of_the_player_in_its_row(tmp_path):

@@ -69,11 +69,18 @@ def write(
     **extra: Any,
 ) -> Path:
     """One group per list of rewards, a row per reward and seat."""
+    names = ("index", "episode", "seat", "episodes_per_state", "group_rows")
     rows = [
         {
             "data_source": "dialop_matching_selfplay",
             "reward_model": {"normalized_reward": reward},
-            "extra_info": {"index": group, "episode": episode, "seat": seat, "episodes_per_state": episodes_per_state},
+            "extra_info": {
+                "index": group,
+                "episode": episode,
+                "seat": seat,
+                "episodes_per_state": episodes_per_state,
+                "group_rows": len(episodes) * len(seats),
+            },
             "prompt": [{"role": "user", "content": "hello"}],
             "prompt_ids": [1] * (3 + group),
             "response_ids": [2] * (4 + episode),
@@ -89,7 +96,7 @@ def write(
         {
             "data_source": pa.string(),
             "reward_model": pa.struct({"normalized_reward": pa.float64()}),
-            "extra_info": pa.struct({key: pa.int64() for key in ("index", "episode", "seat", "episodes_per_state")}),
+            "extra_info": pa.struct({key: pa.int64() for key in names}),
             "prompt": SCHEMA.field("prompt").type,
             "prompt_ids": pa.list_(pa.int32()),
             "response_ids": pa.list_(pa.int32()),

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import pytest
 from factories import BOARD, POLICY, Habits, make_episode
+from training_rows import write_training_rows
 
 from selfplay_pipeline.convert.rows import episode_to_rows
 from selfplay_pipeline.core.shipped import shipped
@@ -447,17 +448,14 @@ def alike(group: int) -> list[EpisodeRecord]:
 
 
 def test_groups_without_signal_are_left_out_of_the_mean_over_tokens_as_offline(cleared, tmp_path):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
     from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 
-    from selfplay_pipeline.convert.rows import SCHEMA
     from selfplay_pipeline.train.groups import read_data
 
     records = recorded(2) + alike(2)
     online = play(cleared, RecordedClient(records), records)
     rows = [row for record in records for row in episode_to_rows(record, EPISODES)]
-    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), tmp_path / "train.parquet")
+    write_training_rows(tmp_path / "train.parquet", rows)
     offline = [rows[at] for group in read_data([tmp_path / "train.parquet"]).to_train(False) for at in group.rows]
     assert len(online.batch.keys) == len(offline) == online.metrics["selfplay/rows"] < len(rows)
     assert (online.metrics["selfplay/groups"], online.metrics["selfplay/groups_without_signal"]) == (3, 1)

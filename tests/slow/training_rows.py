@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,10 @@ def training_row(
 
 
 def write_training_rows(path: Path, rows: Sequence[dict[str, Any]], **facts: Any) -> Path:
-    """Rows, and what the file says of itself."""
+    """Rows, each with the number of those of its group, and what the file says of itself."""
+    counts = Counter(row["extra_info"]["index"] for row in rows)
+    for row in rows:
+        row["extra_info"]["group_rows"] = counts[row["extra_info"]["index"]]
     known = {
         "schema_version": 2,
         "temperature": rows[0]["sampling_temperature"],
