@@ -146,7 +146,7 @@ class ImitateConfig(Section):
     schedule: Literal["constant", "cosine"] = "cosine"
     """Whether the learning rate stays, or goes down to 0 along a cosine."""
     warm_up: Annotated[float, Field(ge=0, lt=1)] = 0.05
-    """Share of the steps in which the learning rate goes up from 0 first."""
+    """Share of the steps in which the learning rate rises by equal parts, to one such part in the first step."""
 
 
 class EvaluateConfig(Section):

@@ -197,9 +197,9 @@ class Loop:
             prepare_training(self._training(number, checkpoint), self.trainer, self.run.path / "trainer.log")
 
     def _earlier_state(self, number: int) -> Path | None:
-        """The newest earlier trainer state, unless all in it is to start afresh; an adapter never does."""
-        states, options = self._trainer_states(number - 1), self.config.train
-        return states[-1] if states and (options.keep_optimizer or options.lora_rank) else None
+        """The newest earlier trainer state; a checkpoint in bfloat16 lacks the small updates that its weights hold."""
+        states = self._trainer_states(number - 1)
+        return states[-1] if states else None
 
     def _trainer_states(self, last: int) -> list[Path]:
         """The trainer states up to an iteration, in order; iterations that were not trained have none."""

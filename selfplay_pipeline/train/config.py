@@ -100,7 +100,10 @@ class TrainOptions(Section):
     keep_zero_signal: Annotated[bool, Identity("train", "iterate")] = False
     """Train also on groups whose episodes all scored alike, which give GRPO no signal."""
     keep_optimizer: Annotated[bool, Identity("iterate")] = True
-    """Carry the optimizer's state from one iteration to the next."""
+    """Carry the optimizer's state from one iteration to the next.
+
+    The float32 weights are carried on in any case.
+    """
     save_every: Annotated[int, Field(ge=0), FREE] = 0
     """Steps between saved states, from which a training can continue; 0 saves only at the end."""
     gpus_per_node: Annotated[int, Field(ge=1)] = 1
@@ -232,9 +235,9 @@ class TrainConfig(PolicyTraining):
     data: Path
     """The train.parquet to train on."""
     initial_trainer_state: Path | None = None
-    """An earlier iteration's trainer_state/, whose weights, optimizer and scheduler are continued.
+    """An earlier iteration's trainer_state/, whose float32 weights are continued; with LoRA they are the adapter's.
 
-    With LoRA its weights are the adapter's; `keep_optimizer` says whether more than these is continued.
+    Its optimizer and scheduler are continued too, unless `keep_optimizer` is false.
     """
     reference_model: str | None = None
     """The reference policy of the KL loss; `model` by default."""
@@ -243,6 +246,6 @@ class TrainConfig(PolicyTraining):
     schedule: Literal["constant", "cosine"] = "constant"
     """Whether the learning rate stays, or goes down to 0 along a cosine."""
     warm_up: float = 0.0
-    """Share of the steps in which the learning rate goes up from 0 first."""
+    """Share of the steps in which the learning rate rises by equal parts, to one such part in the first step."""
     shares_gpu: Annotated[bool, FREE] = False
     """Whether a server needs the GPU's memory before and after the training; a trainer that stays then leaves it."""

@@ -14,7 +14,6 @@ from packaging.version import Version
 from selfplay_pipeline.loopback import loopback_environment
 from selfplay_pipeline.train.config import PolicyTraining, TrainConfig, TrainOptions
 from selfplay_pipeline.train.groups import TrainData, plan_steps, to_groups
-from selfplay_pipeline.train.saves import saved_adapter, saved_step
 
 Device = Literal["cpu", "cuda"]
 EXTENSION = "selfplay_pipeline.train.verl_ext"
@@ -168,8 +167,9 @@ def training_settings(config: TrainConfig, data: TrainData, num_groups: int) -> 
         "+selfplay.metrics_path": str(metrics_path(config)),
         "+selfplay.dump_rows": str(config.output.resolve() / "trained_rows.jsonl") if config.dump_rows else None,
         "+selfplay.initial_trainer_state": str(config.initial_trainer_state.resolve())
-        if config.initial_trainer_state and not initial_adapter(config)
+        if config.initial_trainer_state
         else None,
+        "+selfplay.keep_optimizer": config.keep_optimizer,
         **{f"+selfplay.environment.{name}": value for name, value in logging_environment(config).items()},
     }
 
@@ -183,20 +183,11 @@ def tokens_per_pass(config: TrainConfig, data: TrainData) -> int | None:
 def _model_settings(config: TrainConfig) -> dict[str, Any]:
     return {
         "actor_rollout_ref.model.path": everywhere(config.base),
-        "actor_rollout_ref.model.lora_adapter_path": initial_adapter(config),
         "actor_rollout_ref.actor.optim.lr_scheduler_type": config.schedule,
         "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio": config.warm_up,
         "actor_rollout_ref.actor.data_loader_seed": config.seed,
         "actor_rollout_ref.actor.fsdp_config.seed": config.seed,
     }
-
-
-def initial_adapter(config: TrainConfig) -> str | None:
-    """The adapter that a training begins with, where it does not continue the whole of an earlier trainer state."""
-    state = config.initial_trainer_state
-    if state is None or config.keep_optimizer or not config.lora_rank:
-        return None
-    return str(saved_adapter(state.resolve(), saved_step(state)))
 
 
 def policy_settings(options: TrainOptions, device: Device) -> dict[str, Any]:

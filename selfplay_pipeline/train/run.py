@@ -25,7 +25,6 @@ from selfplay_pipeline.train.launch import Export, Launch
 from selfplay_pipeline.train.overrides import (
     Device,
     environment,
-    initial_adapter,
     metrics_path,
     plan_for,
     preparing_overrides,
@@ -328,15 +327,13 @@ def check_loggers(names: Iterable[str]) -> None:
 def _check_initial_state(config: TrainConfig, state: Path) -> None:
     step = saved_step(state)
     adapter = saved_adapter(state, step)
-    shard = adapter.with_name(f"optim_world_size_{config.workers}_rank_0.pt")
+    shard = adapter.with_name(f"model_world_size_{config.workers}_rank_0.pt")
     if not step:
         raise UserError(
-            f"{state}: no trainer state there; leave out initial_trainer_state to begin with a new optimizer"
+            f"{state}: no trainer state there; leave out initial_trainer_state to begin with the weights of the model"
         )
     if config.lora_rank and not adapter.exists():
         raise UserError(f"{state}: saved without a LoRA adapter; leave out initial_trainer_state, or lora_rank")
-    if initial_adapter(config):
-        return
     if not shard.exists():
         raise UserError(
             f"{state}: saved with another number of training processes than nodes={config.nodes} × "

@@ -242,15 +242,19 @@ class TestOverrides:
         assert export_of(config(), "cpu", 7).base is None
 
     @pytest.mark.parametrize("keep", [True, False])
-    def test_an_adapter_goes_on_with_or_without_the_rest_of_the_trainer_state(self, keep: bool, tmp_path: Path) -> None:
-        (tmp_path / "global_step_4").mkdir()
-        (tmp_path / "latest_checkpointed_iteration.txt").write_text("4")
-        found = overrides("cpu", lora_rank=8, initial_trainer_state=tmp_path, keep_optimizer=keep)
-        whole, adapter = found["+selfplay.initial_trainer_state"], found["actor_rollout_ref.model.lora_adapter_path"]
-        if keep:
-            assert (json.loads(whole), adapter) == (str(tmp_path), "null")
-        else:
-            assert (whole, json.loads(adapter)) == ("null", str(tmp_path / "global_step_4" / "actor" / "adapter"))
+    @pytest.mark.parametrize("rank", [0, 8])
+    def test_weights_go_on_with_or_without_the_rest_of_the_trainer_state(
+        self, keep: bool, rank: int, tmp_path: Path
+    ) -> None:
+        found = overrides("cpu", lora_rank=rank, initial_trainer_state=tmp_path, keep_optimizer=keep)
+        assert json.loads(found["+selfplay.initial_trainer_state"]) == str(tmp_path)
+        assert found["+selfplay.keep_optimizer"] == str(keep).lower()
+
+    def test_imitation_has_no_kl_term(self) -> None:
+        options = TrainOptions(kl_coef=0.1)
+        assert options.has_reference and not options.model_copy(update={"method": "filtered-bc"}).has_reference
+        assert overrides("cpu", kl_coef=0.1)["actor_rollout_ref.actor.use_kl_loss"] == "true"
+        assert overrides("cpu", kl_coef=0.1, method="filtered-bc")["actor_rollout_ref.actor.use_kl_loss"] == "false"
 
     def test_a_cpu_gets_its_platform_and_float32(self) -> None:
         found, variables = overrides("cpu"), environment(config(), "cpu", {})

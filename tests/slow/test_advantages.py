@@ -179,6 +179,31 @@ def test_online_gives_the_advantages_of_the_same_episodes_offline_to_the_bit(
     assert shared or not {(3, last), (4, last)} & {(group, seat) for group, _, seat in online}
 
 
+def test_rows_that_were_written_again_under_the_same_name_are_read_again(tmp_path: Path) -> None:
+    from selfplay_pipeline.train.verl_ext.dataset import GroupDataset
+
+    path = tmp_path / "train.parquet"
+    config = SimpleNamespace(selfplay=SimpleNamespace(keep_zero_signal=False, imitated=None))
+
+    def rewards(of_first: float) -> list[float]:
+        write_rows(path, {(0, 0, 0): of_first, (0, 1, 0): 0.5}, shared=True)
+        return [row["reward_model"]["normalized_reward"] for row in GroupDataset(str(path), config).rows(0)]
+
+    assert rewards(0.25) == [0.25, 0.5]
+    assert rewards(0.75) == [0.75, 0.5]
+
+
+def test_online_training_divides_by_the_rows_that_have_own_tokens_as_offline_training_does() -> None:
+    """verl makes a step's batch up to a whole update with rows without own tokens, wherever the others are from."""
+    from verl.workers.engine_workers import ActorRolloutRefWorker
+
+    import selfplay_pipeline.online.verl_ext
+    from selfplay_pipeline.train.verl_ext.worker import PolicyWorker, RealRowsWorker
+
+    assert selfplay_pipeline.online.verl_ext.trainer.OnlineTrainer
+    assert ActorRolloutRefWorker.actor_worker_cls is PolicyWorker.actor_worker_cls is RealRowsWorker
+
+
 def test_a_shared_reward_gives_the_advantages_of_one_group_a_state_to_the_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,8 +148,14 @@ run_train(TrainConfig.model_validate_json({config.model_dump_json()!r}))
     assert farthest(result.checkpoint, whole.checkpoint) < 1e-6
     assert result.held_out_losses == pytest.approx(whole.held_out_losses, abs=1e-6)
     assert len(whole.held_out_losses) == 5 and whole.held_out_losses[-1] < whole.held_out_losses[0]
-    rates = [line["actor/lr"] for line in Run(config, result, [], set()).lines()]
-    assert max(rates) == pytest.approx(RATE) and rates[-1] == 0 and rates[0] < RATE
+    rates = [line["actor/lr"] / RATE for line in Run(config, result, [], set()).lines()]
+    assert rates == pytest.approx([1 / 2, 1, *(0.5 + 0.5 * np.cos(np.pi * np.arange(6) / 6))])
+
+
+def test_the_first_step_of_a_warm_up_learns_too(games: Path, trainer: Trainer, tmp_path: Path) -> None:
+    result = run_train(training(games, tmp_path / "out", epochs=2, warm_up=1.0), trainer=trainer)
+    before, first, second = result.held_out_losses
+    assert before - 1e-3 > first > second
 
 
 def test_an_adapter_imitates_too(games: Path, one_step: Run, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -290,8 +291,9 @@ def grpo_loss(
     shift: int = 0,
     importance: bool = True,
     clip: tuple[float, float] | None = None,
+    aggregation: str = "token-mean",
 ) -> Any:
-    """GRPO's loss with truncated importance weights in plain torch: the mean over all own tokens of some groups.
+    """GRPO's loss with truncated importance weights in plain torch, of the own tokens of some groups.
 
     Its value is not PPO's where `clip` is given, but its gradient is.
 
@@ -301,10 +303,12 @@ def grpo_loss(
         sign, shift, importance: spoil the advantage's sign, move the mask, leave out the weights.
         clip: in place of truncation, tokens whose ratio lies below 1 - the first number (of a negative advantage) or
             above 1 + the second (of a positive one) have no gradient; nor, in verl, has a ratio above 3 of a negative.
+        aggregation: how verl's own function makes one loss of the losses of these rows, none of which is padding.
     """
     import torch
+    from verl.trainer.ppo.core_algos import agg_loss
 
-    loss, tokens = torch.zeros(()), 0
+    losses = []
     for rows in groups:
         rewards = {row["extra_info"]["episode"]: row["reward_model"]["normalized_reward"] for row in rows}
         spread = torch.tensor(list(rewards.values()))
@@ -320,13 +324,14 @@ def grpo_loss(
             if clip is not None:
                 beyond = ratio > 1 + clip[1] if advantage > 0 else (ratio < 1 - clip[0]) | (ratio > 3)
                 weight = torch.where(beyond, 0.0, ratio)
-            loss = loss - (advantage * weight * torch.exp(now - now.detach())).sum()
+            loss = -advantage * weight * torch.exp(now - now.detach())
             if reference is not None:
                 exact = torch.tensor(log_probs(reference, row["prompt_ids"], row["response_ids"]))
                 apart = (exact[own] - now).clamp(-20, 20)
-                loss = loss + kl_coef * (torch.exp(apart) - apart - 1).clamp(-10, 10).sum()
-            tokens += int(own.sum())
-    return loss / tokens
+                loss = loss + kl_coef * (torch.exp(apart) - apart - 1).clamp(-10, 10)
+            losses.append(loss)
+    own = torch.nn.utils.rnn.pad_sequence([torch.ones_like(loss) for loss in losses], batch_first=True)
+    return agg_loss(torch.nn.utils.rnn.pad_sequence(losses, batch_first=True), own, aggregation)
 
 
 def rows_by_group(data: Path) -> dict[int, list[dict[str, Any]]]:
@@ -383,6 +388,62 @@ def test_passes_of_so_many_tokens_train_as_passes_of_so_many_rows(plain: Run, tr
         for name in ("actor/pg_loss", "actor/grad_norm", "actor/entropy", "rollout_corr/rollout_is_mean"):
             assert line[name] == pytest.approx(same[name], rel=1e-4, abs=1e-6), name
     assert 0 < farthest(run.result.checkpoint, plain.result.checkpoint) < 1e-4, "other passes round differently"
+
+
+@pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"])
+def test_rows_that_fill_up_a_batch_do_not_count_in_its_loss(
+    plain: Run, trainer: Trainer, tmp_path: Path, aggregation: Any
+) -> None:
+    """52 rows in passes of at most 5 are filled up to 55. The reference is verl's own function, of the 52 alone."""
+    changes = {"epochs": 1, "train_batch_size": GROUPS * 2 * EPISODES, "micro_batch_size": 5, "dump_rows": False}
+    config = plain.config.model_copy(update={"output": tmp_path / "out", "loss_aggregation": aggregation} | changes)
+    run = Run(config, run_train(config, trainer=trainer), [], set())
+    (line,) = run.lines()
+    assert line["selfplay/rows"] == 52
+    rows = rows_by_group(config.data)
+    network, optimizer = trainable(config.model, config.learning_rate)
+    loss = grpo_loss(network, [rows[index] for _, index in line["groups"]], aggregation=aggregation)
+    norm = optimise(network, optimizer, loss)
+    print(f"{aggregation}: gradient norm {line['actor/grad_norm']:.6g}, without padding {norm:.6g}")
+    assert line["actor/grad_norm"] == pytest.approx(norm, rel=1e-5)
+    assert line["actor/pg_loss"] == pytest.approx(float(loss.detach()), rel=1e-5, abs=1e-6)
+
+
+def test_updates_are_those_that_were_made(plain: Run, trainer: Trainer, tmp_path: Path) -> None:
+    """Eight updates of 52 rows are asked for, but in passes of 4 rows seven hold them all."""
+    changes = {"epochs": 1, "train_batch_size": GROUPS * 2 * EPISODES, "micro_batch_size": 4, "mini_batches": 8}
+    config = plain.config.model_copy(update={"output": tmp_path / "out"} | changes)
+    result = run_train(config, trainer=trainer)
+    assert result.updates == optimizer_updates(result.trainer_state)
+
+
+def master_weights(state: Path) -> dict[str, Any]:
+    """The trainer's own weights in a save, in float32."""
+    import torch
+
+    (file,) = state.glob("global_step_*/actor/model_world_size_1_rank_0.pt")
+    found = torch.load(file, weights_only=False)
+    return {name: getattr(value, "_local_tensor", value) for name, value in found.items()}
+
+
+def test_with_a_new_optimizer_the_float32_weights_go_on_all_the_same(
+    plain: Run, trainer: Trainer, tmp_path: Path
+) -> None:
+    """Checkpoints are in bfloat16, whose resolution is coarser than an update at this learning rate."""
+    config = plain.config.model_copy(
+        update={"epochs": 1, "train_batch_size": 64, "learning_rate": 1e-6, "dtype": "bfloat16", "dump_rows": False}
+    )
+    states = []
+    for number in range(4):
+        config = config.model_copy(update={"output": tmp_path / str(number)})
+        result = run_train(config, trainer=trainer)
+        assert optimizer_updates(result.trainer_state) == 1
+        states.append(master_weights(result.trainer_state))
+        further = {"model": str(result.checkpoint), "initial_trainer_state": result.trainer_state}
+        config = config.model_copy(update=further | {"keep_optimizer": False})
+    for before, after in itertools.pairwise(states):
+        moved = max(float((after[name] - before[name]).abs().max()) for name in before)
+        assert moved == pytest.approx(1e-6, rel=0.1)
 
 
 def test_verl_accepts_what_it_is_given_for_gpus(model: Path, data: Path, tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ class GroupDataset(Dataset):  # type: ignore[misc]
         files = [data_files] if isinstance(data_files, str) else list(data_files)
         self.files = files
         chosen = config.selfplay
-        self.groups, self._table = _load(tuple(files), bool(chosen.keep_zero_signal), chosen.imitated)
+        stamps = tuple(_stamp(Path(file)) for file in files)
+        self.groups, self._table = _load(tuple(files), stamps, bool(chosen.keep_zero_signal), chosen.imitated)
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -57,8 +58,16 @@ class GroupDataset(Dataset):  # type: ignore[misc]
         raise KeyError((position, episode, seat))
 
 
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Returns numbers that differ when a file has been replaced or written again."""
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
 @lru_cache(maxsize=2)
-def _load(files: Sequence[str], keep_zero_signal: bool, imitated: int | None) -> tuple[list[Group], pa.Table]:
+def _load(
+    files: Sequence[str], stamps: Sequence[tuple[int, ...]], keep_zero_signal: bool, imitated: int | None
+) -> tuple[list[Group], pa.Table]:
     paths = [Path(file) for file in files]
     groups = read_data(paths, alone=imitated == 0).to_train(keep_zero_signal, imitated)
     return groups, pa.concat_tables([_table(path) for path in paths])

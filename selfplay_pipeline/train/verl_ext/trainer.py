@@ -100,7 +100,8 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         if len(self.plan) != self.total_training_steps:
             raise RuntimeError(f"{len(self.plan)} steps in the plan, {self.total_training_steps} in verl's config")
         self.steps_per_epoch = len(self.plan) // options.epochs
-        continues = options.initial_trainer_state or find_latest_ckpt_path(config.trainer.default_local_dir)
+        earlier = options.initial_trainer_state if options.keep_optimizer else None
+        continues = earlier or find_latest_ckpt_path(config.trainer.default_local_dir)
         if made_with(config) != self._made_with or not (continues or self._untouched == self._fresh):
             self._make_workers()
         super()._load_checkpoint()
@@ -122,15 +123,17 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         self._made_with, self._untouched, self._held = made_with(self.config), self._fresh, None
 
     def _continue(self, earlier: str) -> None:
-        """Begin with an earlier training's weights, optimizer and scheduler, which this process may still hold.
+        """Begin with an earlier training's weights, which this process may still hold.
 
-        Step number and data position belong to other data.
+        Optimizer and scheduler go on too, unless they are to be new. Step number and data position belong to other
+        data.
         """
         save = Path(find_latest_ckpt_path(earlier))
         if save != self._held:
             self._untouched = None
+            keeps, workers = self.config.selfplay.keep_optimizer, self.actor_rollout_wg
             with loading(earlier):
-                self.actor_rollout_wg.load_checkpoint(local_path=str(save / "actor"), del_local_after_load=False)
+                (workers.load_checkpoint if keeps else workers.load_weights)(str(save / "actor"))
 
     def _save_checkpoint(self) -> None:
         super()._save_checkpoint()
@@ -178,7 +181,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         rows, self._micro_batch_size = split_rows(len(batch.keys), updates, processes, most)
         actor.ppo_mini_batch_size = rows
         batch = super()._balance_batch(batch, metrics, **kwargs)
-        metrics["selfplay/updates"] = updates
+        metrics["selfplay/updates"] = len(batch.keys) // rows * actor.ppo_epochs
         own = [tag["own_tokens"] for tag in batch.tags if not tag.get("is_padding", False)]
         metrics["selfplay/own_tokens"] = sum(own)
         if updates > 1:

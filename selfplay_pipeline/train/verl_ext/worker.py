@@ -9,14 +9,50 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 from verl.single_controller.base.decorator import Dispatch, register
-from verl.utils.device import get_torch_device
+from verl.utils import tensordict_utils as tu
+from verl.utils.device import get_device_id, get_torch_device
 from verl.utils.memory_utils import aggressive_empty_cache
-from verl.workers.engine_workers import ActorRolloutRefWorker
+from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from selfplay_pipeline.train.verl_ext.loss import imitation_loss, one_update_loss
 
 log = logging.getLogger(__name__)
+
+
+class RealRowsWorker(TrainingWorker):  # type: ignore[misc]
+    """Counts in an update only the rows that have own tokens, and reports the learning rate that the update had.
+
+    verl divides a loss of the form `seq-mean-*` by the rows of an update, among them those without own tokens that fill
+    it up. It reports the learning rate of the update that follows.
+    """
+
+    def train_batch(self, data: Any) -> Any:
+        """Make one update."""
+        rows = torch.tensor(sum(bool(mask.any()) for mask in data["loss_mask"].unbind()), device=get_device_id())
+        torch.distributed.all_reduce(rows, group=self.engine.get_data_parallel_group())
+        tu.assign_non_tensor(data, global_batch_size=rows.item())
+        rate = self.engine.optimizer.param_groups[0]["lr"]
+        output = super().train_batch(data)
+        if output is not None and "lr" in (metrics := tu.get(output, "metrics")):
+            metrics["lr"] = rate
+        return output
+
+
+ActorRolloutRefWorker.actor_worker_cls = RealRowsWorker
+
+
+def begin_above_zero(schedule: LambdaLR) -> None:
+    """Let the first update of a warm-up have the rate of verl's second one, since verl begins at 0.
+
+    The rates in a warm-up rise, so that each update gets the next one's, and those after it never rise.
+    """
+
+    def shifted(share: Any) -> Any:
+        return lambda step: max(share(step), share(step + 1))
+
+    schedule.lr_lambdas = [shifted(share) for share in schedule.lr_lambdas]
 
 
 class PolicyWorker(ActorRolloutRefWorker):  # type: ignore[misc]
@@ -36,6 +72,7 @@ class PolicyWorker(ActorRolloutRefWorker):  # type: ignore[misc]
         if self.actor is not None:
             imitates = self.config.imitates
             self.actor.set_loss_fn(imitation_loss if imitates else partial(one_update_loss, self.loss_fn))
+            begin_above_zero(self.actor.engine.lr_scheduler)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def make_anew(self, config: Any) -> None:
@@ -48,6 +85,14 @@ class PolicyWorker(ActorRolloutRefWorker):  # type: ignore[misc]
         gc.collect()  # before the next one takes as much memory
         self.config = self._own(config)
         self.init_model()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
+    def load_weights(self, folder: str) -> None:
+        """Load the float32 weights of a save, and leave optimizer and schedule as they are."""
+        saves = self.actor.engine.checkpoint_manager
+        contents, saves.checkpoint_load_contents = saves.checkpoint_load_contents, ["model"]
+        self.actor.load_checkpoint(folder)
+        saves.checkpoint_load_contents = contents
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def set_learning_rate(self, rate: float) -> None:
