@@ -220,8 +220,7 @@ ROWS = [
     ("reward_model.normalized_reward", NAN, "normalized_reward"),
     ("reward_model.normalized_reward", 1.01, "normalized_reward"),
     ("reward_model.normalized_reward", -0.1, "normalized_reward"),
-    ("reward_model.normalized_reward", lambda found: found + 0.1, "normalized_reward"),
-    ("reward_model.normalized_reward", lambda found: found - 0.1, "normalized_reward"),
+    ("reward_model.normalized_reward", lambda found: (found + 0.5) / 2, "normalized_reward"),
     ("sampling_temperature", NAN, "sampling_temperature"),
     ("sampling_temperature", INFINITE, "sampling_temperature"),
     ("sampling_temperature", -1.0, "sampling_temperature"),
@@ -263,6 +262,15 @@ def test_an_impossible_row_is_refused_by_training_and_by_the_check_with_its_numb
     place, _, what = said.pop().partition(": field ")
     assert place.startswith(f"{file}: row ") and place[-1] in "23", "row 3 is the other seat of the episode"
     assert what.startswith(f"'{field}") or (what.startswith("'index'") and path == "extra_info")
+
+
+@pytest.mark.parametrize("seat", [0, 1])
+def test_whichever_seat_of_an_episode_has_the_lower_reward_it_is_refused_where_they_share_one(tmp_path, seat):
+    changed = deepcopy(rows())
+    for row, reward in ((changed[2 + seat], 0.4), (changed[3 - seat], 0.6)):
+        row["reward_model"]["normalized_reward"] = reward
+    file = write_rows(tmp_path / "train.parquet", changed)
+    assert f"{file}: row 3: field 'normalized_reward'" in said_of(lambda: read_data([file]))
 
 
 @pytest.mark.usefixtures("model")
