@@ -265,6 +265,15 @@ def test_an_impossible_row_is_refused_by_training_and_by_the_check_with_its_numb
     assert what.startswith(f"'{field}") or (what.startswith("'index'") and path == "extra_info")
 
 
+@pytest.mark.parametrize("seat", [0, 1])
+def test_whichever_seat_of_an_episode_has_the_lower_reward_it_is_refused_where_they_share_one(tmp_path, seat):
+    changed = deepcopy(rows())
+    for row, reward in ((changed[2 + seat], 0.4), (changed[3 - seat], 0.6)):
+        row["reward_model"]["normalized_reward"] = reward
+    file = write_rows(tmp_path / "train.parquet", changed)
+    assert f"{file}: row 3: field 'normalized_reward'" in said_of(lambda: read_data([file]))
+
+
 @pytest.mark.usefixtures("model")
 @pytest.mark.parametrize(
     ("missing", "left"),

@@ -69,7 +69,7 @@ class Expected:
         for line, of_other in zip(lines, others, strict=True):
             groups = line.pop("groups")
             assert of_other.pop("groups") == groups
-            assert of_other == pytest.approx(line, abs=1e-4)
+            assert of_other == pytest.approx(line, rel=1e-4, abs=1e-4)
         assert lines[-1]["actor/kl_loss"] > 1e-3
         start = Path(self.config.model)
         assert share_apart(self.result.checkpoint, checkpoint, start) < 1e-3
