@@ -54,10 +54,12 @@ CLOSINGS = {
     ),
     ActionKind.ACCEPT: (
         "great", "good", "perfect", "ok(?:ay)?", "deal", "good plan", "i agree", "agreed", "thanks", "thank you",
+        "i accept(?: (?:your|this|the) (?:proposal|plan))?",
         "(?:this |that )?(?:works(?: for me)?|(?:looks|sounds) good(?: to me)?)",
     ),
     ActionKind.REJECT: (
         "sorry", "thanks", "(?:i think )?we can do better", "i know of a better (?:plan|split)", "let me explain",
+        "no", "i reject (?:your|this|the) (?:proposal|plan)",
     ),
 }  # fmt: skip
 """What may stand behind the content of each decision."""
