@@ -159,7 +159,7 @@ def train(
         raise UserError(f"train: {data}: training reads parquet; {made_by} makes it from episodes")
     from selfplay_pipeline.train.job import model_of, train_policy, training_of
 
-    sampler = None if given(context, "model") else model_of(data)
+    sampler = model_of(data) if data.exists() and not given(context, "model") else None
     settings = load(context, {"train.overrides": overrides or None} | ({"model": sampler} if sampler else {}))
     if sampler:
         announced.append(one_line(f"model: {sampler}, which sampled the rows"))
