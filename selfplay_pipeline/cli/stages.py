@@ -198,7 +198,7 @@ def train(
     from selfplay_pipeline.train.job import model_of, train_policy, training_of
     from selfplay_pipeline.train.run import plan_train
 
-    sampler = None if given(context, "model") else model_of(data)
+    sampler = model_of(data) if data.exists() and not given(context, "model") else None
     settings = load(context, {"train.overrides": overrides or None} | ({"model": sampler} if sampler else {}))
     if sampler:
         announced.append(one_line(f"model: {sampler}, which sampled the rows"))

@@ -313,9 +313,8 @@ def test_training_refuses_impossible_rows_before_it_writes_anything(tmp_path):
     changed = deepcopy(rows())
     changed[0]["response_logprobs"][0] = NAN
     file = write_rows(tmp_path / "train.parquet", changed)
-    done = CliRunner().invoke(
-        app, ["train", str(file), "--config", "tiny", "--device", "cpu", "--output", str(tmp_path / "out")]
-    )
+    command = ["train", str(file), "--config", "tiny", "--model", "data/tiny_model", "--any-model", "--device", "cpu"]
+    done = CliRunner().invoke(app, [*command, "--output", str(tmp_path / "out")])
     assert done.exit_code == 2 and "row 0: field 'response_logprobs': entry 0 is nan" in done.stderr, done.output
     assert not (tmp_path / "out").exists()
 
