@@ -68,7 +68,9 @@ class Hold:
     def others(self) -> str:
         """Returns the other commands that use the server, as they have written it into the file."""
         try:
-            return " and ".join(name for name in self.path.read_text()[:1000].split(" and ") if name != _command())
+            return " and ".join(
+                name for name in self.path.read_text("utf-8")[:1000].split(" and ") if name != _command()
+            )
         except (OSError, ValueError):
             return ""
 

@@ -135,7 +135,18 @@ class TrainOptions(Section):
     Layers are then fetched when they are computed, and the optimizer works on the CPU. `auto` is `cpu` where the GPUs'
     memory would not hold them.
     """
-    any_model: Annotated[bool, FREE] = False
+    any_model: Annotated[
+        bool,
+        UsedBy(
+            "train",
+            instead={
+                "imitate": "any model",
+                "iterate": "the model that played",
+                "train-online": "the model that plays",
+            },
+        ),
+        FREE,
+    ] = False
     """Train a model that did not sample the rows.
 
     The log-probs of the rows then belong to another model, so that importance weights, and PPO's ratio with

@@ -169,7 +169,7 @@ def training_settings(config: TrainConfig, data: TrainData, num_groups: int) -> 
         "+selfplay.initial_trainer_state": str(config.initial_trainer_state.resolve())
         if config.initial_trainer_state
         else None,
-        "+selfplay.keep_optimizer": config.keep_optimizer,
+        "+selfplay.keep_optimizer": config.keep_optimizer or config.initial_trainer_state is None,
         **{f"+selfplay.environment.{name}": value for name, value in logging_environment(config).items()},
     }
 

@@ -210,7 +210,7 @@ def test_the_identity_of_episodes_does_not_hold_where_a_run_is(tmp_path):
     arguments = []
     for run in (RunDirectory(tmp_path / "one"), RunDirectory(tmp_path / "two" / "three")):
         run.open(config)
-        checkpoint = str(run.iteration(1) / "checkpoint")
+        checkpoint = str(shutil.copytree("data/tiny_model", run.iteration(1) / "checkpoint"))
         played = make_job(config, run.games(2), checkpoint, 2, 0).arguments
         evaluated = Pairing(checkpoint, checkpoint, states, run.iteration(2) / "evaluation" / "greedy.jsonl", 1, 0.0)
         arguments.append([played, evaluated.task(config).arguments])

@@ -226,7 +226,7 @@ def told_offline(config: Config, command: str) -> list[Any]:
             job = imitate.training_of(other, Path("x"))
         else:
             job = training_of(other, Path("d"), Path("x"), checkpoint="data/tiny_model", seed=other.seed)
-        told.append(job.device)
+        told += [job.device, job.any_model]
         told += [verl_overrides(job, DATA, 13, device) for device in ("cpu", "cuda")]
     return told
 

@@ -300,7 +300,8 @@ def test_a_printed_command_has_the_options_that_it_takes_and_that_were_given_to_
 )
 def test_the_evaluation_after_an_imitation_plays_the_same_game(tmp_path, monkeypatch, given, chosen):
     monkeypatch.setattr("selfplay_pipeline.train.imitate.imitate_episodes", lambda *arguments: None)
-    monkeypatch.setattr("selfplay_pipeline.train.show.show_imitation", lambda result: None)
+    for shown in ("show_imitation", "barely_fell"):
+        monkeypatch.setattr(f"selfplay_pipeline.train.show.{shown}", lambda result: None)
     done = selfplay("imitate", "games.jsonl", *given, "--device", "cpu", "--output", str(tmp_path))
     found = next_words(done)
     assert found[:2] == ["evaluate", str(tmp_path / "checkpoint")]
