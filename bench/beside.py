@@ -22,6 +22,7 @@ from typing import Annotated, Any
 import typer
 
 from bench.command import run
+from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
 
@@ -126,7 +127,9 @@ def largest_gap(record: EpisodeRecord) -> float:
     for trajectory in record.trajectories:
         ids = torch.tensor([trajectory.prompt_ids + trajectory.response_ids])
         with torch.inference_mode():
-            logits = _model(record.policy.checkpoint)(ids).logits[0].float() / (record.policy.temperature or 1.0)
+            logits = _model(record.policy.checkpoint, content_hash(record.policy.checkpoint))(ids).logits[0].float() / (
+                record.policy.temperature or 1.0
+            )
         begin = len(trajectory.prompt_ids) - 1
         logprobs = torch.log_softmax(logits[begin:-1], -1)
         own = torch.tensor(trajectory.response_mask).bool()
@@ -137,7 +140,8 @@ def largest_gap(record: EpisodeRecord) -> float:
 
 
 @cache
-def _model(checkpoint: str) -> Any:
+def _model(checkpoint: str, weights: str) -> Any:
+    """Returns the model of a folder; `weights`, its content hash, tells a replaced one apart."""
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32").eval()

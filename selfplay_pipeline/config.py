@@ -304,6 +304,13 @@ def gpu_visible() -> bool:
     return Path("/dev/nvidiactl").exists() and shutil.which("nvidia-smi") is not None
 
 
+def own_settings(source: str | None) -> dict[str, Any]:
+    """Returns what a user's own configuration file sets, without its base; nothing for a built-in configuration."""
+    if source is None or (source in built_in() and not Path(source).is_file()):
+        return {}
+    return _read(source).data
+
+
 def load_config(
     source: str | None,
     overrides: Mapping[str, Any],

@@ -194,11 +194,16 @@ def train(
     if data.suffix == ".jsonl":
         made_by = f"`selfplay convert {shlex.quote(str(data))}`"
         raise UserError(f"train: {data}: training reads parquet; {made_by} makes it from episodes")
+    from selfplay_pipeline.config import own_settings
     from selfplay_pipeline.core.folders import check_folder
     from selfplay_pipeline.train.job import model_of, train_policy, training_of
     from selfplay_pipeline.train.run import plan_train
 
-    sampler = model_of(data) if data.exists() and not given(context, "model") else None
+    own = own_settings(given(context, "config"))
+    section = own.get("train")
+    any_model = given(context, "any_model") or (isinstance(section, dict) and section.get("any_model"))
+    chosen = given(context, "model") or (own.get("model") if any_model else None)
+    sampler = model_of(data) if data.exists() and not chosen else None
     settings = load(context, {"train.overrides": overrides or None} | ({"model": sampler} if sampler else {}))
     if sampler:
         announced.append(one_line(f"model: {sampler}, which sampled the rows"))

@@ -225,7 +225,7 @@ def _check_policy(games: Path, number: int, record: EpisodeRecord, index: _Index
             f"{where}: field 'policy.temperature': {policy.temperature}, but {first.temperature} before; "
             "convert episodes of one temperature at a time"
         )
-    if policy.weights != first.weights:
+    if (policy.weights or policy.checkpoint) != (first.weights or first.checkpoint):
         raise UserError(
             f"{where}: field 'policy.weights': sampled by {policy.checkpoint} with the content hash "
             f"{policy.weights or 'unknown'}, but line {index.line} by {first.checkpoint} with "

@@ -13,13 +13,15 @@ from selfplay_pipeline.core.hub import fetched
 DIGEST_BYTES = 16
 """Length of a hash before it is written as twice as many hexadecimal digits."""
 READ = ("*.safetensors", "*.bin", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
-"""Files of a model folder that a server, a tokenizer or a trainer reads."""
+"""Files of a hub model that a server, a tokenizer or a trainer reads."""
+WEIGHTS = ("*.safetensors", "*.bin")
+"""Files that hold weights; the second kind counts only where there are none of the first."""
 AT_ONCE = 1 << 22
 """Bytes read at a time."""
 
 
 def content_hash(model: str) -> str:
-    """Returns the hash of a model's weights, configuration and tokenizer, as 32 hexadecimal digits.
+    """Returns the hash of a model's weights and of its config.json, as 32 hexadecimal digits.
 
     Two folders with equal files have equal hashes, wherever they lie. The hash covers the bytes at the moment of the
     call; it does not notice files that change afterwards. Within a process, a file is read again only when its size,
@@ -33,7 +35,8 @@ def content_hash(model: str) -> str:
     """
     folder = Path(model) if Path(model).is_dir() else fetched(model, READ)
     try:
-        files = sorted({file for pattern in READ for file in folder.glob(pattern) if file.is_file()})
+        weights = next(filter(None, (sorted(folder.glob(pattern)) for pattern in WEIGHTS)), [])
+        files = [file for file in (folder / "config.json", *weights) if file.is_file()]
         with ThreadPoolExecutor(max_workers=4) as pool:  # hashlib computes without the interpreter's lock
             hashes = list(pool.map(file_hash, files))
     except OSError as error:

@@ -313,6 +313,8 @@ def locked(path: Path, what: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in TOO_MANY_OPEN:
             raise
+        if error.errno == errno.ELOOP:
+            raise UserError(f"{path}: is a link, and nothing is written through links; remove it") from None
         raise UserError(f"{path}: cannot be locked ({error.strerror}); use a folder on a disk that has locks") from None
     with held:
         yield

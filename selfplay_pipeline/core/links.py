@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from selfplay_pipeline.core.errors import UserError
 
@@ -35,10 +35,19 @@ def append_to(path: Path) -> IO[bytes]:
     """Opens a file to append to it, without a buffer.
 
     Raises:
-        UserError: the file is a link.
+        UserError: The file is a link.
+    """
+    return open_itself(path, "ab")
+
+
+def open_itself(path: Path, mode: str) -> IO[bytes]:
+    """Opens a file in a binary mode, without a buffer.
+
+    Raises:
+        UserError: The file is a link.
     """
     try:
-        return open(path, "ab", buffering=0, opener=_without_links)
+        return cast(IO[bytes], open(path, mode, buffering=0, opener=_without_links))
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise

@@ -27,7 +27,11 @@ PAUSE = 0.2
 
 def lock_folder() -> Path:
     """Returns the folder of the locks. It does not depend on TMPDIR, which may differ between commands."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "selfplay" / "servers"
+    try:
+        home = Path.home()
+    except RuntimeError:  # a user without an entry, as in containers
+        home = Path("/tmp") / f"selfplay-{os.getuid()}"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "selfplay" / "servers"
 
 
 class Hold:
@@ -99,7 +103,8 @@ class Holds:
         seconds: limit of the time to wait for other commands.
         tell: takes one line for people when another command is waited for.
         """
-        self._holds = sorted((Hold(url) for url in set(urls)), key=lambda hold: hold.path)
+        by_path = {hold.path: hold for hold in map(Hold, urls)}  # two addresses may be of one server
+        self._holds = [by_path[path] for path in sorted(by_path)]
         self._seconds, self._tell = seconds, tell
 
     async def take(self, *, alone: bool) -> None:

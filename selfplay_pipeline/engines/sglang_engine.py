@@ -120,6 +120,8 @@ class SGLangEngine:
             UserError: a server does not answer, is in use by another command, asks for another key, or serves another
                 model of the hub.
         """
+        if Path(model).is_dir():
+            model = str(Path(model).resolve())  # the server may have another working directory
         await self._holds.take(alone=alone)
         try:
             found = [await line.find(model, attempts=1) for line in self.lines]
@@ -140,6 +142,8 @@ class SGLangEngine:
             EngineError: a server refused, or answers with other weights, or all are gone for good.
             UserError: a server is in use by another command.
         """
+        if not checkpoint.is_dir():
+            raise EngineError(f"{checkpoint}: no such folder, so that no weights can be loaded from it")
         await self._holds.take(alone=True)
         self._places.forget()
         await asyncio.gather(*(line.serve(str(checkpoint.resolve())) for line in self.lines))

@@ -50,6 +50,8 @@ class TransformersEngine:
         for name, weights in loaded.named_parameters():
             if not torch.isfinite(weights).all():
                 raise UserError(f"{model}: {name} holds NaN or infinite weights; copy the model anew")
+        for tensor in (*loaded.parameters(), *loaded.buffers()):
+            tensor.data = tensor.data.clone()  # on a CPU it may still be the file, which somebody may overwrite
         return loaded
 
     def _generate(self, prompt_ids: list[int], params: SamplingParams) -> Completion:

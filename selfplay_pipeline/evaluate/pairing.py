@@ -72,7 +72,9 @@ def comparable(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two tasks differ at most in who the evaluated player is, and in whether messages are muted."""
 
     def partner(arguments: dict[str, Any]) -> str:
-        return "itself" if arguments["second"] == arguments["first"] else str(arguments["second"])
+        if arguments["second"] == arguments["first"]:
+            return "itself"
+        return str(arguments["weights.1"] or arguments["second"])  # a checkpoint is what it holds, wherever it lies
 
     may_differ = {"first", "second", "weights.0", "weights.1", "policy.weights", "model", "engine.kind", "game.mute"}
     may_differ |= {"states", "evaluate.num_states", "evaluate.state_seed"}  # their contents are compared

@@ -21,6 +21,7 @@ from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.generate.seats import is_checkpoint
+from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.identity import portable
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 from selfplay_pipeline.preflight import check_play
@@ -178,7 +179,9 @@ def check_job(config: Config, job: EvaluationJob, command: str = "evaluate") -> 
     """
     check_folder(job.output, command)
     for mode in job.modes:
-        job.pairing(config, mode).task(config).store.check()
+        pairing = job.pairing(config, mode)
+        if EpisodeStore(pairing.file, {}).arguments_path.exists():  # only then are its checkpoints read
+            pairing.task(config).store.check()
     check_names(config, job.players)
     check_play(config, filter(is_checkpoint, job.players), job.states.states)
 

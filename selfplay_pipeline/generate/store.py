@@ -10,6 +10,7 @@ from typing import Any
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import appending, locked, replacing, write_json
+from selfplay_pipeline.core.links import open_itself
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import EpisodeRecord, parse_episode, read_lines
@@ -110,7 +111,7 @@ def repair(path: Path) -> int:
     """
     if not path.exists():
         return 0
-    with path.open("r+b") as file:
+    with open_itself(path, "r+b") as file:
         size = file.seek(0, 2)
         keep = size
         while keep > 0:

@@ -122,7 +122,8 @@ class RunDirectory:
             earlier = self.state.trained(made)
             if earlier is not None and not earlier.carried:
                 return str((self.iteration(made) / "checkpoint").resolve())
-        return shipped(trained.checkpoint)
+        inside = self.path / trained.checkpoint  # the model that the run began with may lie in its folder
+        return str(inside.resolve()) if inside.is_dir() else shipped(trained.checkpoint)
 
     def open(self, config: Config) -> None:
         """Write the manifest of a new run, or check that the run was made with this configuration.

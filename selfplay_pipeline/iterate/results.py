@@ -23,6 +23,7 @@ class Trained(StageResult):
     Attributes:
         checkpoint: what it made, relative to the run folder; or the one before, `carried` forward where no group had a
             signal. The model that a run began with is named as it was given.
+        weights: content hash of the checkpoint.
         rows: trained on in each epoch; with `method: filtered-bc` those of the best episodes alone.
         updates: optimizer steps; a step of verl's may have several.
         own_tokens: trained on, counted once an epoch.
@@ -31,6 +32,7 @@ class Trained(StageResult):
 
     checkpoint: str
     carried: bool
+    weights: str = ""
     steps: int
     groups: int | None = None
     groups_without_signal: int | None = None

@@ -17,6 +17,8 @@ from selfplay_pipeline.config import Config
 from selfplay_pipeline.convert.credit import check_credit
 from selfplay_pipeline.convert.job import convert_episodes
 from selfplay_pipeline.convert.result import Converted
+from selfplay_pipeline.core.content import content_hash
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, write_json, write_lines
 from selfplay_pipeline.core.stopping import stoppable
 from selfplay_pipeline.core.terminal import say
@@ -119,9 +121,19 @@ class Loop:
                 shutil.rmtree(state, ignore_errors=True)
 
     def _stage(self, number: int, stage: Stage, checkpoint: str) -> None:
-        """Run one stage unless it is done."""
+        """Run one stage unless it is done.
+
+        Raises:
+            UserError: The checkpoint is not the one that the iteration before has made.
+        """
         if self.run.state.get(number, stage) is not None:
             return
+        made = self.run.state.trained(number if stage == "evaluate" else number - 1)
+        if made is not None and made.weights and content_hash(checkpoint) != made.weights:
+            raise UserError(
+                f"{checkpoint}: holds other files than when the iteration had made it (content hash {made.weights}); "
+                "restore them, or begin a new run with --output"
+            )
         self.tell(f"{self._at(number)}: {stage} with {short(checkpoint)}")
         self.log.open()
         started = time.monotonic()
@@ -158,13 +170,16 @@ class Loop:
             result = train_policy(self._training(number, checkpoint), self.trainer)
         except NoSignalError as reason:
             say(f"iteration {number}: not trained, the checkpoint is carried forward: {reason}")
-            return Trained(checkpoint=checkpoint, carried=True, steps=0, seconds_in_steps=0.0)
+            return Trained(
+                checkpoint=checkpoint, carried=True, weights=content_hash(checkpoint), steps=0, seconds_in_steps=0.0
+            )
         finally:
             if not self.config.iterate.keep_processes:
                 self.trainer.stop()
         return Trained(
             checkpoint=str(result.checkpoint),
             carried=False,
+            weights=content_hash(str(result.checkpoint)),
             steps=result.steps,
             groups=result.groups,
             groups_without_signal=result.groups_without_signal,

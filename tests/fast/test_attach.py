@@ -330,3 +330,9 @@ def test_two_commands_that_wait_for_two_servers_do_not_wait_for_each_other():
         await asyncio.wait_for(asyncio.gather(use(urls), use(urls[::-1])), 20)
 
     asyncio.run(both())
+
+
+def test_two_addresses_of_one_server_are_locked_once():
+    holds = Holds(["http://localhost:30000", "http://127.0.0.1:30000"], 0.0, lambda line: None)
+    asyncio.run(holds.take(alone=True))
+    holds.release()

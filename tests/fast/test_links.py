@@ -63,6 +63,19 @@ def test_generate_writes_through_no_link(name, target, home, tmp_path):
         assert not (tmp_path / name).is_symlink(), "a link that is replaced is not followed"
 
 
+def test_a_torn_line_behind_a_link_is_not_cut(home, tmp_path):
+    games = tmp_path / "games.jsonl"
+    assert selfplay("generate", *SCRIPTED, "--output", games).exit_code == 0
+    (home / "torn").write_bytes(games.read_bytes()[:-9])
+    games.unlink()
+    games.symlink_to(home / "torn")
+    before = (home / "torn").read_bytes()
+    done = selfplay("generate", *SCRIPTED, "--output", games)
+    assert done.exit_code == 2 and "is a link" in done.stderr
+    assert (home / "torn").read_bytes() == before
+    (home / "torn").unlink()
+
+
 @pytest.mark.parametrize("name", ["train.parquet", "val.parquet", "convert_report.txt", ".convert.lock"])
 def test_convert_writes_through_no_link(name, home, tmp_path):
     (tmp_path / "rows").mkdir()

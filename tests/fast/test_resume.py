@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from factories import FINISHED
@@ -16,6 +17,7 @@ from selfplay_pipeline.generate.job import make_job
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.identity import deciding
 from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
+from selfplay_pipeline.iterate.results import Trained
 from selfplay_pipeline.iterate.run import Loop, run_iterate
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import TrainResult, claim
@@ -125,7 +127,8 @@ def test_a_loop_keeps_the_newest_trainer_state_and_the_one_that_a_cut_training_b
         assert job.keep_optimizer == keep_optimizer
         state, output = job.initial_trainer_state, job.output
         began_with.append(state and state.parent.name)
-        (output / "trainer_state").mkdir(parents=True, exist_ok=True)
+        for made in ("trainer_state", "checkpoint"):
+            (output / made).mkdir(parents=True, exist_ok=True)
         metrics, state = output / "metrics.jsonl", output / "trainer_state"
         return TrainResult(1, 1, 1, 0, 2, output / "checkpoint", state, metrics, 1.0, 1.0, None)
 
@@ -187,6 +190,10 @@ def test_a_run_in_another_place_goes_on_with_its_own_files(tmp_path, monkeypatch
         run.rename(place)
     else:
         shutil.copytree(run, place)
+    (place / "iter_1" / "checkpoint" / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="holds other files than when the iteration had made it"):
+        run_iterate(config, place, OnlyTraining)
+    (place / "iter_1" / "checkpoint" / "config.json").unlink()
     run_iterate(config, place, OnlyTraining)
     first = place / "iter_1"
     assert began_with[-1] == (str(first / "checkpoint"), str(first / "trainer_state"))
@@ -216,3 +223,18 @@ def test_the_identity_of_episodes_does_not_hold_where_a_run_is(tmp_path):
         arguments.append([played, evaluated.task(config).arguments])
     assert arguments[0] == arguments[1]
     assert {arguments[0][0]["policy.checkpoint"], arguments[0][1]["first"]} == {"iter_1/checkpoint"}
+
+
+def test_a_first_model_in_the_run_folder_is_carried_forward_from_there(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    shutil.copytree("data/tiny_model", run.path / "base")
+    run.finish(1, "train", StageRecord(seconds=1, figures=carried(str(run.path / "base"))))
+    run.path.rename(tmp_path / "moved")
+    assert RunDirectory(tmp_path / "moved").load().trained(1).checkpoint == "base"
+    moved = RunDirectory(tmp_path / "moved")
+    moved.load()
+    assert moved.checkpoint(1) == str((tmp_path / "moved" / "base").resolve())
+
+
+def carried(checkpoint: str) -> dict[str, Any]:
+    return Trained(checkpoint=checkpoint, carried=True, steps=0).model_dump()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -34,8 +35,9 @@ from selfplay_pipeline.convert.parquet import sampler_of
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.engines.types import EngineError
-from selfplay_pipeline.evaluate.pairing import Pairing
+from selfplay_pipeline.engines.transformers_engine import TransformersEngine
+from selfplay_pipeline.engines.types import EngineError, SamplingParams
+from selfplay_pipeline.evaluate.pairing import Pairing, comparable
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.registry import make_game
@@ -306,3 +308,34 @@ def test_the_evaluation_after_an_imitation_plays_the_same_game(tmp_path, monkeyp
     found = next_words(done)
     assert found[:2] == ["evaluate", str(tmp_path / "checkpoint")]
     assert sorted(found[2:]) == sorted([*chosen, "--device", "cpu"])
+
+
+@pytest.mark.parametrize("where", ["option", "file"])
+def test_any_model_may_be_the_one_that_a_file_names(tmp_path, trained, where):
+    rows, file = rows_of(HONEST, tmp_path), tmp_path / "mine.yaml"
+    file.write_text(f"base: tiny\nmodel: data/tiny_apart_model\ntrain:\n  any_model: {str(where == 'file').lower()}\n")
+    asked = ("--any-model",) if where == "option" else ()
+    for options in ((), asked):
+        if where == "option" or options is asked:
+            selfplay("train", str(rows), "--config", str(file), *options, "--output", str(tmp_path / "training"))
+    assert [Path(config.model).name for config in trained][-1] == "tiny_apart_model"
+    assert where == "file" or Path(trained[0].model).name == "tiny_honest_model", "else the rows name the model"
+
+
+def test_the_partner_of_an_evaluation_is_what_it_holds_wherever_it_lies():
+    one = {"first": "iter_1/checkpoint", "second": "iter_2/checkpoint", "weights.0": "a", "weights.1": "b"}
+    assert comparable(one, one | {"second": "elsewhere", "first": "other", "weights.0": "c"})
+    assert not comparable(one, one | {"weights.1": "other"})
+    assert not comparable(one, one | {"second": one["first"], "weights.1": "a"}), "one of them is self-play"
+
+
+def test_an_engine_keeps_the_weights_that_it_loaded(model):
+    engine, sampling = TransformersEngine(str(model), "cpu"), SamplingParams(temperature=0, max_new_tokens=4, stop_token_ids=())
+
+    async def logprobs(which: TransformersEngine) -> list[float]:
+        return (await which.generate([5, 6, 7], sampling)).logprobs
+
+    before = asyncio.run(logprobs(engine))
+    shutil.copyfile("data/tiny_apart_model/model.safetensors", model / "model.safetensors")
+    assert asyncio.run(logprobs(engine)) == before
+    assert asyncio.run(logprobs(TransformersEngine(str(model), "cpu"))) != before
