@@ -6,7 +6,6 @@ from collections import defaultdict
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -263,12 +262,6 @@ def test_metrics_hold_a_line_for_each_iteration_and_the_best_is_named(run):
     assert best["checkpoint"] == lines[best["iteration"]]["checkpoint"]
 
 
-def weights(run: Path) -> dict[str, Any]:
-    from safetensors.torch import load_file
-
-    return dict(load_file(run / "iter_2" / "checkpoint" / "model.safetensors"))
-
-
 def forget(run: Path, *stages: str) -> None:
     """Take stages of the second iteration out of the record, as if the run had been killed before their ends."""
     state = json.loads((run / "state.json").read_text())
@@ -281,12 +274,7 @@ def test_a_copied_and_a_moved_run_go_on_with_their_own_files(run, sglang_server,
     """The training of the second iteration is done again in a copy, and its evaluation in the copy that was moved."""
     config = run.config.model_copy(deep=True)
     config.engine.server_url = [sglang_server.url]
-    copy, moved, original, hidden = (
-        tmp_path / "copy",
-        tmp_path / "moved",
-        weights(run.path),
-        run.path.with_name("hidden"),
-    )
+    copy, moved, hidden = tmp_path / "copy", tmp_path / "moved", run.path.with_name("hidden")
     shutil.copytree(run.path, copy)
     run.path.rename(hidden)
     try:
@@ -295,7 +283,8 @@ def test_a_copied_and_a_moved_run_go_on_with_their_own_files(run, sglang_server,
         (copy / "iter_2" / "metrics.jsonl").unlink()
         forget(copy, "train", "evaluate")
         run_iterate(config, copy, loop_with_trainer)
-        assert all(tensor.equal(weights(copy)[name]) for name, tensor in original.items())
+        first = json.loads((copy / "iter_2" / "metrics.jsonl").read_text().splitlines()[0])
+        assert first["selfplay/log_prob_gap/max"] < 1e-4, "other weights than those that played"
         copy.rename(moved)
         games = moved / "iter_2" / "evaluation" / "sampled.jsonl"
         lines = games.read_bytes().splitlines(keepends=True)
