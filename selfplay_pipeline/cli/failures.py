@@ -43,8 +43,7 @@ class Commands(typer.core.TyperGroup):
         except BaseExceptionGroup as group:
             _fail_group(group)
         except OSError as error:
-            if error.errno == errno.EIO and error.filename is None:
-                stopping.leave_closed_terminal()
+            if error.errno == errno.EIO and stopping.leave_closed_terminal():
                 sys.exit(stopping.STOPPED_CODE)
             if error.errno == errno.EPIPE or os.environ.get("SELFPLAY_DEBUG"):
                 raise  # a closed pipe is for typer to end quietly

@@ -54,13 +54,13 @@ def report(
     page = output or folder / "report.html"
     if as_page:
         check_file(page, "report")  # before the episodes are read, which takes long
-    if dry_run:
-        what = f"page {page}" if as_page else f"curves as {', '.join(formats)} in {output or folder / 'plots'}"
-        planned(f"{path} ({source.kind}; files of episodes: {len(source.files)}) to {what}")
     from selfplay_pipeline.report.run import scan_all, write_page, write_plots
 
     with progress("reading episodes") as on_progress:
         scans = scan_all(source, on_progress)
+    if dry_run:
+        what = f"page {page}" if as_page else f"curves as {', '.join(formats)} in {output or folder / 'plots'}"
+        planned(f"{path} ({source.kind}; files of episodes: {len(source.files)}) to {what}")
     if as_page:
         shown, total = write_page(source, scans, page, max_megabytes=max_megabytes)
         sampled = f" with {shown:,} of {total:,} episodes (--max-megabytes takes more)" if shown < total else ""

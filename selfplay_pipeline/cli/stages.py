@@ -88,14 +88,17 @@ def generate(
 
 def _suggest_warm_start(output: Path, context: typer.Context) -> None:
     """Say how a model is shown a game in which it reaches no agreement, so that it has nothing to compare."""
+    from selfplay_pipeline.config import configuration_of
+
     taught = output.with_name("teacher.jsonl")
+    config = given(context, "config") or (configuration_of(model) if (model := given(context, "model")) else None)
     words = ["--player", "teacher", "--num-episodes", "2000", "--episodes-per-state", "1", "--output", str(taught)]
-    command = shlex.join(["generate", *words, *(["--config", config] if (config := given(context, "config")) else [])])
+    command = shlex.join(["generate", *words, *(["--config", config] if config else [])])
     terminal.say(
         "no episode ended in agreement, so that there is nothing to compare: the model needs a warm start, on episodes "
         f"such as `{program()} {command}` plays"
     )
-    suggest("imitate", taught, shared_with(context, "imitate"))
+    suggest("imitate", taught, shared_with(context, "imitate") | {"config": config})
 
 
 @app.command()

@@ -96,14 +96,20 @@ async def stoppable(work: Coroutine[Any, Any, T]) -> T:
         stop.cancel = None
 
 
-def leave_closed_terminal() -> None:
-    """Lets the standard streams lead nowhere if their terminal was closed, so that cleaning up can still print."""
+def leave_closed_terminal() -> bool:
+    """Lets the standard streams lead nowhere if their terminal was closed, so that cleaning up can still print.
+
+    Returns whether it was closed.
+    """
+    closed = False
     for descriptor in (1, 2):
         try:
             os.write(descriptor, b"")
         except OSError as error:
             if error.errno == errno.EIO:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+                closed = True
+    return closed
 
 
 def _quit(*_: object) -> None:

@@ -199,8 +199,11 @@ class PolicyRecord(_Record):
     """Who played and how it sampled."""
 
     checkpoint: str
-    weights: str
-    """Content hash of the checkpoint when its engine loaded it; empty where no checkpoint's files decide the turns."""
+    weights: str = ""
+    """Content hash of the checkpoint when its engine loaded it.
+
+    It is empty where no checkpoint's files decide the turns, and where it was not noted.
+    """
     iteration: int
     engine: str
     temperature: float = Field(ge=0.0)

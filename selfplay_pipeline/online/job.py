@@ -19,7 +19,7 @@ from selfplay_pipeline.online.games import write_games
 from selfplay_pipeline.online.run import OnlineResult, check_begun, check_sizes, run_online
 from selfplay_pipeline.preflight import check_context, check_not_shared
 from selfplay_pipeline.train.fit import check_fits, offload_here
-from selfplay_pipeline.train.run import Progress, check_training
+from selfplay_pipeline.train.run import Progress, check_adapter, check_training
 
 
 def plan_games(config: Config, out: Path, num_train: int, num_test: int) -> str:
@@ -92,6 +92,7 @@ def online_job(config: Config, output: Path, games: Path | None = None) -> Onlin
     check_checkpoint(model)
     check_trainable(config)
     check_online(config)
+    check_adapter(config.train, model)
     return OnlineConfig(
         **config.train.model_dump() | {"offload": offload_here(config.train, model)},
         model=model,

@@ -60,8 +60,7 @@ def model_of(data: Path) -> str:
     found = sampler_of(data)
     if found is None:
         raise UserError(
-            f"{data}: does not say which model sampled its rows; convert the episodes again, or give --model and "
-            "--any-model"
+            f"{data}: does not say which model sampled its rows; play again, or give --model and --any-model"
         )
     try:
         check_checkpoint(found.checkpoint)

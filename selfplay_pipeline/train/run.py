@@ -309,9 +309,7 @@ def check_sampler(config: TrainConfig) -> None:
     advice = "give --any-model (train.any_model) to train a model whose log-probs the rows do not hold"
     found = sampler_of(config.data)
     if found is None:
-        raise UserError(
-            f"{config.data}: does not say which model sampled its rows; convert the episodes again, or {advice}"
-        )
+        raise UserError(f"{config.data}: does not say which model sampled its rows; play again, or {advice}")
     weights = content_hash(config.model)
     if weights != found.weights:
         raise UserError(

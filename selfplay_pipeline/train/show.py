@@ -42,7 +42,7 @@ def barely_fell(result: TrainResult) -> str | None:
         kind, losses = "loss", [line[LOSS] for line in read_lines(result.metrics_path) if LOSS in line]
     if len(losses) < 2 or losses[-1] < (1 - LEAST_FALL) * losses[0]:
         return None
-    remedy = "fewer --epochs or a lower" if losses[-1] > losses[0] else "more --epochs or a higher"
+    remedy = "more --epochs or a higher" if losses[-1] <= losses[0] else "fewer --epochs or a lower"
     return (
         f"the {kind} went from {losses[0]:.4f} to {losses[-1]:.4f} nats a token, which is hardly a fall: unless the "
         f"model knew such episodes before, give {remedy} --learning-rate, and another --output"

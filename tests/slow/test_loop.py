@@ -270,12 +270,6 @@ def forget(run: Path, *stages: str) -> None:
     (run / "state.json").write_text(json.dumps(state))
 
 
-def first_step(run: Path) -> tuple[float, float]:
-    """Gradient norm, and distance from the log-probs that were sampled, at the first step of iteration 2."""
-    line = json.loads((run / "iter_2" / "metrics.jsonl").read_text().splitlines()[0])
-    return line["actor/grad_norm"], line["selfplay/log_prob_gap/mean"]
-
-
 def test_a_copied_and_a_moved_run_go_on_with_their_own_files(run, sglang_server, loop_with_trainer, tmp_path):
     """The training of the second iteration is done again in a copy, and its evaluation in the copy that was moved."""
     config = run.config.model_copy(deep=True)
@@ -289,8 +283,8 @@ def test_a_copied_and_a_moved_run_go_on_with_their_own_files(run, sglang_server,
         (copy / "iter_2" / "metrics.jsonl").unlink()
         forget(copy, "train", "evaluate")
         run_iterate(config, copy, loop_with_trainer)
-        # The state of iteration 1 is gone, so that the optimizer begins anew; its first step shows the same weights.
-        assert first_step(copy) == first_step(hidden)
+        first = json.loads((copy / "iter_2" / "metrics.jsonl").read_text().splitlines()[0])
+        assert first["selfplay/log_prob_gap/max"] < 1e-4, "other weights than those that played"
         copy.rename(moved)
         games = moved / "iter_2" / "evaluation" / "sampled.jsonl"
         lines = games.read_bytes().splitlines(keepends=True)
