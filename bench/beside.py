@@ -124,7 +124,7 @@ def largest_gap(record: EpisodeRecord) -> float:
     import torch
 
     largest = 0.0
-    for trajectory in record.trajectories:
+    for trajectory in filter(lambda trajectory: trajectory.response_ids, record.trajectories):
         ids = torch.tensor([trajectory.prompt_ids + trajectory.response_ids])
         with torch.inference_mode():
             logits = _model(record.policy.checkpoint, content_hash(record.policy.checkpoint))(ids).logits[0].float() / (

@@ -323,8 +323,6 @@ class Line:
             self._trust(info)
 
     async def _load(self, checkpoint: Path) -> None:
-        if not any(checkpoint.glob("*.safetensors")):
-            raise EngineError(f"{checkpoint} holds no *.safetensors to load into {self.url}")
         version = await asyncio.to_thread(content_hash, str(checkpoint))
         await self.call("/pause_generation", {}, attempts=3)
         try:

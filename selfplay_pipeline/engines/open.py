@@ -74,7 +74,6 @@ async def open_engine(
             AttachedServer(url, key=key, patience=config.reconnect_timeout, tell=tell) for url in config.server_url
         ]
         async with engine_of(attached, Holds(config.server_url, config.startup_timeout, tell)) as engine:
-            notify(f"waiting until {', '.join(config.server_url)} serves {model}")
             try:
                 await engine.serve(model, alone=alone)
             except UserError as error:

@@ -47,13 +47,13 @@ class SGLangEngine:
         attempts: how often a request is sent before it fails; waits double from 0.5 s to 8 s.
         vocabulary: number of tokens that the model knows; answers with others are refused.
         holds: the locks on servers that other commands may use; they are given back when the engine is closed.
-        tell: takes one line for people when a server hangs.
+        tell: takes one line for people when a server hangs, or gets other weights.
         """
         known = [AttachedServer(server, key=key) if isinstance(server, str) else server for server in servers]
         self.lines = [Line(server, request_timeout, hang_timeout, attempts, tell) for server in known]
         self._places, self._attempts = Places(self.lines), attempts
         self.vocabulary = vocabulary
-        self._holds = holds or Holds([], 0, tell)
+        self._holds, self._tell = holds or Holds([], 0, tell), tell
 
     @property
     def urls(self) -> list[str]:
@@ -124,11 +124,12 @@ class SGLangEngine:
             model = str(Path(model).resolve())  # the server may have another working directory
         await self._holds.take(alone=alone)
         try:
-            found = [await line.find(model, attempts=1) for line in self.lines]
+            lacking = [line.url for line in self.lines if not await line.find(model, attempts=1)]
         except EngineError as error:
             raise UserError(f"{error}; is an SGLang server running there?") from None
-        if all(found):
+        if not lacking:
             return
+        self._tell(f"loading {model} into {', '.join(lacking)}")
         await self.reload(Path(model))
         if not alone:
             await self._holds.take(alone=False)
@@ -142,8 +143,8 @@ class SGLangEngine:
             EngineError: a server refused, or answers with other weights, or all are gone for good.
             UserError: a server is in use by another command.
         """
-        if not checkpoint.is_dir():
-            raise EngineError(f"{checkpoint}: no such folder, so that no weights can be loaded from it")
+        if not any(checkpoint.glob("*.safetensors")):
+            raise EngineError(f"{checkpoint} holds no *.safetensors to load into {', '.join(self.urls)}")
         await self._holds.take(alone=True)
         self._places.forget()
         await asyncio.gather(*(line.serve(str(checkpoint.resolve())) for line in self.lines))

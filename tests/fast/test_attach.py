@@ -185,7 +185,7 @@ def test_a_gateway_that_loads_no_weights_is_believed_if_it_names_the_same_folder
 
     if same:
         assert asyncio.run(play()) == [9]
-        assert len(said) == 1 and "cannot be checked" in said[0]
+        assert "cannot be checked" in said[-1]
     else:
         with pytest.raises(EngineError, match="/pause_generation answered 404"):
             asyncio.run(play())
