@@ -32,9 +32,11 @@ KINDS = {"generate": 6, "evaluate": 6, "listen": 3, "iterate": 1}
 FILES = ("games.jsonl", "selfplay_games.jsonl", "sampled.jsonl", "greedy.jsonl", "heard.jsonl")
 LARGEST_GAP = 1e-4
 """Difference of a log-prob in float32 that rounding explains."""
-GENERATE = {"num_episodes": 96, "episodes_per_state": 4, "max_concurrency": 16, "temperature": 1.0}
+GENERATE = {"num_episodes": 512, "episodes_per_state": 4, "max_concurrency": 16, "temperature": 1.0}
 TRAIN = {"train_batch_size": 16, "micro_batch_size": 16, "mini_batches": 1, "keep_zero_signal": True}
-DELAY = 6.0
+SHARED = 0.25
+"""Share of the pairs whose models are drawn apart, and may be the same one."""
+DELAY = 2.0
 """Most seconds between the beginnings of the two commands of a pair."""
 
 
@@ -60,7 +62,7 @@ class Drawn:
             ]
         if self.kind == "iterate":
             return ["iterate", "--model", self.model, "--num-iterations", "1", *where]
-        return [self.kind, self.model, "--num-states", "24", *where]
+        return [self.kind, self.model, "--num-states", "128", *where]
 
 
 def main(
@@ -80,7 +82,9 @@ def main(
     total: Counter[str] = Counter()
     try:
         for number in range(pairs):
-            total += _pair(random.Random(f"{seed} {number}"), output / f"pair_{number}", server.url, config, number)
+            total.update(
+                _pair(random.Random(f"{seed} {number}"), output / f"pair_{number}", server.url, config, number)
+            )
     finally:
         server.stop()
     print(json.dumps({"pairs": pairs, **total}))
@@ -88,7 +92,8 @@ def main(
 
 def _pair(draw: random.Random, folder: Path, url: str, config: Path, seed: int) -> Counter[str]:
     kinds = draw.choices(list(KINDS), list(KINDS.values()), k=2)
-    drawn = [Drawn(kind, draw.choice(MODELS), folder / f"{at}_{kind}") for at, kind in enumerate(kinds)]
+    models = [draw.choice(MODELS) for _ in kinds] if draw.random() < SHARED else draw.sample(MODELS, k=2)
+    drawn = [Drawn(kind, models[at], folder / f"{at}_{kind}") for at, kind in enumerate(kinds)]
     running, started = [], time.monotonic()
     for at, one in enumerate(drawn):
         time.sleep(at * draw.uniform(0, DELAY))
@@ -104,7 +109,8 @@ def _pair(draw: random.Random, folder: Path, url: str, config: Path, seed: int) 
         figures: dict[str, Any] = {"kind": one.kind, "model": one.model, "code": code, **found}
         figures["waited"] = "is in use by" in said
         print(json.dumps({"pair": folder.name, **figures, "seconds": round(time.monotonic() - started)}), flush=True)
-        total += found + Counter({f"exit code {code}": 1, "waited": int(figures["waited"])})
+        total.update(found)
+        total.update({f"exit code {code}": 1, "waited": int(figures["waited"])})
     return total
 
 
