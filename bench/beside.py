@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import subprocess
 import sys
@@ -69,6 +70,7 @@ def main(
     pairs: Annotated[int, typer.Option(help="Number of pairs.")] = 20,
     seed: Annotated[int, typer.Option(help="Seed of the pairs and of their delays.")] = 0,
     output: Annotated[Path, typer.Option(help="Folder for the episodes.")] = Path("data/beside"),
+    strangers: Annotated[bool, typer.Option(help="Let each command see no lock of the other one.")] = False,
 ) -> None:
     """Run pairs of commands at one server, and compute their log-probs again."""
     output.mkdir(parents=True, exist_ok=True)
@@ -83,14 +85,16 @@ def main(
     try:
         for number in range(pairs):
             total.update(
-                _pair(random.Random(f"{seed} {number}"), output / f"pair_{number}", server.url, config, number)
+                _pair(
+                    random.Random(f"{seed} {number}"), output / f"pair_{number}", server.url, config, number, strangers
+                )
             )
     finally:
         server.stop()
     print(json.dumps({"pairs": pairs, **total}))
 
 
-def _pair(draw: random.Random, folder: Path, url: str, config: Path, seed: int) -> Counter[str]:
+def _pair(draw: random.Random, folder: Path, url: str, config: Path, seed: int, strangers: bool) -> Counter[str]:
     kinds = draw.choices(list(KINDS), list(KINDS.values()), k=2)
     models = [draw.choice(MODELS) for _ in kinds] if draw.random() < SHARED else draw.sample(MODELS, k=2)
     drawn = [Drawn(kind, models[at], folder / f"{at}_{kind}") for at, kind in enumerate(kinds)]
@@ -99,8 +103,9 @@ def _pair(draw: random.Random, folder: Path, url: str, config: Path, seed: int) 
         time.sleep(at * draw.uniform(0, DELAY))
         one.output.mkdir(parents=True)
         command = [sys.executable, "-m", "selfplay_pipeline", *one.line(url, config, seed)]
+        env = os.environ | ({"XDG_CACHE_HOME": str(folder / f"cache_{at}")} if strangers else {})
         with (folder / f"{at}.log").open("w") as log:
-            running.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
+            running.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env))
     codes = [process.wait(1800) for process in running]
     total: Counter[str] = Counter({"commands": 2})
     for at, (one, code) in enumerate(zip(drawn, codes, strict=True)):
