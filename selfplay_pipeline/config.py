@@ -273,7 +273,10 @@ class Config(Section):
     """A whole run."""
 
     model: str | None = None
-    """The policy: a folder or a hub name; by default Qwen2.5-7B-Instruct with a GPU, the shipped tiny model without."""
+    """The policy: a folder or a hub name; by default of `train` the model that the rows name.
+
+    For other commands the default is Qwen2.5-7B-Instruct with a GPU, the shipped tiny model without.
+    """
     seed: Annotated[
         int,
         Field(ge=0),

@@ -26,10 +26,13 @@ def report(
         Path, typer.Argument(help="Run directory, iteration, evaluation, or a JSONL file of episodes.")
     ] = RUNS,
     output: Annotated[
-        Path | None, typer.Option(help="HTML file [default: report.html in PATH]; with plots their folder [plots/].")
+        Path | None,
+        typer.Option(
+            help="HTML file [default: report.html in the run, or beside a JSONL file]; or the folder of plots."
+        ),
     ] = None,
     form: Annotated[
-        str, typer.Option("--format", help="html, or any of png, svg, pdf (for print), joined by commas.")
+        str, typer.Option("--format", help="Either html, or one or more of png, svg, pdf joined by commas.")
     ] = "html",
     max_megabytes: Annotated[
         float, typer.Option(min=0.5, help="Largest size of the HTML file; episodes beyond it are sampled.")
