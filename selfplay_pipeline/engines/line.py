@@ -328,7 +328,8 @@ class Line:
         try:
             await self._take_back()
             # With flush_cache=true SGLang 0.5.12 can die of an assertion, so the cache is flushed on its own.
-            update = {"model_path": str(checkpoint), "flush_cache": False, "weight_version": version}
+            # The server may have another working directory.
+            update = {"model_path": str(checkpoint.resolve()), "flush_cache": False, "weight_version": version}
             path = "/update_weights_from_disk"
             answer = read(Updated, await self.call(path, update, attempts=3), f"{self.url}{path}")
             if not answer.success:

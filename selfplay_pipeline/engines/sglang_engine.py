@@ -120,8 +120,6 @@ class SGLangEngine:
             UserError: a server does not answer, is in use by another command, asks for another key, or serves another
                 model of the hub.
         """
-        if Path(model).is_dir():
-            model = str(Path(model).resolve())  # the server may have another working directory
         await self._holds.take(alone=alone)
         try:
             lacking = [line.url for line in self.lines if not await line.find(model, attempts=1)]
