@@ -216,7 +216,7 @@ class Line:
 
         A program that loads weights without giving them a version leaves the version of the ones before. So a server
         that others can reach is also asked, after the answer, which model it serves; one question is for all answers
-        that came before it.
+        that came before it. Raises ServerGoneError if the server is gone by then, and waits for it from then on.
         """
         if self.weights is None:
             return
@@ -226,12 +226,18 @@ class Line:
         if self.server.ours:
             return
         self._unconfirmed += 1
-        mine = self._unconfirmed
+        mine, life = self._unconfirmed, self._life
         async with self._watched("/health_generate"), self._confirming:
             if self._confirmed >= mine:
                 return
+            if not self.there or self._life != life:
+                raise ServerGoneError(self._gone)
             all_so_far = self._unconfirmed
-            info = await self.info()
+            try:
+                info = await self.info(attempts=1)
+            except ServerGoneError as error:
+                self._leave(life, str(error))
+                raise
             if info.weight_version != self.weights or not same_model(info.model_path, self.server.model):
                 raise self._other_weights(f"{info.weight_version} of {info.model_path}")
             self._confirmed = all_so_far

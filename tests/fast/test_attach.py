@@ -152,6 +152,35 @@ def test_one_question_confirms_all_answers_that_came_before_it(checkpoint):
     assert 0 < len(questions) <= 8
 
 
+def test_answers_of_a_server_that_dies_before_it_confirmed_them_are_asked_of_another_one_at_once(checkpoint):
+    questions = 0
+    version = content_hash(str(checkpoint))
+    dying, other = SGLang(), SGLang()
+
+    async def die(request: web.Request) -> web.Response:
+        nonlocal questions
+        questions += request.path == "/model_info"
+        request.transport.abort()
+        return web.Response()
+
+    async def play() -> list[list[int]]:
+        for server in (dying, other):
+            server.model, server.weights = str(checkpoint), version
+        app = web.Application()
+        app.router.add_routes([web.get("/model_info", die), web.get("/health_generate", die)])
+        app.router.add_routes([web.post("/generate", dying._generate)])
+        dying.app = app
+        engine = SGLangEngine([AttachedServer(await server.start(), patience=-1) for server in (dying, other)])
+        for one in engine.lines:
+            one.server.model, one.weights = str(checkpoint), version
+        async with engine:
+            done = await asyncio.gather(*(engine.generate([1], PARAMS, session=f"{n}-0") for n in range(16)))
+        return [completion.token_ids for completion in done]
+
+    assert asyncio.run(play()) == [[9]] * 16
+    assert questions <= 2, "one failed connection, which aiohttp tries twice, is enough for all answers"
+
+
 def test_of_a_model_of_the_hub_the_name_decides_and_its_version_must_stay():
     server, said = SGLang(), []
     server.model, server.weights = "some/model", "default"
