@@ -1,4 +1,4 @@
-"""What a figure is: its name, what people read, its formula, and which way is better."""
+"""The type of a figure: name, words for people, formula, and which direction is better."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the scripted players that speak English share, whatever they play."""
+"""Phrasings that the English-speaking scripted players of all games share."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def load_prompts(built_in: Path, name_or_folder: str, names: tuple[str, ...]) ->
         names: the files of a set, each with the ending `.j2`.
 
     Raises:
-        UserError: there is no such set, or a file is missing or malformed.
+        UserError: no set has this name, or a file is missing or malformed.
     """
     builtin = built_in / name_or_folder
     folder = builtin if builtin.is_dir() else Path(name_or_folder)

@@ -1,4 +1,4 @@
-"""What a message asks for, in plain English, and what came of asking. Pure; the same in any game."""
+"""Finds the questions of a message in plain English, and their answers. Pure; the same in any game."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REQUESTS = (
 )
 """Words that ask wherever they stand in a sentence."""
 NOUNS = ("scores?", "ratings?", "values?", "numbers?")
-"""What players of any game request of each other, as regular expressions."""
+"""Nouns that players of any game request of each other, as regular expressions."""
 
 Fact = TypeVar("Fact")
 

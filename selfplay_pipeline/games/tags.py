@@ -16,7 +16,7 @@ from selfplay_pipeline.games.figures import Figure
 
 
 class ActionKind(StrEnum):
-    """What a tagged turn can be."""
+    """Actions of a tagged turn."""
 
     MESSAGE = "message"
     PROPOSE = "propose"
@@ -44,7 +44,7 @@ OPENINGS = (
     r"i (?:would like to )?(?:propose|suggest)(?: that| the following| this)?",
     "how about(?: this)?", "based on our discussion", "ok(?:ay)?", "great", "sure", "thanks", "hello", "hi",
 )  # fmt: skip
-"""What may stand between the tag of a proposal and its content."""
+"""Text that may stand between the tag of a proposal and its content."""
 CLOSINGS = {
     ActionKind.PROPOSE: (
         r"what do you think\??",
@@ -62,7 +62,7 @@ CLOSINGS = {
         "no", "i reject (?:your|this|the) (?:proposal|plan)",
     ),
 }  # fmt: skip
-"""What may stand behind the content of each decision."""
+"""Text that may stand behind the content of each decision."""
 _OPENING = re.compile(rf"""(?:[\s:,.!#>"'{{-]*\b(?:{"|".join(OPENINGS)})\b)*["']?[\s:,.!#>]*""", re.IGNORECASE)
 _CLOSING = {
     kind: re.compile(rf"(?:^|[\s.,;!?])(?:{'|'.join(phrases)})[.,!]?$", re.IGNORECASE)
@@ -88,7 +88,7 @@ def tagged(text: str) -> tuple[ActionKind, str]:
     empty line.
 
     Raises:
-        ParseError: there is no action or there are several, or words stand behind an answer.
+        ParseError: the text has no action or several, or has words behind an answer.
     """
     starts = [(_kind(tag), tag, *_start(text[: tag.start()])) for tag in TAG.finditer(text)]
     acting = [each for each in starts if each[0] is ActionKind.MESSAGE or each[2]]
@@ -115,7 +115,7 @@ def _kind(tag: re.Match[str]) -> ActionKind:
 
 
 def _start(before: str) -> tuple[bool, bool]:
-    """Whether an action may start behind this text, and whether what the text says is finished."""
+    """Returns whether an action may start behind this text, and whether the text is a finished sentence."""
     said = before.rstrip(AROUND)
     line_ends = before[len(said) :].count("\n")
     finished = not said or said[-1] in ".!…。！" or line_ends > 1
@@ -123,7 +123,7 @@ def _start(before: str) -> tuple[bool, bool]:
 
 
 def _behind(tag: re.Match[str]) -> str:
-    """What stands behind a tag, without the marks that open before it: `**[message]** hello`."""
+    """Returns the text behind a tag, without marks that open before the tag: `**[message]** hello`."""
     before = tag.string[: tag.start()].rstrip()
     closing = before[len(before.rstrip(EMPHASIS)) :][::-1]
     body = tag.string[tag.end() :].removeprefix(":").strip()

@@ -1,4 +1,4 @@
-"""How values and a split are drawn."""
+"""Tables of values and of a split, for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SEATS = ("seat 0", "seat 1")
 
 
 def draw_state(state: BargainingState) -> StateDrawing:
-    """What each player sees, and both players' values side by side."""
+    """Returns tables of each player's view, and of both players' values side by side."""
     return StateDrawing(
         views=[_table(state, "sees", ["value"], [state.values[seat]], seat) for seat in (0, 1)],
         whole=[_table(state, "values", list(SEATS), state.values, None)],

@@ -125,7 +125,7 @@ class BargainingGame:
         return iter(())
 
     def solution(self, state: BargainingState) -> Any:
-        """What each player takes in a split of the best sum."""
+        """Returns a split of the best sum."""
         return draw.nearest_best(state, (state.counts, (0, 0, 0)))
 
     def draw_state(self, state: BargainingState) -> StateDrawing:
@@ -136,4 +136,4 @@ class BargainingGame:
 
 
 GAME: type[Game] = BargainingGame
-"""What the registry asks for."""
+"""Class that the registry loads."""

@@ -1,4 +1,4 @@
-"""What is measured of an episode of this game, and the lines that its rewards are compared with. Pure."""
+"""Figures of an episode of this game, and the lines that its rewards are compared with. Pure."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ ABOUT_SILENCE = (
     "play without messages: a proposal tells values too, and whoever rejects one and proposes the best of what it told "
     "reaches 0.996 of the best sum with the built-in rules, so rewards up to there are no evidence of talk"
 )
-"""What must stand beside the line `silence`. 0.996 is exact over all states: player 0 proposes its own silent plan, and
+"""Text beside the line `silence`. 0.996 is exact over all states: player 0 proposes its own silent plan, and
 player 1 the best in view of the values with which that is player 0's plan; silence itself is 0.926."""
 
 
 def asking(state: BargainingState, turns: Sequence[Turn], seat: int) -> Asking:
-    """How one seat asked for values, and which its partner told truly."""
+    """Counts the values that one seat asked for, and those that its partner told truly."""
 
     def told_in(text: str, asked: set[int]) -> set[int]:
         return _true(told_values(text), state, 1 - seat)
@@ -114,7 +114,7 @@ def references(states: Sequence[BargainingState], config: BargainingConfig) -> d
 
 
 def silent_rewards(states: Sequence[BargainingState], config: BargainingConfig) -> list[float]:
-    """What the best proposal brings of a player that knows its own values and how the partner's were drawn.
+    """Returns the reward of the best proposal of a player that knows its own values and how values are drawn.
 
     Mean of both players' rewards and of both proposers, one for each state (`ABOUT_SILENCE`).
     """
@@ -128,7 +128,7 @@ def silent_rewards(states: Sequence[BargainingState], config: BargainingConfig) 
 
 @cache
 def _silent_plan(config: BargainingConfig, counts: Triple, own: Triple, seat: int) -> NDArray[np.bool_]:
-    """Which item types player 0 gets in the best proposal of a player that knows its own values, shape (types,).
+    """Returns the item types that player 0 gets in the best proposal that one view allows, shape (types,).
 
     Rewards are linear in the items, so it gives all items of a type to whom they are expected to add more.
     """

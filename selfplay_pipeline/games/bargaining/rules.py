@@ -27,26 +27,26 @@ MOST_OF_A_TYPE = 4
 Triple = tuple[int, int, int]
 """A number for each item type, in the order of `ITEMS`."""
 Split = tuple[Triple, Triple]
-"""How many items of each type player 0 gets, and player 1; together all that there are."""
+"""Number of items of each type that player 0 gets, then player 1; together they get all items."""
 Pair = tuple[Triple, Triple]
-"""What one item of each type is worth to player 0, and to player 1."""
+"""Value of one item of each type to player 0, then to player 1."""
 
 
 class BargainingConfig(GameSettings):
     """The items, the reward and the limits."""
 
     name: Literal["bargaining"] = "bargaining"
-    """Which game this is."""
+    """Name of the game."""
     reward: Literal["cooperative", "semi", "selfish"] = "cooperative"
-    """What a player is rewarded for: the sum of both players' values, its own and a part of the partner's, its own."""
+    """Value that a player is rewarded for: both players' sum, its own and a part of the partner's, or its own."""
     semi_lambda: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """How much the partner's value counts beside the own one where `reward` is semi."""
+    """Weight of the partner's value beside the own one where `reward` is semi."""
     min_items: Annotated[int, Field(ge=3, le=3 * MOST_OF_A_TYPE)] = 5
     """Fewest items of all types together; each type has 1 to 4."""
     max_items: Annotated[int, Field(ge=3, le=3 * MOST_OF_A_TYPE)] = 7
     """Most items of all types together."""
     total_value: Annotated[int, Field(ge=1, le=20)] = 10
-    """What all items together are worth to each player."""
+    """Value of all items together to each player."""
     max_length: Annotated[int, Field(ge=1)] = 20
     """Turns of all players together, illegal ones included, after which an episode ends without agreement."""
     max_errors: Annotated[int, Field(ge=1)] = 5
@@ -60,7 +60,7 @@ class BargainingConfig(GameSettings):
 
     @property
     def partners_part(self) -> float:
-        """What one point of the partner is worth beside an own one."""
+        """Weight of one point of the partner's beside an own one."""
         return {"cooperative": 1.0, "semi": self.semi_lambda, "selfish": 0.0}[self.reward]
 
 
@@ -93,7 +93,7 @@ class BargainingState(BaseModel):
 
     @property
     def total(self) -> int:
-        """What all items together are worth to each player."""
+        """Value of all items together to each player."""
         return dot(self.counts, self.values[0])
 
     @cached_property
@@ -102,7 +102,7 @@ class BargainingState(BaseModel):
         return dot(self.counts, tuple(map(max, *self.values)))
 
     def worth(self, split: Split) -> tuple[int, int]:
-        """What each player's share is worth to it."""
+        """Returns the value of each player's share to that player."""
         return dot(split[0], self.values[0]), dot(split[1], self.values[1])
 
     def to_dict(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class BargainingState(BaseModel):
 
 
 def dot(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """What these items are worth at these values."""
+    """Returns the value of these items at these values."""
     return sum(count * value for count, value in zip(one, other, strict=True))
 
 
@@ -120,14 +120,14 @@ def overlap(one: Triple, other: Triple) -> bool:
 
 
 def rest(counts: Triple, share: Triple) -> Triple:
-    """What is left for the partner of who takes `share`."""
+    """Returns the items that are left for the partner of a player who takes `share`."""
     book, hat, ball = (count - taken for count, taken in zip(counts, share, strict=True))
     return book, hat, ball
 
 
 @lru_cache
 def shares(counts: Triple) -> tuple[Triple, ...]:
-    """All that one player can get."""
+    """Returns every share that one player can get."""
     books, hats, balls = (range(count + 1) for count in counts)
     return tuple(product(books, hats, balls))
 
@@ -166,7 +166,7 @@ def sample_state(config: BargainingConfig, rng: np.random.Generator) -> Bargaini
     """Draw counts, then values. Lewis et al. do not say how likely each state was.
 
     Raises:
-        UserError: there is no state of this configuration.
+        UserError: no state fits this configuration.
     """
     all_counts = possible_counts(config.min_items, config.max_items, config.total_value)
     if not all_counts:
@@ -194,11 +194,7 @@ def load_state(data: Any) -> BargainingState:
 
 
 def check_fits(config: BargainingConfig, state: BargainingState) -> None:
-    """Whether a state could be one of a configuration.
-
-    Raises:
-        UserError: it could not.
-    """
+    """Raises UserError unless the configuration could have drawn the state."""
     if not config.min_items <= sum(state.counts) <= config.max_items or state.total != config.total_value:
         raise UserError(
             f"{sum(state.counts)} items that are worth {state.total}, but in the configuration there are "
@@ -210,7 +206,7 @@ def check_split(split: Any, counts: Triple) -> Split:
     """Read a split from JSON.
 
     Raises:
-        ValueError: it does not give each item to one of the players.
+        ValueError: the split does not give each item to one of the players.
     """
     try:
         one, other = (tuple(share) for share in split)
@@ -223,7 +219,7 @@ def check_split(split: Any, counts: Triple) -> Split:
 
 
 def most(values: Pair, counts: Triple, part: float) -> tuple[float, float]:
-    """The most that own value + `part` × the partner's can be for each player: items go to whom they add more."""
+    """Returns the largest own value + `part` × the partner's of each player: each item goes where it adds more."""
     one, other = values
     return (
         sum(count * max(mine, part * theirs) for count, mine, theirs in zip(counts, one, other, strict=True)),
@@ -240,11 +236,7 @@ def rewards(config: BargainingConfig, state: BargainingState, split: Split) -> t
 
 
 def check_rewards(state: BargainingState, split: Split, found: Sequence[float]) -> None:
-    """Whether a split can have brought these rewards under some λ, which a record does not say; to within 0.001.
-
-    Raises:
-        ValueError: it cannot.
-    """
+    """Raises ValueError unless some λ gives these rewards for the split, to within 0.001; records do not store λ."""
     parts, worth, values = np.linspace(0, 1, 1001), state.worth(split), np.array(state.values)
     off = np.zeros(len(parts))
     for seat, other in ((0, 1), (1, 0)):
@@ -255,7 +247,7 @@ def check_rewards(state: BargainingState, split: Split, found: Sequence[float]) 
 
 
 def mean_gains(config: BargainingConfig, counts: Triple, values: Pair) -> NDArray[np.float64]:
-    """What one item adds to the mean of both players' rewards, shape (who gets it, item type); rewards are linear."""
+    """Returns what one item adds to the mean of both rewards, shape (receiver, item type); rewards are linear."""
     part, (one, other) = config.partners_part, most(values, counts, config.partners_part)
     weights = np.array([[1 / one + part / other], [part / one + 1 / other]]) / 2
     return np.asarray(np.array(values) * weights, np.float64)

@@ -40,7 +40,7 @@ class PlayerView:
 
 
 def player_view(session: BargainingSession, seat: int) -> PlayerView:
-    """What `seat` knows in a running episode."""
+    """Returns the knowledge of `seat` in a running episode."""
     return PlayerView(
         seat=seat,
         counts=session.state.counts,

@@ -28,7 +28,7 @@ ASKING = (
 TAKEN = ("{item} {number}", "{item}s: {number}", "{number} {item}")
 REJECTING = ("[reject]", "[reject] I know of a better split.", "[reject] We can do better.", "[reject] Let me explain.")
 JOINED = (", ", " and ", "; ")
-"""What stands between several of a kind."""
+"""Text between several of a kind."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Speaking(Sharing):
     """Plans and judges as `Sharing`; it may ask first, answers what it is asked, and may answer values with its own."""
 
     asks: float = 0.4
-    """How often it begins with a question."""
+    """Chance that the player begins with a question."""
     answers: float = 0.3
-    """How often it tells its values too, where it has been told the partner's."""
+    """Chance that the player answers told values with its own."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
@@ -54,7 +54,7 @@ class Speaking(Sharing):
         return propose(self.share(view, rng), rng)
 
     def share(self, view: PlayerView, rng: np.random.Generator) -> Triple:
-        """What it proposes to take."""
+        """Returns the share that the player proposes to take."""
         return best_share(view, sum_first)
 
 
@@ -63,7 +63,7 @@ class SpeakingTeacher(Speaking):
     """It speaks as `Speaking` does, but proposes anything: to plan with values is left for self-play to find."""
 
     rejects: float = 0.1
-    """How often it rejects a first proposal, whatever it is worth."""
+    """Chance that the player rejects a first proposal, whatever its value."""
 
     def agrees(self, view: PlayerView, offered: Triple, rng: np.random.Generator) -> bool:
         return "[reject]" in view.said(view.seat) or rng.random() >= self.rejects

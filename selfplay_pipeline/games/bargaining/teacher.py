@@ -17,9 +17,9 @@ class Teacher:
     """`Random`, which looks at no value, but it may first tell its own values truly, and rejects now and then."""
 
     tell: float = 0.6
-    """How often it tells its values before it proposes."""
+    """Chance that the player tells its values before it proposes."""
     reject: float = 0.1
-    """How often it rejects a first proposal, whatever it is worth."""
+    """Chance that the player rejects a first proposal, whatever its value."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         mine = view.said(view.seat)
@@ -40,4 +40,4 @@ LESSONS = {
         stages=(Stage(("teacher", "teacher"), episodes=9600, epochs=1),),
     )
 }
-"""What the tiny model can be prepared for."""
+"""Lessons of the tiny model, by name."""

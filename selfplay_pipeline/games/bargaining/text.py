@@ -13,7 +13,7 @@ from selfplay_pipeline.games.tags import untagged
 
 
 class ErrorKind(StrEnum):
-    """What was wrong with an illegal action, beside `games/base.py: CUT`."""
+    """Kinds of illegal actions, beside `games/base.py: CUT`."""
 
     NO_TAG = tags.NO_TAG
     SEVERAL_ACTIONS = tags.SEVERAL_ACTIONS
@@ -34,7 +34,7 @@ BEHIND = re.compile(rf"{ITEM}\s*(?:[:=]\s*)?{NUMBER}", re.IGNORECASE)
 BEFORE = re.compile(rf"(?<![\d.-]){NUMBER}\s*{ITEM}", re.IGNORECASE)
 """`1 book`, `2 hats`."""
 BETWEEN = re.compile(r"(?:[\s,;.&*_`•]|\band\b|-(?=\s))*", re.IGNORECASE)
-"""What may stand around the items of a proposal."""
+"""Text that may stand around the items of a proposal."""
 WORTH = re.compile(
     rf"{ITEM}(?:\W+(?:are|is|at|worth|have|has|an?|value|valued|of|to|me|each|only|just)\b)+\W+"
     r"(?P<number>\d{1,6}(?![\d.]*\d)|zero|nothing)",
@@ -57,9 +57,9 @@ ASKS_VALUE = re.compile(
     r"\b(?:worth|valu\w*|points?|pts|scores?|much|prefer\w*|matters?|care|important|interest\w*)\b", re.IGNORECASE
 )
 ALL_VALUES = re.compile(r"\b(?:worth|valu\w*|points?|pts|scores?)\b", re.IGNORECASE)
-"""What asks for all values where no item is named."""
+"""Words that ask for all values where no item is named."""
 ASKS_ITEMS = re.compile(r"\b(?:i|we)\b[^?]*\b(?:take|get|have|keep|give)\b", re.IGNORECASE)
-"""What asks for items instead of values: `can I have the hats if you prefer the books?`"""
+"""Words that ask for items instead of values: `can I have the hats if you prefer the books?`"""
 
 
 def format_items(numbers: Triple) -> str:
@@ -73,10 +73,10 @@ def format_proposal(share: Triple) -> str:
 
 
 def parse_share(body: str, counts: Triple) -> Triple:
-    """What the writer of a proposal would take: each item type once with a number before or behind it, and no more.
+    """Returns the share of a proposal's writer: each item type once with a number before or behind it, and no more.
 
     Raises:
-        ParseError: it is something else, or there are not as many items.
+        ParseError: the proposal has another form, or asks for more items than there are.
     """
     taken: dict[str, int] = {}
     place = 0

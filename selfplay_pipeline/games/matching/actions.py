@@ -1,4 +1,4 @@
-"""What can be wrong with a turn of the matching game."""
+"""Kinds of illegal turns of the matching game."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from selfplay_pipeline.games import tagged_session, tags
 
 
 class ErrorKind(StrEnum):
-    """What was wrong with an illegal action, beside `games/base.py: CUT`."""
+    """Kinds of illegal actions, beside `games/base.py: CUT`."""
 
     NO_TAG = tags.NO_TAG
     SEVERAL_ACTIONS = tags.SEVERAL_ACTIONS

@@ -1,9 +1,9 @@
-"""What each turn of an episode is credited with: what came of what could be reached before it. Pure.
+"""The credit of each turn of an episode: the reward minus the score that could be reached before the turn. Pure.
 
-A potential says before each turn of an episode what can be reached from there. It depends on nothing but what was said
-until then, so that to subtract it from the reward changes no turn's part in the policy's gradient, only its noise: it
-is a baseline (Williams 1992), and the sum of all later differences of that potential (Ng, Harada and Russell 1999).
-Where several plans are best on what the seat knows, always the same one counts, whatever it proposes.
+The score that can be reached before a turn depends only on the turns before it. So it is a baseline (Williams 1992):
+subtracting it changes the noise of the policy's gradient, but not its expectation. The credit is also the sum of all
+later differences of that potential (Ng, Harada and Russell 1999). Where several plans are best on what the seat knows,
+always the same one counts, whatever the seat proposes.
 """
 
 from __future__ import annotations

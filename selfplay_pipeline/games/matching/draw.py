@@ -1,4 +1,4 @@
-"""How a board and a matching are drawn."""
+"""Tables of a board and of a matching, for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def nearest_optimum(state: MatchingState, proposal: Sequence[Place]) -> Matching
 
 
 def _view(state: MatchingState, seat: int, known: Any) -> Table:
-    """What a player sees; of what it does not, the number that it would see."""
+    """Returns a player's view; hidden cells hold the number that the player would see."""
     scale = state.scales[seat]
     cells = [
         [str(int(value * scale)) if any_saw else UNKNOWN for value, any_saw in zip(row, seen, strict=True)]
@@ -84,7 +84,7 @@ def _table(state: MatchingState, title: str, seat: int | None, cells: list[list[
 
 
 def _gains(state: MatchingState, chosen: dict[int, int], best: dict[int, int], *, agreed: bool) -> Table:
-    """What each paper gains or loses to the optimum; the last row adds up to the proposal's score minus the best."""
+    """Returns each paper's difference to the optimum; the last row is the proposal's score minus the best."""
     papers, table = sorted(chosen), state.table.tolist()
     scores = [(table[chosen[paper]][paper], table[best[paper]][paper]) for paper in papers]
     scores.append((sum(mine for mine, _ in scores), sum(most for _, most in scores)))
@@ -107,7 +107,7 @@ def _gains(state: MatchingState, chosen: dict[int, int], best: dict[int, int], *
 
 
 def _lost(state: MatchingState, losses: Losses) -> Table:
-    """What was lost to telling, planning and agreement; the last row is the best minus the score."""
+    """Returns the losses to telling, planning and agreement; the last row is the best minus the score."""
     shares = asdict(losses)
     rows = {f"to {part}": share for part, share in shares.items()} | {"together": sum(shares.values())}
     return Table(

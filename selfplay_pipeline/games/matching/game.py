@@ -184,4 +184,4 @@ class MatchingGame:
 
 
 GAME: type[Game] = MatchingGame
-"""What the registry asks for."""
+"""Class that the registry loads."""

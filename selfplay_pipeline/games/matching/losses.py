@@ -1,4 +1,4 @@
-"""Where the reward of an episode is lost: to telling, to planning or to agreement. Pure.
+"""Losses of an episode's reward: to telling, to planning and to agreement. Pure.
 
 All three are shares of the best score, and add up to 1 - reward in every episode.
 """
@@ -19,7 +19,7 @@ from selfplay_pipeline.games.matching.rules import Matching, MatchingConfig, Mat
 from selfplay_pipeline.games.tags import untagged
 
 NEARER = 1e-6
-"""What a pair in common with the proposal adds when plans are otherwise as good; scores differ by more."""
+"""Bonus of a pair in common with the proposal, which only decides between equally good plans."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def told_truly(state: MatchingState, message: Turn) -> set[Cell]:
 
 
 def known_cells(state: MatchingState, turns: Sequence[Turn], config: MatchingConfig) -> list[NDArray[np.bool_]]:
-    """What both seats know before each turn and after the last, each of shape (seats, reviewers, papers).
+    """Returns the cells that each seat knows before each turn and after the last, each (seats, reviewers, papers).
 
     A seat knows the cells that it sees and those that it was told truly, whatever its partner's scale.
     """
@@ -69,7 +69,7 @@ def expected_scores(state: MatchingState, known: NDArray[np.bool_], config: Matc
 
 
 def lost(state: MatchingState, turns: Sequence[Any], config: MatchingConfig, *, agreed: bool) -> Losses | None:
-    """Where an episode lost its reward.
+    """Returns the losses of an episode's reward.
 
     Args:
         turns: with the `proposal` of each.
@@ -93,7 +93,7 @@ def lost(state: MatchingState, turns: Sequence[Any], config: MatchingConfig, *, 
 
 
 def matching_of(turn: Any) -> Matching:
-    """What a turn proposes, as rules take it."""
+    """Returns the proposal of a turn in the form of the rules."""
     return tuple((reviewer, paper) for reviewer, paper in turn.proposal)
 
 

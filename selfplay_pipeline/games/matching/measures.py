@@ -1,4 +1,4 @@
-"""What is measured of an episode of this game, and the lines that its rewards are compared with. Pure."""
+"""Figures of an episode of this game, and the lines that its rewards are compared with. Pure."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ KNOWN_LINES = {
     "human pairs (8×8)": KnownLine(0.921, 0.906, 0.936, 134),
     "GPT-3.5 (8×8)": KnownLine(0.475, 0.416, 0.533, 103),
 }
-"""Rewards on DialOp's boards: of the people in data/dialop, and of GPT-3.5 with itself (`bench/gpt35.py`), which agreed
-on a matching in 75 of its games and reached 0.652 in these."""
+"""Rewards on DialOp's boards: of the people in data/dialop, and of GPT-3.5 with itself (`bench/gpt35.py`).
+
+GPT-3.5 agreed on a matching in 75 of its games, and reached 0.652 in these."""
 
 
 def about_silence(config: MatchingConfig) -> str:
@@ -42,7 +43,7 @@ def _told(episode: Measured) -> int:
 
 @lru_cache(maxsize=1)
 def _lost(episode: Measured) -> Losses | None:
-    """Where an episode lost its reward: computed once for the three figures."""
+    """Returns the losses of an episode's reward; computed once for the three figures."""
     config = episode.game.config
     assert isinstance(config, MatchingConfig)
     return lost(episode.state, episode.record.turns, config, agreed=episode.agreed)

@@ -1,4 +1,4 @@
-"""Where a text names reviewers, papers and scores. Pure; any text is read without an error."""
+"""Finds reviewers, papers and scores in a text. Pure; any text is read without an error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Cells = dict[Cell, int]
 SCORE = r"\d{1,9}(?!\d)"
 """Longer numbers are no scores."""
 WITHIN = r"[^\w.?!;\n]+"
-"""What stands between words of a sentence."""
+"""Text between words of a sentence."""
 HAS = rf"(?:{WITHIN}(?:s|is|has|have|gets|scores?|a|of|at|on|for|with))*"
 """Words that may stand between a name and its score, or another name."""
 FOR = rf"{WITHIN}(?:on|for|with|at){WITHIN}"
@@ -25,7 +25,7 @@ FOR = rf"{WITHIN}(?:on|for|with|at){WITHIN}"
 
 @dataclass(frozen=True)
 class Names:
-    """How the reviewers and papers of a board may be spelled, in folded case.
+    """Spellings of the reviewers and papers of a board, in folded case.
 
     Attributes:
         reviewers, papers: index by spelling: whole, or a part that only one name has.

@@ -104,7 +104,7 @@ def _goes_on(found: Sequence[re.Match[str]], pair: re.Match[str]) -> bool:
 
 
 def _apart(gap: str) -> int:
-    """How far a gap keeps names apart."""
+    """Returns the rank of a gap between names: 2 for a line end, 1 for a mark or a joining word, else 0."""
     return 2 if "\n" in gap else 1 if re.search(r"[,;|/]|\band\b", gap, re.IGNORECASE) else 0
 
 
@@ -136,7 +136,7 @@ def _unmarked(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> str
 
 @lru_cache
 def _spellings(papers: tuple[str, ...], reviewers: tuple[str, ...]) -> tuple[re.Pattern[str], dict[str, set[str]]]:
-    """What finds a name however it is spelled, and the private characters of whom each spelling may mean."""
+    """Returns a pattern that finds every spelling of a name, and the private characters that each spelling may mean."""
     meant: dict[str, set[str]] = {}
     for index, title in enumerate(papers):
         for spelling in (title, short(title)):

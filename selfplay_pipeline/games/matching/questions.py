@@ -1,4 +1,4 @@
-"""Which scores a message asks for, and which an answer gives away. Pure.
+"""Finds the scores that a message asks for, and those that an answer tells. Pure.
 
 The rule-based shy partner answers by these rules, and a policy's questions are counted by them. How often they
 are right about human messages is measured in `tests/fast/test_questions.py`.
@@ -15,7 +15,7 @@ from selfplay_pipeline.games.matching.rules import MatchingState
 from selfplay_pipeline.games.questions import count_asking, questions_in
 
 NOUNS = ("affinit(?:y|ies)",)
-"""What players of this game request of each other beside scores and the like."""
+"""Nouns that players of this game request of each other, beside scores and the like."""
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 EXCEPT = re.compile(r"\b(?:besides|beside|except|other than|apart from)\b.*", re.IGNORECASE)
 """Names behind these words are those that a question is not about."""
@@ -68,7 +68,7 @@ def _told(text: str, view: dict[Cell, str], state: MatchingState, asked: set[Cel
 
 
 def _displayed(state: MatchingState, seat: int) -> dict[Cell, str]:
-    """What a player sees, as it would say it."""
+    """Returns the cells that a player sees, as the player would write them."""
     return {
         (row, column): str(score)
         for row, scores in enumerate(state.view(seat))

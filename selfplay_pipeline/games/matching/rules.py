@@ -32,7 +32,7 @@ class MatchingConfig(GameSettings):
     """
 
     name: Literal["matching"] = "matching"
-    """Which game this is."""
+    """Name of the game."""
     size: Annotated[int, Field(ge=2, le=len(PAPERS))] = 8
     """Number of reviewers, and of papers."""
     max_score: Annotated[int, Field(ge=1)] = 99
@@ -40,7 +40,7 @@ class MatchingConfig(GameSettings):
     score_power: Annotated[int, Field(ge=1, le=10)] = 1
     """Scores are ⌊(max_score + 1) · u^score_power⌋ with u uniform in [0, 1): uniform with 1, few large ones above."""
     visibility: Literal["independent", "complementary"] = "independent"
-    """Who sees a cell: each player by chance (`p_visible`), or exactly one of the two, each as likely.
+    """Rule of visibility: each player sees a cell by chance (`p_visible`), or exactly one of both sees it.
 
     With `complementary`, no filter (`hard_factor: 0`) and skewed scores (`score_power: 3`) a player can know little of
     the best plan before it was told: such a state is called honest.
@@ -65,7 +65,7 @@ class MatchingConfig(GameSettings):
 
     @property
     def mean_score(self) -> float:
-        """What a cell counts that a player knows nothing of.
+        """Score that a player assumes of a cell it knows nothing about.
 
         For uniform scores DialOp's (max_score + 1) // 2, else the expectation of the score: the sum over s = 1, …,
         max_score of the chance 1 - (s / (max_score + 1))^(1 / score_power) that a score is s or more.
@@ -110,7 +110,7 @@ class MatchingState:
         return int(self.table.shape[0])
 
     def view(self, seat: int) -> list[list[int | None]]:
-        """What `seat` sees: `int(value × scale)` per visible cell, None elsewhere."""
+        """Returns the view of `seat`: `int(value × scale)` for each visible cell, None elsewhere."""
         scale, mask = self.scales[seat], self.masks[seat]
         return [
             [int(value * scale) if seen else None for value, seen in zip(row, shown, strict=True)]
@@ -148,11 +148,7 @@ def own_view_matching(state: MatchingState, seat: int, mean: float) -> Matching:
 
 
 def check_matching(pairs: Any, size: int) -> None:
-    """Whether these are (reviewer, paper) pairs that give each paper one reviewer and each reviewer one paper.
-
-    Raises:
-        ValueError: they are not.
-    """
+    """Raises ValueError unless the (reviewer, paper) pairs give each paper one reviewer and each reviewer one paper."""
     places = list(range(size))
     try:
         reviewers, papers = ([*side] for side in zip(*pairs, strict=True))

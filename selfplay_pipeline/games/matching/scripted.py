@@ -47,7 +47,7 @@ class PlayerView:
 
 
 def player_view(session: MatchingSession, seat: int) -> PlayerView:
-    """What `seat` knows in a running episode."""
+    """Returns the knowledge of `seat` in a running episode."""
     state, config = session.state, session.config
     return PlayerView(
         seat=seat,

@@ -30,7 +30,7 @@ DRAWS = 500
 DRAWS_PER_CELL = 300
 """The same for each cell where the filter is on; on 8×8 the line still rose by 0.002 from half as many to as many."""
 REDRAWN = 6
-"""Cells drawn anew in a step, on average: of 1 to 13 on 3×3 and 8×8 this gave the most for the same number of steps."""
+"""Mean number of cells drawn anew in a step; the best of 1 to 13 on 3×3 and 8×8 for the same number of steps."""
 TRIES = 1_000
 """Fewest states drawn at a time where the first ones of the chains are sought."""
 ENUMERATED = 5
@@ -45,7 +45,7 @@ Plans = NDArray[np.intp]
 
 
 def draws_for(config: MatchingConfig) -> int:
-    """How many draws choose a plan well enough."""
+    """Returns the number of draws that choose a plan well enough."""
     return DRAWS_PER_CELL * config.size**2 if config.hard_factor else DRAWS
 
 
@@ -169,7 +169,7 @@ def _every_plan(size: int) -> Plans:
 
 @dataclass(frozen=True)
 class Readings:
-    """What true scores the numbers that a player sees can stand for: one reading for each range of its secret scale.
+    """True scores that the numbers in a view can stand for: one reading for each range of the secret scale.
 
     Attributes:
         chances: of each reading, before the filter.

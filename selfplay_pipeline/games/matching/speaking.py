@@ -43,9 +43,9 @@ PAIR = ("{paper}: {reviewer}", "{reviewer} - {paper}", "{reviewer} reviews {pape
 PROPOSING = ("Proposal:\n{}", "Proposal: I suggest {}", "My proposal: {}", "Here is a plan:\n{}", "Let us match {}")
 REJECTING = ("[reject]", "[reject] I know of a better plan.", "[reject] We can do better.", "[reject] Let me explain.")
 IN_A_SENTENCE = (", ", " and ")
-"""What stands between several of a kind that a question names."""
+"""Text between several names of a kind in a question."""
 JOINED = (*IN_A_SENTENCE, "; ", "\n")
-"""What stands between others."""
+"""Text between other items."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class Speaking(Sharing):
     """Plans and judges as `Sharing`; it may ask first, answers what it is asked, and may answer cells with its own."""
 
     asks: float = 0.4
-    """How often it begins with a question."""
+    """Chance that the player begins with a question."""
     answers: float = 0.3
-    """How often it tells its own cells too, where it has been told the partner's."""
+    """Chance that the player answers told cells with its own."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
@@ -73,12 +73,12 @@ class Speaking(Sharing):
         return propose(view, self.plan(view, heard, rng), rng)
 
     def _still_wanted(self, view: PlayerView, message: str) -> list[Cell]:
-        """What it asks for next: the rest where it asks for one after the other, all where it asked in vain."""
+        """Returns the cells to ask for next: the rest of a list, or all where nothing was answered."""
         in_vain = is_question(message, NOUNS) and not heard_cells(view)
         return unasked_cells(view) if in_vain or asked_pairs(message, view.papers, view.reviewers) else []
 
     def plan(self, view: PlayerView, heard: Cells, rng: np.random.Generator) -> Matching:
-        """What it proposes."""
+        """Returns the matching that the player proposes."""
         return best_matching(estimate(view, heard))[0]
 
 
@@ -89,7 +89,7 @@ class SpeakingTeacher(Speaking):
     temperature: float = 0.09
     """Share of the largest score that makes a matching e times as likely to be proposed."""
     rejects: float = 0.03
-    """How often it turns a first proposal down, whatever it is worth."""
+    """Chance that the player rejects a first proposal, whatever its value."""
 
     def agrees(self, view: PlayerView, offered: Matching, rng: np.random.Generator) -> bool:
         return "[reject]" in view.said(view.seat) or rng.random() >= self.rejects

@@ -60,7 +60,7 @@ def draw_scores(config: MatchingConfig, shape: tuple[int, ...], rng: np.random.G
 
 
 def draw_masks(config: MatchingConfig, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Which cells each player sees; shape (states, 2, size, size)."""
+    """Draws the cells that each player sees; shape (states, 2, size, size)."""
     if config.visibility == "independent":
         return rng.random(shape) < config.p_visible
     first = rng.random((shape[0], *shape[2:])) < 0.5
@@ -112,11 +112,7 @@ def load_state(data: dict[str, Any]) -> MatchingState:
 
 
 def check_fits(config: MatchingConfig, state: MatchingState) -> None:
-    """Whether a state could be one of a configuration.
-
-    Raises:
-        UserError: it could not.
-    """
+    """Raises UserError unless the configuration could have drawn the state."""
     top = int(state.table.max())
     if state.size != config.size or top > config.max_score:
         raise UserError(

@@ -34,15 +34,15 @@ class Teacher:
     """
 
     own_view: float = 0.7
-    """How often it plans from its own view, deaf to what it was told."""
+    """Chance that the player plans from its own view alone, without what it was told."""
     temperature: float = 1.2
     """Points of score that make a matching e times as likely."""
     partial: float = 0.4
-    """How often it tells only about half of its cells."""
+    """Chance that the player tells only about half of its cells."""
     answer: float = 0.3
-    """How often player 1 tells its own cells before a proposal is made."""
+    """Chance that player 1 tells its own cells before a proposal is made."""
     reject: float = 0.03
-    """How often it rejects a first proposal."""
+    """Chance that the player rejects a first proposal."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
@@ -64,7 +64,7 @@ class AskingTeacher:
     """
 
     ask: float = 0.5
-    """How often it asks once more before it proposes."""
+    """Chance that the player asks once more before it proposes."""
     temperature: float = 1.2
     """Points of score that make a matching e times as likely."""
 
@@ -78,7 +78,7 @@ class AskingTeacher:
         return propose(view, draw_plan(estimate(view, heard_cells(view)), self.temperature, rng))
 
     def chance(self, asked: int) -> float:
-        """How likely it asks once more after so many questions."""
+        """Returns the chance of one more question after so many."""
         return self.ask
 
 
@@ -92,7 +92,7 @@ class CountingTeacher(AskingTeacher):
     most: int = 4
 
     def chance(self, asked: int) -> float:
-        """How likely it asks once more after so many questions."""
+        """Returns the chance of one more question after so many."""
         left = max(0, self.most - asked)
         return left / (left + 1)
 
@@ -153,4 +153,4 @@ LESSONS = {
         seats=(0,),
     ),
 }
-"""What the tiny model can be prepared for."""
+"""Lessons of the tiny model, by name."""
