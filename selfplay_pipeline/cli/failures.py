@@ -1,4 +1,4 @@
-"""How the command line ends when something is wrong: exit code and one line."""
+"""The end of a command that fails: exit code and one line."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _fail_group(group: BaseExceptionGroup[BaseException]) -> NoReturn:
 
 
 def _fail_system(error: OSError) -> NoReturn:
-    """What the system refused, in one line; where it names no file, there is none to give another of."""
+    """Ends with the operating system's refusal in one line."""
     from selfplay_pipeline.core.files import TOO_MANY_OPEN
 
     reason = os.strerror(error.errno) if error.errno else str(error) or type(error).__name__

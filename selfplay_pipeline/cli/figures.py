@@ -1,4 +1,4 @@
-"""How well players play, and beside what: evaluate, crossplay, listen and silence."""
+"""The commands that measure players: evaluate, crossplay, listen and silence."""
 
 from __future__ import annotations
 

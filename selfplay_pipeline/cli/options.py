@@ -35,7 +35,7 @@ CONFIG = (
 )
 METAVARS = {int: "NUMBER", float: "NUMBER", str: "TEXT"}
 GIVEN = "selfplay_pipeline.options"
-"""Where the context keeps what was given, by the names of options."""
+"""Key of the context for the given values, by the names of options."""
 
 
 def taking(*names: str) -> type[Configured]:
@@ -145,7 +145,7 @@ class Configured(typer.core.TyperCommand):
 
 
 def _default(value: Any) -> str:
-    """What a help says of a default; nothing where it is off, none or empty."""
+    """Returns the words for a default in a help; empty where the default is off, none or empty."""
     if value is None or value is False or value == []:
         return ""
     return f"default: {'on' if value is True else ', '.join(value) if isinstance(value, list) else value}"

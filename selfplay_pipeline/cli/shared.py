@@ -1,4 +1,4 @@
-"""What several commands share: places of results, keys, words of help, what is said before and after the work."""
+"""Parts that several commands share: places of results, keys, words of help, lines before and after the work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands after a training command: at most one path, and keys of verl's."""
+"""The arguments behind a training command: at most one path, and keys of verl's."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 @dataclass
 class CheckReport:
-    """What was verified, one line each, with how many rows, episodes or groups it held for."""
+    """Lines of what was verified, each with its number of rows, episodes or groups."""
 
     path: Path
     lines: list[str] = field(default_factory=list)

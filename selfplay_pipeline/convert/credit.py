@@ -14,11 +14,7 @@ KEY = "convert.credit: turn"
 
 
 def check_credit(config: Config) -> None:
-    """Whether each turn can get a credit of its own, if that is configured.
-
-    Raises:
-        UserError: it cannot, or nothing would come of it.
-    """
+    """Raises UserError unless each turn can get a credit of its own, where that is configured."""
     if config.convert.credit == "episode":
         return
     game = make_game(config.game)

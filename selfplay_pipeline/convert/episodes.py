@@ -1,4 +1,4 @@
-"""Whether an episode's tokens can be those of the model that played it; its rules were checked when it was read."""
+"""Checks that an episode's tokens can be those of its checkpoint; its rules were checked when it was read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def check_tokens(record: EpisodeRecord) -> None:
     """Check that the tokens are in the vocabulary of the episode's checkpoint, if that is on this machine.
 
     Raises:
-        ValueError: one is not; the message names the field.
+        ValueError: a token is outside the vocabulary; the message names the field.
     """
     checkpoint = record.policy.checkpoint
     vocabulary = _vocabulary(checkpoint)

@@ -56,7 +56,7 @@ class Source(NamedTuple):
 
 @dataclass
 class Imitated:
-    """What rows were made of some files. A row is one seat's part of an episode."""
+    """Counts of the rows that were made of some files; a row is one seat's part of an episode."""
 
     episodes: int = 0
     train_rows: int = 0

@@ -121,8 +121,10 @@ def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
 
 
 def _check_episodes(path: Path, shared: bool, *columns: NDArray[Any]) -> None:
-    """Raises UserError unless each seat of an episode is there once, all seats of an episode have one reward where they
-    share it, and each group has all its rows."""
+    """Raises UserError unless each episode has each seat once, and each group has all its rows.
+
+    Where seats share a reward, all seats of an episode must have the same one.
+    """
     order = np.lexsort(columns[2::-1])  # keeps the order of rows that are alike
     groups, episodes, seats, rewards, written = (column[order] for column in columns)
     same_episode = (groups[1:] == groups[:-1]) & (episodes[1:] == episodes[:-1])

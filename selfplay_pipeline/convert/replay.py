@@ -9,7 +9,7 @@ from selfplay_pipeline.generate.records import EpisodeRecord, Trajectory
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 
 BROKEN_OFF = (Status.CONTEXT_LENGTH, Status.ENGINE_FAILURE)
-"""How an episode ends that its players broke off, not the rules."""
+"""Statuses of episodes that the players broke off, not the rules."""
 OTHERWISE = "give the configuration (--config) that it was played with"
 
 

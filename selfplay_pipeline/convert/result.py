@@ -1,4 +1,4 @@
-"""What a conversion says when it is done."""
+"""The result of a conversion."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Converted(BaseModel):
-    """What was converted; also written as text beside the data. Defaults stand for what an earlier version did not
-    count."""
+    """Counts of a conversion; also written as text beside the data."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
@@ -29,7 +28,7 @@ class Converted(BaseModel):
     episodes_per_state: int = 0
     temperature: float = 0.0
     credit: str = "episode"
-    """What is compared within groups: the reward of the `episode`, or the credit of each `turn`."""
+    """Value that is compared within groups: the reward of the `episode`, or the credit of each `turn`."""
     placebo: bool = False
     """Whether rewards were permuted within groups."""
 

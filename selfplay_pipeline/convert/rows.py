@@ -65,7 +65,7 @@ CREDITED = SCHEMA.append(pa.field(CREDITS, pa.list_(pa.float64())))
 
 
 def own_turns(mask: Sequence[int]) -> list[slice]:
-    """Where each own turn stands in a response: a run of 1 in its mask. An observation stands between any two."""
+    """Returns the slice of each own turn in a response: a run of 1 in its mask."""
     edges = np.flatnonzero(np.diff(np.asarray(mask, dtype=np.int8), prepend=0, append=0)).tolist()
     return [slice(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
 

@@ -46,13 +46,13 @@ class _Index:
 
     rows: IO[bytes]
     offsets: array[int] = field(default_factory=lambda: array("q"))
-    """Where the rows of each episode begin."""
+    """Start of the rows of each episode."""
     groups: array[int] = field(default_factory=lambda: array("q"))
     group_rows: Counter[int] = field(default_factory=Counter)
     """Number of rows of each group."""
     episodes: array[int] = field(default_factory=lambda: array("q"))
     rewards: array[float] = field(default_factory=lambda: array("d"))
-    """Of each seat of each episode; NaN where it was not the policy's."""
+    """Reward of each seat of each episode; NaN where the seat was not the policy's."""
     game: str = ""
     shared: bool = True
     """Whether in each episode all seats have one reward."""

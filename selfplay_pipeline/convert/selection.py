@@ -1,4 +1,4 @@
-"""Which rows of stored episodes are imitated, and which of them are held out. Pure."""
+"""Selection of the rows that are imitated, and of those that are held out. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from selfplay_pipeline.metrics.signal import compared_seat
 
 
 class Candidate(NamedTuple):
-    """What decides whether a row is imitated."""
+    """Facts that decide whether a row is imitated."""
 
     group: int
     """Number of its state."""
@@ -33,7 +33,7 @@ def best_episodes(rewards: Mapping[int, float], best: int) -> set[int]:
 
 
 def best_of_groups(candidates: Iterable[Candidate], best: int, *, shared: bool) -> list[bool]:
-    """Whether each row is of one of the best episodes of its group.
+    """Returns for each row whether it is of one of the best episodes of its group.
 
     Args:
         best: episodes of a group; 0 means all.

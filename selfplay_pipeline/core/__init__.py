@@ -1,1 +1,1 @@
-"""What everything else stands on: errors, files, processes, terminal text."""
+"""The base of everything else: errors, files, processes, terminal text."""

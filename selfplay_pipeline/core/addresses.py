@@ -10,14 +10,14 @@ HOST = re.compile(r"[\w.:%-]+")
 
 
 def checked_address(url: str, example: str, key: str) -> str:
-    """An address without a slash at its end.
+    """Returns an address without a slash at its end.
 
     Args:
         example: what one looks like.
         key: the environment variable that holds the server's key.
 
     Raises:
-        ValueError: it is none, or holds a secret or a query.
+        ValueError: the text is no address, or holds a secret or a query.
     """
     try:
         parts = urlsplit(url)

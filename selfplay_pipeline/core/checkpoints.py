@@ -1,4 +1,4 @@
-"""Whether a folder holds a model, told from its configuration and the headers of its weights before it is loaded.
+"""Checks that a folder holds a model, from its configuration and the headers of its weights.
 
 SGLang and transformers fill up what is missing or misnamed with random weights, and play with them.
 """
@@ -48,12 +48,12 @@ Weights = dict[str, Stored]
 
 
 def check_checkpoint(name: str) -> None:
-    """Whether a model's name can be one: a whole Hugging Face folder, or else a hub name, which is not looked at.
+    """Checks that a name is a whole Hugging Face folder, or may be the name of a hub model.
 
-    Reads configuration, tokenizer and the headers of the weights.
+    Reads configuration, tokenizer and the headers of the weights. A hub is not asked.
 
     Raises:
-        UserError: it is a path, and no model lies there, or one that is damaged or not what it says.
+        UserError: the name is a path, and the model there is missing, damaged or different from its configuration.
     """
     path = Path(name)
     try:
@@ -106,7 +106,7 @@ def stored_weights(folder: Path) -> Weights:
 
 
 def number_of_weights(folder: Path) -> int | None:
-    """How many numbers a model's weights are; None if this is not known."""
+    """Returns the number of weights of a model; None if this is not known."""
     try:
         return sum(math.prod(weight.shape) for weight in stored_weights(folder).values())
     except UserError:
@@ -117,7 +117,7 @@ def shards(folder: Path) -> list[Path]:
     """The files of a model's weights.
 
     Raises:
-        UserError: there are none, one is missing, or they are pickles.
+        UserError: the folder has no weights, one file is missing, or the files are pickles.
     """
     index = folder / INDEX
     if index.exists():
@@ -191,7 +191,7 @@ def _numbers(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _check_vocabulary(folder: Path, config: Mapping[str, Any]) -> None:
-    """Whether the model has an embedding for each token of its tokenizer, but for added ones that may never be used."""
+    """Raises UserError unless each token has an embedding; added tokens that are never used need none."""
     path = folder / "tokenizer.json"
     if not path.exists():  # loading the tokenizer says what else may be there
         return
@@ -211,7 +211,7 @@ def _check_vocabulary(folder: Path, config: Mapping[str, Any]) -> None:
 
 
 def _check_against_class(folder: Path, config: Mapping[str, Any], stored: Weights) -> None:
-    """Whether the weights are those of the class that the configuration names.
+    """Raises UserError unless the weights belong to the class that the configuration names.
 
     Quantised weights and models of several parts have other names than the class; they are not compared.
     """
@@ -299,7 +299,7 @@ def _some(names: list[str]) -> str:
 
 
 def vocabulary_of(model: str) -> int | None:
-    """How many token ids a model has, by the `config.json` in its folder; None where it does not say."""
+    """Returns the number of token ids from the folder's `config.json`; None where that is not known."""
     try:
         config = json.loads((Path(model) / "config.json").read_text("utf-8"))
         size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")

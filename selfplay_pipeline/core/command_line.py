@@ -1,4 +1,4 @@
-"""What all command lines share: earlier names of options, how to call the program again, what is said at the start."""
+"""Parts of all command lines: earlier names of options, how to call the program again, what is said at the start."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def earlier_names(**names: str) -> dict[str, Any]:
 
 
 def program() -> str:
-    """What a shell in this folder calls this program by: `selfplay` where it is on the PATH, else its path."""
+    """Returns the shell command for this program: `selfplay` where that is on the PATH, else its path."""
     script = Path(sys.executable).with_name("selfplay")
     found = shutil.which("selfplay")
     if not script.exists() or (found is not None and script.samefile(found)):

@@ -12,6 +12,6 @@ class UserError(Exception):
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says first, or its kind if it says nothing."""
+    """Returns the first line of an error's text, or its type if it has no text."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

@@ -48,7 +48,7 @@ class Key:
 
     @property
     def help(self) -> str:
-        """What it means, in short."""
+        """Short meaning of the key."""
         return " ".join(self.text.partition("\n\n")[0].split())
 
     @property
@@ -58,7 +58,7 @@ class Key:
 
     @property
     def kind(self) -> type:
-        """What one value is: bool, int, float or str."""
+        """Type of one value: bool, int, float or str."""
         found = kinds(self.field.annotation)
         return next((kind for kind in KINDS if kind in found), str)
 
@@ -74,7 +74,7 @@ class Key:
 
     @property
     def values(self) -> str:
-        """Which values it takes, in words."""
+        """Allowed values, in words."""
         words = listed(self.choices) or (SEVERAL if self.is_list else KINDS)[self.kind]
         return ", ".join(filter(None, ["a list of " * self.is_list + words, self.limits]))
 

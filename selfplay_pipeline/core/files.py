@@ -26,9 +26,9 @@ from selfplay_pipeline.core.small_files import read_json
 Model = TypeVar("Model", bound=BaseModel)
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""What the system answers where no more can be written."""
+"""Error numbers of a full disk, quota or file."""
 TOO_MANY_OPEN = {errno.EMFILE, errno.ENFILE}
-"""What it answers whatever file is opened, so that none is to blame."""
+"""Error numbers of too many open files, for which no single file is to blame."""
 
 
 class FileChangedError(RuntimeError):
@@ -121,10 +121,10 @@ def filling(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def beside(path: Path) -> Iterator[IO[bytes]]:
-    """A file without a name on the disk where `path` will be; it is gone when it is closed, or its process has ended.
+    """Opens an unnamed file on the disk of `path`; the file is gone when it is closed or the process ends.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: the file cannot be written.
     """
     folder = next(folder for folder in path.parents if folder.is_dir())
     try:
@@ -182,7 +182,7 @@ def appending(path: Path) -> Iterator[Callable[[bytes], None]]:
 
 
 def unwritable(path: Path, error: OSError) -> UserError:
-    """What to tell somebody whose file cannot be written."""
+    """Returns the error for a file that cannot be written."""
     reason = os.strerror(error.errno) if error.errno else str(error).splitlines()[0]
     if error.errno in FULL:
         return UserError(
@@ -283,11 +283,7 @@ def explain(error: ValidationError) -> str:
 
 
 def check_is_folder(path: Path) -> None:
-    """Whether `path` is a folder, or nothing yet that could become one.
-
-    Raises:
-        UserError: something else lies there, or above it.
-    """
+    """Raises UserError unless `path` is a folder, or could become one."""
     for place in (path, *path.absolute().parents):
         if place.is_dir():
             return

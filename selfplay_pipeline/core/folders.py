@@ -1,4 +1,4 @@
-"""Which command a folder or a file belongs to, so that no other one writes into it."""
+"""Ownership of folders and files, so that no command writes into another command's."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ HOLDS = {
     "listen": "a listening test of `selfplay listen`",
     "model": "a model",
 }
-"""What commands leave in a folder."""
+"""Words for the results of each command in a folder."""
 OWNERS = {"train", "imitate", "iterate", "train-online", "evaluate", "crossplay", "listen"}
 """Commands that own all that is in their folder; others write a few files beside what a user may keep there."""
 IMITATED = "imitate.json"
-"""What decided the rows of `imitate`."""
+"""File of the choices that made the rows of `imitate`."""
 STAGES = {"generate", "convert", "train"}
 """Commands that may share a folder: the stages of one iteration."""
 
@@ -37,11 +37,11 @@ FILES_BEGIN = {
     "slime data": b'{"prompt": [{"role": ',
     "silence": b'{\n  "lines": [',
 }
-"""How the files of commands begin that write one file, and make it anew each time."""
+"""First bytes of the files of commands that write one file anew each time."""
 
 
 def check_folder(folder: Path, command: str) -> None:
-    """Whether a command may write into a folder: it is nobody's yet, or the command's own, or shared by stages.
+    """Checks that a folder belongs to no command, to this one, or to stages that may share it.
 
     Raises:
         UserError: another command has written there, or a link there leads out of it.
@@ -56,10 +56,10 @@ def check_folder(folder: Path, command: str) -> None:
 
 
 def check_file(file: Path, command: str) -> None:
-    """Whether a command may write a file: there is none yet, it is empty, or the command has made it.
+    """Checks that a file is missing, empty, or made by this command.
 
     Raises:
-        UserError: something else is in it, such as the command's own input.
+        UserError: the file holds something else, such as the command's own input.
     """
     begins = FILES_BEGIN[command]
     if not file.is_file():

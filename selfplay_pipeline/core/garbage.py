@@ -1,4 +1,4 @@
-"""How often Python looks for garbage."""
+"""Rare garbage collection in processes that import large packages."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import gc
 
 
 def collect_seldom() -> None:
-    """Let this process look seldom: what large packages make while they are imported stays, and looking through it
-    again and again takes a fifth of the time."""
+    """Collects garbage seldom in this process.
+
+    The objects of large packages stay, and looking through them during an import takes a fifth of the time.
+    """
     gc.set_threshold(50_000, 20, 50)

@@ -20,11 +20,11 @@ class HubUnreachableError(UserError):
 
 @cache
 def look_for(name: str) -> None:
-    """Whether the hub has a model, unless that is on this machine already.
+    """Checks that the hub has a model, unless the model is on this machine already.
 
     Raises:
-        HubUnreachableError: The hub does not answer.
-        UserError: The hub has no such model.
+        HubUnreachableError: the hub does not answer.
+        UserError: the hub has no such model.
     """
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
@@ -54,7 +54,7 @@ def fetched(name: str, patterns: Sequence[str]) -> Path:
         patterns: names of the files to download. Pickles (`*.bin`) are left out where the model has safetensors.
 
     Raises:
-        UserError: There is no such model, or the hub does not give it.
+        UserError: the hub has no such model, or does not give it.
     """
     from huggingface_hub import snapshot_download, try_to_load_from_cache
 

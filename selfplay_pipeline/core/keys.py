@@ -13,10 +13,10 @@ SHORTEST_SECRET = 8
 
 
 def key_from_environment(name: str) -> str:
-    """The key in an environment variable, empty if there is none.
+    """Returns the key in an environment variable, empty if the variable is not set.
 
     Raises:
-        UserError: it cannot be a key.
+        UserError: the value cannot be a key.
     """
     key = os.environ.get(name, "").strip()
     if not key.isascii() or not key.isprintable() or " " in key:
@@ -25,5 +25,5 @@ def key_from_environment(name: str) -> str:
 
 
 def redacted(text: str, key: str) -> str:
-    """What a server says, without the key that it was sent."""
+    """Returns a server's text without the key that the server was sent."""
     return text.replace(key, "[key]") if len(key) >= SHORTEST_SECRET else text

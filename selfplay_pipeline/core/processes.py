@@ -43,7 +43,7 @@ DATASETS_CACHE = "HF_DATASETS_CACHE"
 READABLE = {"SPT_NOENV": "1"}
 """Lets processes that give themselves a title (setproctitle, by which Ray does) keep their environment readable."""
 SHARED_MEMORY = Path("/dev/shm")
-"""Where Linux keeps named semaphores, each as a file `sem.NAME`."""
+"""Folder in which Linux keeps named semaphores, each as a file `sem.NAME`."""
 
 
 class Child:
@@ -105,7 +105,7 @@ def spawn(command: Sequence[str], log_path: Path, env: Mapping[str, str] | None 
     """Start a command whose output goes to `log_path` (appended).
 
     Raises:
-        UserError: This process may open fewer files than a server or a trainer needs.
+        UserError: the process may open fewer files than a server or a trainer needs.
     """
     _allow_open_files()
     log_path.parent.mkdir(parents=True, exist_ok=True)

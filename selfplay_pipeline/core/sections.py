@@ -1,4 +1,4 @@
-"""What all sections of the configuration have in common: which values are plausible at all."""
+"""The base of all sections of the configuration, with the limits of plausible values."""
 
 from __future__ import annotations
 

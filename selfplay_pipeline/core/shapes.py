@@ -1,4 +1,4 @@
-"""How large a model is, counted on its architecture without its weights."""
+"""Sizes of a model, counted from its architecture without its weights."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.hub import look_for
 
 KNOWN = {"Qwen/Qwen2.5-7B-Instruct": Path(__file__).with_name("known_models") / "Qwen2.5-7B-Instruct.json"}
-"""Sizes of models that can be counted where no hub is at hand: the sizes in the published config.json (Apache-2.0,
-https://huggingface.co/Qwen/Qwen2.5-7B-Instruct), without which it is the same for us."""
+"""Files with the sizes of models that are counted without a hub.
+
+The sizes are those of the published config.json (Apache-2.0, https://huggingface.co/Qwen/Qwen2.5-7B-Instruct).
+"""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
-"""What comes with the package, wherever a command is given. It lies in the games' folders: built-in configurations in
-`configs`; tiny models and games of people in `data`."""
+"""Paths of the files that come with the package, in whatever folder a command is given.
+
+The files lie in the games' folders: built-in configurations in `configs`; tiny models and episodes of people in `data`.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,13 @@ def built_in() -> dict[str, Path]:
 
 
 def as_listed(path: str) -> str:
-    """What `shipped` made of a path below `data/`, as it was given; earlier versions kept all in one folder."""
+    """Returns the `data/` name of a path in the package; the inverse of `shipped`."""
     inside = Path(path).relative_to(PACKAGE).parts if Path(path).is_relative_to(PACKAGE) else ()
     return str(Path(*inside[inside.index("data") :])) if "data" in inside else path
 
 
 def shipped(name: str) -> str:
-    """A path such as `data/tiny_model` as it is where it leads to something from here, else that of the package."""
+    """Returns the package's path for a `data/` name that leads nowhere from here, else the name itself."""
     top, *below = Path(name).parts or ("",)
     with suppress(OSError):  # of a name that is too long, say, which is told elsewhere
         if top == "data" and below and ".." not in below and not Path(name).exists():

@@ -26,11 +26,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f]")
 
 
 def check_regular(path: Path, hint: str = "") -> None:
-    """Whether something can be read to its end: a file, not a folder, a pipe or a device.
-
-    Raises:
-        UserError: it is something else, or not there.
-    """
+    """Raises UserError unless the path is a regular file, which can be read to its end."""
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -43,10 +39,10 @@ def check_regular(path: Path, hint: str = "") -> None:
 
 
 def read_small_text(path: Path, most: int = MOST_BYTES, hint: str = "") -> str:
-    """The text of a file of at most `most` bytes, without a byte order mark.
+    """Returns the text of a file of at most `most` bytes, without a byte order mark.
 
     Raises:
-        UserError: it is missing, no regular file, too large, or no UTF-8 text.
+        UserError: the file is missing, no regular file, too large, or no UTF-8 text.
     """
     check_regular(path, hint)
     try:

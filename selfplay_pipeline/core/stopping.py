@@ -23,7 +23,7 @@ PATIENCE_SECONDS = 30.0
 
 
 class Stop:
-    """Whether a signal has asked the command to stop.
+    """Record of a signal that has asked the command to stop.
 
     Attributes:
         asked: when, by the monotonic clock; None if it has not.

@@ -41,12 +41,12 @@ REFUSED = {
     nodes.Include: "include", nodes.Import: "import", nodes.FromImport: "import", nodes.Extends: "extends",
     nodes.Block: "block", nodes.Pow: "**",
 }  # fmt: skip
-"""What could repeat itself without end, or make long text out of short, and no prompt needs."""
+"""Names that could loop for ever or make long text out of short; no prompt needs them."""
 
 _FAILURES = (
     TemplateError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError, MemoryError,
 )  # fmt: skip
-"""What rendering may raise."""
+"""Errors that rendering may raise."""
 
 _rounds: ContextVar[list[int]] = ContextVar("rounds")
 

@@ -1,1 +1,1 @@
-"""How well a checkpoint plays: on held-out states, with any partner, with intervals. Reads checkpoints and episodes."""
+"""Measures how well a checkpoint plays on held-out states, with any partner. Reads checkpoints and episodes."""

@@ -70,7 +70,7 @@ def plan_crossplay(config: Config, names: Sequence[str], states: StateSet, episo
     """Returns what `crossplay` would do, in one line; writes nothing.
 
     Raises:
-        UserError: it would be refused.
+        UserError: `crossplay` would refuse its arguments.
     """
     _check(config, names, states, output)
     played = len(names) ** 2 * len(states) * episodes
@@ -84,10 +84,10 @@ def _check(config: Config, names: Sequence[str], states: StateSet, output: Path)
 
 
 def check_crossplay(config: Config, names: Sequence[str]) -> None:
-    """Whether these players can play with each other.
+    """Checks that these players can play with each other.
 
     Raises:
-        UserError: they are fewer than two, one is there twice, or one is no player.
+        UserError: the names are fewer than two, one is given twice, or one is no player.
     """
     if len(names) < 2 or len(set(names)) < len(names):
         raise UserError("crossplay: name two or more different players (checkpoints or scripted partners)")

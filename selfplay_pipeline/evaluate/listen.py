@@ -67,7 +67,7 @@ class Replay(_Model):
 
 
 class Heard(_Model):
-    """What altered messages of one kind changed, as shares of the states that were tested."""
+    """Shares of decisions that altered messages of one kind changed, over the states that were tested."""
 
     tested: int
     follows: Interval
@@ -88,7 +88,7 @@ class Listening(_Model):
     replays: list[Replay]
 
     def totals(self, kind: str) -> Totals:
-        """How often the decisions of one kind followed and moved, for each state that was tested."""
+        """Returns for each tested state how often the decisions of one kind followed and moved."""
         return totals_of([replay for replay in self.replays if replay.kind == kind])
 
 
@@ -126,11 +126,7 @@ async def run_listen(config: Config, job: EvaluationJob, servers: Servers | None
 
 
 def check_listen(config: Config, job: EvaluationJob) -> None:
-    """Whether the game has the test, and the player is there and can play these states on this machine.
-
-    Raises:
-        UserError: one of them is not so.
-    """
+    """Raises UserError unless the game has the test and the player can play these states on this machine."""
     if not make_game(config.game).alterations:
         raise UserError(f"listen: the game {config.game.name} has no listening test; choose another with --config")
     check_job(config, job, "listen")

@@ -24,7 +24,7 @@ from selfplay_pipeline.servers import Servers
 
 @dataclass(frozen=True)
 class Pairing:
-    """Who plays whom, on what.
+    """Two players and the states that they play.
 
     Attributes:
         first: a checkpoint or a scripted partner; it has seat 0.
@@ -82,11 +82,7 @@ def comparable(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def check_names(config: Config, names: Iterable[str]) -> None:
-    """Whether each names a checkpoint, a scripted partner or `chat`.
-
-    Raises:
-        UserError: one does not.
-    """
+    """Raises UserError unless each name is a checkpoint, a scripted partner or `chat`."""
     names = list(names)
     if POLICY in names:
         raise UserError(f"{POLICY!r} is no player here: name a checkpoint's folder")

@@ -33,7 +33,7 @@ SELF = "self"
 
 @dataclass(frozen=True)
 class EvaluationJob:
-    """What to evaluate.
+    """Description of an evaluation.
 
     Attributes:
         player: a checkpoint, the name of a scripted partner, or `chat`.
@@ -69,11 +69,11 @@ class EvaluationJob:
 
     @property
     def players(self) -> set[str]:
-        """Who plays: one name in self-play, else two."""
+        """Names of the players: one in self-play, else two."""
         return {self.player} if self.self_play else {self.player, self.partner}
 
     def plan(self, num_seats: int) -> str:
-        """What would be done, in one line."""
+        """Returns the work of the evaluation in one line."""
         seatings = num_seats if self.seating is Seating.EITHER else 1
         episodes = {
             mode: len(self.states) * seatings * (1 if mode == "greedy" else self.episodes) for mode in self.modes
@@ -87,7 +87,7 @@ class EvaluationJob:
         return self.output / f"{mode}.jsonl"
 
     def pairing(self, config: Config, mode: Mode) -> Pairing:
-        """What is played for one mode. A checkpoint with a scripted player samples."""
+        """Returns the pairing of one mode. A checkpoint with a scripted player samples."""
         return Pairing(
             first=self.player,
             second=self.player if self.self_play else self.partner,
@@ -197,10 +197,10 @@ def default_folder(player: str, partner: str, states: Path | None, config: Confi
 
 
 def compare_with(config: Config, job: EvaluationJob, earlier: Path) -> dict[Mode, dict[str, Interval]]:
-    """This evaluation minus an earlier one, paired by game state.
+    """Returns this evaluation minus an earlier one, paired by game state.
 
     Raises:
-        UserError: there is none, or it is of something else.
+        UserError: the folder has no evaluation, or one of other states, players or sampling.
     """
     check_comparable(config, job, earlier)
     result = {}
@@ -211,11 +211,7 @@ def compare_with(config: Config, job: EvaluationJob, earlier: Path) -> dict[Mode
 
 
 def check_comparable(config: Config, job: EvaluationJob, earlier: Path) -> None:
-    """Whether a folder holds an evaluation of the same states, with the same partner, rules and sampling.
-
-    Raises:
-        UserError: it does not.
-    """
+    """Raises UserError unless a folder holds an evaluation of the same states, partner, rules and sampling."""
     for mode in job.modes:
         path = earlier / f"{mode}.args.json"
         if not (earlier / "evaluation.json").exists() or not path.exists():

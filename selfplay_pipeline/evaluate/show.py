@@ -58,7 +58,7 @@ def show_differences(differences: Mapping[Mode, Mapping[str, Interval]], earlier
 
 
 def show_listening(listening: Listening, folder: Path) -> None:
-    """How often a player's decision followed what it heard, one column for each way to alter messages."""
+    """Prints how often a player's decisions followed altered messages, one column for each alteration."""
     muted = ", messages muted" if listening.mute else ""
     title = one_line(f"decisions of {listening.player} after altered messages, {listening.states}{muted}")
     table = Table(title=title, box=None, padding=(0, 2, 0, 0))

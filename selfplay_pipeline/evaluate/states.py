@@ -113,7 +113,7 @@ def read_states(path: Path, game: Game) -> StateSet:
 
 
 def key_of(game: Game, state: dict[str, Any]) -> str:
-    """What makes two states the same problem."""
+    """Returns a hash that is the same for states of the same problem."""
     return hashlib.sha256(json.dumps(game.problem_of(state)).encode()).hexdigest()
 
 
@@ -123,13 +123,16 @@ def states_in(game: Game, games: Path) -> set[str]:
 
 
 def count_shared(game: Game, states: StateSet, played: Iterable[str]) -> int:
-    """How many of the states are among those played."""
+    """Returns the number of the states that are among those played."""
     return len({key_of(game, state.to_dict()) for state in states.states} & set(played))
 
 
 def references(game: Game, states: StateSet) -> dict[str, Interval]:
-    """Mean normalised rewards to compare with, on the same states: the game's own, and `human` as recorded, on the
-    states that have it; and `silence`, on other states of the same configuration, where it is known."""
+    """Returns mean normalised rewards to compare with, by name.
+
+    The game's own lines and `human`, as recorded, are of the same states; `silence` is of other states of the same
+    configuration, where it is known.
+    """
     lines: dict[str, Sequence[float | None]] = {**game.references(states.states)}
     if any(value is not None for value in states.human):
         lines["human"] = states.human

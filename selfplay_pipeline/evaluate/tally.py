@@ -16,7 +16,7 @@ from selfplay_pipeline.metrics.figures import Sums, measure
 
 
 class Seating(StrEnum):
-    """Which seats the evaluated player holds."""
+    """Seats of the evaluated player."""
 
     BOTH = "both"
     """It holds all seats: self-play."""

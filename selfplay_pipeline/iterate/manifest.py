@@ -1,4 +1,4 @@
-"""What a run directory says about itself: how it was made, and which stages are done."""
+"""The run folder's own record: how the run was made, and which stages are done."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Manifest(BaseModel):
     created: datetime
     config: dict[str, Any]
     partner: dict[str, Any] = {}
-    """What decides the words of the chat model, where that is the partner."""
+    """Settings that decide the words of the chat model, where that is the partner."""
     weights: dict[str, str] = {}
     """Content hashes, when the run began, of the model and of the partner where that is another checkpoint."""
     packages: dict[str, str | None]
@@ -75,7 +75,7 @@ class RunState(BaseModel):
         return self._result(iteration, "generate", Played)
 
     def trained(self, iteration: int) -> Trained | None:
-        """What an iteration's training did, once it is done."""
+        """Returns the result of an iteration's training, None until it is done."""
         return self._result(iteration, "train", Trained)
 
     def evaluated(self, iteration: int) -> Evaluated | None:
@@ -138,7 +138,7 @@ class RunDirectory:
         self.load()
 
     def check(self, config: Config) -> None:
-        """Whether this configuration may begin or continue the run; writes nothing.
+        """Checks that this configuration may begin or continue the run; writes nothing.
 
         Raises:
             UserError: the folder is another command's, or the run was made with another configuration.
@@ -194,7 +194,7 @@ def describe(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _partner(config: Config) -> dict[str, Any]:
-    """What decides the partner's words."""
+    """Returns the settings that decide the partner's words."""
     return partner_arguments(config.partner, [config.iterate.partner])
 
 

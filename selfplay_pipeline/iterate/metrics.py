@@ -34,7 +34,7 @@ MAX_LOG_PROB_GAP = 0.1
 
 @dataclass
 class Iteration:
-    """What is known of one iteration; 0 is the checkpoint that the run began with.
+    """Facts about one iteration; iteration 0 is the checkpoint that the run began with.
 
     Attributes:
         played: figures of the episodes that it trained on, hence of the checkpoint that it began with.
@@ -129,7 +129,7 @@ def best_iteration(history: Sequence[Iteration]) -> Best | None:
 
 
 def collapse_reason(history: Sequence[Iteration]) -> str | None:
-    """Why the newest iteration shows a collapse, None if it does not."""
+    """Returns the sign of a collapse in the newest iteration, None if there is none."""
     trained = [iteration for iteration in history if iteration.trained]
     if not trained:
         return None

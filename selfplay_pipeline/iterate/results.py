@@ -1,5 +1,4 @@
-"""What the stages of an iteration say when they are done; `generate.summary` has the result of playing,
-`convert.result` that of converting.
+"""Results of the stages of an iteration; `generate.summary` has that of playing, `convert.result` that of converting.
 
 A field that later versions add is kept; one that an earlier version did not write has its default.
 """
@@ -12,13 +11,13 @@ from selfplay_pipeline.metrics.bootstrap import Interval
 
 
 class StageResult(BaseModel):
-    """What a stage leaves in `state.json`, for tables, charts and the next stage."""
+    """Result of a stage in `state.json`, for tables, charts and the next stage."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
 
 class Trained(StageResult):
-    """What a training did.
+    """Result of a training.
 
     Attributes:
         checkpoint: what it made, relative to the run folder; or the one before, `carried` forward where no group had a
@@ -55,7 +54,7 @@ def known(interval: Interval) -> KnownInterval:
     """An interval of a figure that every evaluation has.
 
     Raises:
-        ValidationError: it was not estimated.
+        ValidationError: the figure was not estimated.
     """
     return KnownInterval(**interval.model_dump())
 

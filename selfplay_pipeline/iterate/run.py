@@ -48,7 +48,7 @@ from selfplay_pipeline.train.process import Trainer
 from selfplay_pipeline.train.run import check_adapter, check_training, prepare_training
 
 PLAY_AND_LEARN: tuple[Stage, ...] = ("generate", "convert", "train")
-"""What every iteration does."""
+"""Stages of every iteration."""
 
 
 def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = None) -> RunDirectory:
@@ -264,7 +264,7 @@ class Loop:
         """Write the figures of the iterations so far, and look for a collapse.
 
         Raises:
-            CollapseError: there is one, and the run was told to stop then.
+            CollapseError: a collapse was found, and the run shall stop then.
         """
         history = history_of(self.run.state)
         write_lines(self.run.path / "metrics.jsonl", (iteration.to_line() for iteration in history))
@@ -291,10 +291,10 @@ def stages_of(config: Config, number: int) -> tuple[Stage, ...]:
 
 
 def plan_iterate(config: Config, run_dir: Path) -> list[str]:
-    """What `iterate` would do in this folder, line by line; writes nothing.
+    """Returns the work of `iterate` in this folder, line by line; writes nothing.
 
     Raises:
-        UserError: it would be refused.
+        UserError: the run would be refused.
     """
     run = RunDirectory(run_dir)
     run.check(config)
@@ -318,17 +318,13 @@ def plan_iterate(config: Config, run_dir: Path) -> list[str]:
 
 
 def seats_of(config: Config) -> tuple[str, ...]:
-    """Who holds which seat in the episodes that are trained on."""
+    """Returns the player of each seat in the episodes that are trained on."""
     partner = config.iterate.partner
     return self_play(config) if partner == SELF else opposite(config, POLICY, partner)
 
 
 def check_run(config: Config) -> None:
-    """Whether all players are there, and this machine can play and train.
-
-    Raises:
-        UserError: something is missing.
-    """
+    """Raises UserError unless all players are there, and this machine can play and train."""
     check_partner(config)
     check_trainable(config)
     check_credit(config)
@@ -339,10 +335,10 @@ def check_run(config: Config) -> None:
 
 
 def check_partner(config: Config) -> None:
-    """Whether the partner that is not trained exists and can play.
+    """Checks that the partner that is not trained exists and can play.
 
     Raises:
-        UserError: there is no player of that name, or a chat model has no key.
+        UserError: no player has that name, or a chat model has no key.
     """
     if config.iterate.partner != SELF:
         check_names(config, [config.iterate.partner])

@@ -1,4 +1,4 @@
-"""What a person sees of a run: its table, in place while it goes on, and the closing lines of `iterate`."""
+"""The view of a run: its table, redrawn in place, and the closing lines of `iterate`."""
 
 from __future__ import annotations
 

@@ -78,13 +78,13 @@ class Totals:
 
 
 def contrast(terms: Sequence[tuple[float, Totals]], resamples: int = RESAMPLES) -> dict[str, Interval]:
-    """A weighted sum of the figures of several evaluations, paired: their common states are resampled together.
+    """Returns a weighted sum of the figures of several evaluations, which are paired by state.
 
     `contrast([(1, after), (-1, before)])` is the difference of two. Figures that are not in all of them are left out;
     so are, of each figure, resamples in which a denominator is 0.
 
     Raises:
-        ValueError: they have another number of states.
+        ValueError: the evaluations have different numbers of states.
     """
     return contrast_over_seeds([terms], resamples)
 
@@ -138,7 +138,7 @@ def _resampled(
 
 
 def _widening(seeds: int) -> float:
-    """How much too narrow resampled means of so few values are: sqrt(n / (n - 1)) t / z, at the interval's ends."""
+    """Returns the factor by which intervals over few seeds are widened: sqrt(n / (n - 1)) t / z at their ends."""
     if seeds == 1:
         return 1.0
     share = PERCENTILES[1] / 100
@@ -146,7 +146,7 @@ def _widening(seeds: int) -> float:
 
 
 def _draws(states: int, resamples: int, stream: int) -> Iterator[NDArray[np.float64]]:
-    """How often each state is drawn, in chunks of (resamples, states). Always the same, so that figures repeat."""
+    """Yields how often each state is drawn, in chunks of (resamples, states), always the same."""
     rng = np.random.default_rng(stream)
     share = np.full(states, 1 / states)
     for start in range(0, resamples, CHUNK):

@@ -23,7 +23,7 @@ from selfplay_pipeline.metrics.bootstrap import Totals
 from selfplay_pipeline.metrics.talk import talk_score
 
 BY_SEAT = "reward_seat_"
-"""How the names of the figures begin that are of one seat's reward, which is measured only where one seat is."""
+"""Beginning of the names of figures of one seat's reward."""
 
 
 def _words(episode: Measured) -> int:
@@ -126,7 +126,7 @@ FIGURES = (
 
 @cache
 def _of_kind(kind: str) -> Figure:
-    """How often an action was illegal in this way."""
+    """Returns the figure of illegal actions of one kind."""
     label = f"illegal: {kind.replace('_', ' ')}"
     return Figure(f"illegal_{kind}", label, lambda e: sum(turn.error_kind == kind for turn in e.turns), better="lower")
 

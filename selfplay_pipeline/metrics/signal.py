@@ -1,4 +1,4 @@
-"""Which groups GRPO can learn from.
+"""Finds the groups that GRPO can learn from.
 
 A group is what GRPO compares with each other: the episodes of one state, where all seats share one reward; one seat in
 these episodes, where rewards differ between seats.
@@ -14,7 +14,7 @@ from selfplay_pipeline.games.base import SAME_SCORE
 
 @dataclass(frozen=True)
 class Signal:
-    """How many groups there are, and how many of them have no signal; those of one episode count to both."""
+    """Number of groups, and of groups without signal; groups of one episode count to both."""
 
     groups: int
     without: int

@@ -73,8 +73,8 @@ def _check_ours(path: Path) -> None:
     """Look at a file before it is opened for writing.
 
     Raises:
-        sqlite3.Error: it is no database.
-        UserError: it is one of something else.
+        sqlite3.Error: the file is no database.
+        UserError: the database is not a cache of answers.
     """
     # Where no log of changes lies beside it, an immutable file is read: any other reader may leave one.
     quiet = "" if Path(f"{path}-wal").exists() else "&immutable=1"

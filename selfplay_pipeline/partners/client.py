@@ -155,7 +155,7 @@ class ChatClient:
         """Send one request.
 
         Raises:
-            _Retriable: it failed in a way that may pass.
+            _Retriable: the request failed in a way that may pass.
         """
         from openai import APIConnectionError, APIStatusError
 
@@ -180,7 +180,7 @@ class ChatClient:
         return self._read(raw.content, used)
 
     def _explained(self, error: Any) -> Exception:
-        """What a status other than 200 means for the run."""
+        """Returns the error for a status other than 200."""
         status = error.status_code
         said = self._said(str(error.body.get("message") if isinstance(error.body, dict) else error.message))
         where = f"partner at {self.endpoint}"
@@ -283,7 +283,7 @@ class _Usage(BaseModel):
 
 
 class _Completion(BaseModel):
-    """What is read of an answer. The package's own types take anything that is JSON."""
+    """Fields that are read of an answer. The package's own types accept any JSON."""
 
     choices: list[_Choice]
     usage: _Usage | None = None

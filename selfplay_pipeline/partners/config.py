@@ -26,7 +26,7 @@ class PartnerConfig(Section):
     By default it is the one in the environment variable OPENAI_BASE_URL, else OpenAI's own.
     """
     model: str = "gpt-4.1"
-    """What the endpoint calls the model."""
+    """Name of the model at the endpoint."""
     temperature: Annotated[float, Field(ge=0)] = 0.7
     """The partner's sampling temperature."""
     max_tokens: Annotated[int, Field(ge=1)] = 256
@@ -36,7 +36,7 @@ class PartnerConfig(Section):
     timeout: Annotated[float, Field(gt=0), FREE] = 60
     """Seconds for one request, from sending it to the last byte of its answer."""
     max_retries: Annotated[int, Field(ge=0), FREE] = 6
-    """How often one request is sent again after a failure that may pass; pauses double from about a second."""
+    """Number of times that a request is sent again after a failure that may pass; pauses double from about a second."""
     max_concurrency: Annotated[int, Field(ge=1), FREE] = 16
     """Requests under way at a time."""
     max_requests: Annotated[Annotated[int, Field(ge=1)] | None, FREE] = None
@@ -73,10 +73,10 @@ class PartnerConfig(Section):
             raise UserError(f"OPENAI_BASE_URL: {error}") from None
 
     def key(self) -> str:
-        """The key for the endpoint; an empty one for an endpoint of one's own that needs none.
+        """Returns the key for the endpoint; empty for a server of your own that needs none.
 
         Raises:
-            UserError: there is none, or it cannot be one.
+            UserError: the key is missing or cannot be a key.
         """
         key = key_from_environment("OPENAI_API_KEY")
         if not key and self.endpoint == OPENAI_URL:

@@ -36,7 +36,7 @@ class ChatPartner:
         """The partner that the client's configuration describes.
 
         Raises:
-            UserError: there is no such prompt, or it cannot be rendered.
+            UserError: the prompt is missing or cannot be rendered.
         """
         return cls(client, _template(client.config.prompt))
 
@@ -55,10 +55,10 @@ class ChatPartner:
 
 
 def partner_arguments(config: PartnerConfig, players: Iterable[str]) -> dict[str, Any]:
-    """What decides the words of `chat`, if it is among the players, by dotted keys; how it is asked may change.
+    """Returns the settings that decide the words of `chat`, by dotted keys; empty if it is not among the players.
 
     Raises:
-        UserError: there is no such prompt or address, or the prompt cannot be rendered.
+        UserError: the prompt or the address is missing, or the prompt cannot be rendered.
     """
     if CHAT not in players:
         return {}

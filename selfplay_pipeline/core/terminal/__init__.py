@@ -74,7 +74,7 @@ class Cleaned:
 
 
 console = Terminal(stderr=True)
-"""Where bars and tables are drawn, so that lines can appear above them."""
+"""Console of bars and tables, so that lines can appear above them."""
 
 
 def guard() -> None:
@@ -90,10 +90,10 @@ def guard() -> None:
 
 
 def flush() -> None:
-    """Write what is still to be written to stdout.
+    """Write the buffered rest to stdout.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: stdout cannot be written.
     """
     if sys.stdout is not None:  # None where a command is started with stdout closed
         sys.stdout.flush()

@@ -7,7 +7,7 @@ LONGEST_LINE = 2_000
 
 
 def _marks() -> dict[int, str]:
-    """What stands for each character that would steer a terminal, turn text around or cannot be written."""
+    """Returns a replacement of each character that steers a terminal, reverses text or cannot be written."""
     pictures = {code: chr(0x2400 + code) for code in range(0x20)}
     steering = [*range(0x7F, 0xA0), 0x061C, *range(0x200E, 0x2010), *range(0x2028, 0x202F), *range(0x2066, 0x206A)]
     return pictures | dict.fromkeys([*steering, *range(0xD800, 0xE000)], "�")

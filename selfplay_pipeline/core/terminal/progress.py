@@ -1,4 +1,4 @@
-"""What a person sees while a stage runs: a progress bar on a terminal, a line now and then in a log."""
+"""Progress of a stage: a bar on a terminal, a line now and then in a log."""
 
 from __future__ import annotations
 
