@@ -347,9 +347,7 @@ def metrics_path(config: PolicyTraining) -> Path:
 
 
 def _precision(short: str) -> dict[str, Any]:
-    """Returns the settings of precision: `short` in the forward pass; float32 for master weights, reduction and
-    buffers.
-    """
+    """Returns the settings of precision: `short` in the forward pass, float32 for weights, reduction and buffers."""
     settings = {}
     for role in ("actor", "ref"):
         prefix = f"actor_rollout_ref.{role}.fsdp_config"
