@@ -1,1 +1,1 @@
-"""Does the policy ask more as training goes on? Reads episodes, tests for a trend, draws it."""
+"""Analyses whether the policy asks more as training proceeds: reads episodes, tests for a trend, draws it."""

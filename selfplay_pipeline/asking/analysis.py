@@ -1,5 +1,4 @@
-"""How the policy asks, whether that changed over the steps and whether it goes with reward: figures, tests, both in
-words."""
+"""Analyses the policy's questions: figures, trends over the steps, correlation with reward, and sentences on them."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from selfplay_pipeline.asking.statistics import MIN_STATES, Bin, Step, Trend
 from selfplay_pipeline.metrics.bootstrap import Interval
 
 TRENDS = ("questions", "facts", "asking", "reward")
-"""What is tested for a trend over the steps."""
+"""Figures that are tested for a trend over the steps."""
 METHOD = (
     "Brackets are 95 % intervals that take game states, never single episodes, as independent. A trend is the slope "
     "of the least-squares line of the episodes' figures over the steps, tested by the wild cluster bootstrap "
@@ -29,17 +28,17 @@ NO_EVIDENCE = (
     "and 40 of 40 simulated runs. Compare with a control run whose rewards are permuted, and with a scripted player "
     "that asks equally often."
 )
-"""Simulated: ten iterations of 64 states with 8 episodes each, whose questions are geometric."""
+"""Result of a simulation of ten iterations of 64 states with 8 episodes each, whose questions are geometric."""
 
 
 class Analysis(BaseModel):
-    """`analysis.json`.
+    """Contents of `analysis.json`.
 
     Attributes:
-        lost: episodes left out because a machine failed.
-        human: figures of human pairs, for episodes on states like theirs.
-        overall: figures of all steps together.
-        correlations: of questions with reward, within steps and within game states.
+        lost: Number of episodes left out because a machine failed.
+        human: Figures of human pairs, for episodes on states like theirs.
+        overall: Figures of all steps together.
+        correlations: Correlations of questions with reward, within steps and within game states.
     """
 
     source: str
@@ -57,7 +56,7 @@ class Analysis(BaseModel):
 
 
 def analyse(found: Records) -> Analysis:
-    """All figures, tests and what they say in words."""
+    """Returns all figures and tests, with their conclusions in words."""
     records = found.records
     step, state = (np.array([getattr(record, name) for record in records]) for name in ("step", "group"))
     values = {name: statistics.values_of(records, name) for name in TRENDS}
@@ -118,12 +117,12 @@ def _leaks_in_words(leaks: Interval) -> str:
 
 
 def count(number: int, thing: str) -> str:
-    """`1 step`, `2 steps`."""
+    """Returns a number with its noun: `1 step`, `2 steps`."""
     return f"{number:,} {thing}{'s' * (number != 1)}"
 
 
 def _signed(slope: Interval) -> str:
-    """Slopes may be small: two digits that count."""
+    """Returns a slope with two significant digits, since slopes may be small."""
     if slope.value is None or slope.low is None or slope.high is None:
         return "–" if slope.value is None else f"{slope.value:+.2g}"
     return f"{slope.value:+.2g} [{slope.low:+.2g}, {slope.high:+.2g}]"

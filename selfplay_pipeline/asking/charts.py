@@ -1,4 +1,4 @@
-"""Which curves show how the policy asks, as data for `report/draw.py`."""
+"""Charts of the policy's questions, as data for `report/draw.py`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from selfplay_pipeline.report.charts import Chart, Series
 HUMANS = "humans (8×8)"
 WITH_INTERVALS = "means, 95 % intervals"
 CHARTS = ("questions", "facts", "asking", "reward", "kinds", "learned", "leaks", "length", "reward_by_questions")
-"""Keys of all charts that there may be."""
+"""Keys of all possible charts."""
 
 
 def charts_of(analysis: Analysis) -> list[Chart]:
-    """The charts that there are data for."""
+    """Returns the charts that have data."""
     human = analysis.human.figures if analysis.human else {}
     charts = [
         _over_steps(analysis, "questions", "Questions", ["questions"], human),
@@ -37,7 +37,7 @@ def _over_steps(
     analysis: Analysis, key: str, title: str, figures: Sequence[str], human: Mapping[str, Interval] = {},
     lines: Mapping[str, float] = {}, *, share: bool = False,
 ) -> Chart:  # fmt: skip
-    """Figures over the steps; where only one step has any they are points with error bars."""
+    """Returns a chart of figures over the steps; if only one step has data, it shows points with error bars."""
     known = [step for step in analysis.steps if any(step.figures[name].value is not None for name in figures)]
     alone = len(known) == 1
     series = [_series(name, known, alone) for name in figures]
@@ -56,7 +56,7 @@ def _series(name: str, steps: Sequence[Step], alone: bool) -> Series:
 
 
 def _with_ends(label: str, x: Sequence[float], found: Sequence[Interval]) -> Series:
-    """Where nothing can be resampled the interval has no width on the plot."""
+    """Returns a series; an interval that cannot be estimated has no width on the plot."""
     values = [interval.value or 0.0 for interval in found]
     low, high = (
         [value if end is None else end for value, end in zip(values, ends, strict=True)]

@@ -1,4 +1,4 @@
-"""How people ask: their episodes, counted as the policy's episodes are."""
+"""Figures of people's questions: human episodes, counted in the same way as the policy's."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from selfplay_pipeline.games.base import Game, HumanEpisode
 from selfplay_pipeline.metrics.bootstrap import Interval
 
 FINISHED = "finished"
-"""Stands for the status of an episode of people, whose record does not name it."""
+"""Placeholder for the status of a human episode, whose record has none."""
 
 
 class HumanReference(BaseModel):
     """Figures of the human episodes.
 
-    The share of messages with a question mark is given twice, since the 29 % that are usually cited are the mean of
-    the episodes' shares.
+    The share of messages with a question mark is given twice, since the usually cited 29 % are the mean of the
+    episodes' shares.
     """
 
     counted: str
@@ -32,7 +32,7 @@ class HumanReference(BaseModel):
 
 
 def human_reference(game: Game) -> HumanReference | None:
-    """Figures of the episodes that people played; None where there are none."""
+    """Returns the figures of the episodes that people played; None if there are no such episodes."""
     episodes = list(game.human_episodes())
     if not episodes:
         return None

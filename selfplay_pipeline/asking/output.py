@@ -1,4 +1,4 @@
-"""What `selfplay questions` leaves: plots, analysis.json and analysis.md."""
+"""Output files of `selfplay questions`: plots, analysis.json and analysis.md."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from selfplay_pipeline.report.draw import Format, draw
 
 
 def table_of(analysis: Analysis) -> tuple[list[str], list[list[str]]]:
-    """Head and rows: each step, all steps, humans."""
+    """Returns the head and the rows of the table: each step, all steps, humans."""
     head = [analysis.unit, "episodes", *(figure.label for figure in FIGURES.values())]
     rows = [[str(step.step), str(step.episodes), *_cells(step.figures)] for step in analysis.steps]
     rows.append(["all", str(analysis.episodes), *_cells(analysis.overall)])
     if analysis.human:
-        # Humans answer in words more than in numbers, so what they told cannot be counted.
+        # Humans answer in words more than in numbers, so that the facts they told cannot be counted.
         unseen = dict.fromkeys(("learned", "leaks"), Interval(value=None, low=None, high=None))
         rows.append(["humans", str(2 * analysis.human.games), *_cells(analysis.human.figures | unseen)])
     return head, rows
@@ -31,7 +31,7 @@ def _cells(figures: dict[str, Interval]) -> list[str]:
 
 
 def in_markdown(analysis: Analysis) -> str:
-    """`analysis.md`."""
+    """Returns the contents of `analysis.md`."""
     head, rows = table_of(analysis)
     lines = [f"# Questions in {analysis.source}", "", *(f"- {sentence}" for sentence in analysis.verdicts), ""]
     lines += ["| " + " | ".join(row) + " |" for row in (head, ["---:"] * len(head), *rows)]
@@ -49,10 +49,10 @@ def in_markdown(analysis: Analysis) -> str:
 
 
 def write(analysis: Analysis, formats: Sequence[Format], out: Path) -> list[Path]:
-    """Plots, analysis.json and analysis.md; everything is made before anything is written.
+    """Write plots, analysis.json and analysis.md; all contents are computed before the first file is written.
 
     Raises:
-        UserError: the folder cannot be written.
+        UserError: The folder cannot be written.
     """
     files = {f"{chart.key}.{form}": draw(chart, form) for chart in charts_of(analysis) for form in formats}
     files["analysis.json"] = (analysis.model_dump_json(indent=2) + "\n").encode()
@@ -60,5 +60,5 @@ def write(analysis: Analysis, formats: Sequence[Format], out: Path) -> list[Path
     for name, data in files.items():
         write_bytes(out / name, data)
     for stale in {f"{key}.{form}" for key in CHARTS for form in get_args(Format)} - files.keys():
-        (out / stale).unlink(missing_ok=True)  # one of another run would contradict the rest
+        (out / stale).unlink(missing_ok=True)  # a file of another run would contradict the rest
     return [out / name for name in files]

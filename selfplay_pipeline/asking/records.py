@@ -1,4 +1,4 @@
-"""One episode of the policy with a partner as one JSON line: what was asked, told and scored, without the texts."""
+"""One episode of the policy with a partner as one JSON line: counts of questions and facts, and the reward."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from selfplay_pipeline.generate.records import Count, read_lines
 from selfplay_pipeline.generate.store import repair
 
 FILE_NAME, EARLIER_NAME = "questions.jsonl", "dialogues.jsonl"
-"""Name of the records in a log directory, today and in earlier versions."""
+"""Name of the file of records in a log directory, today and in earlier versions."""
 
 
 class AskingRecord(BaseModel):
@@ -28,15 +28,15 @@ class AskingRecord(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     step: Count
-    """Step of training: how often the policy had been updated, or the iteration that played."""
+    """Step of training: the number of updates of the policy so far, or the iteration that played."""
     episode_id: str = Field(validation_alias=AliasChoices("episode_id", "game_id"))
-    """Called `game_id` in logs of earlier versions."""
+    """Id of the episode; called `game_id` in logs of earlier versions."""
     group: int = Field(ge=0, lt=2**63)
-    """The game state's number: episodes on one state are one group."""
+    """Number of the game state; the episodes of one state are one group."""
     reward: float = Field(ge=0, le=1, allow_inf_nan=False)
-    """Normalised; 0 unless agreed."""
+    """Normalised reward; 0 unless agreed."""
     status: str
-    """How it ended, a `games.base.Status`, or one of the game's goals."""
+    """End of the episode: a `games.base.Status`, or one of the game's goals."""
     turns: Count
     """Turns of all seats."""
     people_played: bool | None = Field(default=None, validation_alias=AliasChoices("people_played", "dialops_board"))
@@ -50,21 +50,21 @@ class AskingRecord(BaseModel):
     facts: Count = Field(validation_alias=AliasChoices("facts", "pairs"))
     """Different facts asked for; called `pairs` in logs of earlier versions."""
     repeated: Count
-    """Specific questions that ask only for facts asked before."""
+    """Specific questions that ask only for facts already asked for."""
     learned: Count
     """Facts hidden from the policy that the partner told after being asked."""
     partner_messages: Count
     leaks: Count
-    """Messages of the partner that told a fact nobody had asked for."""
+    """Messages of the partner that told a fact without a question for it."""
 
     @property
     def asked(self) -> AskingRecord:
-        """Stands for the `Asking` that formulas of figures read."""
+        """The record itself, in place of the `Asking` that formulas of figures read."""
         return self
 
     @property
     def length(self) -> int:
-        """Turns, as formulas of figures read them."""
+        """Number of turns, as formulas of figures read it."""
         return self.turns
 
     @model_validator(mode="after")
@@ -81,16 +81,16 @@ class AskingRecord(BaseModel):
 
 
 def append_records(log_dir: Path, records: Iterable[AskingRecord]) -> None:
-    """Add episodes to the log directory's file, all in one write; a line torn by an earlier kill is cut off first."""
+    """Add episodes to the log directory's file in one write, after removing a line that a kill left incomplete."""
     with _locked(log_dir) as path:
         _append(path, _lines(records))
 
 
 def log_step(log_dir: Path, step: int, records: Iterable[AskingRecord]) -> None:
-    """Add a step's episodes, in place of lines of this step or a later one, which an earlier process left.
+    """Add a step's episodes; they replace an earlier process's lines of this step or later ones.
 
     Raises:
-        UserError: a line that must be read for it is bad.
+        UserError: A line of the file is bad.
     """
     with _locked(log_dir) as path:
         if _last_step(path) < step:
@@ -111,7 +111,7 @@ def _locked(log_dir: Path) -> Iterator[Path]:
 
 
 def log_in(log_dir: Path) -> Path | None:
-    """The file of episodes in a log directory, None where there is none."""
+    """Returns the file of episodes in a log directory, None if there is none."""
     return next((log_dir / name for name in (FILE_NAME, EARLIER_NAME) if (log_dir / name).exists()), None)
 
 
@@ -126,7 +126,7 @@ def _append(path: Path, lines: str) -> None:
 
 
 def _last_step(path: Path) -> int:
-    """Step of the last whole line, -1 without one; the end of the file is enough to find it."""
+    """Returns the step of the last complete line, -1 without one; reads only the end of the file."""
     if not path.exists():
         return -1
     with path.open("rb") as file:
@@ -138,10 +138,12 @@ def _last_step(path: Path) -> int:
 
 
 def read_records(path: Path) -> Iterator[AskingRecord]:
-    """Read a file of episodes; a torn last line, which is still being written or was left by a kill, is left out.
+    """Read a file of episodes; an incomplete last line is left out.
+
+    Such a line is still being written, or was left by a kill.
 
     Raises:
-        UserError: the file is missing, or a line is bad; names file, line and field.
+        UserError: The file is missing, or a line is bad; the message names file, line and field.
     """
     for number, line in read_lines(path, "the log hook of slime writes this file"):
         if not line.strip():

@@ -1,4 +1,4 @@
-"""The closing table of `selfplay questions`."""
+"""Closing table of `selfplay questions`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from selfplay_pipeline.core.terminal.harmless import one_line
 
 SHOWN = ("questions", "asking", "specific", "repeated", "learned", "reward", "leaks")
 MOST_ROWS = 16
-"""Steps on the screen: first and last ones; all of them are in analysis.md."""
+"""Number of steps on the screen, the first and last ones; analysis.md has all of them."""
 
 
 def show_analysis(analysis: Analysis, files: Sequence[Path]) -> None:
-    """Figures by step, the verdicts, and where the plots are."""
+    """Print the figures by step, the verdicts, and the paths of the plots."""
     console = Terminal()
     table = Table(
         title=f"{analysis.episodes:,} episodes in {one_line(str(analysis.source))}",

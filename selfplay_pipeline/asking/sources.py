@@ -1,4 +1,4 @@
-"""Which episodes there are: logged by slime's hook, or played by a run of our own."""
+"""Reads episodes to analyse: logged by slime's hook, or played by a run of our own."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from selfplay_pipeline.report.sources import EpisodesFile
 
 @dataclass(frozen=True)
 class Records:
-    """What a log directory or a run holds.
+    """Episodes of a log directory or a run.
 
     Attributes:
-        unit: what a step is, for people.
-        lost: episodes left out because a machine failed.
-        comparable: the game, where people have played states of the same configuration.
+        unit: Name of a step, for people.
+        lost: Number of episodes left out because a machine failed.
+        comparable: The game, if people have played states of the same configuration.
     """
 
     path: Path
@@ -37,7 +37,7 @@ def read(path: Path) -> Records:
     """Read a log directory of slime's hook, or a run directory of `selfplay iterate`.
 
     Raises:
-        UserError: there is no episode to analyse, or a line is bad.
+        UserError: The folder has no episode to analyse, or a line is bad.
     """
     if not path.is_dir():
         raise UserError(f"{path}: no such folder; give the log directory, or a run directory of `selfplay iterate`")
@@ -58,9 +58,9 @@ def read(path: Path) -> Records:
 
 
 def _run(path: Path) -> Iterator[AskingRecord]:
-    """All episodes of a run, the step being the iteration that trained on them.
+    """Yields all episodes of a run; their step is the iteration that trained on them.
 
-    An iteration that is still playing is left out: episodes with few questions end first.
+    An iteration that is still playing is left out, because episodes with few questions end first.
     """
     run = RunDirectory(path)
     for number in run.numbers():
@@ -70,7 +70,7 @@ def _run(path: Path) -> Iterator[AskingRecord]:
 
 
 def _comparable(path: Path) -> Game | None:
-    """The game of a run, if people have played states like all of the run's."""
+    """Returns the game of a run, if people have played states of the same configuration as all of the run's."""
     run = RunDirectory(path)
     games = [run.games(number) for number in run.numbers() if run.games(number).exists()]
     configs = [EpisodesFile(path, "training", "").game_config() for path in games]
@@ -79,7 +79,7 @@ def _comparable(path: Path) -> Game | None:
 
 
 def records_of(record: EpisodeRecord, step: int) -> Iterator[AskingRecord]:
-    """An episode from each seat that the policy held."""
+    """Yields an episode's record for each seat that the policy held."""
     game = game_named(record.game)
     state = game.load_state(record.state)
     for seat, name in enumerate(record.players):

@@ -1,4 +1,4 @@
-"""Figures of episodes by step, whether one rose or fell over the steps, and whether asking goes with reward. Pure.
+"""Statistics of questions: figures by step, trends over the steps, correlation with reward. Pure.
 
 Episodes on one game state are not independent: every interval and test takes the states as clusters.
 """
@@ -21,14 +21,14 @@ from selfplay_pipeline.metrics.figures import figures_of as figures_of_games
 ALPHA = 0.05
 """Level of every test and interval."""
 MOST_BINS = 7
-"""The most bins that numbers of questions are put into."""
+"""Largest number of bins for the number of questions."""
 MIN_STATES = 6
-"""Fewer signs than this have no pattern that is rarer than `ALPHA`."""
+"""Smallest number of states for a test: with fewer signs, no pattern is rarer than `ALPHA`."""
 
 NAMES = (
     "reward", "questions", "facts", "asking", "specific", "repeated", "learned", "messages", "length", "leaks",
 )  # fmt: skip
-"""What an `AskingRecord` is enough for, in the order in which it is shown."""
+"""Figures that an `AskingRecord` suffices for, in display order."""
 FIGURES = {name: figures_of_games()[name] for name in NAMES}
 
 Values = NDArray[np.float64]
@@ -36,7 +36,7 @@ Numbers = NDArray[np.int64]
 
 
 class Step(BaseModel):
-    """One step's episodes."""
+    """Figures of one step's episodes."""
 
     step: int
     episodes: int
@@ -51,7 +51,7 @@ class Trend(BaseModel):
     slope: Interval
     """Slope per step, with the interval that belongs to the test."""
     p: float | None
-    """Two-sided, of the wild cluster bootstrap test."""
+    """Two-sided p-value of the wild cluster bootstrap test."""
     episodes: int
     steps: int
     states: int
@@ -67,19 +67,19 @@ class Bin(BaseModel):
 
 
 def parts_of(records: Sequence[AskingRecord], name: str) -> tuple[Values, Values]:
-    """A figure's numerator and denominator in each episode, shapes (episodes,)."""
+    """Returns a figure's numerator and denominator in each episode, shapes (episodes,)."""
     above, below = np.array([FIGURES[name].parts(record) for record in records], np.float64).reshape(-1, 2).T
     return above, below
 
 
 def values_of(records: Sequence[AskingRecord], name: str) -> Values:
-    """A figure of each episode, NaN where its denominator is 0."""
+    """Returns a figure of each episode, shape (episodes,); NaN if its denominator is 0."""
     above, below = parts_of(records, name)
     return np.divide(above, below, out=np.full_like(above, np.nan), where=below > 0)
 
 
 def by_step(records: Sequence[AskingRecord]) -> list[Step]:
-    """Every figure at every step."""
+    """Returns every figure at every step."""
     steps: dict[int, list[AskingRecord]] = {}
     for record in records:
         steps.setdefault(record.step, []).append(record)
@@ -90,13 +90,13 @@ def by_step(records: Sequence[AskingRecord]) -> list[Step]:
 
 
 def figures_of(records: Sequence[AskingRecord]) -> dict[str, Interval]:
-    """Ratios of sums over episodes, with intervals where two states or more have something to say."""
+    """Returns ratios of sums over episodes, with intervals if at least two states have data."""
     columns = {name: parts_of(records, name) for name in FIGURES}
     return clustered(columns, np.array([record.group for record in records]))
 
 
 def clustered(columns: dict[str, tuple[Values, Values]], states: Numbers) -> dict[str, Interval]:
-    """Intervals of ratios of sums over episodes; `states` is the game state of each, shape (episodes,)."""
+    """Returns ratios of sums over episodes with intervals; `states` is the game state of each, shape (episodes,)."""
     _, index = np.unique(states, return_inverse=True)
     sums = {name: (_sum(index, above), _sum(index, below)) for name, (above, below) in columns.items()}
     found = Totals.of(sums).intervals()
@@ -107,7 +107,7 @@ def clustered(columns: dict[str, tuple[Values, Values]], states: Numbers) -> dic
 
 
 def reward_by_questions(records: Sequence[AskingRecord]) -> list[Bin]:
-    """Reward by the number of questions, free of any trend over the steps."""
+    """Returns the reward by the number of questions, after removal of any trend over the steps."""
     rewards, questions = values_of(records, "reward"), values_of(records, "questions")
     _, step = np.unique([record.step for record in records], return_inverse=True)
     above = rewards - (_sum(step, rewards) / np.bincount(step))[step]
@@ -127,7 +127,10 @@ def reward_by_questions(records: Sequence[AskingRecord]) -> list[Bin]:
 
 
 def trend(steps: Numbers, values: Values, states: Numbers, resamples: int = RESAMPLES) -> Trend:
-    """Whether a figure of single episodes rose or fell; all arguments have shape (episodes,), NaN is left out."""
+    """Test a figure of single episodes for a rise or fall over the steps.
+
+    All arguments have shape (episodes,); NaN is left out.
+    """
     known = ~np.isnan(values)
     steps, values, states = steps[known], values[known], states[known]
     counts = {"episodes": len(values), "steps": len(np.unique(steps)), "states": len(np.unique(states))}
@@ -145,10 +148,12 @@ def trend(steps: Numbers, values: Values, states: Numbers, resamples: int = RESA
 def correlation(
     first: Values, second: Values, within: Numbers, states: Numbers, resamples: int = RESAMPLES
 ) -> Interval:
-    """Pearson's correlation of two figures of single episodes after the means of the strata `within` are removed.
+    """Returns Pearson's correlation of two figures of single episodes, after the means of the strata `within` are
+    removed.
 
-    With steps as strata a common trend over the steps cannot make it; with the states of a step as strata, neither can
-    states that are hard and also invite questions. The interval is that of the slope between the standardised figures.
+    With steps as strata, a common trend over the steps cannot cause the correlation; with the states of a step as
+    strata, neither can states that are hard and also invite questions. The interval is that of the slope between the
+    standardised figures.
     """
     known = ~(np.isnan(first) | np.isnan(second))
     _, stratum = np.unique(within[known], return_inverse=True)
@@ -163,13 +168,13 @@ def correlation(
 
 
 def _slope(x: Values, y: Values, stratum: Numbers, states: Numbers, resamples: int) -> tuple[Interval, float | None]:
-    """The least-squares slope of y on x, whose means are 0 in every stratum, its interval and p, two-sided.
+    """Returns the least-squares slope of y on x with its interval, and its two-sided p-value.
 
-    The null hypothesis is that x makes no difference. The test is the wild cluster bootstrap (Cameron, Gelbach and
-    Miller, "Bootstrap-based improvements for inference with clustered errors", 2008): game states are the clusters,
-    the null is imposed, signs are Rademacher's, the statistic is the slope over its cluster-robust standard error.
-    Unlike shuffled steps it holds both for states of one step and for states that come again. The interval leaves
-    out 0 just where the test rejects.
+    The means of x and y are 0 in every stratum. The null hypothesis is that x makes no difference. The test is the wild
+    cluster bootstrap (Cameron, Gelbach and Miller, "Bootstrap-based improvements for inference with clustered errors",
+    2008): game states are the clusters, the null is imposed, signs are Rademacher's, the statistic is the slope over
+    its cluster-robust standard error. Unlike shuffled steps it is valid both for states of one step and for states that
+    are repeated. The interval excludes 0 exactly if the test rejects.
     """
     _, state = np.unique(states, return_inverse=True)
     clusters = int(state.max()) + 1
@@ -179,7 +184,9 @@ def _slope(x: Values, y: Values, stratum: Numbers, states: Numbers, resamples: i
     size = np.bincount(stratum)
 
     def slope_and_error(signs: Values) -> tuple[Values, Values]:
-        """Where the residuals that each state has under the null are given these signs; shapes (resamples,)."""
+        """Returns slope and standard error if each state's residuals under the null get these signs, shapes
+        (resamples,).
+        """
         slope = signs @ xy / xx.sum()
         means = (y_by_stratum @ signs.T) / size[:, None]
         scores = signs * xy - (x_by_stratum.T @ means).T - np.outer(slope, xx)
@@ -199,19 +206,22 @@ def _slope(x: Values, y: Values, stratum: Numbers, states: Numbers, resamples: i
 
 
 def _t(slope: Values, error: Values) -> Values:
-    """|t|, rounded so that equal ones compare as equal; infinite on a line without scatter, 0 where all is flat."""
+    """Returns |t|, rounded so that equal values compare as equal; infinite for a line without scatter, 0 if flat."""
     size = np.where(np.abs(slope) > 1e-12, np.abs(slope), 0.0)
     t: Values = np.divide(size, error, out=np.where(size > 0, np.inf, 0.0), where=error > 1e-9 * size)
     return t.round(9)
 
 
 def _signs(states: int, resamples: int) -> Iterator[Values]:
-    """Random signs for each state, in chunks of (resamples, states). Always the same, so that figures repeat."""
+    """Yields random signs for each state, shape (resamples, states), in chunks.
+
+    The signs are always the same, so that figures are reproducible.
+    """
     rng = np.random.default_rng(0)
     for start in range(0, resamples, CHUNK):
         yield rng.choice(np.array([-1.0, 1.0]), (min(CHUNK, resamples - start), states))
 
 
 def _sum(index: Numbers, values: Values) -> Values:
-    """Sums over the episodes of each index."""
+    """Returns the sums over the episodes of each index."""
     return np.bincount(index, values).astype(np.float64)

@@ -1,1 +1,1 @@
-"""`selfplay doctor`: whether a model, a configuration and a machine go together, before anything is loaded."""
+"""`selfplay doctor`: checks that a model, a configuration and a machine fit together, before anything is loaded."""

@@ -1,4 +1,4 @@
-"""What is looked at on this machine beside memory. Each check says what it found, or what is wrong."""
+"""Checks this machine for everything but memory. Each check returns its finding, or its fault."""
 
 from __future__ import annotations
 
@@ -21,32 +21,33 @@ from selfplay_pipeline.loopback import ADDRESS
 from selfplay_pipeline.preflight import check_context, gpu_driver
 
 DRIVER = 580
-"""The first branch of drivers for CUDA 13, with which the locked PyTorch is built."""
+"""Oldest driver branch for CUDA 13, the version that the locked PyTorch is built for."""
 LOCKED = ("torch", "transformers", "sglang", "verl", "ray", "TransferQueue", "kernels", "tokenizers")
 """Packages whose versions depend on each other."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at."""
+    """Result of one check."""
 
     what: str
     found: str
     good: bool | None
-    """None where it could not be looked at."""
+    """Whether the check passed; None if it was impossible."""
 
     @property
     def sign(self) -> str:
-        """Start of its line."""
+        """Start of the check's line."""
         return {True: "ok", False: "NO", None: "?"}[self.good].ljust(3)
 
 
 def look(config: Config, device: str, output: Path) -> list[Check]:
-    """Look at all of it.
+    """Run all checks.
 
     Args:
-        device: where it will be trained and played, cuda or cpu.
-        output: where results will go.
+        config: The configuration.
+        device: Device of training and play, cuda or cpu.
+        output: Folder for results.
     """
     checks: dict[str, Callable[[], str]] = {
         "versions": lambda: _versions(device),

@@ -1,4 +1,4 @@
-"""What a configuration needs of a machine, and which setting to change where that is not there."""
+"""Compares the needs of a configuration with a machine, and names the settings to change."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class Serving:
     """The server's part of each GPU."""
 
     memory: int
-    """Bytes that it takes."""
+    """Bytes that the server takes."""
     weights: int
     cache: int
-    """Bytes left for keys and values; below 0 where the weights do not fit."""
+    """Bytes left for keys and values; below 0 if the weights do not fit."""
     tokens: int
-    """Tokens that one copy of the model keeps at a time."""
+    """Number of tokens that one copy of the model can hold at a time."""
 
 
 @dataclass(frozen=True)
 class Examination:
-    """What was found."""
+    """Result of the comparison."""
 
     model: str
     shapes: Shapes
@@ -49,16 +49,16 @@ class Examination:
     setup: Setup
     training: list[Need]
     serving: Serving | None
-    """None without GPUs, or with servers elsewhere."""
+    """The server's part of each GPU; None without GPUs, or with servers elsewhere."""
     disk: Disk
     disk_peak: int
-    """Bytes that a whole run of `iterate` takes at its peak, beside its episodes."""
+    """Bytes that a whole run of `iterate` takes at its peak, in addition to its episodes."""
     faults: list[str]
-    """What does not go together, each with the setting to change."""
+    """Needs that are not met, each with the setting to change."""
     advice: list[str]
-    """What could be better."""
+    """Possible improvements."""
     not_here: str = ""
-    """Reason why another machine than this one is counted; "" where it is this one, or one that was asked about."""
+    """Reason why another machine than this one is examined; "" for this machine or one that the user described."""
 
     @property
     def device_total(self) -> int:
@@ -70,7 +70,10 @@ class Examination:
 
 
 def needs_gpu(config: Config, shapes: Shapes, machine: Machine) -> str:
-    """Returns why a machine without a GPU cannot train the model; "" if it may, or if it is told to use its CPU."""
+    """Returns the reason why a machine without a GPU cannot train the model.
+
+    The reason is "" if the machine may be able to, or if the configuration asks for its CPU.
+    """
     if machine.gpus or config.train.device == "cpu":
         return ""
     missing = surely_lacks(shapes, setup_of(config.train, "cpu"), machine.room)
@@ -81,11 +84,13 @@ def needs_gpu(config: Config, shapes: Shapes, machine: Machine) -> str:
 
 
 def examine(config: Config, shapes: Shapes, machine: Machine, row_tokens: int | None = None) -> Examination:
-    """Compare what is needed with what is there.
+    """Compare the needs of a configuration with a machine.
 
     Args:
-        config: the configuration, with a model.
-        row_tokens: tokens of the longest row; by default those of the context.
+        config: The configuration, with a model.
+        shapes: Sizes of the model.
+        machine: The machine.
+        row_tokens: Tokens of the longest row; by default those of the context.
     """
     device = resolve_device(config.train)
     context = min(shapes.context, config.engine.context_length or shapes.context)
@@ -108,8 +113,10 @@ def examine(config: Config, shapes: Shapes, machine: Machine, row_tokens: int | 
 
 
 def _serving(config: Config, shapes: Shapes, machine: Machine) -> Serving | None:
-    """What SGLang does with `engine.memory_fraction` of a GPU: weights in bfloat16, split among
-    `engine.tensor_parallel` GPUs, and keys and values in what is left."""
+    """Returns SGLang's use of its share of a GPU, `engine.memory_fraction`.
+
+    Weights are in bfloat16, split among `engine.tensor_parallel` GPUs; keys and values take the rest.
+    """
     if machine.gpu is None:
         return None
     shared = config.engine.tensor_parallel
@@ -119,7 +126,10 @@ def _serving(config: Config, shapes: Shapes, machine: Machine) -> Serving | None
 
 
 def _disk_peak(config: Config, written: Disk) -> int:
-    """A training saves its state before the one before is removed; checkpoints are all kept."""
+    """Returns the bytes of all saves at their peak: a training saves its state before the previous state is removed.
+
+    All checkpoints are kept.
+    """
     iterations = config.iterate.num_iterations
     states = iterations if config.iterate.keep_trainer_states == "all" else min(2, iterations)
     return states * written.state + written.saving + iterations * written.checkpoint

@@ -1,4 +1,4 @@
-"""The machine that is asked about: this one, or one that is described."""
+"""The machine to examine: this one, or a described one."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from selfplay_pipeline.train.memory import Room, gigabytes
 
 @dataclass(frozen=True)
 class Machine:
-    """Nodes that are alike; sizes in bytes, None where they are not known."""
+    """Equal nodes; sizes in bytes, None if unknown."""
 
     gpus: int
-    """On each node."""
+    """GPUs of each node."""
     gpu: int | None
     """Memory of each GPU."""
     host: int | None
     """Memory of each node."""
     disk: int | None
-    """Free where results go."""
+    """Free disk space of the folder for results."""
     nodes: int = 1
     here: bool = True
-    """Whether it is this machine, which can be looked at further."""
+    """Whether this is the current machine, so that further checks are possible."""
 
     @property
     def room(self) -> Room:
@@ -42,8 +42,10 @@ class Machine:
 
 
 def this_machine(output: Path) -> Machine:
-    """Args:
-    output: where results will go.
+    """Returns the current machine.
+
+    Args:
+        output: Folder for results.
     """
     gpus = visible_gpus()
     folder = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())

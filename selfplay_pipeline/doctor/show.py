@@ -1,4 +1,4 @@
-"""What a person sees of an examination."""
+"""Prints the result of `selfplay doctor`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def show(found: Examination, checks: Sequence[Check]) -> None:
 
 
 def verdict(found: Examination, checks: Sequence[Check]) -> list[str]:
-    """The closing lines."""
+    """Returns the closing lines: the needs that are not met, or "fits"."""
     faults = [*found.faults, *(f"{check.what}: {check.found}" for check in checks if check.good is False)]
     lines = [f"does not fit: {fault}" for fault in faults]
     if found.not_here:
@@ -85,7 +85,7 @@ def _size(size: int | None) -> str:
 
 
 def as_object(found: Examination, checks: Sequence[Check]) -> dict[str, Any]:
-    """The same for programs; sizes in bytes."""
+    """Returns the result as an object for programs; sizes in bytes."""
     closing = verdict(found, checks)
     return {
         "model": found.model,

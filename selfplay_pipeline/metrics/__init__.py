@@ -1,1 +1,1 @@
-"""Every figure once: its name, formula and interval."""
+"""Definitions of all figures, each once: name, formula and interval."""

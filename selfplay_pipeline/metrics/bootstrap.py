@@ -1,4 +1,4 @@
-"""Means and differences with 95 % intervals that resample game states: episodes of one state are not independent.
+"""Means and differences with 95 % intervals that resample game states, because episodes of one state are dependent.
 
 Percentile bootstrap over clusters (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters 8, 13).
 """
@@ -15,16 +15,16 @@ from scipy import special
 
 RESAMPLES = 4_000
 CHUNK = 250
-"""Resamples drawn at a time, which bounds memory."""
+"""Number of resamples drawn at a time, which bounds memory."""
 SEEDS = 0x5EED5
-"""Keeps the generator that draws seeds apart from those that draw states."""
+"""Seed that separates the generator of seeds from the generators of states."""
 PERCENTILES = (2.5, 97.5)
 
 Column = Sequence[float] | NDArray[np.float64]
 
 
 class Interval(BaseModel):
-    """An estimate and its 95 % interval; None where there is too little to estimate it from."""
+    """An estimate and its 95 % interval; None if there are too few data for an estimate."""
 
     value: float | None
     low: float | None
@@ -34,7 +34,7 @@ class Interval(BaseModel):
         return format(self)
 
     def __format__(self, sign: str) -> str:
-        """The estimate and its interval in brackets; with `+` they have the signs of a difference."""
+        """Returns the estimate with its interval in brackets; with `+` the numbers have the signs of a difference."""
         if self.value is None:
             return "–"
         if self.low is None or self.high is None:
@@ -42,13 +42,13 @@ class Interval(BaseModel):
         return f"{self.value:{sign}.3f} [{self.low:{sign}.3f}, {self.high:{sign}.3f}]"
 
     def scaled(self, factor: float) -> Interval:
-        """The same in another unit."""
+        """Returns the interval in another unit."""
         return Interval(**{end: None if value is None else value * factor for end, value in self})
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Per game state and figure a numerator and a denominator; a figure is the ratio of their sums over states.
+    """A numerator and a denominator per game state and figure; a figure is the ratio of their sums over states.
 
     Shapes are (states, figures). A mean over episodes has the number of episodes as its denominator.
     """
@@ -59,7 +59,7 @@ class Totals:
 
     @classmethod
     def of(cls, columns: Mapping[str, tuple[Column, Column]]) -> Totals:
-        """Make totals from (numerators, denominators) by name, each one number per state."""
+        """Returns totals from (numerators, denominators) by name, each with one number per state."""
         pairs = list(columns.values())
         return cls(
             tuple(columns),
@@ -68,23 +68,31 @@ class Totals:
         )
 
     def select(self, names: Sequence[str]) -> Totals:
-        """The totals of only these figures, in this order."""
+        """Returns the totals of only these figures, in this order."""
         columns = [self.names.index(name) for name in names]
         return Totals(tuple(names), self.numerators[:, columns], self.denominators[:, columns])
 
     def intervals(self, resamples: int = RESAMPLES) -> dict[str, Interval]:
-        """All figures with their intervals."""
+        """Returns all figures with their intervals."""
         return contrast([(1, self)], resamples)
 
 
 def contrast(terms: Sequence[tuple[float, Totals]], resamples: int = RESAMPLES) -> dict[str, Interval]:
+<<<<<<< HEAD
     """Returns a weighted sum of the figures of several evaluations, which are paired by state.
+=======
+    """Returns a weighted sum of several evaluations' figures, paired: their common states are resampled together.
+>>>>>>> prose1
 
-    `contrast([(1, after), (-1, before)])` is the difference of two. Figures that are not in all of them are left out;
-    so are, of each figure, resamples in which a denominator is 0.
+    `contrast([(1, after), (-1, before)])` is a difference. Figures that are not in all evaluations are left out; for
+    each figure, resamples with a denominator of 0 are left out too.
 
     Raises:
+<<<<<<< HEAD
         ValueError: the evaluations have different numbers of states.
+=======
+        ValueError: The evaluations have different numbers of states.
+>>>>>>> prose1
     """
     return contrast_over_seeds([terms], resamples)
 
@@ -92,18 +100,19 @@ def contrast(terms: Sequence[tuple[float, Totals]], resamples: int = RESAMPLES) 
 def contrast_over_seeds(
     seeds: Sequence[Sequence[tuple[float, Totals]]], resamples: int = RESAMPLES
 ) -> dict[str, Interval]:
-    """The mean over training seeds of `contrast`, with an interval for further seeds and further states.
+    """Returns the mean of `contrast` over training seeds, with an interval for further seeds and further states.
 
     Two levels are resampled: seeds, and the states of each seed, which are its own. Few seeds spread less in resamples
-    than the seeds that they stand for, so their part is widened until it is as wide as the t-interval of so many values
-    (Hesterberg, "What Teachers Should Know About the Bootstrap", The American Statistician 69, 2015).
-    With one seed, of whose kind nothing can be said, the interval is that over its states, as `contrast` has it.
+    than in the population, so their part is widened until it is as wide as the t-interval of that many values
+    (Hesterberg, "What Teachers Should Know About the Bootstrap", The American Statistician 69, 2015). With one seed,
+    whose spread is unknown, the interval covers only its states, as in `contrast`.
 
     Args:
-        seeds: for each seed the weighted evaluations, as `contrast` takes them.
+        seeds: For each seed the weighted evaluations, as `contrast` takes them.
+        resamples: Number of resamples.
 
     Raises:
-        ValueError: the evaluations of a seed have another number of states.
+        ValueError: The evaluations of a seed have different numbers of states.
     """
     every = [totals for terms in seeds for _, totals in terms]
     names = [name for name in every[0].names if all(name in totals.names for totals in every)]
@@ -121,7 +130,7 @@ def contrast_over_seeds(
 def _resampled(
     terms: Sequence[tuple[float, Totals]], names: Sequence[str], resamples: int, stream: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The contrast of one seed, of shape (figures,), and in resamples of its states, of shape (resamples, figures)."""
+    """Returns the contrast of one seed, shape (figures,), and its resamples over states, shape (resamples, figures)."""
     states = len(terms[0][1].numerators)
     if any(len(totals.numerators) != states for _, totals in terms):
         raise ValueError("a paired contrast needs the same states")
@@ -138,7 +147,11 @@ def _resampled(
 
 
 def _widening(seeds: int) -> float:
+<<<<<<< HEAD
     """Returns the factor by which intervals over few seeds are widened: sqrt(n / (n - 1)) t / z at their ends."""
+=======
+    """Returns the factor by which resampled means of few values are too narrow: sqrt(n / (n - 1)) t / z at the ends."""
+>>>>>>> prose1
     if seeds == 1:
         return 1.0
     share = PERCENTILES[1] / 100
@@ -146,7 +159,14 @@ def _widening(seeds: int) -> float:
 
 
 def _draws(states: int, resamples: int, stream: int) -> Iterator[NDArray[np.float64]]:
+<<<<<<< HEAD
     """Yields how often each state is drawn, in chunks of (resamples, states), always the same."""
+=======
+    """Yields the number of draws of each state, shape (resamples, states), in chunks.
+
+    The draws are always the same, so that figures are reproducible.
+    """
+>>>>>>> prose1
     rng = np.random.default_rng(stream)
     share = np.full(states, 1 / states)
     for start in range(0, resamples, CHUNK):

@@ -1,8 +1,8 @@
-"""The figures of any game, each defined once. Pure; every figure is a ratio of sums, so that `bootstrap` can resample
+"""Figures of any game, each defined once. Pure; every figure is a ratio of sums, so that `bootstrap` can resample
 states.
 
-A game's own follow (`Game.figures`). Whoever measures says of which seats: an evaluation of the evaluated player's, the
-summary of a file of the policy's or, where a figure says so, of all.
+A game's own figures follow them (`Game.figures`). The caller chooses the seats to measure: an evaluation takes those of
+the evaluated player, the summary of a file those of the policy or, for figures marked so, all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ from selfplay_pipeline.metrics.bootstrap import Totals
 from selfplay_pipeline.metrics.talk import talk_score
 
 BY_SEAT = "reward_seat_"
+<<<<<<< HEAD
 """Beginning of the names of figures of one seat's reward."""
+=======
+"""Prefix of the names of figures of one seat's reward, which are measured only for a single seat."""
+>>>>>>> prose1
 
 
 def _words(episode: Measured) -> int:
@@ -43,7 +47,7 @@ def _surprise(episode: Measured) -> float:
 
 
 def _sampled_tokens(episode: Measured) -> int:
-    """0 of greedy play, where the log-probs are not those of what was sampled."""
+    """Returns the number of sampled tokens; 0 for greedy play, whose log-probs are not of a sampling distribution."""
     return episode.sampled_tokens if episode.sampled_tokens and episode.record.policy.temperature else 0
 
 
@@ -63,7 +67,7 @@ TALK = Figure(
     "talk_score", "talk score", _talk, better="higher", chart="Talk score",
     note="(reward - silence) / (1 - silence): 0 is the best play without messages, 1 the optimum.",
 )  # fmt: skip
-"""Measured only of games whose silence line is known."""
+"""Measured only for games with a known silence line."""
 FIGURES = (
     REWARD,
     TALK,
@@ -126,14 +130,18 @@ FIGURES = (
 
 @cache
 def _of_kind(kind: str) -> Figure:
+<<<<<<< HEAD
     """Returns the figure of illegal actions of one kind."""
+=======
+    """Returns the figure that counts illegal actions of one kind."""
+>>>>>>> prose1
     label = f"illegal: {kind.replace('_', ' ')}"
     return Figure(f"illegal_{kind}", label, lambda e: sum(turn.error_kind == kind for turn in e.turns), better="lower")
 
 
 @cache
 def _in_seat(seat: int, role: str) -> Figure:
-    """Reward of episodes in which the one measured seat is this one."""
+    """Returns the figure of the reward of episodes whose one measured seat is this one."""
     return Figure(
         f"{BY_SEAT}{seat}", f"reward in seat {seat}" + f", {role}" * bool(role),
         lambda e: e.reward * (tuple(e.seats) == (seat,)), lambda e: tuple(e.seats) == (seat,),
@@ -142,9 +150,9 @@ def _in_seat(seat: int, role: str) -> Figure:
 
 
 def figures_of(*games: Game) -> dict[str, Figure]:
-    """All figures of these games by name, in the order in which they are shown; of all games if none is given.
+    """Returns the figures of these games by name, in display order; of all games if none is given.
 
-    `illegal_…` figures, one a kind of error, stand behind `illegal`.
+    `illegal_…` figures, one per kind of error, follow `illegal`.
     """
     kinds = games or all_games()
     found: dict[str, Figure] = {}
@@ -167,12 +175,12 @@ def _in_order(games: Sequence[Game]) -> Iterator[Figure]:
 
 
 def summarised(*games: Game) -> dict[str, Figure]:
-    """The figures that summaries of files of episodes have, by their keys there."""
+    """Returns the figures in summaries of files of episodes, by their keys there."""
     return {figure.summary: figure for figure in figures_of(*games).values() if figure.summary}
 
 
 def rows_of(columns: Sequence[Mapping[str, Any]], *games: Game) -> list[tuple[str, list[Any]]]:
-    """A table of figures of these games: the label of each that has a value in one of the columns, and its cells.
+    """Returns a table of these games' figures: the label and the cells of each figure that has a value in a column.
 
     A kind of error that never occurred has no row.
     """
@@ -186,7 +194,7 @@ def rows_of(columns: Sequence[Mapping[str, Any]], *games: Game) -> list[tuple[st
 
 
 def measure(episode: Measured) -> Measures:
-    """All figures of one episode."""
+    """Returns all figures of one episode."""
     return {
         name: figure.parts(episode)
         for name, figure in figures_of(episode.game).items()
@@ -204,13 +212,13 @@ class Sums:
         return bool(self._sums)
 
     def add(self, state: int, figures: Measures) -> None:
-        """Add one episode of the state of this number."""
+        """Add one episode of the state with this number."""
         for name, pair in figures.items():
             by_state = self._sums.setdefault(name, {})
             by_state[state] = by_state.get(state, np.zeros(2)) + pair
 
     def totals(self, states: Iterable[int]) -> Totals:
-        """The sums for these states; one without an episode counts nothing."""
+        """Returns the sums for these states; a state without an episode counts nothing."""
         numbers, none = list(states), np.zeros(2)
         columns = {
             name: np.array([by_state.get(state, none) for state in numbers]).T for name, by_state in self._sums.items()

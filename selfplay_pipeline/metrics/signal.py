@@ -1,7 +1,7 @@
 """Finds the groups that GRPO can learn from.
 
-A group is what GRPO compares with each other: the episodes of one state, where all seats share one reward; one seat in
-these episodes, where rewards differ between seats.
+A group is a set of rewards that GRPO compares with each other. If all seats share one reward, it is all episodes of one
+state; if rewards differ between seats, it is one seat in these episodes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from selfplay_pipeline.games.base import SAME_SCORE
 
 @dataclass(frozen=True)
 class Signal:
-    """Number of groups, and of groups without signal; groups of one episode count to both."""
+    """Number of groups, and of those without a signal; groups of one episode count in both."""
 
     groups: int
     without: int
@@ -27,24 +27,24 @@ class Signal:
 
 
 def has_signal(rewards: Sequence[float]) -> bool:
-    """Whether the episodes of a group did not all score alike, so that their group-relative advantages differ from 0.
+    """Whether the rewards of a group differ, so that its group-relative advantages differ from 0.
 
-    One episode alone has no signal.
+    A single episode has no signal.
     """
     return max(rewards) - min(rewards) > SAME_SCORE
 
 
 def compared_seat(seat: int, *, shared: bool) -> int:
-    """The seat that a group is of: that of its rewards, or 0 for all seats where they share one reward."""
+    """Returns the seat of the group: the row's seat, or 0 for all seats if they share one reward."""
     return 0 if shared else seat
 
 
 def groups_of(episodes: Iterable[Mapping[int, float]], *, shared: bool) -> list[list[float]]:
-    """The groups of one state, each as the rewards of its episodes.
+    """Returns the groups of one state, each as the rewards of its episodes.
 
     Args:
-        episodes: of each episode of the state, the rewards of the seats that are trained.
-        shared: whether in each episode of the file all seats have one reward.
+        episodes: Rewards of the trained seats, for each episode of the state.
+        shared: Whether all seats of an episode have one reward.
     """
     groups: dict[int, list[float]] = {}
     for rewards in episodes:

@@ -1,12 +1,13 @@
-"""The talk score: how much of what silence cannot reach was reached. Pure."""
+"""The talk score: the reward above silence, as a share of the possible gain. Pure."""
 
 from __future__ import annotations
 
 
 def talk_score(reward: float, silence: float) -> float:
-    """(reward - silence) / (1 - silence): 0 for the best play without messages, 1 for the optimum, below 0 for less.
+    """Returns (reward - silence) / (1 - silence): 0 for the best play without messages, 1 for the optimum.
 
-    It is linear in the reward, so the ends of a reward's interval give those of the score's. The error of a stored
-    silence line is not in them. Where silence reaches the optimum nothing is left to talk for, and the score is 0.
+    Less reward than silence gives a score below 0. The score is linear in the reward, so the ends of a reward's
+    interval give the ends of the score's. They do not include the error of a stored silence line. If silence reaches
+    the optimum, nothing is left to gain by talk, and the score is 0.
     """
     return (reward - silence) / (1 - silence) if silence < 1 else 0.0

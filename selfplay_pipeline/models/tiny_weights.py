@@ -1,4 +1,4 @@
-"""The tiny model's weights before it has learned anything."""
+"""Initial weights of the tiny model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ CONTEXT_LENGTH = 1024
 
 
 def new_model(tokenizer: Any) -> Any:
-    """An untrained `Qwen2ForCausalLM` in float32. The head is not tied: exports of tied heads are easily misread."""
+    """Returns an untrained `Qwen2ForCausalLM` in float32.
+
+    The head is not tied, because exports of tied heads are easily misread.
+    """
     import torch
     from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 
@@ -37,11 +40,11 @@ def new_model(tokenizer: Any) -> Any:
 
 
 def look_back(model: Any, offsets: Sequence[int], strength: float = 6.0) -> None:
-    """Let the first heads of the first layer start by attending to the token that stands `offset` before.
+    """Let the first heads of the first layer initially attend to the token `offset` positions earlier.
 
-    A number then knows from the start which words it belongs to; to find that out by itself takes the model most of
-    its training. With rotary embeddings (Su et al., arXiv 2104.09864) the constant query
-    a·(cos oθ, −sin oθ) and key a·(1, 0) give the attention logit a² Σ cos((distance − o) θ).
+    A number then knows from the start which words it belongs to; otherwise learning this takes most of the training.
+    With rotary embeddings (Su et al., arXiv 2104.09864) the constant query a·(cos oθ, −sin oθ) and key a·(1, 0) give
+    the attention logit a² Σ cos((distance − o) θ).
     """
     import torch
 

@@ -1,1 +1,1 @@
-"""Self-play inside verl: each update is on fresh episodes of the policy that is being trained."""
+"""Self-play inside verl: each update uses new episodes of the policy that is being trained."""

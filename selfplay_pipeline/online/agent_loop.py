@@ -1,4 +1,4 @@
-"""verl's agent loop for self-play: one call plays one whole episode and returns every player's side of it."""
+"""verl's agent loop for self-play: one call plays one episode and returns the trajectory of every player."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ from selfplay_pipeline.online.verl_engine import VerlEngine, check_sampling
 
 @register(AGENT_NAME)
 class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
-    """Plays with the same rules, seats and token streams as `selfplay generate`; only the engine is verl's.
+    """Agent loop with the same rules, seats and token streams as `selfplay generate`; only the engine is verl's.
 
-    Reads `selfplay.max_new_tokens` (of a turn) and `selfplay.thinking` from verl's configuration, everything about the
-    game from the row.
-    A trajectory has at most `rollout.prompt_length + rollout.response_length` tokens: an episode that might pass this
-    ends with the status `context_length`; nothing is truncated.
+    It reads `selfplay.max_new_tokens` (of a turn) and `selfplay.thinking` from verl's configuration, and all settings
+    of the game from the row. A trajectory has at most `rollout.prompt_length + rollout.response_length` tokens: an
+    episode that might exceed this ends with the status `context_length`; nothing is truncated.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -47,12 +46,12 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
         """Play the row's state once.
 
         Returns:
-            The outputs of the players that spoke, in their order; of `seat` alone where the row asks for one
-            perspective, each with its seat's reward. All carry the same figures.
+            Outputs of the players that spoke, in the order of their seats, each with its seat's reward; only the output
+            of `seat` if the row asks for one perspective. All outputs carry the same figures.
 
         Raises:
-            UserError: sampling whose log-probs the servers do not report.
-            EngineError: the episode was lost; verl reports it and keeps the other episodes of the group.
+            UserError: The sampling parameters change log-probs in a way that servers do not report.
+            EngineError: The episode was lost; verl reports it and keeps the other episodes of the group.
         """
         check_sampling(sampling_params)
         began, row = time.monotonic(), todays(row)
@@ -60,7 +59,7 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
         game = game_of(info["rules"])
         policy = PolicyRecord(
             checkpoint=str(self.config.actor_rollout_ref.model.path),
-            weights="",  # those of the step, which no folder holds
+            weights="",  # the weights of the step are in no folder
             iteration=int(row.get("global_steps", 0)),
             engine="verl",
             temperature=sampling_params["temperature"],
@@ -91,12 +90,14 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
 def outputs_of(
     record: EpisodeRecord, figures: dict[str, float], *, versions: list[int], seconds: float, only: int | None = None
 ) -> list[AgentLoopOutput]:
-    """An episode as verl wants it, one output for each player that spoke.
+    """Returns an episode as verl's outputs, one for each player that spoke.
 
     Args:
-        figures: what validation averages.
-        versions: weight versions that answered.
-        only: the one player whose side is wanted.
+        record: The episode.
+        figures: Figures that validation averages.
+        versions: Weight versions that answered requests.
+        seconds: Duration of the episode.
+        only: The one seat whose trajectory is wanted; None for all.
     """
     spoke = [side for side in record.trajectories if side.response_ids and only in (None, side.seat)]
     return [_output(record, side, figures, versions, seconds) for side in spoke]
@@ -105,8 +106,8 @@ def outputs_of(
 def _output(
     record: EpisodeRecord, side: Trajectory, figures: dict[str, float], versions: list[int], seconds: float
 ) -> AgentLoopOutput:
-    # verl takes the extra information from the last output and gives it to all, so each has it; and it leaves out of a
-    # row whatever was not set here, such as `num_turns`.
+    # verl copies the extra information of the last output to all others, so each output has it. It drops fields that
+    # are not set here, such as `num_turns`.
     return AgentLoopOutput(
         prompt_ids=side.prompt_ids,
         response_ids=side.response_ids,
@@ -127,11 +128,11 @@ def _output(
 
 @lru_cache(maxsize=8)
 def game_of(rules: str) -> Game:
-    """The game of a row; rows of a run share one."""
+    """Returns the game of a row; rows of a run share one object."""
     return make_game(parse_game_config(rules))
 
 
 @lru_cache(maxsize=2)
 def chat_of(tokenizer: Any, thinking: bool) -> ChatTokenizer:
-    """verl makes a new loop for every episode; to look at the template once is enough."""
+    """Returns the chat tokenizer; cached, because verl creates a loop for every episode."""
     return ChatTokenizer(tokenizer, thinking=thinking)

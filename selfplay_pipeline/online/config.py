@@ -12,64 +12,66 @@ from selfplay_pipeline.games.registry import GameConfig
 from selfplay_pipeline.train.config import PolicyTraining, TrainOptions
 
 TOKENS_PER_PASS = 16384
-"""Tokens of one pass where no key says how many."""
+"""Default number of tokens in one pass."""
 
 
 class OnlineOptions(Section):
-    """How much online training plays and trains. Sampling stands in the section `generate`, the loss in `train`."""
+    """Amount of play and training in online training. Sampling is in the section `generate`, the loss in `train`."""
 
     steps: Annotated[int, Field(ge=1)] = 50
-    """Training steps; each plays new episodes with the newest weights, and is one update."""
+    """Training steps; each plays new episodes with the newest weights and makes one update."""
     states_per_step: Annotated[int, Field(ge=1)] = 8
-    """States of a step; each gives `generate.episodes_per_state` episodes, and each of these a row for each player."""
+    """States per step; each state gives `generate.episodes_per_state` episodes, and each episode one row per player."""
     held_out_states: Annotated[int, Field(ge=1)] = 100
-    """States of a validation.
+    """Number of states in a validation.
 
-    They are the monitor states of `evaluate.state_seed`, on which `iterate` too compares its iterations. Neither
+    These are the monitor states of `evaluate.state_seed`, on which `iterate` also compares its iterations. Neither
     training nor `selfplay evaluate` plays them.
     """
     held_out_episodes: Annotated[int, Field(ge=1)] = 1
-    """Sampled episodes of each of these states."""
+    """Number of sampled episodes of each held-out state."""
     validate_every: Annotated[int, Field(ge=0)] = 0
     """Steps between validations; 0 validates before the first step and after the last."""
     tokens_per_pass: Annotated[int | None, Field(ge=1), FREE] = None
     """Tokens in one forward and backward pass on one device; by default `train.max_tokens_per_pass`, else 16384.
 
-    There are never fewer than the context length.
+    The number is raised to the context length if it is smaller.
     """
     agent_workers: Annotated[int, Field(ge=1), FREE] = 1
-    """Processes that play; each plays all its episodes at once."""
+    """Number of processes that play; each plays all its episodes concurrently."""
     max_failures: Annotated[int, Field(ge=0), FREE] = 16
-    """Episodes of a step that may be lost to the engine; with more the run stops."""
+    """Episodes of a step that may be lost to engine failures; with more losses the run stops."""
     memory_fraction: Annotated[float, Field(gt=0, lt=1), FREE] = 0.5
-    """Share of a GPU's memory for the server; weights and optimizer are there too, unless they are offloaded."""
+    """Share of a GPU's memory for the server; weights and optimizer share the GPU unless they are offloaded."""
     offload: Annotated[bool | None, FREE] = None
-    """Keep weights and optimizer in the host's memory while the server plays; by default with one GPU."""
+    """Keep weights and optimizer in host memory while the server plays; by default only with one GPU."""
 
 
 def tokens_per_pass(online: OnlineOptions, train: TrainOptions, context: int) -> int:
     """Returns the tokens of one forward and backward pass on one device.
 
     Args:
-        context: the context length, since verl takes no row apart.
+        online: The options of online training.
+        train: The options of training.
+        context: The context length; a pass holds at least this many tokens, since verl never splits a row.
     """
     return max(online.tokens_per_pass or train.max_tokens_per_pass or TOKENS_PER_PASS, context)
 
 
 class OnlineConfig(PolicyTraining):
-    """One online training run: the options of training, and what is played."""
+    """Options of one online training run: those of training and of play."""
 
     online: OnlineOptions = OnlineOptions()
     game: GameConfig
-    """The game that the states must be of."""
+    """The game that the states must belong to."""
     games: Annotated[Path, FREE]
     """Folder with train.parquet and test.parquet of `selfplay games`."""
     episodes_per_state: Annotated[int, Field(ge=2)]
     temperature: Annotated[float, Field(gt=0)]
     max_new_tokens: Annotated[int, Field(ge=1)]
     thinking: bool = False
-    """What a chat template is told that has the switch `enable_thinking`."""
+    """Value of `enable_thinking` for chat templates that have this switch."""
     context_length: Annotated[int, Field(ge=2)]
     """Longest trajectory in tokens."""
     tensor_parallel: Annotated[int, Field(ge=1)] = 1
-    """GPUs that share one copy of the model while playing."""
+    """Number of GPUs that share one copy of the model while playing."""

@@ -1,4 +1,4 @@
-"""The evaluation's figures on their way through verl, which knows only means over episodes."""
+"""Passes the evaluation's figures through verl, which only averages numbers over episodes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from selfplay_pipeline.metrics.figures import figures_of as all_figures
 from selfplay_pipeline.metrics.figures import measure
 
 RATIOS = tuple(name for name, figure in all_figures().items() if figure.below)
-"""Figures that are not means over episodes: each travels as a numerator and, named `per_…`, a denominator."""
+"""Figures that are ratios of sums: each is sent as a numerator and, named `per_…`, a denominator."""
 
 
 def figures_of(record: EpisodeRecord, game: Game) -> dict[str, float]:
-    """What `selfplay evaluate` measures of an episode, but for `reward`, which verl adds itself."""
+    """Returns the figures of `selfplay evaluate` for one episode, without `reward`, which verl adds itself."""
     figures: dict[str, float] = {}
     for name, (above, below) in measure(Measured(game, record, range(len(game.roles)))).items():
         figures[name] = float(above)
@@ -27,12 +27,15 @@ def figures_of(record: EpisodeRecord, game: Game) -> dict[str, float]:
 
 
 def to_line(step: int, metrics: dict[str, Any], held_out: dict[str, float] | None = None) -> dict[str, Any]:
-    """A step's metrics as a line of metrics.jsonl.
+    """Returns a step's metrics as a line of metrics.jsonl.
 
-    verl's own stay as they are, but for those of validations. Figures of the episodes just played are `selfplay/…`.
+    verl's own metrics are kept, except those of validations. Figures of the episodes just played are named
+    `selfplay/…`.
 
     Args:
-        held_out: figures of the step's validation, if there was one; they become `held_out/…`.
+        step: Number of the step.
+        metrics: verl's metrics of the step.
+        held_out: Figures of the step's validation, if there was one; they are named `held_out/…`.
     """
     line: dict[str, Any] = {"step": step}
     for name, value in sorted(metrics.items()):

@@ -1,4 +1,4 @@
-"""The states of an online training as rows of parquet, which verl's dataset hands to the agent loop."""
+"""States of an online training as parquet rows, which verl's dataset passes to the agent loop."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from selfplay_pipeline.games.base import MONITOR, TRAIN, Game, State, state_rng
 from selfplay_pipeline.games.registry import GameConfig, make_game
 
 Perspectives = Literal["both", "one"]
-"""What a row becomes: the rows of all players of its episodes, or that of `seat` alone."""
+"""Training rows that a state's row leads to: those of all players of its episodes, or only that of `seat`."""
 
 TRAIN_SPLIT, MONITOR_SPLIT = "train", "monitor"
-"""`extra_info.split` of the two files. Earlier versions wrote `test`, which were states of `evaluate`."""
+"""Values of `extra_info.split` in the two files. Earlier versions wrote `test`, for states of `evaluate`."""
 
 SCHEMA = pa.schema(
     {
@@ -36,15 +36,18 @@ SCHEMA = pa.schema(
         ),
     }
 )
-"""Columns of train.parquet and test.parquet. `prompt` is what the player reads first; `extra_info.index` is the state's
-number, and `extra_info.rules` the game's configuration as JSON, so that states and rules cannot part."""
+"""Columns of train.parquet and test.parquet.
+
+`prompt` is the player's first prompt, `extra_info.index` the state's number. `extra_info.rules` is the game's
+configuration as JSON, so that states and rules stay together.
+"""
 
 EARLIER = {"game_id": "state_id", "player_index": "seat"}
-"""Columns of earlier versions, and what they are called today."""
+"""Columns of earlier versions and their names today."""
 
 
 def todays(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with today's names of columns."""
+    """Returns a row with today's column names."""
     return {EARLIER.get(name, name): value for name, value in row.items()}
 
 
@@ -62,14 +65,18 @@ def write_games(
     """Sample states and write `train.parquet` and `test.parquet`.
 
     Args:
-        seed: of the training states; as for `generate`.
-        test_seed: of the states to validate on, which are those that `iterate` watches its iterations on: a training
-            that was judged by them can still be evaluated honestly on those of `evaluate`.
-        per_seat: one row for each player of a state instead of one for the state.
-        on_progress: called with the states sampled and those to sample, both files counted.
+        out: The output folder.
+        config: The game.
+        num_train: Number of training states.
+        num_test: Number of validation states.
+        seed: Seed of the training states, as for `generate`.
+        test_seed: Seed of the validation states. These are the monitor states of `iterate`, so that a training that was
+            selected on them can still be evaluated on the unseen states of `evaluate`.
+        per_seat: Whether to write one row for each player of a state instead of one for the state.
+        on_progress: Function that is called with the number of states sampled so far and in all, over both files.
 
     Raises:
-        UserError: the configuration admits no state.
+        UserError: The configuration admits no state.
     """
     game = make_game(config)
     files = out / "train.parquet", out / "test.parquet"
@@ -79,7 +86,7 @@ def write_games(
     ):
         for number in range(count):
             state = game.sample_state(state_rng(space_seed, number, space))
-            # Each monitor state is one row in any layout, so that no episode is left out where a player never spoke.
+            # Each monitor state is one row in any layout, so that no episode is missing if a player never spoke.
             rows[path] += game_rows(game, state, number, space_seed, split, per_seat and space == TRAIN)
             done += 1
             on_progress(done, num_train + num_test)
@@ -91,7 +98,7 @@ def write_games(
 
 
 def game_rows(game: Game, state: State, number: int, seed: int, split: str, per_seat: bool) -> list[dict[str, Any]]:
-    """The rows of one state: one, or one a player."""
+    """Returns the rows of one state: a single row, or one per player."""
     session = game.start(state)
     rows = []
     for seat in range(len(game.roles) if per_seat else 1):

@@ -1,4 +1,4 @@
-"""`selfplay games` and `selfplay train-online` for a configuration."""
+"""Runs `selfplay games` and `selfplay train-online` for a configuration."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from selfplay_pipeline.train.run import Progress, check_adapter, check_training
 
 
 def plan_games(config: Config, out: Path, num_train: int, num_test: int) -> str:
-    """Returns what `games` would do, in one line.
+    """Returns a one-line description of the work that `games` would do.
 
     Raises:
-        UserError: the folder is another command's.
+        UserError: The folder belongs to another command.
     """
     check_folder(out, "games")
     return (
@@ -52,10 +52,10 @@ def online_games(config: Config, out: Path, num_train: int, num_test: int, *, pe
 
 
 def check_online(config: Config) -> None:
-    """Whether verl can train and play with the configured number of GPUs, and the model's context holds a turn.
+    """Raises UserError unless the model, the GPUs and the context length suit online training.
 
     Raises:
-        UserError: it cannot.
+        UserError: verl cannot train and play with the configured GPUs, or the context cannot hold a turn.
     """
     check_training(config.train)
     context = model_context_length(str(config.model), config.engine.context_length)
@@ -80,10 +80,10 @@ def check_online(config: Config) -> None:
 
 
 def online_job(config: Config, output: Path, games: Path | None = None) -> OnlineConfig:
-    """Returns the online training that a configuration describes, checked as far as it can be without its states.
+    """Returns the online training of a configuration, after all checks that do not need its states.
 
     Raises:
-        UserError: it is not possible with this model, on this machine or in this folder.
+        UserError: The training is not possible with this model, on this machine or in this folder.
     """
     model = str(config.model)
     if games is not None:
@@ -111,10 +111,10 @@ def online_job(config: Config, output: Path, games: Path | None = None) -> Onlin
 
 
 def plan_online(config: Config, output: Path, games: Path | None = None) -> str:
-    """Returns what `train-online` would do, in one line; writes nothing.
+    """Returns a one-line description of the work that `train-online` would do; writes nothing.
 
     Raises:
-        UserError: it would be refused.
+        UserError: The training would be refused.
     """
     job, online = online_job(config, output, games), config.online
     if samples := _samples_states(job, games):
@@ -133,11 +133,13 @@ def _samples_states(job: OnlineConfig, games: Path | None) -> bool:
 
 
 def train_online(config: Config, output: Path, games: Path | None = None) -> OnlineResult:
-    """Train on episodes that the policy plays meanwhile, or continue a training that was cut.
+    """Train on episodes that the policy plays during training, or continue an interrupted training.
 
     Args:
-        games: folder with the states to play; without it new ones are written to `output`, one state for each time
-            that a step takes one.
+        config: The configuration.
+        output: The output folder.
+        games: Folder with the states to play. By default new states are written to `output`, enough for each to be
+            played in one step only.
     """
     job = online_job(config, output, games)
     if _samples_states(job, games):

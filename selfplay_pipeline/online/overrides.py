@@ -1,4 +1,4 @@
-"""Options of online training in verl's words, over `matching_selfplay_online_grpo.yaml`."""
+"""Translates the options of online training to verl's, on top of `matching_selfplay_online_grpo.yaml`."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ CPU_ROLLOUT = "sglang_cpu"
 
 
 def config_folder() -> Path:
-    """Where verl finds the configuration by its name, and the list of agent loops."""
+    """Returns the folder with verl's configuration file and the list of agent loops."""
     return Path(__file__).parent
 
 
 def held_out_path(config: OnlineConfig) -> Path:
-    """The file in which each validation leaves its figures, one line each, until they are added to metrics.jsonl."""
+    """Returns the file for the figures of validations, one line each, until they are added to metrics.jsonl."""
     return state_dir(config) / "held_out.jsonl"
 
 
 def verl_log(config: OnlineConfig) -> Path:
-    """The file to which verl writes its figures; each of its processes begins it anew."""
+    """Returns verl's file of metrics, which each of verl's processes starts anew."""
     return state_dir(config) / "verl_metrics.jsonl"
 
 
 def file_environment(config: OnlineConfig) -> dict[str, str]:
-    """Environment variables that say where the figures go."""
+    """Returns the environment variables that name the files for metrics."""
     return logging_environment(config) | {"VERL_FILE_LOGGER_PATH": str(verl_log(config))}
 
 
 @dataclass(frozen=True)
 class StatesFile:
-    """What train.parquet holds."""
+    """Contents of train.parquet."""
 
     rows: int
     rows_per_episode: int
-    """Rows that an episode gives: one for each player, or one perspective alone."""
+    """Number of rows that an episode gives: one for each player, or only one perspective."""
 
 
 def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) -> list[str]:
-    """Hydra overrides for an online training; the user's own come last and win."""
+    """Returns the Hydra overrides of an online training; the user's own come last and take precedence."""
     online, rollout, state = config.online, "actor_rollout_ref.rollout", state_dir(config)
     settings: dict[str, Any] = {
         "selfplay.max_new_tokens": config.max_new_tokens,
@@ -63,7 +63,7 @@ def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) ->
         "data.val_files": str((config.games / "test.parquet").resolve()),
         "data.train_batch_size": online.states_per_step,
         "data.seed": config.seed,
-        # Together the context: verl's V1 trainer pads to neither, and the agent loop checks the sum.
+        # The two sum to the context: verl's V1 trainer pads to neither, and the agent loop checks the sum.
         "data.max_prompt_length": config.context_length // 2,
         "data.max_response_length": config.context_length - config.context_length // 2,
         "actor_rollout_ref.model.path": everywhere(config.model),

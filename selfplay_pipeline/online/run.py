@@ -1,4 +1,4 @@
-"""`selfplay train-online`: check the states, run verl as a child process, watch it, check what it did."""
+"""`selfplay train-online`: checks the states, runs verl as a child process, watches it and checks its result."""
 
 from __future__ import annotations
 
@@ -54,29 +54,29 @@ from selfplay_pipeline.train.saves import NewLines, go_back_to_last_logged_save,
 
 @dataclass(frozen=True)
 class OnlineResult:
-    """What an online training did, over all its resumptions but for the seconds."""
+    """Result of an online training; figures cover all its resumptions, except for seconds."""
 
     steps: int
     games: int
-    """Episodes of all training steps, those of groups that were not trained on included."""
+    """Episodes of all training steps, including those of groups that were not trained on."""
     before: dict[str, float]
-    """Held-out figures before the first step …"""
+    """Held-out figures before the first step."""
     after: dict[str, float]
-    """… and after the last."""
+    """Held-out figures after the last step."""
     checkpoint: Path
     metrics_path: Path
     seconds_total: float
     seconds_to_first_step: float | None
-    """Time from the start until the first step began, the first validation included; None if no step was left to do."""
+    """Seconds until the first step began, including the first validation; None if no step was left to do."""
     seconds_per_step: float | None
-    """Mean time of this process's steps, without saving."""
+    """Mean seconds per step of this process, without saving."""
 
 
 def run_online(config: OnlineConfig, on_progress: Callable[[Progress], None] | None = None) -> OnlineResult:
-    """Train a policy on episodes that it plays meanwhile; a training that was cut continues at its last save.
+    """Train a policy on episodes that it plays during training; an interrupted training continues at its last save.
 
     Raises:
-        UserError: unusable states or options.
+        UserError: States or options are unusable.
         TrainError: verl failed.
     """
     began = time.time()
@@ -97,7 +97,7 @@ def run_online(config: OnlineConfig, on_progress: Callable[[Progress], None] | N
 
     with locked(config.output / ".train.lock", f"training folder {config.output}"):
         claim(config, _identity(config), checkpoint)
-        keep_lines(metrics_path(config), planned)  # without a last line that a kill has torn
+        keep_lines(metrics_path(config), planned)  # drops a last line that a kill left incomplete
         _absorb(config, read_lines(verl_log(config)))
         done = go_back_to_last_logged_save(state, metrics_path(config))
         for path in (metrics_path(config), *config.output.glob("server_*_weights.jsonl")):
@@ -152,10 +152,10 @@ def _held_out(line: dict[str, Any]) -> dict[str, float]:
 
 
 def check_sizes(config: OnlineConfig, rows_per_episode: int) -> None:
-    """Whether the processes can share an update equally.
+    """Raises UserError unless the processes can share an update equally.
 
     Raises:
-        UserError: they cannot.
+        UserError: The rows of a step are not a multiple of the number of processes.
     """
     states, episodes = config.online.states_per_step, config.episodes_per_state
     if states * episodes * rows_per_episode % config.workers:
@@ -168,11 +168,11 @@ def check_sizes(config: OnlineConfig, rows_per_episode: int) -> None:
 
 
 def _look_at(config: OnlineConfig) -> StatesFile:
-    """What is to be played.
+    """Returns the number of rows to play and of rows per episode, after a check of both files.
 
     Raises:
-        UserError: a file is missing or not ours, holds fewer states than one step takes, or would validate on the
-            states of `evaluate`.
+        UserError: A file is missing, is not from `selfplay games`, holds fewer states than one step takes, or would
+            validate on the states of `evaluate`.
     """
     (test, validation), (train, first) = (
         read_rows(config.game, config.games / f"{name}.parquet") for name in ("test", "train")
@@ -194,20 +194,20 @@ def _look_at(config: OnlineConfig) -> StatesFile:
 
 
 def check_begun(config: OnlineConfig) -> None:
-    """Checks the states to play, and that the folder holds no other training; writes nothing.
+    """Check the states to play, and that the folder holds no other training; write nothing.
 
     Raises:
-        UserError: the states are unusable, the processes cannot share an update, or there is another training.
+        UserError: The states are unusable, the processes cannot share an update, or the folder holds another training.
     """
     _look_at(config)
     check_claim(config, _identity(config), config.output.resolve() / "checkpoint")
 
 
 def read_rows(config: GameConfig, path: Path) -> tuple[int, dict[str, Any]]:
-    """How many rows there are, each checked, and the first one's `extra_info` (empty if none).
+    """Returns the number of rows, each checked, and the first row's `extra_info` (empty without rows).
 
     Raises:
-        UserError: the file is missing, not ours, or of another game than the configuration's, or a row is unusable.
+        UserError: The file is missing, is not from `selfplay games` or is of another game, or a row is unusable.
     """
     check_regular(path, "`selfplay games` writes it; without a folder of states new ones are made")
     with _readable(path):
@@ -258,11 +258,13 @@ def _check_rules(config: GameConfig, where: str, written: Any) -> None:
 
 
 def _fault(game: Game, row: dict[str, Any], info: dict[str, Any], first: dict[str, Any]) -> str | None:
-    """What is wrong with a row, if anything.
+    """Returns the first fault of a row, None if there is none.
 
     Args:
-        info: its `extra_info`.
-        first: that of the file's first row.
+        game: The game of the rows.
+        row: The row.
+        info: The row's `extra_info`.
+        first: The `extra_info` of the file's first row.
     """
     for fields in (row, info):
         missing = [name for name, value in fields.items() if value is None]
@@ -282,7 +284,7 @@ def _fault(game: Game, row: dict[str, Any], info: dict[str, Any], first: dict[st
 
 
 def _identity(config: OnlineConfig) -> dict[str, Any]:
-    """What makes a continued training the same one."""
+    """Returns the settings and hashes that identify a training."""
     games = {
         name: hashlib.sha256((config.games / f"{name}.parquet").read_bytes()).hexdigest()[:16]
         for name in ("train", "test")
@@ -291,9 +293,9 @@ def _identity(config: OnlineConfig) -> dict[str, Any]:
 
 
 def _absorb(config: OnlineConfig, logged: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add to metrics.jsonl those steps that verl has logged and that are not there yet; returns their lines.
+    """Add new steps of verl's log to metrics.jsonl; returns their lines.
 
-    verl's own file is begun anew by each process, and begins with a validation that is known already.
+    Each of verl's processes starts verl's log anew, and the log begins with a validation that is already known.
     """
     if not logged:
         return []

@@ -1,4 +1,4 @@
-"""The closing table and lines of `train-online`."""
+"""Closing table and lines of `train-online`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from selfplay_pipeline.train.show import where
 
 
 def show_online(result: OnlineResult) -> None:
-    """The closing lines of `train-online`."""
+    """Print the closing table and lines of `train-online`."""
     table = Table(title=f"{result.steps} steps on {result.games} episodes", box=None, padding=(0, 2, 0, 0))
     for name in ("held-out states", "before", "after"):
         table.add_column(name, justify="left" if name == "held-out states" else "right")

@@ -11,14 +11,21 @@ from selfplay_pipeline.engines.types import NEUTRAL, Completion, EngineError, Sa
 
 
 class VerlEngine:
-    """One player's view of verl's `LLMServerClient`. A player's requests go to one server, which holds their prefix.
+    """Engine of one player over verl's `LLMServerClient`. All requests of a player go to one server, which caches its
+    prefix.
 
     Attributes:
-        versions: weight versions (training steps) that answered so far.
+        versions: Weight versions (training steps) that answered so far.
     """
 
     def __init__(self, client: Any, sampling_params: dict[str, Any]) -> None:
-        """`sampling_params`: as verl's agent-loop worker hands them out; temperature and limits are the seat's own."""
+        """Create the engine.
+
+        Args:
+            client: verl's client of its servers.
+            sampling_params: The parameters of verl's agent-loop worker; temperature and limits come from the seat
+                instead.
+        """
         self._client = client
         self._sampling_params = sampling_params
         self.versions: list[int] = []
@@ -40,7 +47,7 @@ class VerlEngine:
                 request_id=session, prompt_ids=list(prompt_ids), sampling_params=sampling
             )
         except Exception as error:
-            # Ray wraps what happened on the server in types of its own.
+            # Ray wraps server errors in its own types.
             raise EngineError(f"{type(error).__name__}: {str(error).strip().splitlines()[-1:]}") from error
         token_ids = list(answer.token_ids)
         if not token_ids or answer.log_probs is None or len(answer.log_probs) != len(token_ids):
@@ -59,22 +66,22 @@ class VerlEngine:
         )
 
     async def reload(self, checkpoint: Path) -> None:
-        """Is not used: verl updates its servers itself."""
+        """Raise EngineError: verl updates its servers itself."""
         raise EngineError("verl's servers get their weights from verl")
 
     async def release(self) -> None:
-        """Is not used: verl gives and takes their memory itself."""
+        """Raise EngineError: verl manages its servers' memory itself."""
         raise EngineError("verl's servers give their memory back when verl tells them to")
 
     async def close(self) -> None:
-        """Nothing to close: the servers are verl's."""
+        """Do nothing: the servers are verl's."""
 
 
 def check_sampling(params: dict[str, Any]) -> None:
-    """Whether the log-probs that servers report are those of the distribution sampled from.
+    """Raises UserError unless servers report log-probs of the distribution that they sample from.
 
     Raises:
-        UserError: they are not.
+        UserError: A parameter is set that log-probs do not include.
     """
     for key, neutral in NEUTRAL.items():
         if params.get(key, neutral) != neutral:

@@ -1,1 +1,1 @@
-"""What people look at: the page, the plots and the terminal's view of episodes. Reads what the stages wrote."""
+"""Views of results for people: the page, the plots and episodes in the terminal. Reads the files of the stages."""

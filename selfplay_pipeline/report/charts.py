@@ -1,5 +1,4 @@
-"""Which curves are shown, as data. Nothing is read or written here; `draw.py` draws them, the page also lists their
-numbers."""
+"""Selects the curves to show, as data. `draw.py` draws the charts, and the page lists their numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from selfplay_pipeline.report.sources import Source
 
 BINS = 20
 MOST_POINTS = 500
-"""Most points of a curve over training steps."""
+"""Largest number of points of a curve over training steps."""
 MOST_HISTOGRAMS = 4
 
 ITERATIONS = "iterations of training"
@@ -29,7 +28,7 @@ KINDS = {"sampled": "held out, sampled", "greedy": "held out, greedy", "training
 
 @dataclass(frozen=True)
 class Series:
-    """Points, and where known their 95 % intervals."""
+    """Points of one curve, and their 95 % intervals if known."""
 
     label: str
     x: Sequence[float]
@@ -43,10 +42,10 @@ class Chart:
     """One plot.
 
     Attributes:
-        key: the file's name.
-        note: what a reader must know, one sentence.
-        lines: reference values by name.
-        style: `points` has names instead of numbers on its x axis.
+        key: Name of the plot's file.
+        note: One sentence that a reader must know.
+        lines: Reference values by name.
+        style: Kind of plot; `points` has names instead of numbers on its x axis.
     """
 
     key: str
@@ -60,11 +59,11 @@ class Chart:
     names: Sequence[str] = ()
     log: bool = False
     share: bool = False
-    """The values are shares: the axis goes from 0 to 1."""
+    """Whether the values are shares, so that the axis goes from 0 to 1."""
 
 
 def charts_of(source: Source, scans: Sequence[Scan]) -> list[Chart]:
-    """The charts that there are data for."""
+    """Returns the charts that have data."""
     scans = [scan for scan in scans if scan.rewards]
     lines = reference_lines(source, scans)
     about = _about_rewards(scans)
@@ -89,10 +88,10 @@ def charts_of(source: Source, scans: Sequence[Scan]) -> list[Chart]:
 
 
 def reference_lines(source: Source, scans: Sequence[Scan]) -> dict[str, float]:
-    """The game's own lines, that of people and the optimum, on the states played where that is known.
+    """Returns the reference lines of the game, of people and of the optimum, on the played states if known.
 
-    The optimum is the game's reference `best`, and 1 where it has none.
-    What is known of people elsewhere is drawn only where they played states of the same configuration.
+    The optimum is the game's reference `best`, or 1 without one. People's results from elsewhere are drawn only if they
+    played states of the same configuration.
     """
     found = next((scan.references for scan in reversed(scans) if scan.references), {}) | source.references
     known = {name.replace("_", " "): interval.value for name, interval in found.items() if interval.value is not None}
@@ -106,19 +105,19 @@ def reference_lines(source: Source, scans: Sequence[Scan]) -> dict[str, float]:
 
 
 def _known_elsewhere(scans: Sequence[Scan]) -> dict[str, KnownLine]:
-    """What others reached on states of the configuration that all episodes have, where that is known."""
+    """Returns others' results on states of the configuration that all episodes share, if known."""
     configs = [scan.file.game_config() for scan in scans]
     found = [make_game(config).known_lines() if config is not None else {} for config in configs]
     return found[0] if found and all(lines == found[0] for lines in found) else {}
 
 
 def games_in(scans: Sequence[Scan]) -> list[Game]:
-    """Returns each game that was played once, with the rules that it was played by where these are known."""
+    """Returns each game that was played, once, with the rules that were played by if these are known."""
     return list({name: game for scan in scans for name, game in scan.rules.items()}.values())
 
 
 def _about_rewards(scans: Sequence[Scan]) -> str:
-    """The note of a chart of rewards, with what must be known about its lines."""
+    """Returns the note of a chart of rewards, with facts about its lines."""
     others = (
         f"{name}: {line.reward:.3f} [{line.low:.3f}, {line.high:.3f}] in {line.episodes} episodes of their own"
         for name, line in _known_elsewhere(scans).items()
@@ -128,14 +127,14 @@ def _about_rewards(scans: Sequence[Scan]) -> str:
 
 
 def _curves(scans: Sequence[Scan], figure: Figure, note: str, lines: Mapping[str, float] | None = None) -> Chart:
-    """A figure over the iterations of training behind the policy, one curve for each kind of episodes."""
+    """Returns a figure over the iterations of training, with one curve for each kind of episodes."""
     series = [_of_mode(scans, mode, figure, kind) for mode, kind in KINDS.items()]
     share = figure.unit == "share"
     return Chart(figure.name, figure.chart, note, ITERATIONS, figure.label, series, lines or {}, share=share)
 
 
 def _of_mode(scans: Sequence[Scan], mode: str, figure: Figure, label: str) -> Series:
-    """A figure of one kind of episodes over the iterations of training."""
+    """Returns one curve: a figure of one kind of episodes over the iterations of training."""
     points = [
         (scan.file.trained, interval)
         for scan in scans
@@ -145,7 +144,7 @@ def _of_mode(scans: Sequence[Scan], mode: str, figure: Figure, label: str) -> Se
 
 
 def _parts(scans: Sequence[Scan]) -> Iterator[Chart]:
-    """Figures that are parts of one whole, stacked over the iterations, for each kind of held-out episodes."""
+    """Yields stacked charts of figures that are parts of one whole, for each kind of held-out episodes."""
     wholes: dict[str, list[Figure]] = {}
     for figure in figures_of(*games_in(scans)).values():
         if figure.part_of:
@@ -192,11 +191,11 @@ STEP_CHARTS = (
     ("kl", "KL to the reference policy", "actor/kl_loss", "nats a token", False),
     ("log_prob_gap", "Engine against trainer", "selfplay/log_prob_gap/mean", "mean |log-prob difference|, nats", True),
 )
-"""Key, title, verl's name of the metric, label of the axis, whether that is logarithmic."""
+"""Key, title, verl's name of the metric, axis label, and whether the axis is logarithmic."""
 
 
 def _steps(source: Source) -> list[Chart]:
-    """verl's metrics over all training steps of the run."""
+    """Returns charts of verl's metrics over all training steps of the run."""
     notes = {
         "log_prob_gap": "Of the trainer's weights at each step to the log-probs stored while playing; an iteration's "
         "first step, where both have the same weights, should be near 0."
@@ -216,7 +215,7 @@ def _steps(source: Source) -> list[Chart]:
 
 
 def _numbered(source: Source) -> Iterator[tuple[int, dict[str, float]]]:
-    """Steps numbered through all iterations; online training begins with a validation as step 0."""
+    """Yields steps numbered through all iterations; online training begins with a validation as step 0."""
     before = last = 0
     for _, line in source.steps:
         step = int(line["step"])
@@ -227,7 +226,7 @@ def _numbered(source: Source) -> Iterator[tuple[int, dict[str, float]]]:
 
 
 def _thinned(points: Sequence[tuple[int, float]]) -> Series:
-    """All steps, or means of so many in a row that `MOST_POINTS` are left."""
+    """Returns all steps, or the means of equal numbers of steps if there are more than `MOST_POINTS`."""
     width = -(-len(points) // MOST_POINTS)
     if width <= 1:
         return Series("each step", [x for x, _ in points], [y for _, y in points])
@@ -237,7 +236,7 @@ def _thinned(points: Sequence[tuple[int, float]]) -> Series:
 
 
 def _seconds(source: Source) -> Chart:
-    """Wall-clock time of each stage."""
+    """Returns the chart of each stage's wall-clock time."""
     done = sorted(source.state.iterations.items())
     series = [
         Series(
@@ -252,7 +251,7 @@ def _seconds(source: Source) -> Chart:
 
 
 def _tokens(source: Source, scans: Sequence[Scan]) -> Chart:
-    """Tokens through the engine and the trainer in each stage."""
+    """Returns the chart of tokens through the engine and the trainer in each stage."""
     counts: dict[str, dict[int, float]] = {}
     for scan in scans:
         stage, number = "generate" if scan.file.mode == "training" else "evaluate", scan.file.iteration or 0
@@ -269,7 +268,7 @@ def _tokens(source: Source, scans: Sequence[Scan]) -> Chart:
 
 
 def _points(scans: Sequence[Scan], lines: Mapping[str, float], about: str) -> Chart:
-    """Mean rewards of a few files of episodes."""
+    """Returns the chart of mean rewards of a few files of episodes."""
     series = [
         _series(
             label,
@@ -286,7 +285,7 @@ def _points(scans: Sequence[Scan], lines: Mapping[str, float], about: str) -> Ch
 
 
 def _histogram(scans: Sequence[Scan]) -> Chart:
-    """Rewards of a run's first and last held-out episodes, else training episodes; of all files if these are few."""
+    """Returns the histogram of rewards in a run's first and last held-out or training episodes, or in a few files."""
     chosen = [scan for scan in scans if scan.rewards]
     if len({scan.file.iteration for scan in chosen}) > 1:
         for mode in ("sampled", "training"):

@@ -1,4 +1,4 @@
-"""Draws charts with matplotlib: for print (also black and white, also for colour-blind readers) and for the page."""
+"""Draws charts with matplotlib, for the page and for print; black-and-white and colour-blind readers can read them."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from selfplay_pipeline.report.charts import Chart, Series
 
 Format = Literal["svg", "png", "pdf"]
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
-"""Okabe and Ito's palette, which colour-blind readers can tell apart (jfly.uni-koeln.de/color)."""
+"""Okabe and Ito's palette, which colour-blind readers can distinguish (jfly.uni-koeln.de/color)."""
 DARK_COLOURS = ("#56b4e9", "#e69f00", "#2fc79b", "#e6a3c8", "#9fd3f5", "#f0e442")
 MARKERS = "osD^v*"
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (1, 2)))
 HATCHES = ("", "////", "....", "xxxx", "----", "++++")
 CROWDED = 8
-"""Names on an axis from which on they stand upright."""
+"""Number of names on an axis from which the names are vertical."""
 SHORT_NAMES = 30
-"""Letters of all names up to which these stand side by side."""
+"""Total letters of all names up to which the names are horizontal."""
 MARKED = 12
-"""Points up to which each gets a marker."""
+"""Number of points up to which each point gets a marker."""
 
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of a drawing; the background is transparent on the page, so that it is the page's own."""
+    """Colours of a drawing. The background is transparent on the page, so that the page's own shows."""
 
     ink: str
     faint: str
@@ -48,13 +48,14 @@ _TO_DARK = dict(zip((LIGHT.ink, LIGHT.faint, *LIGHT.colours), (DARK.ink, DARK.fa
 
 
 def formats_in(option: str, also: str = "") -> list[Format]:
-    """The formats that the option --format names.
+    """Returns the formats that the option --format names.
 
     Args:
-        also: what else could have been given, for the message.
+        option: Value of the option, names joined by commas.
+        also: Other values that the option accepts, for the message.
 
     Raises:
-        UserError: it names another one.
+        UserError: The option names an unknown format.
     """
     known: dict[str, Format] = {name: name for name in get_args(Format)}
     names = [part.strip().lower() for part in option.split(",")]
@@ -64,7 +65,7 @@ def formats_in(option: str, also: str = "") -> list[Format]:
 
 
 def draw(chart: Chart, form: Format, theme: Theme = PRINT, *, title: bool = True) -> bytes:
-    """A chart as a picture. The same chart gives the same bytes."""
+    """Returns a chart as a picture. The same chart gives the same bytes."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -72,7 +73,7 @@ def draw(chart: Chart, form: Format, theme: Theme = PRINT, *, title: bool = True
 
     settings: dict[Any, Any] = {
         "svg.hashsalt": "selfplay",
-        "text.parse_math": False,  # labels may be names of files
+        "text.parse_math": False,  # labels may be file names
         "font.size": 9,
         "text.color": theme.ink,
         "axes.labelcolor": theme.ink,
@@ -106,12 +107,12 @@ def draw(chart: Chart, form: Format, theme: Theme = PRINT, *, title: bool = True
 
 
 def in_dark(svg: bytes) -> bytes:
-    """An SVG of theme LIGHT in the colours of DARK: what `draw` gives but for the ids of its parts, without drawing."""
+    """Returns an SVG of theme LIGHT in the colours of DARK: the drawing of `draw` except for the ids of its parts."""
     return re.sub("|".join(_TO_DARK).encode(), lambda found: _TO_DARK[found[0].decode()].encode(), svg)
 
 
 def _frame(chart: Chart, axes: Any, theme: Theme, title: bool) -> None:
-    """What is around the curves: labels, reference lines, legend."""
+    """Add labels, axis limits and reference lines."""
     if title:
         axes.set_title(chart.title, fontsize=10)
     axes.set_xlabel(chart.x_label)
@@ -120,7 +121,7 @@ def _frame(chart: Chart, axes: Any, theme: Theme, title: bool) -> None:
         axes.set_yscale("log")
         from matplotlib.ticker import LogFormatter
 
-        axes.yaxis.set_major_formatter(LogFormatter())  # the usual ones write markup, which is not read here
+        axes.yaxis.set_major_formatter(LogFormatter())  # the default formatters write markup, which is off here
         axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
     xs = {x for series in chart.series for x in series.x}
     if chart.share:
@@ -145,7 +146,7 @@ def _frame(chart: Chart, axes: Any, theme: Theme, title: bool) -> None:
 
 
 def _reference_lines(lines: Mapping[str, float], axes: Any, theme: Theme) -> None:
-    """Dotted lines, named at the right; names of lines that lie together are moved apart."""
+    """Draw dotted lines, named at the right; names of close lines are moved apart."""
     for value in lines.values():
         axes.axhline(value, color=theme.faint, linewidth=0.8, linestyle=(0, (1, 2)))
     bottom, top = axes.get_ylim()
@@ -159,7 +160,7 @@ def _reference_lines(lines: Mapping[str, float], axes: Any, theme: Theme) -> Non
 
 
 def _label(series: Series) -> str:
-    """The label for the legend, from which matplotlib leaves out what begins with an underscore."""
+    """Returns the label for the legend; matplotlib leaves out labels that begin with an underscore."""
     return harmless(series.label).lstrip("_")
 
 
@@ -199,7 +200,7 @@ def _errors(series: Series) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def _stack(chart: Chart, axes: Any, theme: Theme) -> None:
-    base: dict[tuple[float, bool], float] = {}  # what lies below 0 is stacked downwards
+    base: dict[tuple[float, bool], float] = {}  # values below 0 are stacked downwards
     for number, series in enumerate(chart.series):
         places = [(x, y < 0) for x, y in zip(series.x, series.y, strict=True)]
         bottom = [base.get(place, 0.0) for place in places]

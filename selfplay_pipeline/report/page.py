@@ -1,4 +1,4 @@
-"""The page: one HTML file with everything in it, which loads nothing and runs no script but its own."""
+"""The report page: one HTML file that contains everything, loads nothing and runs only its own script."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from selfplay_pipeline.report.sources import Source
 from selfplay_pipeline.report.tokens import NO_TOKENS
 
 SLACK = 10_000
-"""Bytes for the sentence about the episodes, and what joins them."""
+"""Bytes reserved for the sentence about the episodes and for separators."""
 KINDS = {"run": "Self-play", "iteration": "Iteration", "evaluation": "Evaluation", "episodes": "Episodes"}
 TIME = "%Y-%m-%d %H:%M UTC"
 ROW_HEADS = (
@@ -40,11 +40,14 @@ ROW_HEADS = (
 def render(
     source: Source, scans: Sequence[Scan], choose: Callable[[int], Sample], max_bytes: int, now: datetime | None = None
 ) -> str:
-    """The whole page.
+    """Returns the whole page.
 
     Args:
-        choose: the episodes to read, of at most so many bytes.
-        max_bytes: of the page; charts and tables come first, the episodes get the rest.
+        source: The results to report on.
+        scans: The files of episodes.
+        choose: Function that returns the episodes to show, given their size limit in bytes.
+        max_bytes: Size limit of the page; charts and tables come first, episodes fill the rest.
+        now: Time of the report; by default the current time.
     """
     page = _with_episodes(source, scans, now or datetime.now(UTC))
     without = len(page(Sample([], [], [], 0)).encode("utf-8", "replace"))
@@ -52,7 +55,7 @@ def render(
 
 
 def _with_episodes(source: Source, scans: Sequence[Scan], now: datetime) -> Callable[[Sample], str]:
-    """The page, but for its episodes."""
+    """Returns a function that renders the page with given episodes."""
     assets = resources.files("selfplay_pipeline.report") / "page"
     style, script = ((assets / name).read_text("utf-8") for name in ("page.css", "page.js"))
     environment = Environment(
@@ -80,7 +83,7 @@ def _with_episodes(source: Source, scans: Sequence[Scan], now: datetime) -> Call
 
 
 def facts(source: Source, scans: Sequence[Scan], now: datetime) -> list[str]:
-    """What the report is about, in a few words each: how many episodes, how far a run is, when it began."""
+    """Returns short facts about the results: number of episodes, progress of a run, its start."""
     facts = [f"{sum(len(scan.places) for scan in scans):,} episodes"]
     if source.kind == "run" and source.manifest:
         done = sum("train" in stages for stages in source.state.iterations.values())
@@ -94,7 +97,7 @@ def facts(source: Source, scans: Sequence[Scan], now: datetime) -> list[str]:
 
 
 def _tiles(source: Source, scans: Sequence[Scan]) -> list[tuple[str, str, str]]:
-    """The few figures to see first: label, value, note."""
+    """Returns the few figures to show first: label, value, note."""
     history = history_of(source.state)
     evaluated = [(iteration.number, iteration.evaluated) for iteration in history if iteration.evaluated]
     best = best_iteration(history)
@@ -122,7 +125,7 @@ def _tiles(source: Source, scans: Sequence[Scan]) -> list[tuple[str, str, str]]:
 
 
 def _chart(chart: Chart) -> dict[str, Any]:
-    """A chart's pictures for light and dark, and its numbers."""
+    """Returns a chart's pictures for light and dark themes, and its numbers."""
     series = [one for one in chart.series if len(one.x)]
     xs = sorted({x for one in series for x in one.x})
     rows = []
@@ -155,7 +158,7 @@ def _cell(xs: Sequence[float], one: Any, x: float) -> str:
 
 
 def _row(iteration: Iteration) -> list[str]:
-    """An iteration's row of the table."""
+    """Returns an iteration's row of the table."""
     played, trained, evaluated = iteration.played, iteration.trained, iteration.evaluated
     cells = [""] * 6
     if played and trained:
@@ -178,18 +181,18 @@ def _row(iteration: Iteration) -> list[str]:
 
 
 def _breaks_once(figure: str) -> str:
-    """A figure that may break between its mean and its interval only."""
+    """Returns a figure whose line may break only between its mean and its interval."""
     mean, space, interval = figure.partition(" ")
     return mean + space + interval.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _warnings(history: Sequence[Iteration]) -> list[str]:
-    """Collapses that were noticed."""
+    """Returns messages about collapses that were noticed."""
     return [f"Iteration {one.number}: collapse? {one.collapse}" for one in history if one.collapse]
 
 
 def _figures(source: Source, scans: Sequence[Scan]) -> dict[str, Any]:
-    """All figures of a few files side by side; a run has curves instead."""
+    """Returns all figures of a few files side by side; nothing for a run, which has curves instead."""
     known = [scan for scan in scans if scan.figures]
     if source.kind == "run" or not known:
         return {"figures": [], "figure_heads": []}

@@ -1,4 +1,4 @@
-"""One episode as people read it. The page and the terminal show the same."""
+"""One episode in readable form, the same for the page and the terminal."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.records import EpisodeRecord, Trajectory
 
 LONGEST_TEXT, MOST_TOKENS = 8_000, 6_000
-"""Characters of a turn and tokens of a trajectory that are shown; what is left out is counted."""
+"""Limits on the characters of a turn and the tokens of a trajectory; the remainder is counted."""
 
 
 class Drawn(BaseModel):
-    """What all episodes of one game state have in common.
+    """Drawing of one game state, which all its episodes share.
 
     Attributes:
-        best: the best score that can be reached.
+        best: The best score that can be reached.
     """
 
     group: int
@@ -38,12 +38,12 @@ class Turn(BaseModel):
 
 
 class Run(BaseModel):
-    """Tokens in a row that were all sampled or all observed.
+    """Consecutive tokens that were all sampled or all observed.
 
     Attributes:
-        texts: of sampled tokens each one's, of observed ones all in one.
-        log_probs: of each sampled text, in nats; empty if observed.
-        tokens: how many.
+        texts: One text per sampled token; one text for all observed tokens.
+        log_probs: Log-prob of each sampled text, in nats; empty if observed.
+        tokens: Number of tokens.
     """
 
     texts: list[str]
@@ -52,28 +52,28 @@ class Run(BaseModel):
 
 
 class Stream(BaseModel):
-    """One player's trajectory. `runs` begin with the prompt, and observed and sampled ones take turns."""
+    """One player's trajectory. `runs` begin with the prompt; observed and sampled runs alternate."""
 
     seat: int
     runs: list[Run]
     left_out: int = 0
-    """Tokens after the last one shown."""
+    """Number of tokens after the last one shown."""
 
 
 class Reading(BaseModel):
     """One episode.
 
     Attributes:
-        seats: what each seat is called, with its role where it has one.
-        finished: whether it reached its game's goal.
-        reward: the mean over the seats.
-        rewards: of each seat, empty where these do not differ.
-        streams: the trajectories, empty if they could not be decoded.
+        seats: Name of each seat, with its role if it has one.
+        finished: Whether the episode reached its game's goal.
+        reward: The mean over the seats.
+        rewards: Reward of each seat, empty if the seats share one reward.
+        streams: The trajectories, empty if they could not be decoded.
     """
 
     id: str
     file: int = 0
-    """Number of the file that it is from."""
+    """Number of the file that contains the episode."""
     episode: int
     seats: list[str]
     players: list[str]
@@ -95,17 +95,19 @@ class Decoder(Protocol):
 
 
 def read_state(record: EpisodeRecord) -> Drawn:
-    """The state of an episode."""
+    """Returns the state of an episode."""
     game = game_named(record.game)
     state = game.load_state(record.state)
     return Drawn(group=record.group_index, best=state.best, drawing=game.draw_state(state))
 
 
 def read_episode(record: EpisodeRecord, decoder: Decoder | None = None, game: Game | None = None) -> Reading:
-    """An episode without its state.
+    """Returns an episode without its state.
 
     Args:
-        game: with the rules that were played by, where these are known.
+        record: The episode.
+        decoder: Tokenizer for the trajectories; None leaves these out.
+        game: The game with the rules that were played by, if known.
     """
     game = game or game_named(record.game)
     drawing = game.draw_episode(game.load_state(record.state), record.turns, record.outcome.proposal)
@@ -137,7 +139,7 @@ def read_episode(record: EpisodeRecord, decoder: Decoder | None = None, game: Ga
 
 
 def read_stream(trajectory: Trajectory, decoder: Decoder) -> Stream:
-    """A trajectory in texts."""
+    """Returns a trajectory as texts."""
     ids = trajectory.prompt_ids + trajectory.response_ids
     mask = [0] * len(trajectory.prompt_ids) + list(trajectory.response_mask)
     log_probs = [0.0] * len(trajectory.prompt_ids) + trajectory.response_logprobs
@@ -156,7 +158,7 @@ def read_stream(trajectory: Trajectory, decoder: Decoder) -> Stream:
 
 
 def shorten(text: str) -> str:
-    """The text, cut to `LONGEST_TEXT` characters, with a count of what was left out."""
+    """Returns the text, cut to `LONGEST_TEXT` characters, with the number of omitted characters."""
     more = len(text) - LONGEST_TEXT
     return text if more <= 0 else f"{text[:LONGEST_TEXT]} … ({more} more characters)"
 
@@ -170,7 +172,7 @@ def _runs(mask: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _pieces(ids: Sequence[int], decoder: Decoder) -> Iterator[tuple[str, int, int]]:
-    """Texts of single tokens with their places; tokens that share a character are one piece."""
+    """Yields the text of each token with its start and end; tokens that share a character are one piece."""
     start = 0
     for end in range(1, len(ids) + 1):
         text = decoder.decode(list(ids[start:end]))

@@ -1,4 +1,4 @@
-"""`selfplay report`: read what there is, write a page or plots."""
+"""`selfplay report`: reads the results of a folder and writes a page or plots."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def scan_all(source: Source, report: Progress) -> list[Scan]:
     """Read all files of episodes.
 
     Raises:
-        UserError: A line is bad, or `source` is made of files of episodes alone and they hold no whole line.
+        UserError: A line is bad, or `source` consists only of files of episodes without a complete line.
     """
     total, done, episodes = sum(file.path.stat().st_size for file in source.files), 0, 0
 
@@ -40,7 +40,7 @@ def scan_all(source: Source, report: Progress) -> list[Scan]:
 
 
 def write_page(source: Source, scans: Sequence[Scan], output: Path, *, max_megabytes: float) -> tuple[int, int]:
-    """Writes the report as one HTML file. Returns the number of episodes in it, and of all episodes."""
+    """Write the report as one HTML file; returns the number of episodes in it, and of all episodes."""
     nearby = list(nearby_checkpoints(source.path))
 
     def decoder_of(scan: Scan) -> CheckpointDecoder | None:
@@ -59,7 +59,7 @@ def write_page(source: Source, scans: Sequence[Scan], output: Path, *, max_megab
 
 
 def write_plots(source: Source, scans: Sequence[Scan], formats: Sequence[Format], folder: Path) -> list[Path]:
-    """Write every chart as a file of each format."""
+    """Write every chart as a file of each format; returns the files."""
     paths = []
     for chart in charts_of(source, scans):
         for form in formats:

@@ -1,4 +1,4 @@
-"""Which episodes go into a page that must stay small."""
+"""Selects episodes for a page of limited size."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ RULE = (
 
 
 def embedded(data: Any) -> str:
-    """JSON that cannot end the HTML element it stands in."""
+    """Returns JSON that cannot close the HTML element around it."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 MOST_REFUSED = 20
-"""Groups that may be too large for what room is left before the page counts as full."""
+"""Number of groups that may be too large for the remaining room before the page counts as full."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Episodes to read; `states[k]` is the state of `episodes[i]` where `state_of[i] == k`."""
+    """Episodes to read; `states[state_of[i]]` is the state of `episodes[i]`."""
 
     states: list[Drawn]
     episodes: list[Reading]
     state_of: list[int]
     total: int
-    """How many episodes there are in all."""
+    """Number of all episodes."""
 
     @property
     def rule(self) -> str:
-        """How the episodes were chosen, for people."""
+        """Description of the selection, for people."""
         return "all episodes" if len(self.episodes) == self.total else RULE
 
 
 def take_sample(scans: Sequence[Scan], decoder_of: Callable[[Scan], Decoder | None], max_bytes: int) -> Sample:
-    """Episodes by `RULE`, in the order of the files, of at most `max_bytes` as JSON."""
+    """Returns the episodes chosen by `RULE`, in the order of the files, of at most `max_bytes` as JSON."""
     taken: dict[tuple[int, int], tuple[Drawn, list[Reading]]] = {}
     room, refused = max_bytes, 0
     for number, group in _in_turn([_order(scan) for scan in scans]):
@@ -66,7 +66,7 @@ def take_sample(scans: Sequence[Scan], decoder_of: Callable[[Scan], Decoder | No
 
 
 def _order(scan: Scan) -> list[int]:
-    """A file's groups, the most telling ones first."""
+    """Returns a file's groups, the most informative ones first."""
     groups = list(scan.groups)
     places = [place for place in scan.places if place.status != Status.ENGINE_FAILURE]
     if not places:
@@ -78,7 +78,7 @@ def _order(scan: Scan) -> list[int]:
 
 
 def _spread(count: int) -> Iterator[int]:
-    """All of range(count), each prefix evenly spread: the van der Corput sequence in base 2."""
+    """Yields range(count) in an order whose every prefix is evenly spread: the van der Corput sequence in base 2."""
     bits = max(1, (count - 1).bit_length())
     for number in range(1 << bits):
         place = int(f"{number:0{bits}b}"[::-1], 2)
@@ -96,7 +96,7 @@ def _in_turn(orders: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
 def _read_group(
     scan: Scan, number: int, group: int, decoder: Decoder | None, room: int
 ) -> tuple[Drawn, list[Reading], int]:
-    """A group's episodes and their size; stops reading where they cannot fit."""
+    """Returns a group's state, episodes and size; stops reading as soon as the group is too large."""
     records = list(_records(scan, group))
     state, episodes = read_state(records[0]), []
     size = len(embedded(state.model_dump()).encode())

@@ -1,5 +1,7 @@
-"""One pass over a file of episodes: its figures, and where in the file each episode is. Memory does not grow with
-texts."""
+"""Reads a file of episodes in one pass: its figures, and each episode's position in the file.
+
+Memory does not grow with the texts.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ from selfplay_pipeline.metrics.figures import TALK, Sums, measure
 from selfplay_pipeline.report.sources import EpisodesFile
 
 REFERENCE_STATES = 500
-"""States of a file from which reference lines are computed where no evaluation gave them."""
+"""Number of a file's states for reference lines, if no evaluation has computed these."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """An episode in its file, and what one may choose it by."""
+    """Position of an episode in its file, and the values to choose it by."""
 
     offset: int
     group: int
@@ -37,12 +39,12 @@ class Place:
 
 @dataclass
 class Scan:
-    """A file of episodes, read once.
+    """Result of one pass over a file of episodes.
 
     Attributes:
-        figures: as `selfplay evaluate` computes them, with intervals over game states.
-        rewards: normalised, of all episodes but those lost to the engine.
-        references: mean rewards to compare with, on up to `REFERENCE_STATES` of the file's states.
+        figures: Figures as in `selfplay evaluate`, with intervals over game states.
+        rewards: Normalised rewards of all episodes except those lost to engine failures.
+        references: Mean rewards to compare with, on up to `REFERENCE_STATES` of the file's states.
     """
 
     file: EpisodesFile
@@ -56,7 +58,7 @@ class Scan:
     game: str = ""
     """Name of the game that was played."""
     rules: dict[str, Game] = field(default_factory=dict)
-    """The games that were played, by their names, with the rules that were played by."""
+    """The games that were played, by name, with the rules that were played by."""
 
     @cached_property
     def groups(self) -> dict[int, list[Place]]:
@@ -71,10 +73,11 @@ def scan(file: EpisodesFile, on_bytes: Callable[[int], None] = lambda count: Non
     """Read a file of episodes, which may still be growing.
 
     Args:
-        on_bytes: told how many bytes were read since it was last told.
+        file: The file.
+        on_bytes: Function that is called with the number of bytes read since its last call.
 
     Raises:
-        UserError: a line is bad; names file, line and field.
+        UserError: A line is bad; the message names file, line and field.
     """
     summary = Summary()
     states: dict[int, State] = {}
@@ -109,10 +112,10 @@ def scan(file: EpisodesFile, on_bytes: Callable[[int], None] = lambda count: Non
 
 
 def episodes(path: Path) -> Iterator[tuple[int, int, EpisodeRecord]]:
-    """Offset, size in bytes and content of each whole line; a torn last one is still being written.
+    """Yields offset, size in bytes and content of each complete line; an incomplete last line is still being written.
 
     Raises:
-        UserError: a line is bad.
+        UserError: A line is bad.
     """
     offset = 0
     for number, line in read_lines(path):
@@ -122,10 +125,10 @@ def episodes(path: Path) -> Iterator[tuple[int, int, EpisodeRecord]]:
 
 
 def parse(line: bytes, where: str) -> EpisodeRecord:
-    """One line.
+    """Returns the episode of one line.
 
     Raises:
-        UserError: it is no episode, or one that cannot have been.
+        UserError: The line is no episode, or an impossible one.
     """
     try:
         return parse_episode(line)

@@ -1,4 +1,4 @@
-"""What there is to report on in a folder: a run, an iteration, an evaluation, or any episodes."""
+"""Finds the results in a folder: a run, an iteration, an evaluation, or any episodes."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class EpisodesFile:
     """A file of episodes.
 
     Attributes:
-        label: which episodes these are, for people.
-        iteration: of the run; None outside one.
-        player: the name under which the policy that is looked at sits in these episodes.
+        label: Description of the episodes, for people.
+        iteration: Iteration of the run; None outside a run.
+        player: Name of the evaluated policy's player in these episodes.
     """
 
     path: Path
@@ -44,12 +44,12 @@ class EpisodesFile:
 
     @property
     def trained(self) -> int:
-        """How many iterations of training are behind the policy that played."""
+        """Number of iterations of training that the playing policy had completed."""
         number = self.iteration or 0
         return number - 1 if self.mode == "training" and number else number
 
     def game_config(self) -> GameConfig | None:
-        """The rules that were played by, as `generate` and `evaluate` note them beside the file."""
+        """Returns the played rules, which `generate` and `evaluate` store next to the file; None if unknown."""
         given = _arguments(self.path)
         rules = {key.removeprefix("game."): value for key, value in given.items() if key.startswith("game.")}
         try:
@@ -58,19 +58,19 @@ class EpisodesFile:
             return None
 
     def game_of(self, name: str) -> Game:
-        """The game of this name by the rules that were played by; by its default ones where these are not known."""
+        """Returns the game of this name with the played rules, or with its default rules if these are unknown."""
         config = self.game_config()
         return make_game(config) if config is not None and config.name == name else game_named(name)
 
 
 @dataclass(frozen=True)
 class Source:
-    """All that a report is made from; what is not there yet is empty.
+    """All data of a report; data that do not exist yet are empty.
 
     Attributes:
-        steps: verl's metrics, one line a training step, with the iteration.
-        evaluation: of a folder that holds one evaluation.
-        references: mean rewards to compare with, from the newest evaluation.
+        steps: verl's metrics, one line per training step, with the iteration.
+        evaluation: The evaluation, if the folder holds exactly one.
+        references: Mean rewards to compare with, from the newest evaluation.
     """
 
     path: Path
@@ -84,10 +84,10 @@ class Source:
 
 
 def discover(path: Path) -> Source:
-    """Find out what lies at `path`.
+    """Returns the results at `path`.
 
     Raises:
-        UserError: nothing that can be reported on.
+        UserError: The path holds no results.
     """
     if path.is_file():
         return Source(path, "episodes", [EpisodesFile(path, _mode(path), path.stem)])
@@ -117,7 +117,7 @@ def _run(path: Path) -> Source:
 
 
 def _folder(path: Path) -> Source:
-    """An iteration or what `generate` left, an evaluation, or a folder with any episodes (as of `crossplay`)."""
+    """Returns the results of one folder: an iteration, a `generate` output, an evaluation, or any episodes."""
     evaluation = _evaluation(path)
     if evaluation or any((path / f"{mode}.args.json").exists() for mode in EVALUATED):
         files = _evaluated(path, None)
@@ -139,7 +139,7 @@ def _folder(path: Path) -> Source:
 
 
 def _evaluated(folder: Path, iteration: int | None) -> list[EpisodesFile]:
-    """The episodes of an evaluation, also of one that is still going on."""
+    """Returns the episodes of an evaluation, also of an unfinished one."""
     where = "" if iteration is None else f"iteration {iteration}, "
     files = [(mode, folder / f"{mode}.jsonl") for mode in EVALUATED]
     return [
@@ -150,13 +150,13 @@ def _evaluated(folder: Path, iteration: int | None) -> list[EpisodesFile]:
 
 
 def _evaluated_player(games: Path) -> str:
-    """The name under which the evaluated player sits: its own if scripted, else as the policy."""
+    """Returns the name of the evaluated player in the episodes: its own if scripted, else the policy's."""
     name = str(_arguments(games).get("first"))
     return name if name in SCRIPTED else POLICY
 
 
 def _arguments(games: Path) -> dict[str, Any]:
-    """How episodes were made, as `generate` and `evaluate` note it beside them."""
+    """Returns the settings of the episodes, as `generate` and `evaluate` store them next to the file."""
     path = games.with_suffix(".args.json")
     found = read_json(path) if path.exists() else {}
     return found if isinstance(found, dict) else {}
@@ -186,7 +186,7 @@ def _mode(path: Path) -> Mode:
 
 
 def _lines(path: Path) -> list[dict[str, float]]:
-    """Whole lines; a file that is still being written may end with a torn one."""
+    """Returns the complete lines of metrics; a file that is still being written may end with an incomplete one."""
     if not path.exists():
         return []
     found = []
@@ -200,7 +200,7 @@ def _lines(path: Path) -> list[dict[str, float]]:
 
 
 def _step(line: Any) -> dict[str, float]:
-    """The numbers of a step's line."""
+    """Returns the numbers in a step's line."""
     if not isinstance(line, dict) or not isinstance(line.get("step"), int):
         raise ValueError("no step")
     return {name: value for name, value in line.items() if isinstance(value, int | float) and math.isfinite(value)}

@@ -27,19 +27,22 @@ SEAT_STYLES = ("cyan", "yellow", "magenta", "green")
 Pick = Literal["last", "best", "worst", "random"]
 POLL_SECONDS = 0.5
 SIGNS, BOTH = "*+", "="
-"""Stand beside cells that an episode marks, in the order of its marks."""
+"""Signs next to cells that an episode marks, in the order of its marks."""
 TONES = {BAD: "red", GOOD: "green"}
 SURE = -0.1
-"""Log-prob from which on a token is shown as expected."""
+"""Log-prob at or above which a token is shown as expected."""
 
 
 def show_episode(
     record: EpisodeRecord, console: Console, decoder: Decoder | None = None, game: Game | None = None
 ) -> None:
-    """What each player sees, the dialogue, what was decided, and with a decoder the tokens.
+    """Print each player's view, the dialogue, the outcome, and with a decoder the tokens.
 
     Args:
-        game: with the rules that were played by, where these are known.
+        record: The episode.
+        console: The terminal.
+        decoder: Tokenizer for the trajectories; None leaves the tokens out.
+        game: The game with the rules that were played by, if known.
     """
     state, episode = read_state(record), read_episode(record, decoder, game)
     views: list[RenderableType] = [_table(table, episode) for table in state.drawing.views]
@@ -60,10 +63,10 @@ def show_episode(
 
 
 def choose(path: Path, pick: Pick, seed: int | None = None) -> EpisodeRecord:
-    """One episode of a file, which may still be growing.
+    """Returns one episode of a file, which may still be growing.
 
     Raises:
-        UserError: there is none, or a line is bad.
+        UserError: The file has no episode, or a line is bad.
     """
     rng, chosen = random.Random(seed), None
     takes: dict[Pick, Callable[[EpisodeRecord, EpisodeRecord, int], bool]] = {
@@ -74,7 +77,7 @@ def choose(path: Path, pick: Pick, seed: int | None = None) -> EpisodeRecord:
     }
     _check_file(path)
     records = (record for _, _, record in episodes(path))
-    if pick != "last":  # an episode that the engine lost is neither good nor bad
+    if pick != "last":  # an episode lost to an engine failure is neither good nor bad
         records = (record for record in records if record.outcome.status != Status.ENGINE_FAILURE)
     for count, record in enumerate(records, start=1):
         if chosen is None or takes[pick](record, chosen, count):
@@ -85,10 +88,10 @@ def choose(path: Path, pick: Pick, seed: int | None = None) -> EpisodeRecord:
 
 
 def find_episode(path: Path, episode_id: str) -> EpisodeRecord:
-    """The episode of that id.
+    """Returns the episode with this id.
 
     Raises:
-        UserError: there is none, or a line is bad.
+        UserError: The file has no such episode, or a line is bad.
     """
     _check_file(path)
     first = None
@@ -100,17 +103,17 @@ def find_episode(path: Path, episode_id: str) -> EpisodeRecord:
 
 
 def follow(path: Path) -> Iterator[tuple[EpisodeRecord, int]]:
-    """The newest episode, and how many came with it, whenever episodes are added; waits for the file, never ends.
+    """Yields the newest episode and the number of new ones whenever episodes are added; waits for the file, never ends.
 
     Raises:
-        UserError: it is a folder, or a line is bad.
+        UserError: The path is a folder, or a line is bad.
     """
     _check_file(path)
     offset = 0
     while True:
         size = path.stat().st_size if path.exists() else 0
         if size < offset:
-            offset = 0  # it was written anew
+            offset = 0  # the file was written anew
         lines = _whole_lines(path, offset) if size > offset else []
         offset += sum(map(len, lines))
         whole = [line for line in lines if line.strip()]
@@ -146,7 +149,7 @@ def _head(state: Drawn, episode: Reading) -> Text:
 
 
 def _legend(state: Drawn, episode: Reading) -> list[Text]:
-    """What the marks beside cells mean, if there are any."""
+    """Returns the meaning of the marks next to cells, if there are any."""
     hides = any(view.cells_that_are.get(HIDDEN) for view in state.drawing.views)
     marks = [f"{sign} {name}" for sign, name in zip(SIGNS, episode.drawing.marks, strict=False)]
     both = [f"{BOTH} both"] if len(marks) == len(SIGNS) else []
@@ -155,7 +158,7 @@ def _legend(state: Drawn, episode: Reading) -> list[Text]:
 
 
 def _table(drawn: Table, episode: Reading) -> RichTable:
-    """One of a game's tables: hidden cells in brackets and dimmed, signs beside the cells that the episode marks."""
+    """Returns one of a game's tables, with hidden cells in brackets and dimmed, and signs next to marked cells."""
     title, style = drawn.title, ""
     if drawn.seat is not None:
         title = f"{episode.seats[drawn.seat]} ({harmless(Path(episode.players[drawn.seat]).name)}) {drawn.title}"
@@ -199,7 +202,7 @@ def _dialogue(episode: Reading) -> list[RenderableType]:
 
 
 def _tokens(stream: Stream, seat: str) -> RenderableType:
-    """A trajectory: observed text dim, sampled tokens underlined, unlikely ones coloured and with their log-prob."""
+    """Returns a trajectory with observed text dim, sampled tokens underlined, unlikely ones coloured with log-prob."""
     text = Text()
     for run in stream.runs:
         if not run.log_probs:

@@ -1,4 +1,4 @@
-"""Token ids back to text, one by one."""
+"""Decodes token ids to text, one by one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NO_TOKENS = "No tokens: the policy's seat left no trajectory, or its tokenizer i
 
 
 class CheckpointDecoder:
-    """A checkpoint's tokenizer; remembers the texts of single tokens, special ones included."""
+    """A checkpoint's tokenizer with a cache of the texts of single tokens, special ones included."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -29,16 +29,16 @@ class CheckpointDecoder:
 
 
 def find_decoder(checkpoints: Iterable[str | None]) -> CheckpointDecoder | None:
-    """The tokenizer of the first of these checkpoints that is on this machine; nothing is fetched from a hub.
+    """Returns the tokenizer of the first of these checkpoints that is on this machine; fetches nothing from a hub.
 
-    The checkpoints of a run share their tokenizer, so any of them reads all its episodes.
+    The checkpoints of a run share their tokenizer, so any of them decodes all its episodes.
     """
     found = (_load(name) for name in dict.fromkeys(checkpoints) if name is not None)
     return next((decoder for decoder in found if decoder is not None), None)
 
 
 def nearby_checkpoints(path: Path) -> Iterator[str]:
-    """Checkpoints of the run that a file or folder belongs to, for episodes whose own is not where it was."""
+    """Yields checkpoints of the run around a file or folder, for episodes whose own checkpoint was moved."""
     for folder in (path, *path.resolve().parents[:3]):
         for checkpoint in (folder / "checkpoint", *sorted(folder.glob("iter_*/checkpoint"))):
             if checkpoint.is_dir():

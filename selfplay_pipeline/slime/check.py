@@ -1,6 +1,6 @@
-"""What still keeps slime from running the experiment here: its version, the machine, the configuration, the data.
+"""Checks that slime can run the experiment on this machine: version, modules, GPU, configuration, data.
 
-Whether slime's classes and calls are those that our hooks take is compared by `tests/fast/test_slime_contract.py`.
+`tests/fast/test_slime_contract.py` checks that slime's classes and calls fit our hooks.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from selfplay_pipeline.slime.config import DEFAULT, RolloutConfig
 from selfplay_pipeline.slime.data import check_data
 
 VERSION = "0.3.1"
-"""The version of slime that this was written and tested with."""
+"""Version of slime that this package was written for and tested with."""
 CONTRACT = "tests/fast/test_slime_contract.py"
-"""Says whether another version fits, where this project's folder and slime's are on PYTHONPATH."""
+"""Test that shows whether another version fits; it needs this project's folder and slime's on PYTHONPATH."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """One thing that the experiment needs.
+    """One requirement of the experiment.
 
     Attributes:
-        found: what is there.
-        remedy: what to do when it is not.
+        ok: Whether the requirement is met.
+        what: Name of the requirement.
+        found: Description of the present state.
+        remedy: Instruction for a requirement that is not met.
     """
 
     ok: bool
@@ -43,12 +45,12 @@ class Item:
 
 
 def check_all(slime: Path | None, config: Path | None, data: Sequence[Path] = ()) -> list[Item]:
-    """Everything, in the order in which to fix it.
+    """Returns all requirements, in the order in which to fix them.
 
     Args:
-        slime: folder of slime's source; by default what Python would import.
-        config: file for `--custom-config-path`; by default the package's own.
-        data: files of prompt data; by default none is read.
+        slime: Folder of slime's source; by default the package that Python would import.
+        config: File for `--custom-config-path`; by default the package's own.
+        data: Files of prompt data; by default none is read.
     """
     items = [check_version(slime)]
     items += [_module("megatron", "slime trains with Megatron-LM; take slime's image or set PYTHONPATH to its folder")]
@@ -59,7 +61,7 @@ def check_all(slime: Path | None, config: Path | None, data: Sequence[Path] = ()
 
 
 def check_version(folder: Path | None) -> Item:
-    """Whether there is a slime, and of the version that was tested; another one is no reason to stop."""
+    """Check that slime exists; a version other than the tested one is mentioned but accepted."""
     spec = find_spec("slime") if folder is None else None
     root = Path(spec.origin).parents[1] if spec is not None and spec.origin else folder
     if root is None or not (root / "slime" / "__init__.py").is_file():
@@ -71,7 +73,7 @@ def check_version(folder: Path | None) -> Item:
 
 
 def _version(root: Path) -> str:
-    """The version that a checkout's setup.py names, else that of the installed package."""
+    """Returns the version in a checkout's setup.py, else the version of the installed package."""
     setup = root / "setup.py"
     named = re.search(r"version=\"([^\"]+)\"", setup.read_text(errors="replace")) if setup.is_file() else None
     with suppress(importlib.metadata.PackageNotFoundError):
@@ -80,7 +82,7 @@ def _version(root: Path) -> str:
 
 
 def check_config(path: Path) -> list[Item]:
-    """Whether the configuration can be read, and its partner be reached."""
+    """Check that the configuration is valid and its partner can be called."""
     try:
         config = RolloutConfig.read(path)
     except UserError as error:
@@ -99,20 +101,20 @@ def _partner(config: RolloutConfig) -> str:
     section = config.selfplay
     if section.partner == CHAT:
         import_module("openai")
-    # Without its cache, whose file would be made here.
+    # without its cache, whose file would be created here
     looked_at = section.model_copy(update={"chat": section.chat.model_copy(update={"cache": None})})
     return f"{config.model_copy(update={'selfplay': looked_at}).player().name} can be called"
 
 
 def check_rows(path: Path, config: Path) -> list[Item]:
-    """Whether the rows can be played, and promise no more turns than an episode of this configuration gets."""
+    """Check that the rows can be played, and that they promise no more turns than an episode gets."""
     try:
         rules = check_data(path)
     except UserError as error:
         return [Item(False, "prompt data", str(error), "fix what it says")]
     games = ", ".join(sorted({make_game(rule).describe() for rule in rules}))
     items = [Item(True, "prompt data", f"{path}: {games}")]
-    with suppress(UserError):  # said of the configuration already
+    with suppress(UserError):  # the check of the configuration reports this error
         longest = max(rules, key=lambda rule: rule.max_length)
         turns, promised = len(make_game(longest).roles) * RolloutConfig.read(config).max_turns, longest.max_length
         if promised > turns:

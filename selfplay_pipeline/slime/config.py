@@ -1,4 +1,4 @@
-"""What slime's `--custom-config-path` file says about our rollout."""
+"""Contents of slime's `--custom-config-path` file for our rollout."""
 
 from __future__ import annotations
 
@@ -19,63 +19,65 @@ from selfplay_pipeline.partners.config import PartnerConfig
 
 DEFAULT = Path(__file__).with_name("matching_config.yaml")
 TRACKING = ("slime.utils", "slime.observability")
-"""Where slime keeps `logging_utils` and `metric_utils`: in 0.3.1, and in its later source."""
+"""Packages that contain slime's `logging_utils` and `metric_utils`: in 0.3.1, and in later source."""
 
 
 class SelfplaySection(Section):
-    """What slime has no arguments for."""
+    """Settings that slime has no arguments for."""
 
     model_config = ConfigDict(frozen=True)
 
     partner: str = "shy"
-    """Who holds the other seats: `shy`, `chat` or another scripted partner."""
+    """Partner in the other seats: `shy`, `chat` or another scripted partner."""
     max_new_tokens: Annotated[int, Field(ge=1)] = 256
-    """Token limit of one turn, its thoughts included; a longer one is cut, and its author gets an error to read."""
+    """Token limit of one turn, its thoughts included; a longer turn is cut, and its player gets an error to read."""
     thinking: bool = False
-    """Whether the policy thinks before each action, if its chat template has the switch `enable_thinking`. slime
-    renders the first prompt: give --apply-chat-template-kwargs the same value."""
+    """Whether the policy thinks before each action, if its chat template has the switch `enable_thinking`.
+
+    slime renders the first prompt: give --apply-chat-template-kwargs the same value.
+    """
     chat: PartnerConfig = PartnerConfig()
-    """The chat model, where `partner` is `chat`."""
+    """The chat model, if `partner` is `chat`."""
     log_dir: Path | None = None
     """Folder for `questions.jsonl`; by default `logs/` in slime's `--save` folder."""
 
 
 class RolloutConfig(BaseModel):
-    """The whole file. slime itself puts its keys into the arguments that hooks are called with."""
+    """The whole file. slime itself adds the keys to the arguments that it passes to hooks."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_turns: Annotated[int, Field(ge=1)] = 20
     """Turns of the policy in one episode; an episode that needs more is truncated."""
     rollout_interaction_env_path: str = "selfplay_pipeline.slime.env"
-    """Environment for rollout functions of slime's that play any."""
+    """Module of the environment, for slime's own rollout functions, which play any environment."""
     selfplay: SelfplaySection = SelfplaySection()
 
     @classmethod
     def of(cls, args: Any) -> RolloutConfig:
-        """Find it among slime's arguments.
+        """Returns the configuration in slime's arguments.
 
         Raises:
-            UserError: a value is wrong, or `selfplay` has an unknown key.
+            UserError: A value is wrong, or `selfplay` has an unknown key.
         """
         given = {name: getattr(args, name) for name in cls.model_fields if getattr(args, name, None) is not None}
         return _validated(given, "--custom-config-path")
 
     @classmethod
     def read(cls, path: Path) -> RolloutConfig:
-        """Read the file, as slime will.
+        """Returns the configuration in a file, read as slime will read it.
 
         Raises:
-            UserError: it is missing, no YAML, or has an unknown key or a wrong value.
+            UserError: The file is missing, is no YAML, or has an unknown key or a wrong value.
         """
         check_regular(path, "selfplay_pipeline/slime/matching_config.yaml is one")
         return _validated(read_yaml(path).data, str(path))
 
     def player(self) -> Player:
-        """The partner.
+        """Returns the partner.
 
         Raises:
-            UserError: there is none of this name, or the chat partner cannot be reached as configured.
+            UserError: The partner's name is unknown, or the chat partner cannot be reached as configured.
         """
         name = self.selfplay.partner
         if name == CHAT:
@@ -88,7 +90,7 @@ class RolloutConfig(BaseModel):
         return Scripted(name)
 
     def log_dir(self, args: Any) -> Path:
-        """Where episodes are logged."""
+        """Returns the folder for logs of episodes."""
         return self.selfplay.log_dir or Path(getattr(args, "save", None) or "data/slime") / "logs"
 
 

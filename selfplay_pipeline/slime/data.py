@@ -1,4 +1,4 @@
-"""Game states as slime's prompt data: one JSON line a state, nothing is played yet."""
+"""Game states as slime's prompt data: one JSON line per state, before any play."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from selfplay_pipeline.games.registry import GameConfig, make_game, parse_game_c
 from selfplay_pipeline.generate.records import read_lines
 
 UNUSABLE = (TypeError, ValueError, AttributeError, OverflowError, RecursionError)
-"""What reading a row raises whose values are of another kind than those written here."""
+"""Errors while a row is read whose values have other types than this module writes."""
 
 
 @dataclass(frozen=True)
 class DataJob:
-    """Which states: numbers `first_state` … `first_state + num_states - 1` of a seed.
+    """The states to write: numbers `first_state` … `first_state + num_states - 1` of a seed.
 
     Attributes:
-        held_out: of the seed space of `selfplay evaluate`, from which no training state is drawn.
+        held_out: Whether the states come from the seed space of `selfplay evaluate`, which training never draws from.
     """
 
     game: GameConfig
@@ -37,7 +37,7 @@ class DataJob:
     held_out: bool = False
 
     def plan(self, out: Path) -> str:
-        """What would be written, in one line."""
+        """Returns a one-line description of the file to write."""
         last = self.first_state + self.num_states - 1
         return (
             f"{'held-out ' if self.held_out else ''}states {self.first_state}…{last} of seed {self.seed}, "
@@ -46,13 +46,15 @@ class DataJob:
 
 
 def write_data(out: Path, job: DataJob, on_row: Callable[[int], None] = lambda count: None) -> None:
-    """Write the job's rows; the file is whole or not there.
+    """Write the job's rows; the file is either complete or absent.
 
     Args:
-        on_row: told how many rows there are.
+        out: The file to write.
+        job: The states to write.
+        on_row: Function that is called with the number of rows written.
 
     Raises:
-        UserError: the configuration admits no state, or the file cannot be written.
+        UserError: The configuration admits no state, or the file cannot be written.
     """
     check_file(out, "slime data")
     write_lines(out, _rows(job, on_row))
@@ -69,10 +71,10 @@ def _rows(job: DataJob, on_row: Callable[[int], None]) -> Iterator[dict[str, Any
 
 
 def game_row(game: Game, state: State, state_id: str) -> dict[str, Any]:
-    """One row: what the policy reads first, and all that its episodes need.
+    """Returns one row: the policy's first prompt, and all data that its episodes need.
 
-    slime hands on only the prompt, label, metadata and tool keys. `rules` keeps the states and the rules together that
-    the prompt tells.
+    slime passes on only the prompt, label, metadata and tool keys. `rules` stores the rules of the prompt with the
+    state.
     """
     opening = game.start(state).opening(0)
     return {
@@ -91,10 +93,10 @@ def game_row(game: Game, state: State, state_id: str) -> dict[str, Any]:
 
 
 def game_of(metadata: dict[str, Any]) -> tuple[Game, State]:
-    """The rules and the state of a row; those of the first game where the row names none.
+    """Returns the rules and the state of a row; a row without rules belongs to the first game.
 
     Raises:
-        UserError: the state is missing or unusable, or the rules are.
+        UserError: The state is missing, or the state or the rules are unusable.
     """
     data = metadata.get("game_state")
     if not isinstance(data, dict):
@@ -108,15 +110,15 @@ def game_of(metadata: dict[str, Any]) -> tuple[Game, State]:
 
 
 def state_id_of(metadata: dict[str, Any]) -> Any:
-    """What tells a row's state from others; called `game_id` in files of earlier versions."""
+    """Returns the id of a row's state; its key is `game_id` in files of earlier versions."""
     return metadata.get("state_id", metadata.get("game_id"))
 
 
 def check_data(path: Path) -> list[GameConfig]:
-    """Whether every row can be played; returns the different rules that the rows have.
+    """Check that every row can be played; returns the different rules of the rows.
 
     Raises:
-        UserError: the file is missing or empty, or a row is bad; names file, line and field.
+        UserError: The file is missing or empty, or a row is bad; the message names file, line and field.
     """
     seen: dict[str, int] = {}
     rules: list[GameConfig] = []

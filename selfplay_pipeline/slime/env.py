@@ -1,6 +1,6 @@
-"""An episode as an environment of slime's: the policy's turn in, what it hears until its next turn out.
+"""An episode as one of slime's environments: takes the policy's turn, returns the observation before its next turn.
 
-`rollout_interaction_env_path` names this module. `rollout.py` plays through it too.
+`rollout_interaction_env_path` names this module. `rollout.py` also plays through it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,15 @@ from selfplay_pipeline.slime.data import game_of, state_id_of
 T = TypeVar("T")
 POLICY_SEAT = 0
 EPISODE = "episode"
-"""Key of a sample's metadata under which its episode is kept: {status, turns, usage, failure}; slime's own dumps hold
-it too."""
+"""Key of a sample's metadata for its episode: {status, turns, usage, failure}; slime's own dumps contain it too."""
 logger = logging.getLogger(__name__)
 
 
 def build_env(sample: Any, args: Any) -> EpisodeEnv:
-    """The environment of one sample, whose metadata holds the game state.
+    """Returns the environment of one sample, whose metadata holds the game state.
 
     Raises:
-        UserError: the state or the configuration is unusable.
+        UserError: The state or the configuration is unusable.
     """
     return EpisodeEnv(sample, args)
 
@@ -47,8 +46,8 @@ def build_env(sample: Any, args: Any) -> EpisodeEnv:
 class EpisodeEnv:
     """One episode against the configured partner.
 
-    It keeps the sample's reward, metadata and `non_generation_time` up to date, so that slime needs no reward model.
-    A partner that fails ends the episode; the sample is then left out of training.
+    The environment keeps the sample's reward, metadata and `non_generation_time` up to date, so that slime needs no
+    reward model. A failure of the partner ends the episode; the sample is then left out of training.
     """
 
     def __init__(self, sample: Any, args: Any) -> None:
@@ -57,26 +56,26 @@ class EpisodeEnv:
         self.game, self.state = game_of(sample.metadata or {})
         self.config = RolloutConfig.of(args)
         self.partner_seconds = 0.0
-        """How long the partner has thought."""
+        """Seconds that the partner has taken for its turns."""
         self.failure: str | None = None
-        """Why the partner gave no answer."""
+        """Reason why the partner gave no answer, None if it has not failed."""
         self.episode: Episode
-        """The episode in progress, or ended; there is one after `start`."""
+        """The current or finished episode; it exists after `start`."""
 
     @property
     def status(self) -> str | None:
-        """How the episode ended, None before."""
+        """Status of the finished episode, None before its end."""
         return self.episode.session.status
 
     @property
     def reward(self) -> float:
-        """The reward of the policy's seat; 0 before the end."""
+        """Reward of the policy's seat; 0 before the end."""
         return self.episode.session.outcome().rewards[POLICY_SEAT] if self.status is not None else 0.0
 
     async def start(self) -> tuple[str, dict[str, Any]]:
-        """Begin anew; returns what the policy reads first."""
+        """Start a new episode; returns the policy's first observation."""
         self.failure = None
-        # Two samples of one group differ in their index, so a partner that draws lots does not repeat itself.
+        # Samples of one group differ in their index, so a partner that draws random numbers does not repeat itself.
         numbers = (getattr(self.args, "rollout_seed", 0), self.sample.group_index, self.sample.index)
         place = tuple(abs(int(number or 0)) for number in numbers)
         partner = _partner(self.config.model_dump_json(), asyncio.get_running_loop())
@@ -90,11 +89,12 @@ class EpisodeEnv:
         """Take the policy's turn, then the partner's until the policy must speak again.
 
         Args:
-            cut: a token limit ended the text.
+            text: The policy's turn.
+            cut: Whether a token limit ended the text.
 
         Returns:
-            What the policy hears ("" at the end), whether the episode is over, and `status`, `reward`, `action`,
-            `error` of the policy's turn, `failure` of the partner.
+            The policy's next observation ("" at the end), whether the episode is over, and `status`, `reward`,
+            `action`, `error` of the policy's turn, `failure` of the partner.
         """
         before = len(self.episode.turns)
         self._seat.say(text)
@@ -105,31 +105,31 @@ class EpisodeEnv:
         return "" if over else self._observation(), over, about | {"failure": self.failure}
 
     def end(self, status: Status) -> None:
-        """Break the episode off for a cause outside the rules."""
+        """End the episode for a reason outside the rules."""
         self.episode.session.abort(status)
         self._report()
 
     def reset(self) -> tuple[str, dict[str, Any]]:
-        """`start` for callers that cannot await."""
+        """Run `start` for callers that cannot await."""
         return _wait_for(self.start())
 
     def step(self, text: str) -> tuple[str, bool, dict[str, Any]]:
-        """`answer` for callers that cannot await. It blocks their event loop while a remote partner thinks."""
+        """Run `answer` for callers that cannot await. This blocks their event loop while a remote partner thinks."""
         checkpoint = getattr(self.args, "hf_checkpoint", None)
         if not checkpoint:
             return _wait_for(self.answer(text))
-        # The text that servers return holds thoughts and the end-of-turn token, which are no part of what was said.
+        # The text that servers return holds thoughts and the end-of-turn token, which do not belong to the message.
         chat = chat_of(checkpoint, self.config.selfplay.thinking)
         said, whole = chat.said(text)
         observation, over, about = _wait_for(self.answer(chat.neutralise(said), cut=not whole))
         return chat.neutralise(observation), over, about
 
     def format_observation(self, observation: str) -> dict[str, str]:
-        """What the policy hears, as a message."""
+        """Returns the observation as a message."""
         return {"role": "user", "content": observation}
 
     def close(self) -> None:
-        """Nothing to release: the episode goes with this object."""
+        """Do nothing: there is nothing to release."""
 
     async def _partner_speaks(self) -> None:
         waited = self.partner_seconds
@@ -164,7 +164,7 @@ class EpisodeEnv:
 
 @dataclass(frozen=True)
 class _Guarded:
-    """A partner whose time is taken, and whose failures, whatever they are, cost one episode."""
+    """Player that measures the partner's time and lets any failure of the partner cost only one episode."""
 
     player: Player
     env: EpisodeEnv
@@ -186,7 +186,7 @@ class _SeatedGuarded:
 
     @property
     def usage(self) -> PartnerUsage | None:
-        """What a chat model's answers cost so far."""
+        """Usage of a chat model so far, None for other partners."""
         return self.seated.usage if isinstance(self.seated, SeatedChat) else None
 
     def observe(self, text: str) -> None:
@@ -203,9 +203,9 @@ class _SeatedGuarded:
                 "here, and the same command with a higher number continues from the last save"
             ) from None
         except (EngineError, UserError, ImportError):
-            raise  # a module that is missing is missing to every episode
+            raise  # a missing module is missing for every episode
         except Exception as error:
-            # Not its text: a client's message may hold what was sent, headers included.
+            # Without the error's text: a client's message may hold the request, headers included.
             raise EngineError(f"the partner raised {type(error).__name__}") from error
         finally:
             self.env.partner_seconds += time.monotonic() - began
@@ -216,14 +216,13 @@ class _SeatedGuarded:
 
 @lru_cache(maxsize=8)
 def _partner(config: str, loop: asyncio.AbstractEventLoop) -> Player:
-    """One partner for all samples of a process, so that they share its connections, cap and cache; these belong to one
-    event loop."""
+    """Returns the partner of all samples of a process in one event loop; they share its connections, cap and cache."""
     return RolloutConfig.model_validate_json(config).player()
 
 
 @lru_cache(maxsize=2)
 def chat_of(checkpoint: str, thinking: bool) -> ChatTokenizer:
-    """The policy's tokenizer; samples of a run share one."""
+    """Returns the policy's tokenizer; samples of a run share one."""
     return ChatTokenizer.load(checkpoint, thinking=thinking)
 
 

@@ -1,4 +1,4 @@
-"""slime's other hooks: group-normalised rewards without failed samples, and a log of how episodes went."""
+"""slime's other hooks: group-normalised rewards without lost samples, and a log of episodes."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from selfplay_pipeline.slime.env import EPISODE, POLICY_SEAT
 
 GROUP_NORMALISED = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
 STD_NORMALISED = ("grpo", "gspo", "cispo")
-"""Estimators by what they normalise, as in `_post_process_rewards` of slime 0.3.1."""
+"""Estimators with normalised rewards, by kind, as in `_post_process_rewards` of slime 0.3.1."""
 logger = logging.getLogger(__name__)
 _trained: set[Path] = set()
-"""Log folders of the runs whose training rollouts this process has logged; slime logs all of a run in one process."""
+"""Log folders of the runs whose training rollouts this process has logged; slime logs a whole run in one process."""
 
 
 def post_process_rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
-    """slime's `--custom-reward-post-process-path`: its own normalisation, over the samples that were played.
+    """Normalise rewards as slime does, over the samples that were played: slime's `--custom-reward-post-process-path`.
 
-    A sample that was lost (`remove_sample`) gets 0, and changes nothing for its group. Its raw reward, which slime only
-    logs, is its group's mean.
+    A lost sample (`remove_sample`) gets 0 and does not affect its group. Its raw reward, which slime only logs, is its
+    group's mean.
 
     Returns:
         Raw and normalised rewards, in the samples' order.
 
     Raises:
-        UserError: not one was played, so that there is nothing to train on.
+        UserError: All samples are lost, so that there is nothing to train on.
     """
     if samples and all(sample.remove_sample for sample in samples):
         reasons = [(sample.metadata.get(EPISODE) or {}).get("failure") for sample in samples]
@@ -80,12 +80,12 @@ def log_rollout(
     rollout_extra_metrics: dict[str, Any] | None,
     rollout_time: float,
 ) -> bool:
-    """slime's `--custom-rollout-log-function-path`: one line an episode, mean figures into slime's own metrics.
+    """Log one line per episode and add mean figures to slime's metrics: slime's `--custom-rollout-log-function-path`.
 
-    A step that is played again, after slime was killed and resumed, takes the place of its former lines.
+    A step that is played again after a resume replaces its former lines.
 
     Returns:
-        False, so that slime's own logging goes on.
+        False, so that slime's own logging continues.
     """
     if _replayed(args):
         return False
@@ -100,10 +100,10 @@ def log_rollout(
 def log_eval_rollout(
     rollout_id: int, args: Any, data: dict[str, dict[str, Any]], extra_metrics: dict[str, Any] | None
 ) -> bool:
-    """slime's `--custom-eval-rollout-log-function-path`: the same, in a folder for each evaluation set.
+    """Log evaluations, each set in a folder of its own: slime's `--custom-eval-rollout-log-function-path`.
 
-    The step is how often the policy had been updated: slime evaluates rollout 0 once before it is trained on and, with
-    an interval of 1, once after. Lost samples are taken out of slime's own means.
+    The step is the number of updates of the policy so far: slime evaluates rollout 0 once before the first update and,
+    with an interval of 1, once after it. Lost samples are left out of slime's own means.
     """
     if _replayed(args):
         return False
@@ -115,7 +115,7 @@ def log_eval_rollout(
         records = records_of(samples, step)
         log_step(run / f"eval-{name}", step, records)
         figures |= _named(f"eval/{name}", figures_of(samples, records))
-        # slime's pass rate counts on whole groups.
+        # slime's pass rate needs whole groups.
         if not getattr(args, "log_passrate", False):
             _drop_lost(results)
     _show(args, rollout_id, "eval", figures, extra_metrics)
@@ -128,7 +128,7 @@ def _replayed(args: Any) -> bool:
 
 
 def _drop_lost(results: dict[str, Any]) -> None:
-    """Keep what was played, unless nothing was: slime divides by the number of samples."""
+    """Remove lost samples, unless all are lost: slime divides by the number of samples."""
     samples = results.get("samples") or []
     kept = [position for position, sample in enumerate(samples) if not sample.remove_sample]
     for name in ("rewards", "truncated", "samples"):
@@ -137,7 +137,7 @@ def _drop_lost(results: dict[str, Any]) -> None:
 
 
 def records_of(samples: Iterable[Any], step: int) -> list[AskingRecord]:
-    """The record of each episode that was played to an end; lost ones are left out."""
+    """Returns the record of each finished episode; lost ones are left out."""
     return [
         record_of(sample, step)
         for sample in samples
@@ -146,7 +146,7 @@ def records_of(samples: Iterable[Any], step: int) -> list[AskingRecord]:
 
 
 def record_of(sample: Any, step: int) -> AskingRecord:
-    """What was asked and told in a sample's episode."""
+    """Returns the record of the questions and answers in a sample's episode."""
     game, state = game_of(sample.metadata)
     episode = sample.metadata[EPISODE]
     state_id = str(state_id_of(sample.metadata) or sample.group_index)
@@ -154,7 +154,7 @@ def record_of(sample: Any, step: int) -> AskingRecord:
     return AskingRecord(
         step=step,
         episode_id=state_id,
-        # slime counts a state that comes again in a later epoch as a new group; to statistics it is the same one.
+        # slime counts a state that is repeated in a later epoch as a new group; for statistics it is the same group.
         group=zlib.crc32(state_id.encode()),
         reward=float(sample.reward),
         status=episode["status"],
@@ -165,7 +165,7 @@ def record_of(sample: Any, step: int) -> AskingRecord:
 
 
 def figures_of(samples: Sequence[Any], records: Sequence[AskingRecord]) -> dict[str, float]:
-    """What `selfplay questions` measures, the share of samples that were lost, and what the partner cost in all."""
+    """Returns the figures of `selfplay questions`, the share of lost samples, and the partner's total cost."""
     figures = {"lost": sum(bool(sample.remove_sample) for sample in samples) / max(len(samples), 1)}
     usages = [usage for sample in samples if (usage := (sample.metadata.get(EPISODE) or {}).get("usage"))]
     if usages:
@@ -182,12 +182,12 @@ def _named(prefix: str, figures: dict[str, float]) -> dict[str, float]:
 
 
 def _show(args: Any, rollout_id: int, kind: str, figures: dict[str, float], metrics: dict[str, Any] | None) -> None:
-    """Into slime's metrics, and into the log, since slime shows metrics only on wandb and TensorBoard."""
+    """Add figures to slime's metrics, and log them too, since slime shows metrics only on wandb and TensorBoard."""
     logger.info("%s %d: %s", kind, rollout_id, figures)
     if metrics is not None:
         metrics.update(figures)
         return
-    # After evaluations slime hands over no metrics to add to, so they go where it logs its own.
+    # After evaluations slime passes no metrics to add to, so the figures go to slime's own logging.
     missing = []
     for package in TRACKING:
         try:

@@ -1,7 +1,7 @@
 """slime's `--custom-generate-function-path`: one sample is one episode of the policy with the partner.
 
-The sample itself is the token stream: sampled tokens as the server returned them, and between them what the policy
-heard, masked. Nothing is tokenised twice, and every prompt begins with the one before.
+The sample is the token stream: sampled tokens as the server returned them, and masked observation tokens between them.
+Nothing is tokenised twice, and every prompt begins with the previous one.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ PRODUCED = (
 
 
 async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
-    """Play one episode, and return the sample with its tokens, reward and status.
+    """Play one episode; returns the sample with its tokens, reward and status.
 
-    Statuses, the last thing that is set:
+    The status is set last:
 
-    - COMPLETED: the game ended by its own rules, agreed or not; without agreement the reward is 0.
-    - TRUNCATED: a limit outside the rules ended it: `max_turns`, response or context length. The reward is 0, since
-      nothing was agreed, and the sample is trained on: such episodes are the policy's own doing.
-    - ABORTED: broken off, by the engine or because slime has the samples of its step, as after every rollout. With
-      --partial-rollout such a sample comes again, else slime drops it. A game cannot be taken up in its middle, because
-      the partner's side is not stored: it begins anew. So --partial-rollout draws long episodes again, keeps those of
-      their groups that were short enough to end, and its batches lean to short episodes.
-    - FAILED: the partner gave no answer. `remove_sample` keeps it out of the loss, `hooks.post_process_rewards` out of
-      its group's mean.
+    - COMPLETED: the game ended by its own rules, with or without agreement; without agreement the reward is 0.
+    - TRUNCATED: a limit outside the rules ended the game: `max_turns`, response or context length. The reward is 0,
+      since nothing was agreed, and the sample is trained on, because the policy itself caused such an end.
+    - ABORTED: stopped by the engine, or because slime has the samples of its step, as after every rollout. With
+      --partial-rollout such a sample is generated again, else slime drops it. A game cannot resume in its middle,
+      because the partner's side is not stored: it begins anew. So --partial-rollout repeats long episodes, keeps those
+      of their groups that were short enough to end, and its batches are biased to short episodes.
+    - FAILED: the partner gave no answer. `remove_sample` keeps the sample out of the loss,
+      `hooks.post_process_rewards` out of its group's mean.
 
     Raises:
-        EngineError: the router does not answer, after all retries; without it no sample can be played.
-        UserError: the configuration or the data is wrong, which no other sample would fix; among them a prompt that
+        EngineError: The router does not answer after all retries; without it no sample can be played.
+        UserError: The configuration or the data is wrong, so that every sample would fail, for example a prompt that
             leaves no room for a single token.
     """
     status = type(sample).Status
@@ -74,7 +74,7 @@ class EpisodeRollout:
 
     Attributes:
         sampling: slime's parameters; `max_new_tokens` is for the whole response.
-        context: longest sequence in tokens.
+        context: Longest sequence in tokens.
     """
 
     args: Any
@@ -90,7 +90,7 @@ class EpisodeRollout:
         self.sample.loss_mask, self.sample.rollout_log_probs = [], []
 
     async def play(self) -> str:
-        """Play until the end and return the name of the sample's status."""
+        """Play until the end; returns the name of the sample's status."""
         heard: list[int] = []
         for _ in range(self.env.config.max_turns):
             room = self.room() - len(heard)
@@ -128,7 +128,7 @@ class EpisodeRollout:
         return self.truncated(Status.TURN_LIMIT)
 
     def room(self) -> int:
-        """Tokens that the sample may still grow by."""
+        """Returns the number of tokens that the sample may still grow by."""
         in_response = self.sampling["max_new_tokens"] - self.sample.response_length
         return int(min(in_response, self.context - len(self.sample.tokens)))
 
@@ -141,18 +141,18 @@ class EpisodeRollout:
         return "ABORTED"
 
     def headers(self) -> dict[str, str]:
-        """Headers for the router: each request begins with the one before, which one server has cached."""
+        """Returns headers that make the router send all requests of a sample to one server, which caches its prefix."""
         routed = getattr(self.args, "router_policy", None) == "consistent_hashing"
         return {"X-SMG-Routing-Key": self.sample.session_id} if routed else {}
 
     def turn(self, max_new_tokens: int) -> SamplingParams:
-        """How one turn is sampled."""
+        """Returns the sampling parameters of one turn."""
         stops = self.sampling.get("stop_token_ids") or []
         stop_token_ids = tuple(sorted({*stops, *self.chat.stops}))
         return SamplingParams(self.sampling["temperature"], max_new_tokens, stop_token_ids)
 
     def request(self, turn: SamplingParams) -> dict[str, Any]:
-        """What the router is asked: the sample so far, to be continued by one turn."""
+        """Returns the request to the router: continue the sample by one turn."""
         limits = {"max_new_tokens": turn.max_new_tokens, "stop_token_ids": list(turn.stop_token_ids)}
         sampling = UNGUIDED | self.sampling | limits
         request = {"input_ids": self.sample.tokens, "sampling_params": sampling, "return_logprob": True}
@@ -163,10 +163,10 @@ class EpisodeRollout:
     def append(
         self, tokens: Sequence[int], *, logprobs: Sequence[float] | None = None, meta: dict[str, Any] | None = None
     ) -> None:
-        """Add tokens to the response: sampled ones with their log-probs, heard ones without.
+        """Add tokens to the response: sampled ones with their log-probs, observed ones without.
 
-        `append_response_tokens` is slime's own, of versions that have it; it also reads the server's weight version,
-        cache figures and whatever else training replays.
+        `append_response_tokens` is slime's own, in versions that have it; it also reads the server's weight version,
+        cache figures and other data that training replays.
         """
         if not tokens:
             return
@@ -186,7 +186,7 @@ class EpisodeRollout:
 
 
 async def _unless_stopping(answering: Coroutine[Any, Any, T]) -> T | None:
-    """What the partner answers; None once slime wants the step to end, for which no partner is waited for."""
+    """Returns the partner's answer; None as soon as slime wants the step to end, without waiting for the partner."""
     task = asyncio.ensure_future(answering)
     try:
         while not task.done():
@@ -202,7 +202,7 @@ async def _unless_stopping(answering: Coroutine[Any, Any, T]) -> T | None:
 def _stopping() -> bool:
     """Whether slime has all the samples of its step and waits for the rest to end.
 
-    It aborts requests at the engine, where an episode has none while its partner thinks.
+    slime aborts requests at the engine, but an episode has no request there while its partner thinks.
     """
     loop = sys.modules.get("slime.rollout.sglang_rollout")
     states = getattr(getattr(loop, "GenerateState", None), "_instances", {})
@@ -210,10 +210,10 @@ def _stopping() -> bool:
 
 
 def first_prompt(chat: ChatTokenizer, prompt: str | Sequence[dict[str, str]]) -> list[int]:
-    """Token ids of what the policy reads first: messages, or their text where slime has rendered them already.
+    """Returns the token ids of the first prompt, from messages or from the text that slime has rendered.
 
     Raises:
-        UserError: slime has rendered them for a model that thinks, and it must not, or the other way round.
+        UserError: slime has rendered the messages with thinking for a model without, or without for a model with it.
     """
     if isinstance(prompt, str):
         if not prompt.endswith(chat.header):
@@ -226,12 +226,12 @@ def first_prompt(chat: ChatTokenizer, prompt: str | Sequence[dict[str, str]]) ->
 
 
 def what_is_heard(chat: ChatTokenizer, observation: str, said: Completion) -> list[int]:
-    """Token ids between two of the policy's turns."""
+    """Returns the token ids between two of the policy's turns."""
     return chat.next_prompt(chat.neutralise(observation), said.token_ids)
 
 
 def start_afresh(sample: Any) -> None:
-    """Empty what a rollout fills, since aborted samples come again; and name the sample for the router."""
+    """Reset the fields that a rollout fills, since aborted samples come again; give the sample an id for the router."""
     for field in fields(sample):
         if field.name in PRODUCED:
             value = field.default_factory() if field.default_factory is not MISSING else field.default
@@ -240,7 +240,7 @@ def start_afresh(sample: Any) -> None:
 
 
 def context_length(args: Any, evaluation: bool) -> int:
-    """Longest sequence in tokens: slime's limit for the kind of rollout, at most what the model was made for."""
+    """Returns the longest sequence in tokens: slime's limit for this kind of rollout, at most the model's own."""
     limit = getattr(args, "eval_max_context_len" if evaluation else "rollout_max_context_len", None)
     return _context_of(args.hf_checkpoint, limit)
 
@@ -249,20 +249,22 @@ _context_of = lru_cache(maxsize=4)(model_context_length)
 
 
 def router_of(args: Any, loop: asyncio.AbstractEventLoop) -> SGLangEngine:
-    """slime's router."""
+    """Returns a client of slime's router."""
     return _router(f"http://{args.sglang_router_ip}:{args.sglang_router_port}", loop)
 
 
 @lru_cache(maxsize=8)
 def _router(url: str, loop: asyncio.AbstractEventLoop) -> SGLangEngine:
-    """One for all samples of a process, so that they share its connections; these belong to one event loop."""
+    """Returns one client for all samples of a process in one event loop, so that they share its connections."""
     return SGLangEngine([url], attempts=ATTEMPTS)
 
 
 ATTEMPTS = 12
-"""How often a turn is requested: for about a minute, in which the router may find another server. slime starts a dead
-server anew, with --use-fault-tolerance, no sooner than at the next update of weights."""
+"""Number of requests for a turn, over about a minute, in which the router may find another server.
+
+With --use-fault-tolerance, slime restarts a dead server at the next update of weights at the earliest.
+"""
 LONGEST_ANSWER = 1 << 30
-"""Bytes. With `--use-rollout-routing-replay` an answer names the experts of every token in every layer."""
+"""Bytes of the largest answer. With `--use-rollout-routing-replay` it names every token's experts in every layer."""
 LOOK = 1.0
-"""Seconds between looks whether slime wants the step to end, while the partner thinks."""
+"""Seconds between checks whether slime wants the step to end, while the partner thinks."""

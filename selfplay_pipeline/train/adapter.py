@@ -1,4 +1,4 @@
-"""A LoRA adapter in peft's format, and the weights of a model with it added. torch comes with what is passed in."""
+"""LoRA adapters in peft's format, and model weights with an adapter merged in. Imports torch only to read tensors."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from selfplay_pipeline.core.errors import UserError
 
 WEIGHTS, SETTINGS = "adapter_model.safetensors", "adapter_config.json"
 PREFIX, FIRST, SECOND = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
-"""How peft names the factors of a layer's part."""
+"""peft's names of a layer's two low-rank factors: the prefix of the layer and the suffix of each factor."""
 
 
 class Adapter:
-    """The factors of what is added to some weights, by the names that the model has for these weights."""
+    """A LoRA adapter read from a folder: its low-rank factors by the model's own weight names."""
 
     def __init__(self, folder: Path) -> None:
         from safetensors.torch import load_file
@@ -34,35 +34,37 @@ class Adapter:
 
     @property
     def weights(self) -> set[str]:
-        """Names of the weights that it changes."""
+        """Names of the weights that the adapter changes."""
         return set(self._factors)
 
     def added(self, name: str, weight: Any) -> Any:
-        """The weight of this name with the adapter's part."""
+        """Returns the weight of this name with the adapter merged in, or as it is if the adapter does not change it."""
         if name not in self._factors:
             return weight
         return added(weight, *self._factors[name], self._scale, transposed=self._transposed)
 
 
 def added(weight: Any, first: Any, second: Any, scale: float, *, transposed: bool) -> Any:
-    """What a linear layer and its adapter compute together, as one weight in float32.
+    """Returns the weight of a linear layer with its adapter merged in, in float32.
 
     Args:
-        weight: shape (out, in), or (in, out) where `transposed`.
-        first: the adapter's A, shape (rank, in).
-        second: its B, shape (out, rank).
-        scale: alpha / rank.
-        transposed: whether the layer keeps its weight as GPT-2's do.
+        weight: The layer's weight, shape (out, in), or (in, out) if `transposed`.
+        first: The adapter's factor A, shape (rank, in).
+        second: The adapter's factor B, shape (out, rank).
+        scale: The factor alpha / rank.
+        transposed: Whether the layer stores its weight transposed, as GPT-2 does.
     """
     product = scale * (second.float() @ first.float())
     return weight.float() + (product.T if transposed else product)
 
 
 def check_targets(model: str, targets: Sequence[str]) -> None:
-    """Whether a model has the layers that are to get an adapter. Those of a hub name are not looked at.
+    """Raises UserError unless the model has all layers that are to get an adapter.
+
+    A hub name is not checked, only a local folder.
 
     Raises:
-        UserError: it has not.
+        UserError: The model lacks one of the target layers.
     """
     if not targets or not Path(model).is_dir():
         return

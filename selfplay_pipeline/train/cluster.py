@@ -1,9 +1,9 @@
-"""Whether a Ray cluster that runs can do a training: there is room for it, and all nodes see the same files.
+"""Checks a running Ray cluster before a training: free GPUs and CPUs, and the same files and packages on all nodes.
 
 python -m selfplay_pipeline.train.cluster
 
-A process of its own joins the cluster and asks; standard input is the question, and the last line of what it prints the
-refusal, with exit code 2.
+The check runs in a process of its own, which joins the cluster. It reads a `Question` from standard input. If the
+cluster is unusable, the last line of its output is the reason, and its exit code is 2.
 """
 
 from __future__ import annotations
@@ -29,39 +29,41 @@ from selfplay_pipeline.core.processes import environment
 from selfplay_pipeline.train.config import TrainOptions
 
 CPUS_PER_GPU, CPUS_BESIDE = 3, 3
-"""Logical CPUs that verl reserves with each GPU, and most that its other processes take of one node."""
+"""Logical CPUs that verl reserves with each GPU, and the most that its other processes take of one node."""
 PATIENCE = 15.0
-"""Seconds until a cluster counts as full: Ray takes some to give back what a training held that has just ended."""
+"""Seconds until a cluster counts as full: Ray needs some to free the resources of a training that has just ended."""
 LOOK_SECONDS = 120.0
-"""A node that has not looked by then is not usable."""
+"""Seconds that a node has to report its files; a slower node counts as unusable."""
 CONNECT_SECONDS, ASK_SECONDS = 10.0, 300.0
 PACKAGES = ("verl", "torch", "transformers")
 END = 1 << 16
-"""Bytes at the end of a file that are compared."""
+"""Number of bytes at the end of a file that are compared."""
 MOST_NODES = 4
-"""The most nodes that a message lists."""
+"""Largest number of nodes that a message lists."""
 
 
 class Question(BaseModel):
-    """What a training needs of a cluster."""
+    """The resources and files that a training needs of a cluster."""
 
     address: str
     nodes: int
     gpus_per_node: int
     files: dict[str, str]
-    """What is shown for a file, and its path. All nodes must see what this machine sees."""
+    """Path of each file by the name that messages use. All nodes must see the same files as this machine."""
 
 
 def check_cluster(options: TrainOptions, read: Iterable[str | Path | None], output: Path) -> None:
-    """Whether the cluster that is to be joined, if any, has room, and all its nodes see what is read and written.
+    """Raises UserError unless the cluster has room for the training and all its nodes see its files.
+
+    A training that starts Ray itself is not checked.
 
     Args:
-        options: which cluster, and what is needed of it.
-        read: models, folders or hub's names, and files.
-        output: the folder to write, which need not be there yet.
+        options: The cluster's address, and the resources that the training needs.
+        read: Models (folders or hub names) and files that the training reads; None entries are skipped.
+        output: The folder to write, which need not exist yet.
 
     Raises:
-        UserError: it cannot be joined, has too little, or a node does not see a file.
+        UserError: The cluster cannot be joined, has too few free resources, or a node does not see a file.
     """
     if not options.joins_cluster:
         return
@@ -69,7 +71,7 @@ def check_cluster(options: TrainOptions, read: Iterable[str | Path | None], outp
     files = {}
     for place in read:
         path = Path(place or "").resolve()
-        if place is not None and path.exists():  # else it is a hub's name
+        if place is not None and path.exists():  # a path that does not exist is a hub name
             files[str(place)] = str(path / "config.json" if path.is_dir() else path)
     with _marker(output) as marker:
         question = Question(
@@ -84,14 +86,14 @@ def check_cluster(options: TrainOptions, read: Iterable[str | Path | None], outp
 
 
 def no_room(free: Mapping[str, tuple[float, float]], nodes: int, gpus: int) -> str | None:
-    """Why these nodes cannot hold so many groups of workers, None if they can.
+    """Returns the reason why the nodes cannot hold this many groups of workers, None if they can.
 
-    verl reserves one group after another, each on one node, and waits for ever where there is no room.
+    verl reserves one group after another, each on one node, and waits for ever if there is no room.
 
     Args:
-        free: unused GPUs and CPUs of each node.
-        nodes: groups.
-        gpus: GPUs of a group.
+        free: Unused GPUs and CPUs of each node.
+        nodes: Number of groups.
+        gpus: GPUs of one group.
     """
     needed = CPUS_PER_GPU * gpus
     room = sum(int(min(gpu // gpus, max(cpu - CPUS_BESIDE, 0) // needed)) for gpu, cpu in free.values())
@@ -107,11 +109,12 @@ def no_room(free: Mapping[str, tuple[float, float]], nodes: int, gpus: int) -> s
 
 
 def facts(files: Mapping[str, str], folder: str) -> dict[str, str]:
-    """What a node, or this machine, sees: of each file the size and a hash of its end, and where or which packages are.
+    """Returns the state of each file (size, hash of its end) and of each package (version, path) on the node that runs
+    this.
 
     Args:
-        files: what is shown for a file, and its path.
-        folder: the name of the one beside which is to be written.
+        files: Path of each file by its name in messages.
+        folder: The entry of `files` whose parent folder must be writable.
     """
     own = find_spec("selfplay_pipeline")
     found = {"the package selfplay_pipeline": (own and own.origin) or "missing"}
@@ -134,14 +137,14 @@ def facts(files: Mapping[str, str], folder: str) -> dict[str, str]:
 
 
 def _connect(address: str) -> None:
-    """Whether something listens there; Ray itself would wait for minutes.
+    """Raises UserError unless the address accepts connections; Ray itself would wait for minutes.
 
     Raises:
-        UserError: nothing does.
+        UserError: No process listens at the address.
     """
     host, _, port = address.rpartition(":")
     if not host:
-        return  # Ray looks for its cluster
+        return  # without a host, Ray looks for its cluster
     try:
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
@@ -152,7 +155,7 @@ def _connect(address: str) -> None:
 
 @contextmanager
 def _marker(output: Path) -> Iterator[str]:
-    """A file that has never been anywhere before, in the folder or in what is there of its path."""
+    """Yields the path of a new file with random content, in `output` or in its nearest existing parent folder."""
     folder = next(path for path in (output.resolve(), *output.resolve().parents) if path.is_dir())
     try:
         with tempfile.NamedTemporaryFile(prefix=".seen-by-all-nodes-", dir=folder) as marker:
@@ -183,13 +186,13 @@ def _ask(question: Question) -> str | None:
 
 
 def _refusal(question: Question) -> str | None:
-    """Why the cluster cannot do it, None if it can."""
+    """Returns the reason why the cluster cannot run the training, None if it can."""
     import ray
 
     at = f"train.ray_address {question.address}"
     try:
         ray.init(address=question.address, log_to_driver=False, logging_level="ERROR")
-    except Exception as error:  # Ray has many kinds
+    except Exception as error:  # Ray raises many kinds of errors
         return (
             f"{at}: cannot join a Ray cluster there ({first_line(error)}); give the command on one of its nodes, "
             "`ray status` says whether it runs"
@@ -206,7 +209,7 @@ def _refusal(question: Question) -> str | None:
 
 
 def _held(at: str) -> str | None:
-    """Whether another training has the one data store that TransferQueue makes in a cluster."""
+    """Returns a refusal if another training uses the cluster's one TransferQueue store, else None."""
     import ray
 
     names = ray.util.list_named_actors(all_namespaces=True)
@@ -216,7 +219,7 @@ def _held(at: str) -> str | None:
 
 
 def _alive() -> dict[str, str]:
-    """Address of each node by its id."""
+    """Returns the address of each live node by its id."""
     import ray
 
     return {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
@@ -234,7 +237,7 @@ def _free() -> dict[str, tuple[float, float]]:
 
 
 def _unlike(question: Question) -> str | None:
-    """What one of the nodes sees otherwise than this machine."""
+    """Returns a message on the first file or package that differs between a node and this machine, else None."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -247,7 +250,7 @@ def _unlike(question: Question) -> str | None:
     for where, look in looks.items():
         try:
             found: dict[str, str] = ray.get(look, timeout=LOOK_SECONDS)
-        except Exception as error:  # Ray has many kinds
+        except Exception as error:  # Ray raises many kinds of errors
             return f"the node {where} of the Ray cluster cannot run a task: {first_line(error)}"
         for name, here in expected.items():
             if found[name] != here:
@@ -262,12 +265,12 @@ def keep_workers_paths() -> None:
     """Let Ray's workers import from their own module path alone; Ray would put this process's directory first."""
     from ray.job_config import JobConfig
 
-    # Where a job brings a directory of its own, Ray adds none.
+    # Ray adds none where a job brings a working directory of its own.
     JobConfig._runtime_env_has_working_dir = lambda self: True
 
 
 def main() -> int:
-    """Answer the question that comes through standard input; returns the exit code."""
+    """Answer the question on standard input; returns the exit code."""
     keep_workers_paths()
     refused = _refusal(Question.model_validate_json(sys.stdin.read()))
     if refused is None:

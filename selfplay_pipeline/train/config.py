@@ -11,26 +11,26 @@ from pydantic import Field, field_validator, model_validator
 from selfplay_pipeline.core.sections import FREE, Option, Section, UsedBy
 
 SUPERVISED = {"imitate": "a supervised loss"}
-"""The loss of `imitate`, in place of all that GRPO has options for."""
+"""Substitute for GRPO's loss options in `imitate`, which has a supervised loss."""
 COMPARING = UsedBy("train", "iterate", "train-online", instead=SUPERVISED)
 """Marks options of GRPO's advantages and of PPO's loss."""
 
 
 class TrainOptions(Section):
-    """How the policy is trained. Everything that has no key here is verl's, and goes through `overrides`."""
+    """Options of the policy's training. Settings of verl without a key here can be set through `overrides`."""
 
     method: Annotated[Literal["grpo", "filtered-bc"], UsedBy("train", "iterate", instead=SUPERVISED)] = "grpo"
-    """How the policy learns: from a comparison of each group's episodes, or by imitating the best of them.
+    """Training method: `grpo` compares the episodes of each group, `filtered-bc` imitates the best of them.
 
-    `filtered-bc` is filtered behaviour cloning: supervised training on own turns, on the same loop. It has no use for
-    the options of PPO's loss, of advantages and of the reference policy.
+    `filtered-bc` is filtered behaviour cloning: supervised training on the policy's own turns, in the same loop. It
+    ignores the options of PPO's loss, of advantages and of the reference policy.
     """
     best_of_group: Annotated[
         int, Field(ge=0), UsedBy("train", "iterate", instead={"imitate": "imitate.best_of_group"})
     ] = 1
-    """Episodes of each group that `method: filtered-bc` imitates, those with the highest reward.
+    """Number of episodes of each group that `method: filtered-bc` imitates, those with the highest reward.
 
-    0 is all of all groups, those without a signal too.
+    With 0 it imitates all episodes of all groups, also of groups without a signal.
     """
     epochs: Annotated[
         int,
@@ -47,15 +47,20 @@ class TrainOptions(Section):
             instead={"imitate": "imitate.train_batch_size", "train-online": "online.states_per_step"},
         ),
     ] = 64
-    """Rows of one batch, rounded to whole groups of G rows for each trained seat."""
+    """Number of rows in one batch.
+
+    GRPO takes whole groups (the rows that are compared with each other), so it rounds this number to the nearest whole
+    number of groups, at least one. The steps of an epoch have batches of nearly equal size, none larger.
+    """
     mini_batches: Annotated[
         int,
         Field(ge=1),
         UsedBy("train", "iterate", instead={"imitate": "one update a batch", "train-online": "one update a step"}),
     ] = 1
-    """Optimizer steps that one batch is cut into; each has rows of all its groups, drawn at random.
+    """Optimizer steps per batch: the batch is cut into this many mini-batches, each with rows of all its groups.
 
-    A batch that the data do not fill has fewer, so that each has about as many rows.
+    Rows are assigned to mini-batches at random. A batch that is smaller than `train_batch_size` has fewer mini-batches,
+    so that each has about as many rows.
     """
     micro_batch_size: Annotated[
         int,
@@ -65,75 +70,79 @@ class TrainOptions(Section):
     ] = 8
     """Rows in one forward and backward pass on one device."""
     max_tokens_per_pass: Annotated[int | None, Field(ge=1), FREE] = None
-    """Tokens in one such pass, instead of `micro_batch_size` rows; never fewer than the longest row has."""
+    """Largest number of tokens in one such pass, instead of `micro_batch_size` rows; at least the longest row's."""
     learning_rate: Annotated[
         float, Field(gt=0), UsedBy("train", "iterate", "train-online", instead={"imitate": "imitate.learning_rate"})
     ] = 1e-6
-    """AdamW's learning rate, which stays constant."""
+    """AdamW's learning rate. It is constant within one training; `iterate.decay_iterations` lowers it between
+    iterations.
+    """
     old_log_probs: Annotated[
         Literal["step", "games"],
         UsedBy("train", "iterate", instead=SUPERVISED | {"train-online": "one update a step"}),
     ] = "step"
-    """Log-probs in the denominator of PPO's ratio: those at the beginning of a `step`, or those of the `games`.
+    """Old log-probs, the denominator of PPO's ratio: from the weights at the beginning of a `step`, or from the
+    `games`.
 
-    With `step` they are those of the weights that the batch begins with; with one mini-batch the update's own pass
-    gives them, the ratio is 1, and importance weights alone correct for the weights that played. With `games`, the
-    log-probs stored while playing, clipping bounds how far the policy moves from the weights that played, and replaces
-    the importance weights, which verl does not apply then.
+    With `step` they are the log-probs under the weights that the batch begins with. With one mini-batch the update's
+    own forward pass gives them: the ratio is 1, and only importance weights correct for the weights that played. With
+    `games` they are the log-probs stored while playing: clipping bounds how far the policy moves from the weights that
+    played, and replaces the importance weights, which verl does not apply then.
     """
     clip_low: Annotated[float, Field(gt=0), COMPARING] = 0.2
-    """PPO's ratio is clipped below at 1 - clip_low.
+    """Lower clip range of PPO's ratio, which is clipped at 1 - clip_low.
 
     Clipping has an effect only with `old_log_probs: games` or with several `mini_batches`; otherwise the ratio is
     always 1.
     """
     clip_high: Annotated[float, Field(gt=0), COMPARING] = 0.2
-    """PPO's ratio is clipped above at 1 + clip_high; a value above clip_low is DAPO's clip-higher.
+    """Upper clip range of PPO's ratio, which is clipped at 1 + clip_high; a value above clip_low is DAPO's clip-higher.
 
-    It has an effect where `clip_low` has one.
+    It has an effect under the same conditions as `clip_low`.
     """
     kl_coef: Annotated[float, Field(ge=0), COMPARING] = 0.0
-    """Weight of the KL loss to the reference policy; 0 is off."""
+    """Weight of the KL loss to the reference policy; 0 switches it off."""
     kl_reference: Annotated[
         Literal["initial", "previous"],
         UsedBy("iterate", instead=SUPERVISED | {"train": "the model that is trained"}),
     ] = "initial"
-    """The reference policy: the `initial` model of the run, or the `previous` one, which played."""
+    """Reference policy: the `initial` model of the run, or the `previous` iteration's model, which played."""
     importance_threshold: Annotated[float, Field(ge=0), COMPARING] = 2.0
-    """Importance weights (trainer over engine, for each token) are cut at this value; 0 switches them off.
+    """Upper bound of the importance weights (trainer over engine, per token); 0 switches importance weights off.
 
     They are not applied with `old_log_probs: games`.
     """
     loss_aggregation: Annotated[Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"], COMPARING] = (
         "token-mean"
     )
-    """How the losses of tokens become one: verl's loss_agg_mode."""
+    """Aggregation of token losses to one loss: verl's loss_agg_mode."""
     normalize_by_std: Annotated[bool, COMPARING] = True
     """Divide advantages by the standard deviation of their group, as GRPO does and Dr. GRPO does not."""
     grad_clip: Annotated[float, Field(gt=0)] = 1.0
-    """Largest norm of the gradient; a larger one is scaled down to it."""
+    """Largest norm of the gradient; a gradient with a larger norm is scaled down to it."""
     entropy_coef: Annotated[float, COMPARING] = 0.0
     """Weight of the entropy bonus."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """AdamW's weight decay."""
     lora_rank: Annotated[int, Field(ge=0)] = 0
-    """Rank of a LoRA adapter, which is trained while the model's own weights stay; 0 trains all weights instead.
+    """Rank of a LoRA adapter, which is trained while the model's own weights are frozen; 0 trains all weights instead.
 
-    The checkpoint is the model with the adapter added; the adapter alone, in peft's format, lies beside it in
-    `adapter/`. `iterate` trains one adapter to the initial model in all iterations. The reference policy is the model
-    without the adapter.
+    The checkpoint is the model with the adapter merged in; the adapter alone, in peft's format, is next to it in
+    `adapter/`. `iterate` trains one adapter of the initial model through all iterations. The reference policy is the
+    model without the adapter.
     """
     lora_alpha: Annotated[int, Field(ge=1)] = 16
-    """What the adapter adds is multiplied by lora_alpha / lora_rank."""
+    """Scale of the LoRA adapter: its output is multiplied by lora_alpha / lora_rank."""
     lora_targets: list[str] = []
-    """Names of the linear layers that get an adapter, such as q_proj; where none is named, all but the head get one."""
+    """Names of the linear layers that get an adapter, such as q_proj; an empty list means all but the head."""
     gradient_checkpointing: bool = False
-    """Compute activations twice, which saves memory and takes time."""
+    """Recompute activations in the backward pass, which saves memory and takes time."""
     offload: Annotated[Literal["auto", "none", "cpu"], FREE] = "auto"
-    """Where weights, gradients and optimizer are on a machine with GPUs: with `cpu` in its own memory.
+    """Memory that holds weights, gradients and optimizer on a machine with GPUs: the GPUs' (`none`) or the host's
+    (`cpu`).
 
-    Layers are then fetched when they are computed, and the optimizer works on the CPU. `auto` is `cpu` where the GPUs'
-    memory would not hold them.
+    With `cpu`, layers are fetched when they are computed, and the optimizer runs on the CPU. `auto` is `cpu` if the
+    GPUs' memory would be too small.
     """
     any_model: Annotated[
         bool,
@@ -149,11 +158,11 @@ class TrainOptions(Section):
     ] = False
     """Train a model that did not sample the rows.
 
-    The log-probs of the rows then belong to another model, so that importance weights, and PPO's ratio with
-    `old_log_probs: games`, mean nothing. Without this, `train` refuses such a model.
+    The rows' log-probs then belong to another model, so that importance weights, and PPO's ratio with `old_log_probs:
+    games`, mean nothing. Without this option, `train` refuses such a model.
     """
     keep_zero_signal: Annotated[bool, UsedBy("train", "iterate", instead={"imitate": "imitate.best_of_group"})] = False
-    """Train also on groups whose episodes all scored alike, which give GRPO no signal."""
+    """Train also on groups whose episodes all have the same reward, which give GRPO no signal."""
     keep_optimizer: Annotated[
         bool, UsedBy("iterate", instead=dict.fromkeys(("train", "imitate"), "a new optimizer"))
     ] = True
@@ -162,20 +171,21 @@ class TrainOptions(Section):
     The float32 weights are carried on in any case.
     """
     save_every: Annotated[int, Field(ge=0), FREE] = 0
-    """Steps between saved states, from which a training can continue; 0 saves only at the end."""
+    """Number of steps between saved states, from which a training can continue; 0 saves only at the end."""
     gpus_per_node: Annotated[int, Field(ge=1)] = 1
-    """GPUs of a machine to train on; on a CPU, worker processes."""
+    """GPUs per machine to train on; on a CPU, number of worker processes."""
     nodes: Annotated[int, Field(ge=1)] = 1
-    """Machines to train on; more than one need a running Ray cluster (`ray_address`)."""
+    """Number of machines to train on; more than one need a running Ray cluster (`ray_address`)."""
     ray_address: Annotated[str, FREE] = "local"
-    """Where verl's processes run: `local` starts Ray here for each training, others join a cluster that runs.
+    """Ray cluster that runs verl's processes: `local` starts Ray for each training, other values join a running
+    cluster.
 
-    `auto` is the cluster that this machine belongs to, HOST:PORT the one whose head has this address.
+    `auto` joins the cluster that this machine belongs to, HOST:PORT the cluster whose head has this address.
     """
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the model is trained; `auto` is cuda where a GPU is visible, else cpu."""
+    """Device that the model is trained on; `auto` is cuda if a GPU is visible, else cpu."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Numbers of the forward pass and the checkpoint; `auto` is bfloat16 on cuda and float32 on cpu.
+    """Number format of the forward pass and the checkpoint; `auto` is bfloat16 on cuda and float32 on cpu.
 
     Master weights are always float32.
     """
@@ -183,18 +193,18 @@ class TrainOptions(Section):
         "console",
         "tensorboard",
     ]
-    """Where the metrics of each step and the figures of `iterate` are logged, beside metrics.jsonl."""
+    """Loggers of each step's metrics and of the figures of `iterate`, in addition to metrics.jsonl."""
     dump_rows: Annotated[bool, UsedBy("train", "iterate"), FREE] = False
-    """Write what was trained on, row by row with log-probs and advantages, to trained_rows.jsonl.
+    """Write the rows that were trained on, with their log-probs and advantages, to trained_rows.jsonl.
 
-    Rows that are imitated have no advantages, so that it is refused for them.
+    Imitated rows have no advantages, so that this option is refused for them.
     """
     overrides: list[str] = []
-    """Further keys of verl's as Hydra overrides, such as those after `--` on the command line."""
+    """Further settings of verl as Hydra overrides, such as those after `--` on the command line."""
 
     @property
     def imitated(self) -> int | None:
-        """Episodes of each group that are imitated, 0 for all; None where they are compared instead."""
+        """Number of episodes of each group that are imitated, 0 for all; None if episodes are compared instead."""
         return self.best_of_group if self.method == "filtered-bc" else None
 
     @property
@@ -204,12 +214,12 @@ class TrainOptions(Section):
 
     @property
     def workers(self) -> int:
-        """Training processes, each with a GPU of its own: torch's world size."""
+        """Number of training processes, each with a GPU of its own: torch's world size."""
         return self.nodes * self.gpus_per_node
 
     @property
     def joins_cluster(self) -> bool:
-        """Whether Ray runs already, so that its addresses, tokens, folders and resources are not ours to choose."""
+        """Whether Ray is already running; its addresses, tokens, folders and resources are then not ours to choose."""
         return self.ray_address != "local"
 
     @field_validator("ray_address")
@@ -236,10 +246,10 @@ class TrainOptions(Section):
         return self
 
     def clip_without_effect(self, *, online: bool = False) -> str | None:
-        """A line of warning where another clip range than the usual one is set but cannot act, else None.
+        """Returns a warning if a changed clip range cannot have an effect, else None.
 
         Args:
-            online: each step is one update on its own episodes, whatever the options of offline training say.
+            online: Whether each step is one update on its own episodes, whatever the options of offline training say.
         """
         usual = type(self).model_fields
         given = [name for name in ("clip_low", "clip_high") if getattr(self, name) != usual[name].default]
@@ -251,7 +261,7 @@ class TrainOptions(Section):
 
 
 def _check_override(override: str) -> None:
-    """Whether Hydra can read it; else verl would say so, once it has started."""
+    """Raises ValueError unless Hydra can read the override; verl itself would notice only after its start."""
     try:
         from hydra.core.override_parser.overrides_parser import OverridesParser
     except ImportError:
@@ -269,20 +279,21 @@ def _check_override(override: str) -> None:
 
 
 class PolicyTraining(TrainOptions):
-    """The options, the policy that they train, and where to."""
+    """The training options together with the model to train and the output folder."""
 
     model: str
     """The policy that played: a folder or a hub name."""
     base_model: str | None = None
     """The model that a LoRA adapter is added to; `model` by default."""
     output: Annotated[Path, FREE]
-    """Gets checkpoint/ (Hugging Face), trainer_state/ (verl's shards and optimizer), metrics.jsonl, train.log."""
+    """Folder for checkpoint/ (Hugging Face), trainer_state/ (verl's shards and optimizer), metrics.jsonl and train.log.
+    """
     seed: Annotated[int, Field(ge=0)] = 0
-    """Orders the groups and seeds the trainer."""
+    """Seed of the order of the groups, and of the trainer."""
 
     @property
     def base(self) -> str:
-        """The model whose weights verl loads, before those of a trainer state."""
+        """The model whose weights verl loads first, before those of a trainer state."""
         return self.base_model or self.model
 
 
@@ -292,17 +303,20 @@ class TrainConfig(PolicyTraining):
     data: Path
     """The train.parquet to train on."""
     initial_trainer_state: Path | None = None
-    """An earlier iteration's trainer_state/, whose float32 weights are continued; with LoRA they are the adapter's.
+    """trainer_state/ of an earlier iteration, whose float32 weights are continued; with LoRA they are the adapter's.
 
     Its optimizer and scheduler are continued too, unless `keep_optimizer` is false.
     """
     reference_model: str | None = None
     """The reference policy of the KL loss; `model` by default."""
     held_out: Path | None = None
-    """Rows that are not trained on, whose loss is measured before the first step and after each epoch of imitation."""
+    """Rows that are not trained on; their loss is measured before the first step and after each epoch of imitation."""
     schedule: Literal["constant", "cosine"] = "constant"
-    """Whether the learning rate stays, or goes down to 0 along a cosine."""
+    """Learning-rate schedule: constant, or falling to 0 along a cosine."""
     warm_up: float = 0.0
-    """Share of the steps in which the learning rate rises by equal parts, to one such part in the first step."""
+    """Share of the steps over which the learning rate rises linearly to its full value.
+
+    The first of W such steps has 1/W of that value.
+    """
     shares_gpu: Annotated[bool, FREE] = False
-    """Whether a server needs the GPU's memory before and after the training; a trainer that stays then leaves it."""
+    """Whether a server needs the GPU's memory before and after the training; a trainer that stays then frees it."""

@@ -1,4 +1,4 @@
-"""Advantages of single turns, where each has a credit of its own. Pure; imports no torch."""
+"""Advantages of single turns, for games that give each turn a credit of its own. Pure; imports no torch."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 from selfplay_pipeline.convert.rows import CREDITS, own_turns
 
 EPSILON = 1e-6
-"""What verl's GRPO adds to a standard deviation."""
+"""Constant that verl's GRPO adds to a standard deviation."""
 
 
 def turn_advantages(rows: Sequence[Mapping[str, Any]], *, by_std: bool) -> list[list[float]]:
-    """The advantage of each own turn: its credit minus the mean of the same turn in the episodes of the group.
+    """Returns the advantage of each own turn: its credit minus the mean credit of the same turn over the group.
 
-    The same turn is the seat's first, second and so on. Where all are credited with the reward and all episodes have as
-    many turns, these are GRPO's advantages. A turn that one episode alone has gets 0.
+    The same turn is the seat's first, second and so on. If every turn is credited with the reward and all episodes have
+    the same number of turns, these are GRPO's advantages. A turn that only one episode has gets 0.
 
     Args:
-        rows: all of one group.
-        by_std: divide them by a standard deviation, the largest that any turn's credits have. All turns of a group are
-            divided by the same, so that a turn on which little depends weighs little.
+        rows: All rows of one group.
+        by_std: Whether to divide by a standard deviation, the largest over the turns. All turns of a group have the
+            same divisor, so that a turn on which little depends weighs little.
 
     Returns:
-        Of each row those of its turns.
+        Advantages by row, then turn.
     """
     credits = defaultdict[tuple[int, int], list[float]](list)
     for row in rows:
@@ -42,7 +42,7 @@ def turn_advantages(rows: Sequence[Mapping[str, Any]], *, by_std: bool) -> list[
 
 
 def token_advantages(rows: Sequence[Mapping[str, Any]], *, by_std: bool) -> list[list[float]]:
-    """Those of each row's tokens: on own tokens that of their turn, 0 on others."""
+    """Returns the advantages of each row's tokens: that of the turn on own tokens, 0 on other tokens."""
     found = list[list[float]]()
     for row, advantages in zip(rows, turn_advantages(rows, by_std=by_std), strict=True):
         tokens = [0.0] * len(row["response_mask"])

@@ -1,4 +1,4 @@
-"""verl's saved weights → a Hugging Face folder whose dtype is what its configuration says."""
+"""Exports verl's saved weights as a Hugging Face folder, in the dtype that its config.json names."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.js
 
 
 def export(saved: str, model: str, checkpoint: str, dtype: str, base: str | None = None) -> None:
-    """Write `checkpoint`, whole or not at all, and a LoRA adapter to a folder beside it.
+    """Write the folder `checkpoint`, whole or not at all, and a LoRA adapter to a folder next to it.
 
     Args:
-        saved: as for `write_checkpoint`, like `model`, `dtype` and `base`.
-        checkpoint: the folder to write; an older one there is replaced.
+        saved: The same as for `write_checkpoint`, like `model`, `dtype` and `base`.
+        checkpoint: The folder to write; an older one is replaced.
 
     Raises:
-        TrainingStopped: there is no room, or the weights are not finite; an older checkpoint is still there.
+        TrainingStopped: The disk is full, or the weights are not finite; an older checkpoint is kept.
     """
     target = Path(checkpoint)
     try:
@@ -44,20 +44,20 @@ def export(saved: str, model: str, checkpoint: str, dtype: str, base: str | None
 
 
 def write_checkpoint(saved: str, model: str, new: Path, dtype: str, base: str | None = None) -> None:
-    """Fill an empty folder.
+    """Fill an empty folder with a checkpoint.
 
-    Weights come from `saved` (verl's `huggingface/` folder, float32), everything else (configuration, tokenizer,
-    chat template, generation configuration) as it is from `model`, the policy that training began with.
+    Weights come from `saved` (verl's `huggingface/` folder, float32). All other files (configuration, tokenizer, chat
+    template, generation configuration) are copied unchanged from `model`, the policy that training began with.
 
     Args:
-        saved: verl's folder with safetensors, or a LoRA adapter to `base`.
-        model: folder or hub name.
-        new: the folder to fill.
-        dtype: float32 or bfloat16, of the weights and in config.json.
-        base: folder or hub name of the model to whose weights the adapter is added.
+        saved: verl's folder with safetensors, or a LoRA adapter of `base`.
+        model: Folder or hub name of the policy.
+        new: The folder to fill.
+        dtype: float32 or bfloat16, for the weights and in config.json.
+        base: Folder or hub name of the model that the adapter is merged into; None without an adapter.
 
     Raises:
-        TrainingStopped: the weights are not finite.
+        TrainingStopped: The weights are not finite.
     """
     import torch
     from safetensors import safe_open
@@ -91,7 +91,7 @@ def write_checkpoint(saved: str, model: str, new: Path, dtype: str, base: str | 
 
 
 def _weights(saved: str, base: str | None) -> Path:
-    """The folder with the weights that are written, or that an adapter is added to."""
+    """Returns the folder with the weights to write, or with the base weights that an adapter is merged into."""
     if base is None or Path(base).is_dir():
         return Path(base or saved)
     from huggingface_hub import snapshot_download

@@ -1,4 +1,4 @@
-"""Whether a training fits this machine, and what `train.offload: auto` means here."""
+"""Checks that a training fits this machine's memory, and resolves `train.offload: auto`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from selfplay_pipeline.train.overrides import Device, resolve_device, resolve_dt
 
 
 def setup_of(options: TrainOptions, device: Device, *, tokens: int | None = None, shares_gpu: bool = False) -> Setup:
-    """What decides how much memory a training takes, from its options.
+    """Returns the settings that decide how much memory a training takes.
 
     Args:
-        tokens: of a pass, where they are known.
-        shares_gpu: whether a server keeps a part of the GPUs.
+        options: The options of the training.
+        device: The device to train on.
+        tokens: Tokens of one pass, if known.
+        shares_gpu: Whether a server keeps a part of the GPUs.
     """
     return Setup(
         processes=options.workers,
@@ -37,22 +39,22 @@ def setup_of(options: TrainOptions, device: Device, *, tokens: int | None = None
 
 
 def room_here(device: Device) -> Room:
-    """The memory of this machine."""
+    """Returns the memory of this machine."""
     host = psutil.virtual_memory().total + psutil.swap_memory().total
     return Room(gpu=gpu_memory() if device == "cuda" else None, host=host)
 
 
 def meaning_of_offload(options: TrainOptions, shapes: Shapes, setup: Setup, room: Room) -> Literal["none", "cpu"]:
-    """Where weights, gradients and optimizer go: what is asked for, or what the GPUs' memory leaves."""
+    """Returns the place of weights, gradients and optimizer, as configured; `auto` depends on the GPUs' memory."""
     if options.offload != "auto":
         return options.offload
     return "cpu" if setup.cuda and lacks(shapes, replace(setup, offload=False), replace(room, host=None)) else "none"
 
 
 def offload_here(options: TrainOptions, model: str, *, shares_gpu: bool = False) -> Literal["none", "cpu"]:
-    """`train.offload` on this machine, where `auto` depends on the GPUs' memory.
+    """Returns `train.offload` for this machine; `auto` depends on the GPUs' memory.
 
-    A model that cannot be counted is taken for one that fits.
+    A model whose weights cannot be counted is assumed to fit.
     """
     device = resolve_device(options)
     if options.offload != "auto" or device == "cpu":
@@ -67,14 +69,17 @@ def offload_here(options: TrainOptions, model: str, *, shares_gpu: bool = False)
 def check_fits(
     options: TrainOptions, model: str, *, tokens: int | None = None, longest: int = 1, shares_gpu: bool = False
 ) -> None:
-    """Whether this machine's memory can hold a training. What is not known for sure is not refused.
+    """Raises UserError if this machine's memory certainly cannot hold the training; doubtful cases pass.
 
     Args:
-        tokens: of a pass, where they are known.
-        longest: tokens of the longest row, where that is known.
+        options: The options of the training.
+        model: Folder or hub name of the model.
+        tokens: Tokens of one pass, if known.
+        longest: Tokens of the longest row, if known.
+        shares_gpu: Whether a server keeps a part of the GPUs.
 
     Raises:
-        UserError: it cannot; names the settings that would help.
+        UserError: The memory is too small; the message names the settings that would help.
     """
     if any("actor_rollout_ref." in key for key in options.overrides):
         return  # verl's own keys may decide about memory

@@ -1,4 +1,4 @@
-"""Which rows are trained on, and in what order. Imports no torch, so that it is quick."""
+"""Selects the groups to train on and orders them into steps. Imports no torch, so that it loads quickly."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from selfplay_pipeline.metrics.signal import Signal, compared_seat, has_signal
 
 
 class NoSignalError(UserError):
-    """No group holds episodes that scored differently, so GRPO has nothing to learn from."""
+    """No group holds episodes with different rewards, so that GRPO has nothing to learn from."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """The rows that are compared with each other, as `metrics.signal` has it."""
+    """Rows that are compared with each other, a group in the sense of `metrics.signal`."""
 
     file: int
-    """Position in the list of files."""
+    """Position of the file in the list of files."""
     index: int
-    """`extra_info.index`, unique within the file."""
+    """The rows' `extra_info.index`, unique within the file."""
     rows: tuple[int, ...]
     """Numbers of the group's rows, counted through all files in their order."""
     rewards: tuple[float, ...]
     """Normalised reward of each episode."""
     seat: int = 0
-    """The seat of the rows, where seats have rewards of their own."""
+    """Seat of the rows, if seats have rewards of their own; else 0."""
     episodes: tuple[int, ...] = ()
-    """The episode of each row; rewards are in the order in which episodes first stand here."""
+    """Episode of each row; `rewards` has the order in which episodes first occur here."""
 
     @property
     def has_signal(self) -> bool:
@@ -42,7 +42,7 @@ class Group:
         return has_signal(self.rewards)
 
     def best_rows(self, best: int) -> list[Group]:
-        """Each row of the best episodes as a group of its own; 0 means all episodes."""
+        """Returns each row of the best episodes as a group of its own; `best` 0 means all episodes."""
         rewards = dict(zip(dict.fromkeys(self.episodes), self.rewards, strict=True))
         chosen = best_episodes(rewards, best)
         return [
@@ -54,29 +54,31 @@ class Group:
 
 @dataclass(frozen=True)
 class TrainData:
-    """The groups that the files hold."""
+    """The groups of the files."""
 
     groups: list[Group]
-    """Groups of two episodes or more, or of one where these are taken too, ordered by file and index."""
+    """Groups with two episodes or more, or with one if these are allowed, ordered by file and index."""
     signal: Signal
-    """Groups left with one episode, for example after engine failures, are counted too."""
+    """Counts over all groups, including those left with one episode, for example after engine failures."""
     temperature: float
     episodes_per_state: int
     num_rows: int
     max_prompt_tokens: int
     max_response_tokens: int
     rows_per_episode: int = 2
-    """Rows of an episode in which every trained seat spoke."""
+    """Number of rows of an episode in which every trained seat spoke."""
 
     def to_train(self, keep_zero_signal: bool, imitated: int | None = None) -> list[Group]:
-        """The groups to train on.
+        """Returns the groups to train on.
 
         Args:
-            imitated: episodes of each that are imitated, where they are not compared. Nothing connects their rows
-                then, so that each is a group of its own. 0 is all, those of groups without a signal too.
+            keep_zero_signal: Whether to keep groups without a signal.
+            imitated: Number of episodes of each group to imitate, 0 for all episodes, also those of groups without a
+                signal; None if episodes are compared. Each imitated row is a group of its own, since nothing connects
+                it with others.
 
         Raises:
-            NoSignalError: none is left.
+            NoSignalError: No group is left.
         """
         if imitated is not None:
             groups = self.to_train(keep_zero_signal) if imitated else self.groups
@@ -95,12 +97,13 @@ def read_data(files: Sequence[Path], vocabulary: int | None = None, *, alone: bo
     """Read groups, rewards and lengths, and check every row.
 
     Args:
-        vocabulary: how many token ids the model has, where that is known.
-        alone: whether groups of one episode are taken too, since nothing is compared.
+        files: Parquet files, all sampled at one temperature.
+        vocabulary: Number of the model's token ids, if known.
+        alone: Whether groups of one episode are allowed, because nothing is compared.
 
     Raises:
-        UserError: a file is missing or not ours, holds an impossible row or none, mixes temperatures, or has one
-            episode per state, unless these are taken.
+        UserError: A file is missing, is not from `convert`, has no rows or an impossible row, mixes temperatures, or
+            has one episode per state although `alone` is false.
     """
     rows: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     episodes: dict[tuple[int, int, int], list[int]] = defaultdict(list)
@@ -151,10 +154,10 @@ def read_data(files: Sequence[Path], vocabulary: int | None = None, *, alone: bo
 
 
 def plan_steps(num_groups: int, groups_per_step: int, epochs: int, seed: int) -> list[list[int]]:
-    """Positions of the groups of each step.
+    """Returns the positions of the groups of each step.
 
-    Every epoch is a new random order cut into steps of nearly equal size, at most `groups_per_step`, so that no
-    group is left over. A pure function of its arguments: a resumed training continues in the same order.
+    Every epoch is a new random order, cut into steps of nearly equal size with at most `groups_per_step` groups, so
+    that no group is left over. A pure function of its arguments: a resumed training continues in the same order.
     """
     steps = -(-num_groups // groups_per_step)
     rng = np.random.default_rng(seed)
@@ -162,14 +165,14 @@ def plan_steps(num_groups: int, groups_per_step: int, epochs: int, seed: int) ->
 
 
 def updates_of(groups: int, groups_per_update: float) -> int:
-    """Updates of a batch with so many groups: one at least, each with a group's rows at least."""
+    """Returns the number of updates of a batch of `groups` groups, at least one and at most one per group."""
     return max(1, min(groups, round(groups / groups_per_update)))
 
 
 def split_rows(rows: int, updates: int, processes: int, micro_batch_size: int) -> tuple[int, int]:
-    """Cut a step's rows into equal updates, an update into equal passes on each process.
+    """Cut a step's rows into equal updates, and an update into equal passes on each process.
 
-    Where they do not divide, verl appends rows without loss; passes are evened out so that these are few.
+    If the numbers do not divide, verl appends rows without loss; equal passes keep these few.
 
     Returns:
         Rows of one update over all processes, and rows of one pass on one process (`micro_batch_size` at most).
@@ -181,29 +184,29 @@ def split_rows(rows: int, updates: int, processes: int, micro_batch_size: int) -
 
 
 def mixed(rows: int, processes: int, seed: Sequence[int]) -> list[int]:
-    """A random order of a batch's rows, so that each of several updates has rows of all groups.
+    """Returns a random order of a batch's rows, so that each of several updates has rows of all groups.
 
     Returns:
-        Positions; those of each process's part are permuted among themselves.
+        Positions of the rows; they are permuted only within each process's part.
     """
     rng = np.random.default_rng(seed)
     return [int(row) for part in np.split(np.arange(rows), processes) for row in rng.permutation(part)]
 
 
 def by_length(lengths: Sequence[int], block: int) -> list[int]:
-    """An order in which rows of like length stand together, so that a pass pads little.
+    """Returns an order that puts rows of similar length together, so that a pass needs little padding.
 
     Args:
-        lengths: tokens of each row.
-        block: rows that must stay together, those of one update on one process; a multiple of these.
+        lengths: Tokens of each row; their number is a multiple of `block`.
+        block: Number of rows that must stay together, those of one update on one process.
 
     Returns:
-        Positions; those of each block are permuted among themselves.
+        Positions of the rows; they are permuted only within each block.
     """
     order = np.argsort(np.array(lengths).reshape(-1, block), axis=1, kind="stable")
     return (order + block * np.arange(len(order))[:, None]).ravel().tolist()
 
 
 def to_groups(rows: int, rows_per_group: int) -> int:
-    """A number of rows as whole groups: rounded, at least one."""
+    """Returns the number of whole groups nearest to a number of rows, at least one."""
     return max(1, round(rows / rows_per_group))

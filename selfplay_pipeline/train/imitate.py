@@ -1,4 +1,4 @@
-"""`selfplay imitate`: episodes of any players become rows, on which a model is trained with a supervised loss."""
+"""`selfplay imitate`: converts episodes of any players to rows and trains a model on them with a supervised loss."""
 
 from __future__ import annotations
 
@@ -31,21 +31,22 @@ from selfplay_pipeline.train.process import Trainer
 from selfplay_pipeline.train.run import TrainResult, check_options, plan_train
 
 HIGHEST_RATE = 3e-3
-"""Highest learning rate that `imitate` takes by itself: the best of those tried on the untrained tiny model."""
+"""Highest default learning rate of `imitate`: the best of those tried on the untrained tiny model."""
 
 
 def imitate_episodes(
     config: Config, sources: Sequence[Source], output: Path, trainer: Trainer | None = None
 ) -> TrainResult:
-    """Make rows of the episodes, unless an earlier call has, and train on them; a training that was cut continues.
+    """Convert the episodes to rows, unless an earlier call has, and train on them; an interrupted training continues.
 
     Args:
-        sources: files of episodes.
-        output: gets the rows, and what `train` writes.
+        config: The configuration.
+        sources: Files of episodes.
+        output: Folder for the rows and for the files that `train` writes.
         trainer: verl's process, as for `run_train`.
 
     Raises:
-        UserError: an unusable model, file or option, or another training in the folder.
+        UserError: A model, file or option is unusable, or the folder holds another training.
         TrainError: verl failed.
     """
     _check_folder_and_thoughts(config, output)
@@ -60,10 +61,10 @@ def imitate_episodes(
 
 
 def plan_imitate(config: Config, sources: Sequence[Source], output: Path) -> str:
-    """Returns what `imitate` would do, in one line; writes nothing.
+    """Returns a one-line description of the work that `imitate` would do; writes nothing.
 
     Raises:
-        UserError: an unusable model, file or option, or another training in the folder.
+        UserError: A model, file or option is unusable, or the folder holds another training.
     """
     _check_folder_and_thoughts(config, output)
     check_checkpoint(str(config.model))
@@ -90,10 +91,10 @@ def _check_folder_and_thoughts(config: Config, output: Path) -> None:
 
 
 def _begun(config: Config, sources: Sequence[Source], output: Path) -> dict[str, Any] | None:
-    """Returns what decides the rows; None where they are there already.
+    """Returns the settings and hashes that decide the rows; None if the rows exist already.
 
     Raises:
-        UserError: the folder holds rows of another imitation.
+        UserError: The folder holds rows of another imitation.
     """
     model = str(config.model)
     now = deciding(config.imitate, "imitate", "imitate.") | deciding(config.game, "imitate", "game.")
@@ -103,7 +104,7 @@ def _begun(config: Config, sources: Sequence[Source], output: Path) -> dict[str,
         "seed": config.seed,
         "games": [[str(path.resolve()), weight] for path, weight in sources],
     }
-    # Records of earlier versions do not hold these.
+    # Records of earlier versions lack these keys.
     added = deciding(config.engine, "imitate", "engine.")
     added |= {f"{CONTENTS}{path.resolve()}": _digest(path) for path, _ in sources}
     record = output / IMITATED
@@ -114,7 +115,7 @@ def _begun(config: Config, sources: Sequence[Source], output: Path) -> dict[str,
 
 
 def _prepare(config: Config, sources: Sequence[Source], output: Path) -> None:
-    """Write the rows, and what decided them once they are whole."""
+    """Write the rows, and then the record of the settings that decided them."""
     decided, model = _begun(config, sources, output), str(config.model)
     if decided is None:
         return
@@ -135,7 +136,7 @@ def _prepare(config: Config, sources: Sequence[Source], output: Path) -> None:
 
 
 def _digest(path: Path) -> str:
-    """A number that changes with the contents of a file of episodes."""
+    """Returns a hash of the lines of a file of episodes."""
     digest = hashlib.sha256()
     for _, line in read_lines(path):
         digest.update(line)
@@ -143,7 +144,7 @@ def _digest(path: Path) -> str:
 
 
 def trained_weights(config: Config) -> int:
-    """Number of weights that `imitate` trains: all of the model's, or those of its LoRA adapter."""
+    """Returns the number of weights that `imitate` trains: all of the model's, or those of its LoRA adapter."""
     try:
         shapes = shapes_of(str(config.model))
     except UserError as error:
@@ -152,17 +153,17 @@ def trained_weights(config: Config) -> int:
 
 
 def usual_rate(weights: int) -> float:
-    """Learning rate that suits a number of trained weights, rounded to two digits."""
+    """Returns the default learning rate for a number of trained weights, rounded to two digits."""
     return float(f"{min(HIGHEST_RATE, weights**-0.5):.1e}")
 
 
 def training_of(config: Config, output: Path) -> TrainConfig:
-    """The training on the rows that lie in a folder."""
+    """Returns the configuration of the training on the rows in `output`."""
     model, choice = str(config.model), config.imitate
     held_out = output / HELD_OUT
     options = config.train.model_dump() | {
         "method": "filtered-bc",
-        "best_of_group": 0,  # what is imitated was chosen when the rows were made
+        "best_of_group": 0,  # the imitated episodes were chosen when the rows were made
         "epochs": choice.epochs,
         "train_batch_size": choice.train_batch_size,
         "mini_batches": 1,

@@ -1,4 +1,4 @@
-"""`selfplay train` for a configuration."""
+"""Builds and runs the training of `selfplay train` from a configuration."""
 
 from __future__ import annotations
 
@@ -29,10 +29,19 @@ def training_of(
     shares_gpu: bool = False,
     rate_share: float = 1.0,
 ) -> TrainConfig:
-    """The training of `checkpoint` on one parquet file under a configuration.
+    """Returns the configuration of a training of `checkpoint` on one parquet file.
 
     Args:
-        rate_share: what the configured learning rate is multiplied by.
+        config: The configuration of the run.
+        data: The parquet file to train on.
+        output: The output folder of the training.
+        checkpoint: The model to train, a folder or a hub name.
+        seed: Seed of the order of the groups, and of the trainer.
+        initial_trainer_state: trainer_state/ of an earlier iteration that is continued.
+        base_model: The model that a LoRA adapter is added to; `checkpoint` by default.
+        reference_model: The reference policy of the KL loss; `checkpoint` by default.
+        shares_gpu: Whether a server needs the GPU's memory before and after the training.
+        rate_share: Factor of the configured learning rate.
     """
     here = {
         "learning_rate": config.train.learning_rate * rate_share,
@@ -55,7 +64,7 @@ def model_of(data: Path) -> str:
     """Returns the checkpoint that sampled the rows of a file, as the path or hub name that the episodes recorded.
 
     Raises:
-        UserError: The file is unusable or does not say it, or no model lies there any more.
+        UserError: The file is unusable or does not name its model, or the model no longer exists there.
     """
     found = sampler_of(data)
     if found is None:
@@ -70,12 +79,12 @@ def model_of(data: Path) -> str:
 
 
 def train_policy(job: TrainConfig, trainer: Trainer | None = None, command: str = "train") -> TrainResult:
-    """Do a training, or continue one that was cut.
+    """Run a training, or continue an interrupted one.
 
     Args:
-        job: the training.
+        job: The training.
         trainer: verl's process, as for `run_train`.
-        command: whose folder the output is.
+        command: The command that the output folder belongs to.
     """
     check_folder(job.output, command)
     with progress(f"training on {job.data.name}", "waiting for step 1") as report:

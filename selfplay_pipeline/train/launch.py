@@ -1,4 +1,4 @@
-"""What the command tells verl's process to do. No torch."""
+"""Tasks that the command sends to verl's process, as messages. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Export(BaseModel):
-    """A checkpoint to write; `export.py: export` says what each is."""
+    """A checkpoint to write; `export.py: export` describes the fields."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -20,27 +20,27 @@ class Export(BaseModel):
 
 
 class Launch(BaseModel):
-    """One task: to get ready, or to train and to write the checkpoint."""
+    """One task for verl's process: to get ready, or to train and write the checkpoint."""
 
     model_config = ConfigDict(extra="forbid")
 
     log: Path
-    """Gets what all processes of verl print."""
+    """File for the output of all of verl's processes."""
     overrides: list[str] = []
-    """Hydra overrides; none where all steps are done, and only the checkpoint is to be written."""
+    """Hydra overrides; none if all steps are done and only the checkpoint has to be written."""
     config: Path | None = None
-    """A configuration over verl's own, for a process that does this task alone; None where verl stays for further
-    tasks."""
+    """Configuration on top of verl's own, for a process that does only this task; None if verl stays for further tasks.
+    """
     joins_cluster: bool = False
-    """Whether verl joins a Ray cluster that runs; else it starts Ray itself."""
+    """Whether verl joins a running Ray cluster; else it starts Ray itself."""
     export: Export | None = None
-    """None where verl is only to get ready."""
+    """The checkpoint to write; None if verl only has to get ready."""
 
 
 REASON = "reason.txt"
-"""The file for why a task failed, in the folder of a process."""
+"""Name of the file with the reason why a task failed, in the folder of a process."""
 
 
 def ended_file(folder: Path, number: int) -> Path:
-    """The file that is there once the task of this number is done, counted from 0."""
+    """Returns the file that exists once the task of this number is done, counted from 0."""
     return folder / f"ended_{number}"

@@ -1,6 +1,6 @@
-"""What a training takes of memory and disk, counted before anything is loaded. Pure functions of sizes.
+"""Estimates the memory and disk space of a training before anything is loaded. Pure functions of sizes.
 
-Units are bytes; a GB is 10⁹ bytes. `docs/gpus-and-clusters.md` compares the figures with measured ones.
+Units are bytes; a GB is 10⁹ bytes. `docs/gpus-and-clusters.md` compares the estimates with measurements.
 """
 
 from __future__ import annotations
@@ -13,28 +13,31 @@ FULL = 4
 """Bytes of a float32 number: master weights, gradients after their reduction, each of Adam's two moments."""
 ADAM = 2 * FULL
 GPU_REST = 3_000_000_000
-"""On each GPU for CUDA's context, NCCL, workspaces and what the allocator cannot use. Assumed, never measured here."""
+"""Bytes on each GPU for CUDA's context, NCCL, workspaces and the allocator's waste. Assumed, never measured here."""
 SERVER_REST = 4_000_000_000
-"""On each GPU for a server that has given its memory back: its context and CUDA graphs. Assumed, too."""
+"""Bytes on each GPU for a server that has released its memory: its context and CUDA graphs. Also assumed."""
 PROCESS = 4_000_000_000
-"""Host memory of a training process or a server on a GPU machine beside tensors: libraries of CUDA. Assumed."""
+"""Host memory of a training process or a server on a GPU machine in addition to tensors: CUDA's libraries. Assumed."""
 CPU_PROCESS = 1_000_000_000
-"""Host memory of one training process on a CPU, and of the command that starts it, beside tensors; measured."""
+"""Host memory of one training process on a CPU, and of its parent command, in addition to tensors; measured."""
 RAY = 2_000_000_000
-"""Host memory of Ray's services and of what verl starts with them."""
+"""Host memory of Ray's services and of the actors that verl starts with them."""
 STATE = ("weights", "gradients", "optimizer")
 LOGIT_BYTES = 20
-"""For each number of the vocabulary and each token. In bfloat16: the logits, scaled, without padding, their log-softmax
-in float32, and gradients of these; the audit of verl's engine found about 3 MB a token of 151,936 numbers. In float32
-as many: logits, scaled and without padding together in the forward pass, and then their gradients."""
+"""Bytes of logits per vocabulary entry and token.
+
+In bfloat16: the logits, scaled, without padding, their log-softmax in float32, and gradients of these; the audit of
+verl's engine found about 3 MB a token of 151,936 numbers. In float32 as many: logits, scaled and without padding
+together in the forward pass, and then their gradients.
+"""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What decides how much memory a training takes."""
+    """Settings that decide how much memory a training takes."""
 
     processes: int
-    """Training processes over all nodes; a GPU each, or on a CPU shares of one memory."""
+    """Training processes over all nodes: each has a GPU of its own, or on a CPU all share one memory."""
     tokens: int
     """Tokens of one forward and backward pass on one device, padding included."""
     processes_per_node: int = 1
@@ -48,7 +51,7 @@ class Setup:
     reference: bool = False
     """Whether there is a KL term, whose reference model is in host memory."""
     shares_gpu: bool = False
-    """Whether a server keeps a part of the GPUs, and the trainer waits in host memory while it plays."""
+    """Whether a server keeps a part of the GPUs, and the trainer waits in host memory while the server plays."""
 
     @property
     def bytes(self) -> int:
@@ -58,7 +61,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Need:
-    """What one thing takes."""
+    """Memory that one part of a training needs."""
 
     what: str
     device: int
@@ -69,18 +72,19 @@ class Need:
 
 
 def trainable(shapes: Shapes, setup: Setup) -> int:
-    """Parameters that have gradients and optimizer states."""
+    """Returns the number of parameters that have gradients and optimizer states."""
     return shapes.adapter * setup.lora_rank or shapes.parameters
 
 
 def layer_activations(shapes: Shapes, number: int) -> int:
-    """Bytes that a layer keeps of one token for its backward pass.
+    """Returns the bytes that a layer keeps of one token for its backward pass.
 
-    What autograd saves in a decoder layer of Qwen2's or Llama's kind, in numbers: of each of two norms its input, the
-    normalised and the scaled output (3h); queries, attention's output and that in the order of the output projection
-    (3h), keys and values; in the feed-forward part gate, its activation, up and the product (4i). In bfloat16 a norm
-    computes in float32, so that the first of its three takes 4 bytes. At the sizes of Qwen2.5-7B this is 6.5 MB a
-    token for all layers; the audit measured 6.3 MB. A test compares it with what autograd saves.
+    These are the tensors that autograd saves in a decoder layer of Qwen2's or Llama's kind, in numbers. Each of two
+    norms: its input, the normalised and the scaled output (3h). Attention: queries, its output, and that output in the
+    order of the output projection (3h), keys and values. Feed-forward part: gate, its activation, up and the product
+    (4i). In bfloat16 a norm computes in float32, so that the first of its three tensors takes 4 bytes. At the sizes of
+    Qwen2.5-7B this is 6.5 MB a token for all layers; the audit measured 6.3 MB. A test compares the estimate with what
+    autograd saves.
     """
     hidden = shapes.hidden
     norms = 2 * hidden * (FULL + 2 * number)
@@ -88,10 +92,10 @@ def layer_activations(shapes: Shapes, number: int) -> int:
 
 
 def activations(shapes: Shapes, setup: Setup) -> int:
-    """Bytes of all that a pass keeps for its backward pass, but for logits.
+    """Returns the bytes that a pass keeps for its backward pass, without logits.
 
-    With gradient checkpointing each layer keeps its input alone, and one layer at a time is computed again. Beside it,
-    gradients of the feed-forward part are there while it is gone back through (3i).
+    With gradient checkpointing each layer keeps only its input, and one layer at a time is computed again. In addition,
+    gradients of the feed-forward part exist during its backward pass (3i).
     """
     layer = layer_activations(shapes, setup.bytes)
     backward = 3 * shapes.intermediate * setup.bytes
@@ -101,35 +105,35 @@ def activations(shapes: Shapes, setup: Setup) -> int:
 
 
 def logits(shapes: Shapes, setup: Setup) -> int:
-    """Bytes of logits, what is computed of them, and their gradients."""
+    """Returns the bytes of logits, of the tensors computed from them, and of their gradients."""
     return setup.tokens * shapes.vocabulary * LOGIT_BYTES
 
 
 def gathered(shapes: Shapes, setup: Setup) -> int:
-    """Bytes of whole weights that FSDP gathers for a pass.
+    """Returns the bytes of unsharded weights that FSDP gathers for a pass.
 
-    verl wraps each layer, and where they are not tied embedding and head; what is tied stays gathered to the end. Two
-    layers are there at a time, since the next is fetched while one computes.
+    verl wraps each layer, and, if they are not tied, embedding and head; tied ones stay gathered to the end. Two layers
+    are gathered at a time, since the next is fetched while one computes.
     """
     return setup.bytes * (shapes.embedding + shapes.head + 2 * shapes.layer)
 
 
 def reduction(shapes: Shapes, setup: Setup) -> int:
-    """Bytes of the largest gradient's copies while FSDP reduces it: before, the buffer, and a process's share."""
+    """Returns the bytes of the largest gradient's copies while FSDP reduces it: the gradient, the buffer, one shard."""
     largest = trainable(shapes, setup) // shapes.layers if setup.lora_rank else max(shapes.embedding, shapes.layer)
     return largest * (setup.bytes + FULL) + largest * FULL // setup.processes
 
 
 def needs(shapes: Shapes, setup: Setup) -> list[Need]:
-    """All that a training holds at its peak, the backward pass of a second step, when the optimizer has its states.
+    """Returns the parts of a training's peak memory: the backward pass of the second step, with optimizer states.
 
     Full training takes 16 bytes a parameter: verl keeps master weights in float32 (4), their gradients (4) and Adam's
-    two moments (8), each split evenly among the processes. verl's `param_offload` and `optimizer_offload` do not
-    change the peak, since both are loaded back for a step (`verl/workers/engine/base.py`); `offload_policy` does.
-    With LoRA the model's own weights are frozen, in float32 too, and have neither gradients nor moments.
+    two moments (8), each split evenly among the processes. verl's `param_offload` and `optimizer_offload` do not change
+    the peak, since both are loaded back for a step (`verl/workers/engine/base.py`); `offload_policy` does. With LoRA
+    the model's own weights are frozen, in float32 too, and have neither gradients nor moments.
 
-    Not all of it is there at one moment: a gradient is reduced when the activations are gone. But allocators do not
-    give back what is in pieces, so that the sum is nearer to what was measured than the largest moment.
+    Not all parts exist at one moment: a gradient is reduced when the activations are gone. But allocators do not return
+    fragmented memory, so that the sum is nearer to the measured peak than the largest moment.
     """
     own, frozen = trainable(shapes, setup), shapes.parameters if setup.lora_rank else 0
     count, share = f"{own:,} × ", f" ÷ {setup.processes}" * (setup.processes > 1)
@@ -153,7 +157,7 @@ def needs(shapes: Shapes, setup: Setup) -> list[Need]:
 
 
 def _beside_on_gpus(shapes: Shapes, setup: Setup, state: list[tuple[str, int, str]]) -> list[Need]:
-    """What a node's host memory holds, and what is on a GPU beside tensors."""
+    """Returns the parts of a GPU node's host memory, and of GPU memory in addition to tensors."""
     share = min(1.0, setup.processes_per_node / setup.processes)
     weights, gradients, optimizer = (size for _, size, _ in state)
     rounded = pinned(shapes, setup) / (FULL * shapes.parameters)
@@ -182,28 +186,28 @@ def _beside_on_a_cpu(shapes: Shapes, setup: Setup) -> list[Need]:
 
 
 def pinned(shapes: Shapes, setup: Setup) -> int:
-    """Bytes of the parameters' shards in pinned host memory, all together, in float32.
+    """Returns the bytes of all parameter shards in pinned host memory, in float32.
 
-    PyTorch's allocator rounds each up to a power of two (`aten/src/ATen/core/CachingHostAllocator.h`).
+    PyTorch's allocator rounds each shard up to a power of two (`aten/src/ATen/core/CachingHostAllocator.h`).
     """
     shards = (FULL * -(-size // setup.processes) for size in shapes.tensors)
     return setup.processes * sum(1 << (shard - 1).bit_length() for shard in shards)
 
 
 def on_device(found: list[Need]) -> int:
-    """Bytes on each GPU; on a CPU, in each process."""
+    """Returns the bytes needed on each GPU; on a CPU, in each process."""
     return sum(need.device for need in found)
 
 
 def in_host(found: list[Need], setup: Setup) -> int:
-    """Bytes of a node's memory."""
+    """Returns the bytes needed in a node's memory."""
     own = sum(need.host for need in found)
     return own if setup.cuda else own + on_device(found) * setup.processes_per_node
 
 
 @dataclass(frozen=True)
 class Room:
-    """What is there; None where that is not known."""
+    """Available memory; None if unknown."""
 
     gpu: int | None
     """Bytes of each GPU."""
@@ -212,7 +216,7 @@ class Room:
 
 
 def lacks(shapes: Shapes, setup: Setup, room: Room) -> str | None:
-    """What does not fit, in words; None if all does."""
+    """Returns a description of the memory that is too small, None if everything fits."""
     found = needs(shapes, setup)
     if setup.cuda and room.gpu is not None and on_device(found) > room.gpu:
         return f"{gigabytes(on_device(found))} of {gigabytes(room.gpu)} on each GPU"
@@ -222,9 +226,10 @@ def lacks(shapes: Shapes, setup: Setup, room: Room) -> str | None:
 
 
 def surely_lacks(shapes: Shapes, setup: Setup, room: Room) -> str | None:
-    """What cannot fit whatever is assumed here, in words; None where it may fit.
+    """Returns a description of the memory that is too small even without the assumed parts, None if it may suffice.
 
-    On a CPU these are weights, gradients and optimizer alone; on GPUs also what a pass holds, with half of the logits.
+    On a CPU these are only weights, gradients and optimizer; on GPUs also the tensors of a pass, with half of the
+    logits.
     """
     found = {need.what: need for need in needs(shapes, setup)}
     state = sum(found[what].device for what in STATE)
@@ -241,10 +246,13 @@ def surely_lacks(shapes: Shapes, setup: Setup, room: Room) -> str | None:
 
 
 def remedy(shapes: Shapes, setup: Setup, room: Room, longest: int = 1) -> str:
-    """Which settings would make it fit, in words; the first that do, of those which cost little first.
+    """Returns the settings that make the training fit, in words; of several solutions the first, cheap ones first.
 
     Args:
-        longest: tokens of the longest row, which a pass must hold; shorter ones need a shorter context.
+        shapes: Sizes of the model.
+        setup: The current settings.
+        room: The available memory.
+        longest: Tokens of the longest row, which a pass must hold; only a shorter context makes rows shorter.
     """
     cheap: list[tuple[str, Setup]] = [("", setup)]
     if not setup.checkpointing:
@@ -262,7 +270,7 @@ def remedy(shapes: Shapes, setup: Setup, room: Room, longest: int = 1) -> str:
 
 
 def _dearer(setup: Setup, cheap: list[tuple[str, Setup]]) -> list[tuple[str, Setup]]:
-    """Each of the cheap changes with one that changes the speed or what is learned."""
+    """Returns each cheap change together with one that also changes the speed or the result of training."""
     further: list[tuple[str, Setup]] = []
     if setup.cuda and not setup.offload:
         further += [(f"{words} and train.offload cpu", replace(tried, offload=True)) for words, tried in cheap]
@@ -272,27 +280,27 @@ def _dearer(setup: Setup, cheap: list[tuple[str, Setup]]) -> list[tuple[str, Set
 
 
 def gigabytes(size: float) -> str:
-    """A size for people."""
+    """Returns a size in GB, for messages."""
     return f"{size / 1e9:.1f} GB"
 
 
 def kv_bytes(shapes: Shapes, half: bool) -> int:
-    """Bytes of one token's keys and values in all layers."""
+    """Returns the bytes of one token's keys and values in all layers."""
     return 2 * shapes.layers * shapes.keys * (2 if half else 4)
 
 
 @dataclass(frozen=True)
 class Disk:
-    """Bytes of what a training leaves."""
+    """Bytes on disk that a training needs."""
 
     checkpoint: int
     state: int
     """A trainer state: weights and optimizer."""
     saving: int
-    """What verl writes beside a state, in float32, until the checkpoint is exported."""
+    """Float32 weights that verl writes next to a state until the checkpoint is exported."""
 
 
 def disk(shapes: Shapes, setup: Setup) -> Disk:
-    """What is written: the checkpoint in the dtype of the passes; what is trained, with Adam's moments, in a state."""
+    """Returns the disk space of a training: the checkpoint in the passes' dtype, the trained weights in float32."""
     own = trainable(shapes, setup)
     return Disk(checkpoint=setup.bytes * shapes.parameters, state=(FULL + ADAM) * own, saving=FULL * own)

@@ -1,4 +1,4 @@
-"""Our options in verl's words: Hydra overrides and environment variables."""
+"""Translates our options to verl's: Hydra overrides and environment variables."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from selfplay_pipeline.train.groups import TrainData, plan_steps, to_groups
 Device = Literal["cpu", "cuda"]
 EXTENSION = "selfplay_pipeline.train.verl_ext"
 OBJECT_STORE_BYTES = 300_000_000
-"""Ray's shared memory. Trajectories travel through TransferQueue's own sockets, not through it."""
+"""Size of Ray's shared memory. Trajectories do not pass through it but through TransferQueue's own sockets."""
 
 
 def resolve_device(config: TrainOptions) -> Device:
-    """The device to train on; `auto` takes a GPU where one is visible."""
+    """Returns the device to train on; `auto` means a GPU if one is visible."""
     if config.device != "auto":
         return config.device
     from selfplay_pipeline.config import gpu_visible
@@ -31,37 +31,37 @@ def resolve_device(config: TrainOptions) -> Device:
 
 
 def resolve_dtype(config: TrainOptions, device: Device) -> Literal["float32", "bfloat16"]:
-    """The dtype of the forward pass and of the checkpoint."""
+    """Returns the dtype of the forward pass and of the checkpoint."""
     if config.dtype != "auto":
         return config.dtype
     return "bfloat16" if device == "cuda" else "float32"
 
 
 def groups_per_step(config: TrainConfig, data: TrainData, num_groups: int) -> int:
-    """`train_batch_size` in whole groups, clipped to the data."""
+    """Returns the number of groups in a step: `train_batch_size` in whole groups, at most all groups."""
     return min(whole_batch(config, data), num_groups)
 
 
 def whole_batch(config: TrainConfig, data: TrainData) -> int:
-    """`train_batch_size` in whole groups; rows that are imitated are groups of their own."""
+    """Returns `train_batch_size` in whole groups; each imitated row is a group of its own."""
     if config.imitated is not None:
         return config.train_batch_size
     return to_groups(config.train_batch_size, data.episodes_per_state * data.rows_per_episode)
 
 
 def plan_for(config: TrainConfig, data: TrainData, num_groups: int) -> list[list[int]]:
-    """The groups of each step, as the trainer will take them."""
+    """Returns the positions of the groups of each step, in the order in which the trainer will take them."""
     return plan_steps(num_groups, groups_per_step(config, data, num_groups), config.epochs, config.seed)
 
 
 def verl_overrides(config: TrainConfig, data: TrainData, num_groups: int, device: Device) -> list[str]:
-    """Hydra overrides for verl's `ppo_trainer` configuration, the user's own last."""
+    """Returns the Hydra overrides for verl's `ppo_trainer` configuration, the user's own last."""
     settings = process_settings(config, device) | training_settings(config, data, num_groups)
     return [*to_hydra(settings), *for_workers(config, worker_environment(device)), *config.overrides]
 
 
 def preparing_overrides(config: TrainConfig, device: Device) -> list[str]:
-    """The same for a process that is to get ready before its data are there."""
+    """Returns the Hydra overrides for a process that gets ready before its data exist."""
     settings = process_settings(config, device) | _model_settings(config)
     nominal = {"data.train_batch_size": config.workers, "actor_rollout_ref.actor.ppo_mini_batch_size": config.workers}
     settings |= nominal | {"+selfplay.metrics_path": None}
@@ -69,9 +69,9 @@ def preparing_overrides(config: TrainConfig, device: Device) -> list[str]:
 
 
 def process_settings(config: TrainConfig, device: Device) -> dict[str, Any]:
-    """What a training tells verl that does not depend on its data.
+    """Returns the settings of a training that do not depend on its data.
 
-    `rollout.n` is 1, because an item of the dataset already is a group with all its episodes; so mini-batches count
+    `rollout.n` is 1, because an item of the dataset is already a group with all its episodes; so mini-batches count
     rows.
     """
     return policy_settings(config, device) | {
@@ -92,7 +92,7 @@ def process_settings(config: TrainConfig, device: Device) -> dict[str, Any]:
         "+data.selfplay.keep_zero_signal": config.keep_zero_signal,
         "+data.selfplay.imitated": config.imitated,
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": config.micro_batch_size,
-        # Without a KL term nobody reads it, and processes need not be made anew for another one.
+        # Without a KL term nothing reads it; then a change need not rebuild the workers.
         "+actor_rollout_ref.reference_model": everywhere(config.reference_model or config.base)
         if config.has_reference
         else None,
@@ -118,7 +118,7 @@ def process_settings(config: TrainConfig, device: Device) -> dict[str, Any]:
 
 
 def _passes(config: TrainConfig) -> dict[str, Any]:
-    """Passes of so many tokens, where that is asked for; of other rows the trainer says how many a pass has."""
+    """Returns the settings that limit a pass by tokens, if configured; else the trainer sets the rows of a pass."""
     if config.max_tokens_per_pass is None:
         return {}
     return {
@@ -130,8 +130,8 @@ def _passes(config: TrainConfig) -> dict[str, Any]:
 def one_update(config: TrainConfig) -> bool:
     """Whether the update's own forward pass gives the old log-probs of its batch (`verl_ext/loss.py`).
 
-    A pass before it is needed where several updates share them, where they are written down, and where a user's own
-    keys ask verl for what it does with them in between.
+    A separate pass is needed if several updates share the old log-probs, if they are written to a file, or if the
+    user's own overrides make verl process them in between.
     """
     alone = config.old_log_probs == "step" and config.mini_batches == 1 and not config.dump_rows
     alone = alone and config.imitated is None
@@ -139,7 +139,7 @@ def one_update(config: TrainConfig) -> bool:
 
 
 def training_settings(config: TrainConfig, data: TrainData, num_groups: int) -> dict[str, Any]:
-    """What one training is told. Batch sizes are nominal: the trainer sets them step by step."""
+    """Returns the settings of one training on its data. Batch sizes are nominal: the trainer sets them step by step."""
     plan = plan_for(config, data, num_groups)
     per_step = groups_per_step(config, data, num_groups)
     nominal = -(-per_step // config.workers) * config.workers  # verl's check wants a multiple
@@ -175,7 +175,7 @@ def training_settings(config: TrainConfig, data: TrainData, num_groups: int) -> 
 
 
 def tokens_per_pass(config: TrainConfig, data: TrainData) -> int | None:
-    """Tokens of a pass where they bound it. verl takes no row apart, and the data's file says how long its rows are."""
+    """Returns the most tokens of a pass, at least the longest row's, which verl never splits; None if unlimited."""
     longest = data.max_prompt_tokens + data.max_response_tokens
     return None if config.max_tokens_per_pass is None else max(config.max_tokens_per_pass, longest)
 
@@ -191,7 +191,7 @@ def _model_settings(config: TrainConfig) -> dict[str, Any]:
 
 
 def policy_settings(options: TrainOptions, device: Device) -> dict[str, Any]:
-    """What any training of a policy tells verl: model, loss, optimizer, precision, processes."""
+    """Returns the settings that every training of a policy has: model, loss, optimizer, precision, processes."""
     half = resolve_dtype(options, device) == "bfloat16"
     flash = device == "cuda" and half and _flash_attention_installed()
     settings: dict[str, Any] = {
@@ -228,7 +228,10 @@ def policy_settings(options: TrainOptions, device: Device) -> dict[str, Any]:
 
 
 def _memory(options: TrainOptions, half: bool) -> dict[str, Any]:
-    """Where tensors are on a machine with GPUs. verl's own offloading loads all back for a step; FSDP's does not."""
+    """Returns the settings of memory on a machine with GPUs, with FSDP's offloading.
+
+    verl's own offloading loads everything back for a step; FSDP's does not.
+    """
     settings: dict[str, Any] = {"actor_rollout_ref.actor.fsdp_config.offload_policy": options.offload == "cpu"}
     if half:  # the reference model computes in bfloat16 in any case, and is kept in host memory
         settings["actor_rollout_ref.ref.fsdp_config.model_dtype"] = "bf16"
@@ -236,7 +239,7 @@ def _memory(options: TrainOptions, half: bool) -> dict[str, Any]:
 
 
 def _checkpoint(options: TrainOptions) -> dict[str, Any]:
-    """What is trained, and so saved. With an adapter that is the adapter alone; servers get both in one (`merge`)."""
+    """Returns the contents of a save: with LoRA only the adapter, which servers get merged into the model (`merge`)."""
     state, contents = ["model", "optimizer", "extra"], "actor_rollout_ref.actor.checkpoint"
     if not options.lora_rank:
         return {f"{contents}.save_contents": [*state, "hf_model"], f"{contents}.load_contents": state}
@@ -260,14 +263,14 @@ def _flash_attention_installed() -> bool:
 
 
 def to_hydra(settings: Mapping[str, Any]) -> list[str]:
-    """Settings as Hydra overrides."""
+    """Returns settings as Hydra overrides."""
     return [f"{key}={_hydra(value)}" for key, value in settings.items()]
 
 
 def environment(
     config: PolicyTraining, device: Device, base: Mapping[str, str] = os.environ, extension: str = EXTENSION
 ) -> dict[str, str]:
-    """Environment variables of the trainer and, where it starts Ray itself, of all its processes."""
+    """Returns the environment of the trainer and, if it starts Ray itself, of all its processes."""
     env = worker_environment(device, base, extension) | {"RAY_DEDUP_LOGS": "0", "HYDRA_FULL_ERROR": "1"}
     if config.joins_cluster:
         return env
@@ -286,7 +289,7 @@ def environment(
 def worker_environment(
     device: Device, base: Mapping[str, str] = os.environ, extension: str = EXTENSION
 ) -> dict[str, str]:
-    """Environment variables that every process of verl's needs, on whatever machine it runs."""
+    """Returns the environment variables that each of verl's processes needs on any machine."""
     env = {"VERL_USE_EXTERNAL_MODULES": extension, "TOKENIZERS_PARALLELISM": "false"}
     if device == "cpu":
         env |= {
@@ -301,9 +304,9 @@ def worker_environment(
 
 
 def for_workers(config: TrainOptions, env: Mapping[str, str]) -> list[str]:
-    """Hydra overrides that bring environment variables to the workers of a cluster that runs; none where Ray is ours.
+    """Returns Hydra overrides that bring environment variables to workers of a running cluster; none if Ray is ours.
 
-    All users of the cluster can read them.
+    All users of the cluster can read these variables.
     """
     if not config.joins_cluster:
         return []
@@ -311,13 +314,15 @@ def for_workers(config: TrainOptions, env: Mapping[str, str]) -> list[str]:
 
 
 def worker_threads(workers: int, base: Mapping[str, str] = os.environ) -> int:
-    """Threads of each of a machine's training processes on a CPU: all cores, since nothing else computes meanwhile,
-    unless OMP_NUM_THREADS says otherwise."""
+    """Returns the threads of each training process on a CPU: OMP_NUM_THREADS, else an equal share of all cores.
+
+    All cores are used, since nothing else computes meanwhile.
+    """
     return int(base.get("OMP_NUM_THREADS") or max(1, len(os.sched_getaffinity(0)) // workers))
 
 
 def logging_environment(config: PolicyTraining, base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Environment variables that say where one training's figures go."""
+    """Returns the environment variables that say where one training logs its metrics."""
     output = config.output.resolve()
     return {
         "TENSORBOARD_DIR": str(output / "tensorboard"),
@@ -327,22 +332,22 @@ def logging_environment(config: PolicyTraining, base: Mapping[str, str] = os.env
 
 
 def everywhere(model: str) -> str:
-    """A model by a name that does not depend on where a process runs: a folder's whole path, or the hub's name."""
+    """Returns a model's name that is valid in every folder: the absolute path of a folder, or the hub name."""
     return str(Path(model).resolve()) if Path(model).is_dir() else model
 
 
 def state_dir(config: PolicyTraining) -> Path:
-    """Where verl saves shards, optimizer and progress."""
+    """Returns the folder where verl saves shards, optimizer and progress."""
     return config.output.resolve() / "trainer_state"
 
 
 def metrics_path(config: PolicyTraining) -> Path:
-    """One JSON line a step."""
+    """Returns the path of the metrics, one JSON line per step."""
     return config.output.resolve() / "metrics.jsonl"
 
 
 def _precision(short: str) -> dict[str, Any]:
-    """Master weights, gradients' reduction and buffers in float32; the forward pass as asked."""
+    """Returns the settings of precision: `short` in the forward pass, float32 for weights, reduction and buffers."""
     settings = {}
     for role in ("actor", "ref"):
         prefix = f"actor_rollout_ref.{role}.fsdp_config"
@@ -375,7 +380,7 @@ def _ray_of_its_own(options: TrainOptions, device: Device) -> dict[str, Any]:
 
 
 def _hydra(value: Any) -> str:
-    """A value in Hydra's override grammar: JSON, but for strings that need no quotes."""
+    """Returns a value in Hydra's override grammar: JSON, except for strings that need no quotes."""
     if isinstance(value, str) and value and all(character.isalnum() or character in "_-." for character in value):
         return value
     return json.dumps(value)

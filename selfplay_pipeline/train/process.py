@@ -1,4 +1,4 @@
-"""verl's process: started when it is needed or before, kept for the trainings that it can do, always stopped."""
+"""Manages verl's process: started on demand or earlier, kept for all trainings that it can do, always stopped."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from selfplay_pipeline.train.stopped import prepare_reason, take_reason
 
 POLL_SECONDS = 0.05
 MAX_REPEATS = 2
-"""How often a training is started again that found a port taken before its first step."""
+"""Number of times that a training is started again if it finds a port taken before its first step."""
 
 
 class TrainError(RuntimeError):
-    """verl failed or did not do what was planned; the message gives the reason, or else the end of its log."""
+    """verl failed or did not do the planned steps; the message has the reason, or else the end of verl's log."""
 
 
 @dataclass(frozen=True)
 class Making:
-    """What verl's processes are started with; the trainings that they do have it in common.
+    """Settings that verl's processes are started with; all trainings of one process share them.
 
     Attributes:
-        settings: what decides which processes there are, in any words.
-        env: environment variables.
+        settings: Settings that decide which processes exist, in any words.
+        env: Environment variables.
     """
 
     settings: tuple[str, ...]
@@ -39,7 +39,7 @@ class Making:
 
 
 class Process:
-    """A running process of verl's, with all that it starts."""
+    """A running process of verl's, with all processes that it starts."""
 
     def __init__(self, making: Making, log: Path) -> None:
         self.making = making
@@ -51,7 +51,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Process id of its supervisor."""
+        """Process id of the process's supervisor."""
         return self._child.pid
 
     @property
@@ -64,18 +64,18 @@ class Process:
         return ended_file(self._folder, self._tasks - 1).exists()
 
     def send(self, launch: Launch) -> None:
-        """Give it a task."""
+        """Send a task to the process."""
         self._logs.setdefault(launch.log, _size(launch.log))
         prepare_reason(self._folder / REASON)
         self._child.send(launch.model_dump_json())
         self._tasks += 1
 
     def take_reason(self) -> str | None:
-        """Why the last task failed, if that is known."""
+        """Returns the reason why the last task failed, None if unknown."""
         return take_reason(self._folder / REASON)
 
     def found_port_taken(self) -> bool:
-        """Returns whether it or what it started says so in a log."""
+        """Whether the process or one that it started has logged that a port was taken."""
         return any(port_was_taken(log, since) for log, since in self._logs.items())
 
     def stop(self) -> None:
@@ -88,9 +88,9 @@ def _size(log: Path) -> int:
 
 
 class Trainer:
-    """At most one process of verl's at a time.
+    """Holds at most one process of verl's at a time.
 
-    It holds nothing that is not in files too: a process that is made anew ends with the same weights.
+    All its state is in files too: a process that is started again ends with the same weights.
     """
 
     def __init__(self) -> None:
@@ -102,18 +102,18 @@ class Trainer:
         return None if self._process is None else self._process.pid
 
     def prepare(self, making: Making, launch: Launch) -> None:
-        """Start a process that gets ready while other things are done, unless one is there; arguments as of `run`."""
+        """Start a process that gets ready in the background, unless a suitable one runs; arguments as for `run`."""
         if not self._fits(making):
             self._started(making, launch.log).send(launch)
 
     def run(self, making: Making, launch: Launch, watch: Callable[[], bool]) -> None:
-        """Do a task to its end; a start that finds a port taken is repeated.
+        """Run a task to its end; a start that finds a port taken is repeated.
 
         Args:
-            making: what the task needs; the process is started anew where it was started with something else.
-            launch: the task.
-            watch: called again and again meanwhile, the last time when the task is done; returns whether the task has
-                written anything yet.
+            making: Settings that the task needs; a process with other settings is replaced.
+            launch: The task.
+            watch: Function that is called repeatedly during the task, the last time when the task is done; returns
+                whether the task has written anything yet.
 
         Raises:
             TrainError: verl failed.
@@ -125,7 +125,7 @@ class Trainer:
             say(f"verl found a port taken before the first step ({TAKEN}; see {launch.log}); {again}")
 
     def _done(self, making: Making, launch: Launch, watch: Callable[[], bool], may_repeat: bool) -> bool:
-        """Does a task to its end; returns False if it may be repeated and found a port taken before it began."""
+        """Run a task to its end; returns False if the task may be repeated and found a port taken before it began."""
         process = self._process
         if process is None or not self._fits(making):
             process = self._started(making, launch.log)
@@ -153,7 +153,7 @@ class Trainer:
         return True
 
     def stop(self) -> None:
-        """End the process, if there is one, and all that it started."""
+        """End the process, if there is one, and all processes that it started."""
         if self._process is not None:
             self._process.stop()
         self._process = None
@@ -165,7 +165,7 @@ class Trainer:
         self.stop()
 
     def _fits(self, making: Making) -> bool:
-        """Whether there is a process that can do a task."""
+        """Whether there is a process that can do a task with these settings."""
         return self._process is not None and self._process.exit_code is None and self._process.making == making
 
     def _started(self, making: Making, log: Path) -> Process:

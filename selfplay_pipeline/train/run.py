@@ -1,4 +1,4 @@
-"""`selfplay train`: check the data, run verl as a child process, watch it, check what it did."""
+"""`selfplay train`: checks the data, runs verl as a child process, watches it and checks its result."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ from selfplay_pipeline.train.saves import (
 )
 
 WANDB_LOGIN = "run `wandb login`, or set WANDB_API_KEY, or WANDB_MODE=offline to write to files alone"
-"""Advice of every message about a login that is missing."""
+"""Advice in every message about a missing login."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A training step that is done."""
+    """A finished training step."""
 
     step: int
     planned_steps: int
@@ -64,29 +64,32 @@ class Progress:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a training did, over all its resumptions but for the seconds."""
+    """Result of a training; figures cover all its resumptions, except for seconds."""
 
     steps: int
     planned_steps: int
     groups: int
-    """Groups trained on; each was seen once an epoch."""
+    """Groups trained on, each once per epoch."""
     groups_without_signal: int
     rows: int
-    """Rows trained on, those of the groups above."""
+    """Rows of the groups above."""
     checkpoint: Path
     """Hugging Face folder."""
     trainer_state: Path
     metrics_path: Path
     seconds_total: float
     seconds_in_steps: float
-    """Time within training steps without saving; of the steps of this process only."""
+    """Time within training steps without saving, only of this process's steps."""
     log_prob_gap: float | None
-    """Mean |trainer - engine| of the stored log-probs at the first step, in nats, where both have the same weights;
-    None with `old_log_probs: games`, where the trainer does not compute its own."""
+    """Mean |trainer - engine| of the stored log-probs at the first step, in nats.
+
+    Both have the same weights then. None with `old_log_probs: games`, where the trainer computes no log-probs of its
+    own.
+    """
     updates: int = 0
-    """Optimizer steps; a step of verl's has several where its batch is cut into mini-batches."""
+    """Optimizer steps; one step of verl's has several if its batch is cut into mini-batches."""
     own_tokens: int = 0
-    """Own tokens trained on, counted once an epoch."""
+    """Own tokens trained on, counted once per epoch."""
     held_out_losses: tuple[float, ...] = ()
     """Mean negative log-probs of held-out own tokens in nats: before the first step, and after each epoch."""
 
@@ -94,17 +97,17 @@ class TrainResult:
 def run_train(
     config: TrainConfig, on_progress: Callable[[Progress], None] | None = None, trainer: Trainer | None = None
 ) -> TrainResult:
-    """Train a policy on converted episodes; a training that was cut continues at its last save.
+    """Train a policy on converted episodes; an interrupted training continues at its last save.
 
     Args:
-        config: the training.
-        on_progress: told each step.
-        trainer: verl's process, which stays; without it one is started for this training alone, if a cluster that is
-            to do it can.
+        config: The training.
+        on_progress: Function that is called after each step.
+        trainer: verl's process, which keeps running afterwards. None starts one for this training only, once the
+            cluster, if one is to be joined, has been checked.
 
     Raises:
-        UserError: unusable data or options, or another model than the one that sampled the rows.
-        NoSignalError: no group has episodes that scored differently (also a UserError).
+        UserError: Data or options are unusable, or another model sampled the rows.
+        NoSignalError: No group has episodes with different rewards (also a UserError).
         TrainError: verl failed.
     """
     began = time.monotonic()
@@ -157,10 +160,10 @@ def run_train(
 
 
 def plan_train(config: TrainConfig) -> str:
-    """Returns what `run_train` would do, in one line; writes nothing.
+    """Returns a one-line description of the work that `run_train` would do; writes nothing.
 
     Raises:
-        UserError: it would be refused.
+        UserError: The training would be refused.
     """
     _check_training_of(config)
     data, groups, planned = _read_groups(config)
@@ -188,19 +191,19 @@ def _read_groups(config: TrainConfig) -> tuple[TrainData, list[Group], int]:
     """Returns the data, the groups that are trained on, and the number of steps.
 
     Raises:
-        UserError: the data are unusable, or do not fit into memory.
-        NoSignalError: no group has episodes that scored differently.
+        UserError: The data are unusable, or do not fit into memory.
+        NoSignalError: No group has episodes with different rewards.
     """
     data = read_data([config.data], vocabulary_of(config.model), alone=config.imitated == 0)
     longest = data.max_prompt_tokens + data.max_response_tokens
-    tokens = tokens_per_pass(config, data) or longest  # rows that are counted may be shorter than they
+    tokens = tokens_per_pass(config, data) or longest  # counted rows may be shorter than the two maxima together
     check_fits(config, config.model, tokens=tokens, longest=longest, shares_gpu=config.shares_gpu)
     groups = data.to_train(config.keep_zero_signal, config.imitated)
     return data, groups, len(plan_for(config, data, len(groups)))
 
 
 def making_of(config: TrainConfig, device: Device) -> Making:
-    """What verl's processes for this training are started with."""
+    """Returns the settings that verl's processes for this training are started with."""
     where = f"{config.nodes} × {config.gpus_per_node} workers, Ray: {config.ray_address}"
     imitates = config.imitated is not None
     parts = {"adapter": config.lora_rank > 0, "reference": config.has_reference, "imitates": imitates}
@@ -209,12 +212,12 @@ def making_of(config: TrainConfig, device: Device) -> Making:
 
 
 def prepare_training(config: TrainConfig, trainer: Trainer, log: Path) -> None:
-    """Let verl's process get ready for a training whose data are not there yet, unless one that can do it is there.
+    """Start verl's process for a training whose data do not exist yet, unless a suitable one runs.
 
     Args:
-        config: the training, whose data and output are not looked at.
-        trainer: gets the process.
-        log: gets what verl prints until the training begins.
+        config: The training; its data and output are not read.
+        trainer: Holder of the process.
+        log: File for verl's output until the training begins.
     """
     device = resolve_device(config)
     making, overrides = making_of(config, device), preparing_overrides(config, device)
@@ -243,7 +246,7 @@ def _run_verl(
 
 
 def export_of(config: PolicyTraining, device: Device, step: int) -> Export:
-    """What is to be exported after the last step."""
+    """Returns the export that follows the last step."""
     adapter = saved_adapter(state_dir(config), step)
     return Export(
         saved=str(adapter if config.lora_rank else adapter.with_name("huggingface")),
@@ -257,12 +260,12 @@ def export_of(config: PolicyTraining, device: Device, step: int) -> Export:
 def follower(
     read: Callable[[], list[dict[str, Any]]], done: int, watch: Callable[[int, dict[str, Any]], None]
 ) -> Callable[[], bool]:
-    """Returns what is to be called again and again while verl trains; it returns whether a step was reported by now.
+    """Returns a function to call repeatedly while verl trains; it returns whether a step was reported so far.
 
     Args:
-        read: the lines of metrics that it has not given yet.
-        done: steps up to this one are not reported.
-        watch: told each further step and its line.
+        read: Function that returns the new lines of metrics.
+        done: Number of steps that are not reported, because they were done before.
+        watch: Function that is called with each further step and its line.
     """
 
     before = done
@@ -279,7 +282,7 @@ def follower(
 
 
 def _record(config: TrainConfig, data: TrainData, groups: list[Group]) -> dict[str, Any]:
-    """Returns what makes a continued training the same one."""
+    """Returns the settings and hashes that identify a training."""
     return deciding(config, "train") | {
         "data": str(config.data.resolve()),
         "rows": file_hash(config.data),
@@ -290,10 +293,10 @@ def _record(config: TrainConfig, data: TrainData, groups: list[Group]) -> dict[s
 
 
 def hashes_of(config: PolicyTraining) -> dict[str, str]:
-    """Returns the content hashes of the models that a training reads, as its record holds them.
+    """Returns the content hashes of the models that a training reads, by their names in its record.
 
-    A hash covers the bytes that the files have when the training begins or goes on. It does not notice a file that
-    changes after that, while verl reads it.
+    A hash covers the files' bytes when the training begins or continues. It does not notice a file that changes later,
+    while verl reads it.
     """
     models = {name: getattr(config, name, None) for name in ("model", "base_model", "reference_model")}
     return {f"weights.{name}": content_hash(model) for name, model in models.items() if model is not None}
@@ -320,22 +323,22 @@ def check_sampler(config: TrainConfig) -> None:
 
 
 def claim(config: PolicyTraining, training: dict[str, Any], checkpoint: Path) -> None:
-    """Bind the folder to this training, so that a later call either continues the same one or is refused.
+    """Bind the folder to this training; a later call either continues the same training or is refused.
 
     Raises:
-        UserError: the folder holds another training.
+        UserError: The folder holds another training.
     """
     if not check_claim(config, training, checkpoint):
         write_json(_training_record(config), portable(training, config.output))
 
 
 def check_claim(config: PolicyTraining, training: dict[str, Any], checkpoint: Path) -> bool:
-    """Returns whether the folder is bound to this training already.
+    """Returns whether the folder is already bound to this training.
 
-    A training that was begun before an option came has its default.
+    An option that is newer than the training counts as its default.
 
     Raises:
-        UserError: the folder holds another training.
+        UserError: The folder holds another training.
     """
     record, training = _training_record(config), portable(training, config.output)
     if not record.exists():
@@ -353,11 +356,7 @@ def _training_record(config: PolicyTraining) -> Path:
 
 
 def check_options(config: PolicyTraining, *further_models: str | None) -> None:
-    """Whether models, loggers and GPUs are there.
-
-    Raises:
-        UserError: one is not.
-    """
+    """Raises UserError unless models, loggers, GPUs and LoRA's target layers exist."""
     for name in (config.model, *further_models):
         if name is not None:
             check_checkpoint(name)
@@ -366,9 +365,9 @@ def check_options(config: PolicyTraining, *further_models: str | None) -> None:
 
 
 def check_training(options: TrainOptions) -> None:
-    """Raises UserError unless the trainer can log what it is told to, and has the GPUs of this machine that it needs.
+    """Raises UserError unless the loggers are usable and this machine has the GPUs that the trainer needs.
 
-    It is refused too where several machines are asked for without a cluster; `check_cluster` looks at those machines.
+    Several machines without a cluster are refused too; `check_cluster` checks the machines of a cluster.
     """
     check_loggers(options.loggers)
     if options.dump_rows and options.imitated is not None:
@@ -385,17 +384,17 @@ def check_training(options: TrainOptions) -> None:
 
 
 def check_adapter(options: TrainOptions, base: str) -> None:
-    """Whether the model has the layers that are to get a LoRA adapter.
+    """Raises UserError unless the model has the layers that are to get a LoRA adapter.
 
     Raises:
-        UserError: it has not.
+        UserError: The model lacks one of the layers.
     """
     if options.lora_rank:
         check_targets(base, options.lora_targets)
 
 
 def check_loggers(names: Iterable[str]) -> None:
-    """Raises UserError unless the loggers are installed and logged in; one that writes offline needs no login."""
+    """Raises UserError unless the loggers are installed and logged in; an offline logger needs no login."""
     for name in names:
         if name != "console" and find_spec(name) is None:
             raise UserError(f"train.loggers: {name} needs the package {name}, which is not installed")
@@ -404,9 +403,9 @@ def check_loggers(names: Iterable[str]) -> None:
 
 
 def _check_wandb() -> None:
-    """Raises UserError unless Weights & Biases has an account to write to, or is told to write offline.
+    """Raises UserError unless Weights & Biases has an account to write to, or writes offline.
 
-    The key is not sent anywhere. verl's process has no terminal to ask for one, and fails without.
+    The key is not sent anywhere. verl's process has no terminal to ask for a key, and fails without one.
     """
     import wandb
 
@@ -420,7 +419,7 @@ def _check_wandb() -> None:
     except wandb.errors.Error as error:
         reason = first_line(error).rstrip(".")
     finally:
-        wandb.teardown()  # else verl's process takes this one's service for its own
+        wandb.teardown()  # else verl's process would use this process's service
     raise UserError(f"--logger wandb: {reason}; {WANDB_LOGIN}")
 
 

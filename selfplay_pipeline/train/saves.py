@@ -1,4 +1,4 @@
-"""What a training has done: the saves in `trainer_state/` and the lines of its metrics, a line a step."""
+"""Reads the progress of a training: the saves in `trainer_state/`, and the metrics file with one line per step."""
 
 from __future__ import annotations
 
@@ -14,32 +14,34 @@ from selfplay_pipeline.core.files import write_json, write_text
 from selfplay_pipeline.core.small_files import check_regular
 
 LATEST = "latest_checkpointed_iteration.txt"
-"""verl's record of the last whole save."""
+"""Name of verl's record of the last complete save."""
 WHOLE = "whole.json"
-"""The last file of a save."""
+"""Name of the last file that a save writes."""
 ADAPTER = "adapter"
-"""The folder of a LoRA adapter in peft's format: in a save, and beside a checkpoint."""
+"""Name of the folder of a LoRA adapter in peft's format: in a save, and next to a checkpoint."""
 PICKLED_POSITION = "data.pt"
-"""The dataloader's position, which was the last file of a save in earlier versions. A pickle, and not needed: what a
-step trains on follows from its number."""
+"""Name of the pickled position of the dataloader, the last file of a save in earlier versions.
+
+It is not needed: the rows of a step follow from its number.
+"""
 
 HELD_OUT_LOSSES = ("selfplay/held_out_loss/before", "selfplay/held_out_loss")
 """Metrics of imitation: at the first step, and at the last of each epoch."""
 
 
 def saves(state: Path) -> dict[int, Path]:
-    """The saves' folders by their steps, torn ones included."""
+    """Returns the folders of all saves by their steps, incomplete ones included."""
     found = {path: re.fullmatch(r"global_step_([0-9]{1,9})", path.name) for path in state.glob("global_step_*")}
     return {int(match[1]): path for path, match in found.items() if match and path.is_dir()}
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether a save was finished and is still there: verl takes the content of the oldest ones away."""
+    """Whether a save is complete and still exists; verl deletes the content of the oldest saves."""
     return (folder / WHOLE).exists() and (folder / "actor").is_dir()
 
 
 def saved_step(state: Path) -> int:
-    """The step of verl's last whole save, 0 if none."""
+    """Returns the step of verl's last complete save, 0 if there is none."""
     try:
         step = int((state / LATEST).read_text("utf-8"))
     except (OSError, ValueError):
@@ -48,15 +50,15 @@ def saved_step(state: Path) -> int:
 
 
 def saved_adapter(state: Path, step: int) -> Path:
-    """The folder of a step's LoRA adapter, in peft's format."""
+    """Returns the folder of a step's LoRA adapter, in peft's format."""
     return state / f"global_step_{step}" / "actor" / ADAPTER
 
 
 def go_back_to_last_logged_save(state: Path, metrics: Path) -> int:
-    """Let verl continue at its last whole save whose step was logged, else begin anew; returns the step or 0.
+    """Let verl continue at its last complete save whose step was logged, else begin anew; returns the step or 0.
 
-    verl saves before it logs, so that a kill in between would lose the step's metrics; and it cannot read a record of
-    the last save that a kill has torn.
+    verl saves before it logs, so that a kill in between would lose the step's metrics; and verl cannot read a record of
+    the last save that a kill left incomplete.
     """
     folders, logged = saves(state), {line["step"] for line in read_lines(metrics)}
     for step, folder in folders.items():
@@ -75,7 +77,7 @@ def go_back_to_last_logged_save(state: Path, metrics: Path) -> int:
 
 
 def prune(state: Path, step: int) -> None:
-    """Keep the last save alone, without the weights that are in the checkpoint already."""
+    """Delete all saves but the last, and the last one's copy of the checkpoint's weights."""
     for saved, folder in saves(state).items():
         if saved != step:
             shutil.rmtree(folder)
@@ -84,23 +86,23 @@ def prune(state: Path, step: int) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Whole JSON lines, each of a step, with today's names; a torn last one is not there yet.
+    """Returns the complete JSON lines, one per step, with today's metric names; skips an incomplete last line.
 
     Raises:
-        UserError: a line is damaged.
+        UserError: A line is damaged.
     """
     return NewLines(path).read()
 
 
 class NewLines:
-    """The lines of a file that grows, each read and parsed once."""
+    """Reader of a growing file, which reads and parses each line once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._bytes, self._lines = 0, 0
 
     def read(self) -> list[dict[str, Any]]:
-        """What `read_lines` says, of the lines that were added since the last call."""
+        """Returns the lines that were added since the last call, as `read_lines` does."""
         if not self.path.exists():
             return []
         check_regular(self.path, "remove it, and the training begins it anew")
@@ -125,7 +127,7 @@ class NewLines:
 
 
 def keep_lines(path: Path, last_step: int) -> None:
-    """Drop lines of steps that a resumed training does again."""
+    """Drop the lines of steps that a resumed training repeats."""
     if path.exists():
         kept = [line for line in read_lines(path) if line["step"] <= last_step]
         write_text(path, "".join(json.dumps(line) + "\n" for line in kept))

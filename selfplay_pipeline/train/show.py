@@ -1,4 +1,4 @@
-"""The closing lines of `train`."""
+"""Closing lines of `train` and `imitate`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from selfplay_pipeline.train.run import TrainResult
 from selfplay_pipeline.train.saves import read_lines
 
 LOSS = "selfplay/loss"
-"""Metric of a step of supervised training."""
+"""Name of the metric of a supervised training's loss."""
 LEAST_FALL = 0.1
-"""Share of the first loss by which a training that learned something lowers it."""
+"""Smallest fall of the loss, as a share of the first loss, of a training that learned something."""
 
 
 def show_training(result: TrainResult) -> None:
-    """The closing lines of `train`."""
+    """Print the closing lines of `train`."""
     Terminal().print(
         f"{result.steps} steps on {result.groups} groups ({result.groups_without_signal} without signal) in "
         f"{result.seconds_total:.0f} s\n{where(result.checkpoint, result.metrics_path)}",
@@ -25,7 +25,7 @@ def show_training(result: TrainResult) -> None:
 
 
 def show_imitation(result: TrainResult) -> None:
-    """The closing lines of `imitate`."""
+    """Print the closing lines of `imitate`."""
     before, *after = [f"{loss:.4f}" for loss in result.held_out_losses] or [""]
     losses = f"held-out loss in nats a token: {before} before, {', '.join(after)} after each epoch\n" if after else ""
     Terminal().print(
@@ -50,5 +50,5 @@ def barely_fell(result: TrainResult) -> str | None:
 
 
 def where(checkpoint: Path, metrics: Path) -> str:
-    """The lines that say where a training has written its results."""
+    """Returns the lines that name a training's output files."""
     return one_line(f"checkpoint: {checkpoint}") + "\n" + one_line(f"metrics:    {metrics}")

@@ -1,4 +1,4 @@
-"""Why a training stopped, in one line, on its way from verl's processes to the command that started them."""
+"""Passes the reason why a training stopped, one line, from verl's processes to the command that started them."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ import re
 from pathlib import Path
 
 ROOM = 4096
-"""Bytes of the file for the reason. They are written beforehand, since the reason may be that the disk is full."""
+"""Size of the file for the reason, in bytes. They are written beforehand, since the disk may be full later."""
 
 
 class TrainingStopped(Exception):
-    """Training must not go on; the message is one line that says why and what is left."""
+    """The training must not continue; the message is one line with the reason and the files that are left."""
 
 
 def prepare_reason(path: Path) -> None:
-    """Write a file of blanks, over which a reason can be written even if the disk is full."""
+    """Write a file of blanks, which can be overwritten by a reason even if the disk is full."""
     from selfplay_pipeline.core.files import write_text
 
     write_text(path, " " * ROOM)
 
 
 def leave_reason(path: Path, error: BaseException) -> None:
-    """Write why training ended, over the room that was made for it."""
+    """Write the reason why training ended over the blanks of `prepare_reason`."""
     with path.open("r+b") as file:
         file.write(one_line(error).encode()[:ROOM])
 
 
 def take_reason(path: Path) -> str | None:
-    """The reason that was left, if any; the file is gone then."""
+    """Returns the reason that was left, if any, and deletes the file."""
     try:
         reason = path.read_text(encoding="utf-8", errors="ignore").strip()
     except OSError:
@@ -39,14 +39,14 @@ def take_reason(path: Path) -> str | None:
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """The error behind Ray's, which wraps an error once for each process that it passes through."""
+    """Returns the original error; Ray wraps an error once for each process that it passes through."""
     while isinstance(cause := getattr(error, "cause", None), BaseException):
         error = cause
     return error
 
 
 def one_line(error: BaseException) -> str:
-    """An error as one line."""
+    """Returns an error as one line."""
     from selfplay_pipeline.core.errors import UserError
 
     error = cause_of(error)
@@ -64,6 +64,6 @@ def one_line(error: BaseException) -> str:
 
 
 def no_space(error: BaseException) -> bool:
-    """Whether a full disk is said to be the reason."""
+    """Whether the error says that a full disk is the reason."""
     cause = cause_of(error)
     return getattr(cause, "errno", None) == errno.ENOSPC or "No space left on device" in str(cause)

@@ -1,8 +1,8 @@
-"""The training process: verl does one task after another, and exports what it trained. `process.py` starts it.
+"""The training process: verl runs one task after another and exports the checkpoints. `process.py` starts it.
 
 python -m selfplay_pipeline.train.verl_main FOLDER
 
-Each line of standard input is a task (`launch.py: Launch`); how it ended is said in files in the folder.
+Each line of standard input is a task (`launch.py: Launch`). Files in the folder report how it ended.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from selfplay_pipeline.train.launch import REASON, Launch, ended_file
 from selfplay_pipeline.train.stopped import leave_reason
 
 _staying: list[Any] = []
-"""The task runner that stays; as an actor, Ray ends it when nobody knows it any more."""
+"""The task runner that stays; Ray ends an actor once nothing refers to it any more."""
 
 
 def main(folder: Path) -> None:
-    """Do the tasks; the first that fails is the last."""
+    """Run the tasks; stop at the first failure."""
     collect_seldom()
     for number, line in enumerate(sys.stdin):
         launch = Launch.model_validate_json(line)
@@ -40,7 +40,7 @@ def main(folder: Path) -> None:
 
 
 def write_to(log: Path) -> None:
-    """Let all that this process and those of Ray print go to a file."""
+    """Redirect the output of this process and of Ray's processes to a file."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with append_to(log) as file:
         for stream in (1, 2):
@@ -67,12 +67,12 @@ def run(launch: Launch) -> None:
 
 
 def ray_folder(scratch: str) -> str:
-    """A folder for Ray inside a private one, because Ray lets everybody write into its own."""
+    """Returns a folder for Ray inside a private one, because Ray lets all users write into its own."""
     return f"{scratch}/ray"
 
 
 def _run_once(file: Path, overrides: list[str]) -> None:
-    """verl's own `main_ppo`."""
+    """Run the task as verl's own `main_ppo` does."""
     import ray
     from hydra import initialize_config_dir
     from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
@@ -92,7 +92,7 @@ def _run_once(file: Path, overrides: list[str]) -> None:
 
 
 def _configured(name: str, overrides: list[str]) -> Any:
-    """verl's configuration, checked as `main_ppo` does."""
+    """Returns verl's configuration, checked as `main_ppo` does."""
     from hydra import compose
     from verl.trainer.main_ppo import auto_set_device, need_critic, need_reference_policy, validate_config
 
@@ -103,7 +103,7 @@ def _configured(name: str, overrides: list[str]) -> Any:
 
 
 def _run_staying(overrides: list[str]) -> None:
-    """The same as `main_ppo`, with a task runner that outlives the task."""
+    """Run the task as `main_ppo` does, with a task runner that outlives the task."""
     import ray
     from hydra import initialize_config_module
     from verl.trainer.main_ppo import run_ppo

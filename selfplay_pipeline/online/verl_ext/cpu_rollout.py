@@ -1,8 +1,8 @@
-"""SGLang on a CPU as a verl rollout: a replica that serves, and an adapter that brings it each step's weights.
+"""SGLang on a CPU as a verl rollout: a replica that serves, and an adapter that sends it the weights of each step.
 
-verl's own SGLang rollout runs the engine inside a Ray actor and hands weights over as CUDA memory. Here the actor, or
-verl's main process, starts the same server that `generate` uses, as a child that ends with it, and weights travel as a
-safetensors folder.
+verl's own SGLang rollout runs the engine inside a Ray actor and transfers weights as CUDA memory. Here the actor, or
+verl's main process, starts the same server that `generate` uses, as a child that ends with it, and weights are
+transferred as a safetensors folder.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ from selfplay_pipeline.engines.types import SamplingParams
 from selfplay_pipeline.online.verl_engine import check_sampling
 
 NAME = "sglang_cpu"
-"""Value of `rollout.name`; options stand in `rollout.engine_kwargs.sglang_cpu`: `folder` for logs, `context_length`."""
+"""Value of `rollout.name`; `rollout.engine_kwargs.sglang_cpu` has the options `folder` (of logs) and `context_length`.
+"""
 
 
 _here: dict[int, CPUServer] = {}
-"""Servers of this process by their ranks, where one process does all."""
+"""Servers of this process by rank, if one process does all the work."""
 
 
 class CPUServer:
-    """Owns one server: a Ray actor, or an object of verl's main process where that does all (`one_process.py`)."""
+    """Owner of one server: a Ray actor, or an object of verl's main process in a run without Ray (`one_process.py`)."""
 
     def __init__(self, model: str, rank: int, folder: str, context_length: int | None) -> None:
         self._server = SGLangServer(
@@ -53,13 +54,13 @@ class CPUServer:
         self._steps = 0
 
     async def start(self) -> str:
-        """Launch, wait until it answers, and return its URL."""
+        """Start the server and wait until it answers; returns its URL."""
         await self._server.start()
         return self._server.url
 
     @cached_property
     def _engine(self) -> SGLangEngine:
-        """Belongs to the event loop in which the episodes are played."""
+        """Client of the server, bound to the event loop in which the episodes are played."""
         return SGLangEngine([self._server], hang_timeout=HANG_TIMEOUT)
 
     async def address_and_key(self) -> tuple[str, str]:
@@ -73,7 +74,7 @@ class CPUServer:
         image_data: Any = None,
         video_data: Any = None,
     ) -> TokenOutput:
-        """One completion, with the training step whose weights gave it."""
+        """Returns one completion, with the training step of the weights that gave it."""
         check_sampling(sampling_params)
         params = SamplingParams(
             temperature=sampling_params["temperature"],
@@ -93,7 +94,7 @@ class CPUServer:
         )
 
     async def set_global_steps(self, steps: int) -> None:
-        """Say which step's weights answer from now on."""
+        """Set the training step of the weights that answer from now on."""
         self._steps = steps
 
 
@@ -107,7 +108,7 @@ class CPUReplica(RolloutReplica):  # type: ignore[misc]
             here = _here[self.replica_rank] = CPUServer(*arguments)
             self._server_address, self._server_handle = await here.start(), here
             return
-        # Its address is the loopback one, and the weights that it gets are in a folder of the rank's machine.
+        # Its address is a loopback one, and it loads weights from a folder of the rank's machine.
         node = await self.workers[0].__ray_call__.remote(lambda worker: ray.get_runtime_context().get_node_id())
         actor = ray.remote(CPUServer).options(
             name=_actor_name(self.replica_rank),
@@ -119,7 +120,7 @@ class CPUReplica(RolloutReplica):  # type: ignore[misc]
         self._server_address = await server.start.remote()
         self.servers, self._server_handle = [server], server
 
-    # A CPU server keeps its memory, and nothing is under way when verl calls these in its synchronous mode.
+    # A CPU server keeps its memory, and no request is running when verl calls these in its synchronous mode.
     async def sleep(self) -> None: ...
     async def wake_up(self) -> None: ...
     async def clear_kv_cache(self) -> None: ...
@@ -132,22 +133,22 @@ class CPUReplica(RolloutReplica):  # type: ignore[misc]
 
 
 class CPUAdapter(BaseRollout):  # type: ignore[misc]
-    """Lives in each rank of the trainer; a rank without tensor parallelism leads the server of its own number."""
+    """Sender of weights in each rank of the trainer; without tensor parallelism, rank N updates server N."""
 
     async def resume(self, tags: list[str]) -> None:
-        """Nothing to do: the server never gave its memory away."""
+        """Do nothing: the server never released its memory."""
 
     async def release(self) -> None:
-        """Nothing to do: the server keeps its memory."""
+        """Do nothing: the server keeps its memory."""
 
     async def update_weights(
         self, weights: Iterator[tuple[str, torch.Tensor]], global_steps: int | None = None, **kwargs: Any
     ) -> None:
-        """Write the weights, let the server load them, and record how it answers now.
+        """Write the weights, let the server load them, and log the answer to a probe.
 
         Args:
-            weights: name and tensor of each; to take the next one is a collective operation of all ranks.
-            global_steps: the step that made them; none during validation, where they stay as they were.
+            weights: Name and tensor of each weight; taking the next one is a collective operation of all ranks.
+            global_steps: The step that made the weights; None during validation, when they are unchanged.
         """
         rank = int(os.environ["RANK"])
         url, key = await _ask(rank, "address_and_key")
@@ -170,7 +171,7 @@ class CPUAdapter(BaseRollout):  # type: ignore[misc]
 
 
 def write_weights(weights: Iterator[tuple[str, torch.Tensor]], folder: Path, *, tied: bool) -> None:
-    """A folder that SGLang loads weights from. Consumes the iterator to its end.
+    """Write a folder that SGLang loads weights from; consumes the iterator to its end.
 
     A tied head is left out, since safetensors refuses tensors that share memory; the others are copied for the same
     reason.
@@ -183,7 +184,7 @@ def write_weights(weights: Iterator[tuple[str, torch.Tensor]], folder: Path, *, 
 
 
 async def _ask(rank: int, method: str, *arguments: Any) -> Any:
-    """Call a method of the server of this rank, wherever that is."""
+    """Call a method of this rank's server, in this process or in a Ray actor."""
     if rank in _here:
         return await getattr(_here[rank], method)(*arguments)
     return await getattr(ray.get_actor(_actor_name(rank)), method).remote(*arguments)

@@ -1,4 +1,4 @@
-"""verl's replay buffer, which also counts how a step's episodes went, and leaves out those that teach nothing."""
+"""verl's replay buffer, with figures of a step's episodes and without groups that have no signal."""
 
 from __future__ import annotations
 
@@ -15,25 +15,24 @@ from selfplay_pipeline.metrics.signal import Signal, has_signal
 
 
 class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
-    """Differs from verl's in the figures that it adds to a step's metrics, in the groups that it hands on, and in how
-    often it looks.
+    """verl's replay buffer with figures in a step's metrics, fewer groups, and shorter polling.
 
-    verl goes on with what is left of a group whose episodes were lost. Here lost episodes are counted, and too many end
-    the run; a group of which one episode is left is not trained on, since verl would take its reward for its advantage;
-    nor is a group whose episodes scored alike, as in offline training, so that it does not dilute the mean over tokens.
-    verl fills the batch up with rows without tokens.
+    verl continues with the rest of a group whose episodes were lost. Here lost episodes are counted, and too many end
+    the run. A group with one episode left is not trained on, since verl would take its reward for its advantage. A
+    group whose episodes have equal rewards is not trained on either, as in offline training, so that it does not dilute
+    the mean over tokens. verl fills the batch up with rows without tokens.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, poll_interval=0.1, **kwargs)
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, Any]]:
-        """verl's batch, and figures of its episodes as `selfplay/…`; those of held-out episodes go to `held_out_path`.
+        """Returns verl's batch, and figures of its episodes as `selfplay/…`; held-out figures go to `held_out_path`.
 
-        verl drops what a validation's sampling reports, and its own means fall apart where episodes were lost.
+        verl drops the metrics of a validation's sampling, and its own means are wrong if episodes were lost.
 
         Raises:
-            RuntimeError: more than `max_failures` episodes of the batch were lost, or no group has two episodes left.
+            RuntimeError: More than `max_failures` episodes of the batch were lost, or no group has two episodes left.
         """
         batch, metrics = super().sample(global_steps, partition_id, batch_size)
         options = self.sampler_kwargs
@@ -68,10 +67,10 @@ class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
 
 
 def rows_to_train(keys: list[str], scores: list[float]) -> list[int]:
-    """Positions of the rows of groups whose episodes scored differently.
+    """Returns the positions of the rows of groups whose episodes have different rewards.
 
-    Where no group has such episodes, those of groups of two episodes or more: their advantages are 0, so that the
-    step's update is that of the KL and entropy terms alone.
+    If there is no such group, these are the rows of groups with two episodes or more: their advantages are 0, so that
+    only the KL and entropy terms update the policy in this step.
     """
     groups = groups_of(keys, scores)
     several = {uid for uid, episodes in groups.items() if len(episodes) > 1}
@@ -80,11 +79,13 @@ def rows_to_train(keys: list[str], scores: list[float]) -> list[int]:
 
 
 def groups_of(keys: list[str], scores: list[float]) -> dict[str, dict[str, float]]:
-    """The rewards that verl compares: of a state's episodes, or of one seat in them where seats have their own.
+    """Returns the rewards that verl compares: by group, then session.
+
+    A group is the episodes of a state, or of one seat in them if seats have rewards of their own.
 
     Args:
-        keys: {uid}_{session}_{index} of each row, the state's uid alone or with a seat: {uid}_{seat}.
-        scores: rewards of the rows.
+        keys: Key {uid}_{session}_{index} of each row; the uid is the state's alone or with a seat: {uid}_{seat}.
+        scores: Rewards of the rows.
     """
     groups: dict[str, dict[str, float]] = defaultdict(dict)
     for key, score in zip(keys, scores, strict=True):
@@ -94,12 +95,12 @@ def groups_of(keys: list[str], scores: list[float]) -> dict[str, dict[str, float
 
 
 def episode_of(key: str) -> tuple[str, str]:
-    """The uid of a row's state, and which of its episodes the row is from."""
+    """Returns the uid of a row's state and the session of its episode."""
     return key.split("_")[0], key.rsplit("_", 2)[1]
 
 
 def silent_episodes(keys: list[str], episodes: int, failed: set[str]) -> int:
-    """Episodes without a row in groups that lost none: the seat that was wanted never spoke."""
+    """Returns the number of episodes without a row in groups that lost none: the wanted seat never spoke."""
     sessions: dict[str, set[str]] = defaultdict(set)
     for key in keys:
         uid, session = episode_of(key)
@@ -108,12 +109,12 @@ def silent_episodes(keys: list[str], episodes: int, failed: set[str]) -> int:
 
 
 def episode_figures_of(keys: list[str], scores: list[float], extra_fields: list[dict[str, Any]]) -> dict[str, float]:
-    """Means over episodes of what the agent loop measured, one row of each episode.
+    """Returns means over episodes of the agent loop's figures, with one row of each episode.
 
     Args:
-        keys: as for `groups_of`.
-        scores: rewards of the rows.
-        extra_fields: the agent loop's, of the rows.
+        keys: Keys of the rows, as for `groups_of`.
+        scores: Rewards of the rows.
+        extra_fields: The agent loop's extra fields of the rows.
     """
     episodes = {
         episode_of(key): {"reward": extra["reward"], **extra["reward_extra_info"]}

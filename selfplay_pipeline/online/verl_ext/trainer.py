@@ -1,4 +1,4 @@
-"""verl's synchronous trainer on episodes that the policy plays meanwhile."""
+"""verl's synchronous trainer on episodes that the policy plays during training."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from selfplay_pipeline.train.verl_ext.guard import Guarded
 
 @register_trainer("online")
 class OnlineTrainer(Guarded, PPOTrainerSync):  # type: ignore[misc]
-    """Differs from verl's in when it stops, and in how it finds the place in the data when it continues."""
+    """verl's synchronous trainer with a stop at the first fault and without a pickled position in the data."""
 
     def _build_replay_buffer(self) -> Any:
         self.trainer_mode = "sync"
         return super()._build_replay_buffer()
 
     def _load_checkpoint(self) -> None:
-        """Pass over what the steps before took, each one batch; verl would load this position from a pickle."""
+        """Load the checkpoint, then skip one batch per finished step; verl would load this position from a pickle."""
         super()._load_checkpoint()
         for _ in range(self.global_steps):
             self._fetch_one_gen_batch()

@@ -1,4 +1,4 @@
-"""verl's agent-loop worker, which also stores the seats of an episode apart where they have rewards of their own."""
+"""verl's agent-loop worker, which stores the seats of an episode separately if they have rewards of their own."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from selfplay_pipeline.online.agent_loop import game_of
 
 
 class SeatWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: ignore[misc]
-    """Differs from verl's in the uid of rows whose seats have rewards of their own: {uid}_{seat}.
+    """verl's worker with the uid {uid}_{seat} for rows whose seats have rewards of their own.
 
     verl gives all outputs of an episode the reward and the advantage of the last one, and compares all rows of a uid.
     Stored one at a time and under a uid for each seat, a seat keeps its reward and is compared with the same seat of
-    the other episodes, as `train/groups.py` has it offline. verl's replay buffer takes what stands before the first
-    underscore for the state's uid, which stays as it is.
+    the other episodes, as in offline training (`train/groups.py`). verl's replay buffer takes the part before the first
+    underscore for the state's uid, which is unchanged.
     """
 
     async def _agent_loop_postprocess(
         self, output: list[AgentLoopOutput], validate: bool, *, uid: str, **row: Any
     ) -> None:
-        if validate:  # verl averages the last output's reward, which is to be that of the episode
+        if validate:  # verl averages the last output's reward, which must be the episode's
             for one in output:
                 one.reward_score = one.extra_fields["reward"]
         if validate or game_of(row["extra_info"]["rules"]).shared_reward:
@@ -37,10 +37,10 @@ class SeatWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: ig
 
 
 class SeatManager(AgentLoopManagerTQ):  # type: ignore[misc]
-    """verl's manager of these workers."""
+    """verl's manager of agent-loop workers, for `SeatWorker`."""
 
     _loop: asyncio.AbstractEventLoop | None = None
-    """Runs in a thread where one process does all; the worker is an object there, and no actor of Ray."""
+    """Event loop in a thread, if one process does all the work; the worker is then an object here, not a Ray actor."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -55,8 +55,8 @@ class SeatManager(AgentLoopManagerTQ):  # type: ignore[misc]
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
     def generate_sequences(self, prompts: Any) -> None:
-        """Begin to play; the episodes go to TransferQueue as they end."""
+        """Start to play; the episodes go to TransferQueue as they end."""
         if self._loop is None:
             super().generate_sequences(prompts)
-        else:  # a copy, because the worker takes columns away
+        else:  # a copy, because the worker removes columns
             asyncio.run_coroutine_threadsafe(self._worker.generate_sequences(prompts.copy()), self._loop).result()

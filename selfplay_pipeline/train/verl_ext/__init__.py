@@ -1,7 +1,7 @@
-"""What verl needs to train offline, through verl's own extension points.
+"""Extensions of verl for offline training, through verl's own extension points.
 
-verl imports this package itself, in every one of its processes (environment variable VERL_USE_EXTERNAL_MODULES).
-Nothing here may be imported by the rest of the package: torch and verl come with it.
+verl imports this package itself, in every one of its processes (environment variable VERL_USE_EXTERNAL_MODULES). The
+rest of the package must not import anything from here, because that would import torch and verl.
 """
 
 import os

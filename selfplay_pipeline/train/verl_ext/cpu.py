@@ -42,12 +42,12 @@ _MODULE = SimpleNamespace(
         "get_device_name": lambda *args: "cpu",
     }
 )
-"""`torch.cpu` with what verl expects of `torch.cuda`: memory counters read 0."""
+"""`torch.cpu` with the functions of `torch.cuda` that verl calls; memory counters read 0."""
 
 
 @PlatformRegistry.register("cpu")
 class CPUPlatform(PlatformBase):  # type: ignore[misc]
-    """Logical devices that are all the same CPU."""
+    """Platform whose logical devices are all the same CPU."""
 
     device_name = "cpu"
     vendor_name = "cpu"
@@ -57,7 +57,7 @@ class CPUPlatform(PlatformBase):  # type: ignore[misc]
         return True
 
     def current_device(self) -> torch.device:
-        """The device, not an index: verl hands the answer to `Tensor.to`, where 0 would mean the first accelerator."""
+        """Returns the device, not an index: verl passes it to `Tensor.to`, where 0 would mean the first accelerator."""
         return torch.device("cpu")
 
     def device_count(self) -> int:
@@ -95,7 +95,7 @@ class CPUPlatform(PlatformBase):  # type: ignore[misc]
     def profiler_stop(self) -> None: ...
 
     def ray_resource_name(self) -> str:
-        """Ray is told of as many logical GPUs as there are training processes (`ray_kwargs.ray_init.num_gpus`)."""
+        """Returns Ray's resource name; Ray has a logical GPU per training process (`ray_kwargs.ray_init.num_gpus`)."""
         return "GPU"
 
     def ray_noset_envvars(self) -> list[str]:
@@ -109,7 +109,10 @@ class CPUPlatform(PlatformBase):  # type: ignore[misc]
 
 
 def _use_plain_gloo() -> None:
-    """verl asks for "cpu:gloo,<device>:<backend>", which names the CPU twice here and torch refuses."""
+    """Let verl ask for the backend "gloo".
+
+    verl asks for "cpu:gloo,<device>:<backend>", which names the CPU twice here, so that torch refuses it.
+    """
     from verl.utils import distributed
 
     distributed.initialize_global_process_group_ray = functools.partial(

@@ -1,4 +1,4 @@
-"""verl's FSDP engine on a CPU. verl imports this where it builds a model (`model.external_lib`)."""
+"""verl's FSDP engine on a CPU. verl imports this module when it builds a model (`model.external_lib`)."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ TOKENS_AT_A_TIME = 1024
 
 
 def _unpinned(pin_memory: bool = False) -> CPUOffloadPolicy:
-    """Pinned memory, which verl asks for when it offloads the reference model, needs an accelerator's driver."""
+    """Returns the offload policy without pinned memory, which would need an accelerator's driver.
+
+    verl asks for pinned memory when it offloads the reference model.
+    """
     return CPUOffloadPolicy(pin_memory=False)
 
 
 def _log_probs(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """verl's `logprobs_from_logits_v2`, some tokens at a time instead of one: on a CPU the loop took a tenth of a step.
+    """Returns log-probs as verl's `logprobs_from_logits_v2` does, in blocks of tokens instead of one token at a time.
 
-    They are computed in float32, as verl does: in bfloat16 a log-prob is rounded to an eighth of a nat where logits
-    are large.
+    On a CPU verl's loop took a tenth of a step. The log-probs are computed in float32, as in verl: in bfloat16 a
+    log-prob is rounded to an eighth of a nat where logits are large.
 
     Args:
-        logits: shape (tokens, vocabulary), float32 or bfloat16.
-        labels: shape (tokens,).
+        logits: Logits, shape (tokens, vocabulary), float32 or bfloat16.
+        labels: Token ids, shape (tokens,).
 
     Returns:
         Log-probs of the labels, shape (tokens,), float32.
@@ -37,7 +40,7 @@ def _log_probs(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 class CPUEngine(transformer_impl.FSDPEngineWithLMHead):  # type: ignore[misc]
-    """Computes no logits of prompts, which nothing reads, and which cost much where the vocabulary is large."""
+    """verl's engine without the logits of prompts: nothing reads them, and a large vocabulary makes them expensive."""
 
     def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         inputs, arguments = super().prepare_model_inputs(micro_batch)
@@ -49,7 +52,7 @@ class CPUEngine(transformer_impl.FSDPEngineWithLMHead):  # type: ignore[misc]
     def prepare_model_outputs(
         self, output: Any, output_args: dict[str, Any], micro_batch: Any, logits_processor_func: Any
     ) -> dict[str, torch.Tensor]:
-        """verl's, of rows without their first tokens, for which zeros are put in afterwards."""
+        """Compute verl's outputs for rows without their first tokens, and pad the results with zeros in their place."""
         first, whole, short = output_args["first"], micro_batch["input_ids"], micro_batch.copy()
         short["input_ids"] = torch.nested.as_nested_tensor([row[first:] for row in whole.unbind()], layout=torch.jagged)
         found = super().prepare_model_outputs(output, output_args, short, logits_processor_func)
@@ -62,7 +65,7 @@ class CPUEngine(transformer_impl.FSDPEngineWithLMHead):  # type: ignore[misc]
 
 
 def _first_predicted(micro_batch: Any) -> int:
-    """The first token of whose prediction a row has use: the last one of the shortest prompt."""
+    """Returns the first position whose prediction is needed: the last token of the shortest prompt."""
     whole = micro_batch["input_ids"].offsets().diff()
     return int((whole - micro_batch["response_mask"].offsets().diff()).min()) - 1
 

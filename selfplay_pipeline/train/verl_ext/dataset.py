@@ -20,8 +20,8 @@ COLUMNS = ["prompt_ids", "response_ids", "response_mask", "response_logprobs", "
 class GroupDataset(Dataset):  # type: ignore[misc]
     """Groups with a signal, in the order of the files; item i only names its position.
 
-    verl draws one uid per item and normalises rewards over a uid, so a group must be one item. Trajectories are not
-    part of an item: the replay manager fetches them by position with `rows`.
+    verl draws one uid per item and normalises rewards over a uid, so a group must be one item. Items do not contain
+    trajectories: the replay manager fetches them by position with `rows`.
     """
 
     def __init__(self, data_files: Any, config: Any, **kwargs: Any) -> None:
@@ -43,12 +43,12 @@ class GroupDataset(Dataset):  # type: ignore[misc]
         return CREDITS in self._table.column_names
 
     def rows(self, position: int) -> list[dict[str, Any]]:
-        """The rows of a group, as `convert` wrote them."""
+        """Returns the rows of a group, as `convert` wrote them."""
         found: list[dict[str, Any]] = self._table.take(list(self.groups[position].rows)).to_pylist()
         return found
 
     def row_name(self, position: int, episode: int, seat: int) -> str:
-        """Where a row is from, for a message."""
+        """Returns the file, row number and episode of a row, for messages."""
         group = self.groups[position]
         for number, row in zip(group.rows, self.rows(position), strict=True):
             info = row["extra_info"]

@@ -1,4 +1,4 @@
-"""What stops a training: numbers that are not finite, a save that cannot be written, a state that cannot be loaded."""
+"""Stops a training at the first fault: a number that is not finite, a failed save, a state that cannot be loaded."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ FIELDS = {
     "rollout_is_weights": "the importance weights",
     "advantages": "the advantages",
 }
-"""Fields of a row that are checked; a cause stands before its consequences."""
+"""Fields of a row that are checked, and their names in messages; a cause is before its consequences."""
 BYTES_A_WEIGHT = 16
 """Bytes of a weight in a save, in float32: the shard, AdamW's two moments, and the weights once more as safetensors."""
 FULL = 2**20
-"""A disk with less than this free is full: torch does not say why it could not write."""
+"""Free bytes below which a disk counts as full, because torch does not say why it could not write."""
 
 
 class Guarded(Trainer):  # type: ignore[misc]
-    """A trainer that stops with one line before a bad step is saved or logged. To be mixed into verl's."""
+    """Mixin for verl's trainers that stops with a one-line message before a bad step is saved or logged."""
 
     def row_name(self, key: str) -> str:
-        """Where the row of this key is from."""
+        """Returns the origin of the row with this key, for messages."""
         raise NotImplementedError
 
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
@@ -60,7 +60,7 @@ class Guarded(Trainer):  # type: ignore[misc]
         return batch
 
     def _check_rows(self, batch: Any) -> None:
-        """Stop where a row holds a number that is not finite."""
+        """Raises TrainingStopped if a row holds a number that is not finite."""
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(FIELDS))
         rows = [row for row, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]
         for field in FIELDS:
@@ -75,7 +75,7 @@ class Guarded(Trainer):  # type: ignore[misc]
                 )
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """verl skips an update whose gradient is not finite, and goes on."""
+        """Raises TrainingStopped after an update that is not finite; verl would skip such an update and go on."""
         batch = super()._update_actor(batch, metrics)
         bad = [f"{name} {value}" for name, value in sorted(metrics.items()) if _breaks(name, value)]
         if bad:
@@ -86,7 +86,10 @@ class Guarded(Trainer):  # type: ignore[misc]
         return batch
 
     def _save_checkpoint(self) -> None:
-        """Save whole or not at all. The dataloader's position, a pickle, is not kept: it follows from the step."""
+        """Save completely or not at all.
+
+        The pickled position of the dataloader is deleted, because it follows from the step.
+        """
         folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
         try:
             super()._save_checkpoint()
@@ -101,7 +104,7 @@ class Guarded(Trainer):  # type: ignore[misc]
             raise TrainingStopped(reason) from error
 
     def _why(self, error: Exception, folder: Path) -> str:
-        """Why a save failed."""
+        """Returns the reason why a save failed."""
         free = shutil.disk_usage(folder.parent).free
         if not no_space(error) and free > FULL:
             return f"{one_line(error)}; {self._kept()}"
@@ -126,7 +129,7 @@ class Guarded(Trainer):  # type: ignore[misc]
 
 @contextmanager
 def loading(folder: str | Path) -> Iterator[None]:
-    """Say in one line what is wrong with a trainer state."""
+    """Turn an error while a trainer state is loaded into a one-line message."""
     try:
         yield
     except Exception as error:
@@ -134,7 +137,7 @@ def loading(folder: str | Path) -> Iterator[None]:
 
 
 def _breaks(name: str, value: Any) -> bool:
-    """Whether this metric of an update says that it went wrong."""
+    """Whether this metric of an update shows that the update failed."""
     try:
         return name.startswith("actor/") and not math.isfinite(value)
     except TypeError:
@@ -146,12 +149,12 @@ _save = FSDPCheckpointManager.save_checkpoint
 
 @functools.wraps(_save)
 def _save_finite(self: Any, local_path: str, *args: Any, **kwargs: Any) -> None:
-    """Refuse to save weights that are not finite; each process looks at its own shard."""
+    """Refuse to save weights that are not finite; each process checks its own shard."""
     for name, parameter in self.model.named_parameters():
         local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
         if not torch.isfinite(local).all():
             raise TrainingStopped(f"{Path(local_path).parent.name}: the weights are not finite ({name})")
-    # verl removes the oldest of these, which must not be those of an earlier training of this process.
+    # verl removes the oldest of these paths; it must not remove saves of an earlier training of this process.
     training = Path(local_path).parent.parent
     self.previous_saved_paths = [path for path in self.previous_saved_paths if Path(path).is_relative_to(training)]
     _save(self, local_path, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""verl's trainer with the loss of supervised training: nothing is compared, so nothing is computed for comparing."""
+"""verl's trainer with a supervised loss; it skips all computations for comparing episodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BEFORE, AFTER = HELD_OUT_LOSSES
 
 
 class ImitationTrainer(OfflineTrainer):
-    """Each item of its dataset is one row; `loss.py: imitation_loss` is its workers' loss."""
+    """Trainer whose dataset items are single rows and whose workers' loss is `loss.py: imitation_loss`."""
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
         held_out = self.config.selfplay.held_out
@@ -41,19 +41,19 @@ class ImitationTrainer(OfflineTrainer):
     def _compute_metrics(
         self, batch: Any, metrics: dict[str, Any], timing_raw: dict[str, Any], global_steps: int, epoch: int
     ) -> None:
-        """verl's are of rewards and advantages."""
+        """Collect the metrics of a step; verl's are about rewards and advantages."""
         rows = sum(not tag.get("is_padding", False) for tag in batch.tags)
         metrics |= {"training/global_step": global_steps, "training/epoch": epoch, "selfplay/rows": rows}
         metrics |= {f"timing_s/{name}": seconds for name, seconds in timing_raw.items()}
 
     def _held_out_loss(self) -> float:
-        """The mean negative log-prob of the own tokens of all rows that are held out, in nats."""
+        """Returns the mean negative log-prob of the own tokens of all held-out rows, in nats."""
         positions = {f"{PARTITION}{position}": position for position in range(len(self.val_dataset))}
         batch = store(self.val_dataset, positions, self.global_steps, PARTITION)
-        self.config.data.train_batch_size = 1  # one block of rows, as of one update
+        self.config.data.train_batch_size = 1  # one block of rows, as for one update
         batch = self._in_passes(self._balance_batch(batch, {}))
         batch.fields = [field for field in batch.fields if field != WEIGHT]
-        if tokens := batch.extra_info.get("max_token_len_per_gpu"):  # the longest row may be one that is held out
+        if tokens := batch.extra_info.get("max_token_len_per_gpu"):  # the longest row may be a held-out one
             batch.extra_info["max_token_len_per_gpu"] = max(tokens, *(tag["seq_len"] for tag in batch.tags))
         temperature = self.config.actor_rollout_ref.rollout.temperature
         batch.extra_info |= {"calculate_entropy": False, "compute_loss": True, "temperature": temperature}

@@ -1,4 +1,4 @@
-"""What verl's FSDP engine does otherwise with a LoRA adapter, and the adapter's file. Importing this is enough."""
+"""Changes verl's FSDP engine for LoRA adapters, and writes their file. Importing this module is enough."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from selfplay_pipeline.train.adapter import PREFIX, WEIGHTS, added
 
 
 def save_adapter(model: Any, folder: Path) -> None:
-    """Write the adapter in peft's format. All ranks must call it, and the first writes.
+    """Write the adapter in peft's format. All ranks must call this function; rank 0 writes.
 
     Args:
-        model: peft's, sharded or not.
-        folder: is made.
+        model: peft's model, sharded or not.
+        folder: Folder to create.
     """
     state = get_peft_model_state_dict(model, save_embedding_layers=False)
     tensors = {name: _whole(tensor).cpu().contiguous() for name, tensor in state.items()}
@@ -33,9 +33,9 @@ def save_adapter(model: Any, folder: Path) -> None:
 
 
 def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The weights of a model with its adapter added, by the model's own names; the model's stay as they are.
+    """Yield the weights of a model with its adapter merged in, by the model's own names; the model is not changed.
 
-    All ranks must take them all.
+    All ranks must iterate to the end.
     """
     layers: dict[str, Any] = {name: layer for name, layer in model.named_modules() if isinstance(layer, LoraLayer)}
     state = model.state_dict()
@@ -51,14 +51,17 @@ def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _whole(tensor: Any) -> torch.Tensor:
-    """Of a tensor that may be sharded over the ranks and lie in host memory: all of it, on the device."""
+    """Returns the full tensor on the device; `tensor` may be sharded over the ranks and be in host memory."""
     tensor = tensor.detach().to(get_device_id())
     whole: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return whole
 
 
 def _pushed(self: FSDPEngine) -> Iterator[tuple[str, torch.Tensor]]:
-    """For servers. verl's own adds the adapter to the model itself meanwhile, and rounds all weights to bfloat16."""
+    """Yield the merged weights for servers.
+
+    verl's own function merges the adapter into the model itself meanwhile, and rounds all weights to bfloat16.
+    """
     try:
         yield from merged_weights(self.module)
     finally:
@@ -67,7 +70,7 @@ def _pushed(self: FSDPEngine) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _seeded(self: FSDPEngine, module: Any) -> Any:
-    """The adapter begins with random numbers, which verl does not seed."""
+    """Build the adapter with seeded random numbers, which verl does not seed."""
     torch.manual_seed(self.engine_config.seed)
     return _build(self, module)
 

@@ -1,5 +1,4 @@
-"""verl's PPO loss for a batch that is one update, which needs no pass of its own for the old log-probs, and its
-supervised loss."""
+"""verl's supervised loss, and its PPO loss for a batch that is one update, without a pass for old log-probs."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from verl.workers.utils.padding import response_from_nested
 from selfplay_pipeline.convert.rows import WEIGHT
 
 ONE_UPDATE = "one_update"
-"""What a batch says of itself; its value is the bound of importance weights, 0 if there are none."""
+"""Key that marks such a batch; its value is the bound of the importance weights, 0 for none."""
 
 PPOLoss = Callable[..., tuple[torch.Tensor, dict[str, Any]]]
 
@@ -25,19 +24,20 @@ PPOLoss = Callable[..., tuple[torch.Tensor, dict[str, Any]]]
 def one_update_loss(
     ppo_loss: PPOLoss, model_output: dict[str, torch.Tensor], data: Any, dp_group: Any = None
 ) -> tuple[torch.Tensor, dict[str, Any]]:
-    """`ppo_loss`, in a batch that is one update with the policy's own log-probs as old ones.
+    """Returns `ppo_loss` of a batch that is one update, with the policy's current log-probs as the old ones.
 
-    The weights have not changed since the batch began, so that the log-probs of this pass are those that another pass
-    before it would give: PPO's ratio is 1, and the importance weights are known now.
+    The weights have not changed since the batch began, so that this pass gives the same log-probs as a separate pass
+    before it would: PPO's ratio is 1, and the importance weights can be computed here.
 
     Args:
         ppo_loss: verl's loss.
         model_output: `log_probs`, nested (rows, tokens of prompt and response).
-        data: a micro-batch. `old_log_probs` are those stored while playing, nested (rows, tokens of the response).
+        data: A micro-batch. Its `old_log_probs` are those stored while playing, nested (rows, tokens of the response).
+        dp_group: verl's data-parallel group.
 
     Returns:
-        The loss, and metrics by the names that verl gives them where it computes old log-probs before. The entropy is
-        estimated: it is the mean negative log-prob of the sampled tokens, whose expectation it is.
+        The loss, and metrics by the names that verl uses when it computes old log-probs in a separate pass. The entropy
+        is an estimate: the mean negative log-prob of the sampled tokens, whose expectation is the entropy.
     """
     bound = tu.get_non_tensor_data(data=data, key=ONE_UPDATE, default=None)
     if bound is None:
@@ -46,7 +46,7 @@ def one_update_loss(
     old, played = own.to_padded_tensor(0.0), data["old_log_probs"].to_padded_tensor(0.0)
     mask = data["response_mask"].to_padded_tensor(0)
     share = mask.sum().item() * data["dp_size"] / data["batch_num_tokens"]
-    if not share:  # only rows that fill up the batch: verl refuses to measure nothing
+    if not share:  # only padding rows: verl refuses an empty mask
         mask = torch.ones_like(mask)
     weights, _, found = compute_rollout_correction_and_rejection_mask(
         old, played, mask, rollout_is="token" if bound else None, rollout_is_threshold=bound or 2.0
@@ -68,12 +68,13 @@ def one_update_loss(
 def imitation_loss(
     model_output: dict[str, torch.Tensor], data: Any, dp_group: Any = None
 ) -> tuple[torch.Tensor, dict[str, Any]]:
-    """verl's `sft_loss`: the mean negative log-prob of all own tokens of the update, each times its row's weight.
+    """Returns verl's `sft_loss`: the mean negative log-prob of all own tokens of the update, weighted by row.
 
     Args:
         model_output: `log_probs`, nested (rows, tokens of prompt and response).
-        data: a micro-batch. `loss_mask` is 1 at own tokens, nested (rows, tokens of the response); verl's loss wants
-            it with the prompt before. `weight`, where rows have one, has the shape (rows, 1).
+        data: A micro-batch. `loss_mask` is 1 at own tokens, nested (rows, tokens of the response); verl's loss needs it
+            with the prompt before. `weight`, if rows have one, has the shape (rows, 1).
+        dp_group: verl's data-parallel group.
     """
     lengths = model_output["log_probs"].offsets().diff().tolist()
     masks = [mask.float() for mask in data["loss_mask"].unbind()]
@@ -86,10 +87,12 @@ def imitation_loss(
 
 
 def _metric(name: str, value: float, share: float) -> Metric:
-    """A micro-batch's part of the batch's value.
+    """Returns a micro-batch's contribution to a metric of the batch.
 
     Args:
-        share: tokens of the micro-batch over those of the batch.
+        name: Name of the metric; "max" or "min" in it selects that aggregation instead of a sum.
+        value: The metric's value in the micro-batch.
+        share: Tokens of the micro-batch divided by those of the batch.
     """
     for extreme in (AggregationType.MAX, AggregationType.MIN):
         if extreme.value in name:

@@ -1,7 +1,7 @@
-"""The port where the workers of one machine meet is reserved until they do.
+"""Reserves the port where the workers of one machine meet, until they have met.
 
-verl 0.9.1 picks a free port, and the first worker listens there only when it has imported all that it needs. By then
-another process may have got it.
+verl 0.9.1 picks a free port, and the first worker listens there only after all its imports. By then another process may
+have taken the port.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from selfplay_pipeline.loopback import ADDRESS, SWITCH, held_port
 
 
 def _reserve(group: Any, *_: Any, **__: Any) -> None:
-    """Sets the address where the group's workers meet, unless it is set."""
+    """Set the address where the group's workers meet, unless it is set."""
     if group._master_port is None:
         group._master_addr, group._master_port = ADDRESS, str(held_port())
 

@@ -1,8 +1,8 @@
-"""verl with all that it needs in one process: its one worker, its data store, and no Ray.
+"""Runs verl in one process: its one worker and its data store, without Ray.
 
-Ray's services and the actors that verl makes of it are twelve processes, which take 2 GB, and half a minute of CPU
-time to start, and each step sends its data from one to the other. One worker on a CPU gains nothing by them.
-Episodes that are played meanwhile are played by a thread, and their server is a child of this process.
+Ray's services and the actors that verl creates are twelve processes. They take 2 GB and half a minute of CPU time to
+start, and each step sends its data from one to the other. One worker on a CPU gains nothing from them. A thread plays
+the episodes of online training, and their server is a child of this process.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class OneWorker(RayWorkerGroup):  # type: ignore[misc]
         self._workers = [plain(ray_cls_with_init.cls)()]
 
     def _bind_worker_method(self, worker: type, generator: Callable[..., Any]) -> Any:
-        """Without a wait: the answer is the result, and none of Ray's references to one."""
+        """Bind a method that is called without a wait: it returns the result itself, not one of Ray's references."""
 
         def at_once(*arguments: Any, **options: Any) -> Any:
             return generator(*arguments, **options | {"blocking": False})
@@ -66,31 +66,31 @@ class OneWorker(RayWorkerGroup):  # type: ignore[misc]
 
 
 class OnePool(ResourcePoolManager):  # type: ignore[misc]
-    """Where the worker is counted."""
+    """Resource pool that counts the worker and reserves nothing."""
 
     def _check_resource_available(self) -> None:
-        """Nothing is to be reserved."""
+        """Check nothing, since nothing is reserved."""
 
 
 class NoRewards(RewardLoopManager):  # type: ignore[misc]
-    """Rewards come with the episodes."""
+    """Reward loop without workers, since rewards come with the episodes."""
 
     def _init_reward_loop_workers(self) -> None:
         self.reward_loop_workers: list[Any] = []
 
 
 class OneServer(LLMServerManager):  # type: ignore[misc]
-    """At most one server, which an episode asks itself; none where nothing is generated."""
+    """Server manager for at most one server, which episodes query directly; none if nothing is generated."""
 
     async def _init_global_load_balancer(self) -> None:
-        """There is nothing to balance."""
+        """Start no load balancer, since there is at most one server."""
 
     def get_client(self, *arguments: Any, **options: Any) -> Any:
         return self.server_handles[0]
 
 
 class OneReceiver(CheckpointEngineManager):  # type: ignore[misc]
-    """The worker brings its weights to the server itself."""
+    """Checkpoint engine for a worker that sends its weights to the server itself."""
 
     def update_weights(self, global_steps: int | None = None) -> dict[str, Any]:
         self.actor_wg.update_weights(global_steps=global_steps, mode=self.backend)
@@ -98,7 +98,7 @@ class OneReceiver(CheckpointEngineManager):  # type: ignore[misc]
 
 
 def use_one_process() -> None:
-    """Let verl's trainers of this process, from now on, do without Ray."""
+    """Let verl's trainers of this process work without Ray from now on."""
     trainer_base.RayWorkerGroup = OneWorker
     trainer_base.ResourcePoolManager = OnePool
     trainer_base.RewardLoopManager = NoRewards
@@ -109,10 +109,10 @@ def use_one_process() -> None:
 
 
 def _init_queue(config: Any = None) -> None:
-    """TransferQueue's `init`, whose controller and store are threads of this process.
+    """Start TransferQueue as its `init` does, with controller and store as threads of this process.
 
     Args:
-        config: the section `transfer_queue`; None where a worker only wants it to be there.
+        config: The section `transfer_queue`; None if a worker only wants the queue to exist.
     """
     if config is None:
         return
@@ -127,19 +127,19 @@ def _init_queue(config: Any = None) -> None:
     whole.controller.zmq_info = controller.get_zmq_server_info()
     backend.zmq_info = {"TransferQueueStorageUnit#0": store.get_zmq_server_info()}
     controller.store_config(whole)
-    interface._TQ_STORAGE, interface._TQ_CONTROLLER = store, controller  # else they would be collected
+    interface._TQ_STORAGE, interface._TQ_CONTROLLER = store, controller  # else they would be garbage-collected
     interface._maybe_create_tq_client(whole)
 
 
 def _leave_queue() -> None:
-    """TransferQueue's `close`: its threads end with this process."""
+    """Replace TransferQueue's `close`: the queue's threads end with this process."""
 
 
 def _copied(data: list[Any], max_workers: int | None = None) -> list[Any]:
-    """verl's `parallel_put`: a worker gets arguments of its own, as if it were another process."""
+    """Returns copies, in place of verl's `parallel_put`, so that a worker has its own arguments."""
     return copy.deepcopy(data)
 
 
 def plain(remote: Any) -> Any:
-    """The class of which Ray would make an actor."""
+    """Returns the plain class behind a Ray actor class."""
     return remote.__ray_actor_class__

@@ -1,4 +1,4 @@
-"""Puts stored trajectories where verl expects freshly generated ones."""
+"""Puts stored trajectories where verl expects newly generated ones."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ PARTITION = "train"
 
 
 class ReplayManager:
-    """verl's agent-loop manager for a policy that has already played.
+    """verl's agent-loop manager for stored trajectories.
 
-    A trajectory's key is {uid}_{session}_{index}: the uid is the group's, the session is the episode, the index the
-    player. verl compares sessions within a uid and gives all trajectories of a session one advantage, so an episode
-    counts once however many seats spoke.
+    A trajectory's key is {uid}_{session}_{index}: the group's uid, the episode, and the player. verl compares sessions
+    within a uid and gives all trajectories of a session one advantage, so an episode counts once however many seats
+    spoke.
     """
 
     def __init__(self, config: Any) -> None:
@@ -30,7 +30,7 @@ class ReplayManager:
 
     @classmethod
     def create(cls, config: Any, **handles: Any) -> ReplayManager:
-        """verl's constructor; there are no servers and no reward workers to hold on to."""
+        """Returns a manager, as verl's constructor does; there are no servers or reward workers to keep."""
         return cls(config)
 
     def generate_sequences(self, prompts: Any) -> None:
@@ -41,10 +41,13 @@ class ReplayManager:
 
 
 def store(dataset: GroupDataset, positions: dict[str, int], step: int, partition: str) -> tq.KVBatchMeta:
-    """Put trajectories where verl expects them.
+    """Put trajectories where verl expects newly generated ones.
 
     Args:
-        positions: of groups in the dataset, by their uids.
+        dataset: The dataset that holds the groups.
+        positions: Position of each group in the dataset, by its uid.
+        step: The step that trains on the trajectories.
+        partition: TransferQueue's partition.
     """
     keys, fields, tags = [], [], []
     for uid, position in positions.items():
@@ -70,12 +73,12 @@ def store(dataset: GroupDataset, positions: dict[str, int], step: int, partition
 
 
 def row_key(uid: str, row: dict[str, Any]) -> str:
-    """The key of a row of the group with this uid."""
+    """Returns the key of a row of the group with this uid."""
     return f"{uid}_{row['extra_info']['episode']}_{row['extra_info']['seat']}"
 
 
 def trajectory_fields(row: dict[str, Any]) -> dict[str, Any]:
-    """A parquet row as verl's V1 trainer stores a trajectory: 1-d tensors, unpadded.
+    """Returns the fields of a parquet row as verl's V1 trainer stores a trajectory: 1-d tensors, unpadded.
 
     The reward is on the last response token, which `convert` made the player's last own token.
     """

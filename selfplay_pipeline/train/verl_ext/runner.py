@@ -1,4 +1,4 @@
-"""verl's task runner, which runs a trainer to its end, in a form that stays and runs it again on other data."""
+"""verl's task runner in a form that stays and runs its trainer again on other data."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from selfplay_pipeline.train.verl_ext.trainer import OfflineTrainer
 
 
 class Runner:
-    """Does what `verl/trainer/main_ppo.py: TaskRunnerV1` does, but makes the trainer only once.
+    """Task runner like `verl/trainer/main_ppo.py: TaskRunnerV1` that creates the trainer only once.
 
-    It is a Ray actor, or an object of verl's main process where that does all (`one_process.py`).
+    It is a Ray actor, or an object of verl's main process if that process does all the work (`one_process.py`).
     """
 
     def __init__(self) -> None:
         self._trainer: OfflineTrainer | None = None
 
     def run(self, config: Any) -> None:
-        """Make the trainer, unless it is there; then train, unless there is no data yet.
+        """Create the trainer unless it exists; then train unless there is no data yet.
 
-        Where a server shares the GPU, the trainer is on it only while it trains.
+        If a server shares the GPU, the trainer is on the GPU only while it trains.
 
         Raises:
-            Exception: what the trainer raised; it is of no use any more then.
+            Exception: The trainer's error; the trainer is unusable after it.
         """
         config.transfer_queue.enable = True
         OmegaConf.resolve(config)

@@ -1,7 +1,7 @@
-"""Trainer states are loaded as data: a pickle that names anything else than the parts of a tensor is refused.
+"""Loads trainer states as data: a pickle that names anything but the parts of a tensor is refused.
 
-verl asks torch for whole pickles, and a pickle can run code. torch's environment variable overrules that in every call
-of `torch.load` in this process. Importing this module is enough; all of verl's processes do.
+verl asks torch for unrestricted pickles, and a pickle can run code. torch's environment variable overrules this in
+every call of `torch.load` in this process. Importing this module is enough; all of verl's processes do.
 """
 
 from __future__ import annotations
@@ -14,6 +14,6 @@ from torch.serialization import add_safe_globals
 
 os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
 os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
-# The state of numpy's random numbers, which verl saves too.
+# The state of numpy's random generator, which verl saves too.
 _reconstruct = np.zeros(0).__reduce__()[0]
 add_safe_globals([(_reconstruct, "numpy._core.multiarray._reconstruct"), np.ndarray, np.dtype, np.dtypes.UInt32DType])

@@ -34,24 +34,26 @@ from selfplay_pipeline.train.verl_ext.replay import row_key
 from selfplay_pipeline.train.verl_ext.worker import PolicyWorker, ReferenceWorker
 
 Values = dict[str, np.ndarray]
-"""Numbers of a row by their names."""
+"""Numbers of a row by field name."""
 PASS_FIELDS = [
     "input_ids", "position_ids", "prompts", "responses", "response_mask", "loss_mask",
     "old_log_probs", "ref_log_prob", "advantages", "rollout_is_weights", WEIGHT,
 ]  # fmt: skip
-"""What a pass takes of a row where it is there. The rest is no tensors, which TensorDict would copy one by one in each
-pass: a tenth of a step."""
+"""Fields of a row that a pass reads, if present.
+
+The other fields are no tensors, and TensorDict would copy them one by one in each pass: a tenth of a step.
+"""
 
 
 class NoReplica(RolloutReplica):  # type: ignore[misc]
-    """A rollout that serves nothing; verl asks for its class, never for an instance."""
+    """A rollout replica that serves nothing; verl asks for its class, never for an instance."""
 
 
 RolloutReplicaRegistry.register("offline", lambda: NoReplica)
 
 
 class MetricsFile:
-    """verl's logger backend for metrics.jsonl: one line a step, appended; verl's own file logger truncates."""
+    """verl's logger backend for metrics.jsonl: appends one line per step; verl's own file logger truncates."""
 
     def __init__(self, path: Path, trainer: OfflineTrainer) -> None:
         self._path, self._trainer = path, trainer
@@ -66,30 +68,30 @@ class MetricsFile:
 
 @register_trainer("offline")
 class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
-    """Differs from verl's synchronous trainer in where trajectories come from, and in the size of steps.
+    """verl's synchronous trainer on stored trajectories, with steps of varying size.
 
-    verl takes equal batches and drops what is left over. Here the plan says which groups a step holds, and batch,
+    verl takes equal batches and drops the remainder. Here the plan says which groups a step holds, and batch,
     mini-batch and micro-batch sizes are set step by step, so that nothing is dropped and hardly anything padded.
     """
 
     _enable_hybrid_replicas = False
     _held: Path | None = None
-    """The save that the weights and the optimizer in memory are equal to."""
+    """The save whose weights and optimizer are in memory."""
     _untouched: tuple[str, int] | None = None
-    """The model whose own weights are in memory, with a new optimizer, and the seed of a LoRA adapter to it."""
+    """The model whose original weights are in memory, with a new optimizer, and the seed of its LoRA adapter."""
 
     def _build_replay_buffer(self) -> Any:
         self.trainer_mode = "sync"
         return super()._build_replay_buffer()
 
     def _init_dataloader(self) -> None:
-        """The data come with each training."""
+        """Create no dataloader, since the data come with each training."""
 
     def _load_checkpoint(self) -> None:
-        """So do the weights that it begins with."""
+        """Load nothing, since the initial weights come with each training."""
 
     def take(self, config: Any) -> None:
-        """Turn to a training: its settings, data and folders, and the weights and optimizer that it begins with."""
+        """Switch to a training: its settings, data and folders, and its initial weights and optimizer."""
         self.config = config
         self.checkpoint_callback = build_checkpoint_callback(config)
         self.replay_buffer = self._build_replay_buffer()
@@ -111,7 +113,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
 
     @property
     def _fresh(self) -> tuple[str, int]:
-        """`_untouched` of workers that are made for this training."""
+        """The value of `_untouched` right after the workers are created for this training."""
         policy = self.config.actor_rollout_ref
         return str(policy.model.path), policy.actor.fsdp_config.seed if policy.model.lora_rank else 0
 
@@ -125,8 +127,8 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
     def _continue(self, earlier: str) -> None:
         """Begin with an earlier training's weights, which this process may still hold.
 
-        Optimizer and scheduler go on too, unless they are to be new. Step number and data position belong to other
-        data.
+        Optimizer and scheduler continue too, unless `keep_optimizer` is false. Step number and data position belong to
+        other data.
         """
         save = Path(find_latest_ckpt_path(earlier))
         if save != self._held:
@@ -149,7 +151,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         return batch
 
     def finish(self, exit_code: int) -> None:
-        """Close what the training logged to."""
+        """Close the loggers of the training."""
         self.logger.finish(exit_code=exit_code)
 
     def _init_resource_pool_mgr(self) -> None:
@@ -190,7 +192,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         return batch
 
     def _in_passes(self, batch: Any) -> Any:
-        """Tell the workers the size of a pass, which verl forgets with every result, and what of a row it needs."""
+        """Set the size of a pass, which verl drops from every result, and the fields that a pass reads."""
         batch.extra_info["micro_batch_size_per_gpu"] = self._micro_batch_size
         batch.fields = PASS_FIELDS
         if tokens := self.config.selfplay.get("tokens_per_pass"):
@@ -204,7 +206,10 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         return super()._compute_old_log_prob(batch, metrics)
 
     def _compare_some(self, batch: Any, metrics: dict[str, Any]) -> None:
-        """Measure on one pass of rows of all lengths how far the stored log-probs, the old ones now, are from ours."""
+        """Measure the gap between the stored log-probs, which are the old ones now, and ours.
+
+        It is measured on one pass, with rows of all lengths.
+        """
         count = self._micro_batch_size * self.config.trainer.n_gpus_per_node * self.config.trainer.nnodes
         some = batch.select_keys(batch.keys[:: len(batch.keys) // count][:count])
         temperature = self.config.actor_rollout_ref.rollout.temperature
@@ -237,7 +242,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         return batch
 
     def _credit_turns(self, batch: Any) -> Any:
-        """Put the advantages of single turns in the place of those of whole episodes."""
+        """Replace the advantages of whole episodes by those of single turns."""
         by_std = bool(self.config.algorithm.norm_adv_by_std_in_grpo)
         own: dict[str, list[float]] = {}
         for uid, position in self._position_of.items():
@@ -254,12 +259,12 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         )
 
     def _own_tokens(self, batch: Any) -> list[Values]:
-        """What each row holds for its own (unmasked) tokens, 1-d."""
+        """Returns the values of each row at its own (unmasked) tokens, 1-d."""
         fields = ["old_log_probs", "rollout_log_probs", "advantages"]
         data = tq.kv_batch_get(
             keys=batch.keys, partition_id=batch.partition_id, select_fields=["response_mask", *fields]
         )
-        # A nested tensor takes itself apart anew for each row that it is asked for.
+        # A nested tensor unbinds anew for each row that is asked for.
         masks, *columns = (data[field].unbind() for field in ("response_mask", *fields))
         return [
             {name: values[mask.bool()].float().numpy() for name, values in zip(fields, row, strict=True)}
@@ -288,17 +293,17 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         self.logger.logger["metrics.jsonl"] = MetricsFile(Path(self.config.selfplay.metrics_path), self)
 
     def on_step_end(self) -> None:
-        """No server waits for the new weights."""
+        """Do nothing, since no server waits for the new weights."""
 
     def on_sample_end(self) -> None:
-        """No server holds memory."""
+        """Do nothing, since no server holds memory."""
 
 
 def made_with(config: Any) -> dict[str, Any]:
-    """What workers are made with, but for what each training tells them anew or loads over."""
+    """Returns the settings that workers are created with, without those that each training sets again or loads over."""
     policy: dict[str, Any] = OmegaConf.to_container(config.actor_rollout_ref)
     actor = policy["actor"]
-    # Workers that generate nothing read no more of it.
+    # Workers that generate nothing read no other rollout settings.
     policy["rollout"] = {name: value for name, value in policy["rollout"].items() if name.startswith("log_prob_")}
     for section, key in (
         (actor, "ppo_mini_batch_size"),

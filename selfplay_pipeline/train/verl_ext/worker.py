@@ -1,4 +1,4 @@
-"""verl's workers, which can be made anew for another training without starting another process."""
+"""verl's workers, in a form that can be rebuilt for another training in the same process."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ log = logging.getLogger(__name__)
 
 
 class RealRowsWorker(TrainingWorker):  # type: ignore[misc]
-    """Counts in an update only the rows that have own tokens, and reports the learning rate that the update had.
+    """Training worker that counts only rows with own tokens and reports the learning rate of the current update.
 
-    verl divides a loss of the form `seq-mean-*` by the rows of an update, among them those without own tokens that fill
-    it up. It reports the learning rate of the update that follows.
+    verl divides a loss of the form `seq-mean-*` by all rows of an update, including padding rows without own tokens. It
+    reports the learning rate of the next update.
     """
 
     def train_batch(self, data: Any) -> Any:
@@ -46,7 +46,8 @@ ActorRolloutRefWorker.actor_worker_cls = RealRowsWorker
 def begin_above_zero(schedule: LambdaLR) -> None:
     """Let the first update of a warm-up have the rate of verl's second one, since verl begins at 0.
 
-    The rates in a warm-up rise, so that each update gets the next one's, and those after it never rise.
+    Each update of a warm-up gets the next update's rate, because rates rise there; after it rates never rise and stay
+    as they are.
     """
 
     def shifted(share: Any) -> Any:
@@ -56,7 +57,7 @@ def begin_above_zero(schedule: LambdaLR) -> None:
 
 
 class PolicyWorker(ActorRolloutRefWorker):  # type: ignore[misc]
-    """Holds the policy, its optimizer and its loss."""
+    """Worker that holds the policy, its optimizer and its loss."""
 
     actor: Any
 
@@ -79,16 +80,16 @@ class PolicyWorker(ActorRolloutRefWorker):  # type: ignore[misc]
         """Load the model's own weights, under other settings, with a new optimizer.
 
         Args:
-            config: the section `actor_rollout_ref`.
+            config: The section `actor_rollout_ref`.
         """
         self.actor = self.ref = None
-        gc.collect()  # before the next one takes as much memory
+        gc.collect()  # before the next model takes as much memory
         self.config = self._own(config)
         self.init_model()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def load_weights(self, folder: str) -> None:
-        """Load the float32 weights of a save, and leave optimizer and schedule as they are."""
+        """Load the float32 weights of a save, and keep optimizer and schedule as they are."""
         saves = self.actor.engine.checkpoint_manager
         contents, saves.checkpoint_load_contents = saves.checkpoint_load_contents, ["model"]
         self.actor.load_checkpoint(folder)
@@ -96,7 +97,7 @@ class PolicyWorker(ActorRolloutRefWorker):  # type: ignore[misc]
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def set_learning_rate(self, rate: float) -> None:
-        """Let the schedule go on from where it is with another rate: a saved optimizer brings the one it had."""
+        """Continue the schedule at its current step with another rate; a saved optimizer brings its old rate."""
         engine = self.actor.engine
         schedule = engine.lr_scheduler
         schedule.base_lrs = [rate] * len(schedule.base_lrs)
@@ -105,7 +106,7 @@ class PolicyWorker(ActorRolloutRefWorker):  # type: ignore[misc]
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def leave_device(self) -> None:
-        """Keep weights and optimizer in host memory until `enter_device`, where verl has those of a reference model."""
+        """Keep weights and optimizer in host memory until `enter_device`; verl keeps a reference model there anyway."""
         self._move("cpu")
         aggressive_empty_cache()
         held = get_torch_device().memory_reserved() / 1e6
@@ -117,14 +118,14 @@ class PolicyWorker(ActorRolloutRefWorker):  # type: ignore[misc]
         self._move("device")
 
     def _move(self, device: str) -> None:
-        """Move to `cpu` or `device` what verl and FSDP do not move themselves in each pass."""
+        """Move to `cpu` or `device` the tensors that verl and FSDP do not move themselves in each pass."""
         engine = self.actor.engine
         if not getattr(engine, "_uses_fsdp2_cpu_offload_policy", False):
             weights, optimizer = not engine.is_param_offload_enabled, not engine.is_optimizer_offload_enabled
             self.actor.to(device, model=weights, optimizer=optimizer, grad=weights)
 
     def set_dispatch_collect(self, mesh_name: str, **ranks: Any) -> None:
-        """Once: a worker that is made anew has the same place among the others, and verl refuses to hear it twice."""
+        """Register the rank once; verl rejects a second call, and a rebuilt worker keeps its rank."""
         if mesh_name not in self._placed:
             super().set_dispatch_collect(mesh_name, **ranks)
         self._placed.add(mesh_name)
@@ -134,9 +135,9 @@ class PolicyWorker(ActorRolloutRefWorker):  # type: ignore[misc]
 
 
 class ReferenceWorker(PolicyWorker):
-    """Holds the KL term's reference model: `actor_rollout_ref.reference_model` in place of the policy's path."""
+    """Worker that holds the KL term's reference model, from `actor_rollout_ref.reference_model`."""
 
     def _own(self, config: Any) -> Any:
-        own = copy.deepcopy(config)  # the policy's worker shares this process, and the object
+        own = copy.deepcopy(config)  # the policy's worker shares this process and this object
         own.model.path = own.reference_model
         return own
