@@ -78,21 +78,13 @@ class Totals:
 
 
 def contrast(terms: Sequence[tuple[float, Totals]], resamples: int = RESAMPLES) -> dict[str, Interval]:
-<<<<<<< HEAD
-    """Returns a weighted sum of the figures of several evaluations, which are paired by state.
-=======
     """Returns a weighted sum of several evaluations' figures, paired: their common states are resampled together.
->>>>>>> prose1
 
     `contrast([(1, after), (-1, before)])` is a difference. Figures that are not in all evaluations are left out; for
     each figure, resamples with a denominator of 0 are left out too.
 
     Raises:
-<<<<<<< HEAD
-        ValueError: the evaluations have different numbers of states.
-=======
         ValueError: The evaluations have different numbers of states.
->>>>>>> prose1
     """
     return contrast_over_seeds([terms], resamples)
 
@@ -147,11 +139,7 @@ def _resampled(
 
 
 def _widening(seeds: int) -> float:
-<<<<<<< HEAD
-    """Returns the factor by which intervals over few seeds are widened: sqrt(n / (n - 1)) t / z at their ends."""
-=======
     """Returns the factor by which resampled means of few values are too narrow: sqrt(n / (n - 1)) t / z at the ends."""
->>>>>>> prose1
     if seeds == 1:
         return 1.0
     share = PERCENTILES[1] / 100
@@ -159,14 +147,10 @@ def _widening(seeds: int) -> float:
 
 
 def _draws(states: int, resamples: int, stream: int) -> Iterator[NDArray[np.float64]]:
-<<<<<<< HEAD
-    """Yields how often each state is drawn, in chunks of (resamples, states), always the same."""
-=======
     """Yields the number of draws of each state, shape (resamples, states), in chunks.
 
     The draws are always the same, so that figures are reproducible.
     """
->>>>>>> prose1
     rng = np.random.default_rng(stream)
     share = np.full(states, 1 / states)
     for start in range(0, resamples, CHUNK):

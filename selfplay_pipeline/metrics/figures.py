@@ -23,11 +23,7 @@ from selfplay_pipeline.metrics.bootstrap import Totals
 from selfplay_pipeline.metrics.talk import talk_score
 
 BY_SEAT = "reward_seat_"
-<<<<<<< HEAD
-"""Beginning of the names of figures of one seat's reward."""
-=======
 """Prefix of the names of figures of one seat's reward, which are measured only for a single seat."""
->>>>>>> prose1
 
 
 def _words(episode: Measured) -> int:
@@ -130,11 +126,7 @@ FIGURES = (
 
 @cache
 def _of_kind(kind: str) -> Figure:
-<<<<<<< HEAD
-    """Returns the figure of illegal actions of one kind."""
-=======
     """Returns the figure that counts illegal actions of one kind."""
->>>>>>> prose1
     label = f"illegal: {kind.replace('_', ' ')}"
     return Figure(f"illegal_{kind}", label, lambda e: sum(turn.error_kind == kind for turn in e.turns), better="lower")
 
