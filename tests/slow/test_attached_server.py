@@ -2,9 +2,11 @@
 
 import asyncio
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
@@ -40,8 +42,16 @@ class Commands:
     def games(self, name: str) -> Path:
         return self.folder / name / "games.jsonl"
 
+    def played(self, name: str) -> int:
+        return self.games(name).read_bytes().count(b"\n") if self.games(name).exists() else 0
+
     def said(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
+
+    def wait_until(self, happened: Callable[[], bool], running: subprocess.Popen, name: str) -> None:
+        while not happened():
+            assert running.poll() is None, self.said(name)
+            time.sleep(0.01)
 
 
 @pytest.fixture
@@ -74,9 +84,7 @@ async def load(url: str, *, paused: bool) -> None:
 @pytest.mark.parametrize("paused", [True, False], ids=["paused", "without a version"])
 def test_nothing_is_recorded_of_weights_that_another_program_loads_meanwhile(commands, tmp_path, paused):
     running = commands.generate("first", MODELS[0])
-    while not commands.games("first").exists() or commands.games("first").read_bytes().count(b"\n") < 8:
-        assert running.poll() is None, commands.said("first")
-        time.sleep(0.01)
+    commands.wait_until(lambda: commands.played("first") >= 8, running, "first")
     asyncio.run(load(commands.server.url, paused=paused))
     assert running.wait(300) == 1
     found = checked(tmp_path / "first")
@@ -89,9 +97,12 @@ def test_nothing_is_recorded_of_weights_that_another_program_loads_meanwhile(com
 
 def test_two_commands_with_other_weights_play_one_after_the_other(commands, tmp_path):
     first = commands.generate("first", MODELS[0])
+    commands.wait_until(lambda: commands.played("first") >= 1, first, "first")
+    first.send_signal(signal.SIGSTOP)
     second = commands.begin("second", "evaluate", MODELS[1], "--num-states", "16", "--output", str(tmp_path / "second"))
+    commands.wait_until(lambda: "is in use by `selfplay generate`" in commands.said("second"), second, "second")
+    first.send_signal(signal.SIGCONT)
     assert (first.wait(300), second.wait(300)) == (0, 0), commands.said("first") + commands.said("second")
-    assert sum("is in use by `selfplay" in commands.said(name) for name in ("first", "second")) == 1
     for name, episodes in (("first", 64), ("second", 48)):
         found = checked(tmp_path / name)
         assert (found["episodes"], found["wrong episodes"]) == (episodes, 0)
