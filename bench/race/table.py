@@ -134,5 +134,7 @@ def _spread(values: Sequence[float], digits: int) -> str:
 
 
 def _ratio(ours: float | None, trl: float | None) -> str:
-    """Returns the ratio of two rises, in words; a dash unless both are above 0, since their ratio would say nothing."""
+    """Returns the ratio as text; a dash unless both values are above 0, since the ratio of rises would say nothing
+    then.
+    """
     return f"{ours / trl:.2f}" if ours is not None and trl is not None and ours > 0 < trl else "–"
