@@ -134,7 +134,5 @@ def _spread(values: Sequence[float], digits: int) -> str:
 
 
 def _ratio(ours: float | None, trl: float | None) -> str:
-    """Returns the ratio as text; a dash unless both values are above 0, since the ratio of rises would say nothing
-    then.
-    """
+    """Returns the ratio as text; a dash unless both values are above 0, since other ratios of rises say nothing."""
     return f"{ours / trl:.2f}" if ours is not None and trl is not None and ours > 0 < trl else "–"
