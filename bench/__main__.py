@@ -1,4 +1,4 @@
-"""Run all benchmarks, or those that are named: rules serving convert iteration report."""
+"""Runs all benchmarks, or the named ones: rules serving convert iteration report."""
 
 from __future__ import annotations
 

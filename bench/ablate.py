@@ -1,4 +1,4 @@
-"""What each choice contributes: the set-up `tiny` beside itself with one choice changed, one seed."""
+"""Ablations: measures the contribution of each choice by changing it alone in the set-up `tiny`, with one seed."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ from selfplay_pipeline.servers import Servers
 
 SEED = 1
 STATE_SEED = 1
-"""The set-up was tuned on held-out states of seed 0."""
+"""Seed of the held-out states; the set-up was tuned on those of seed 0."""
 
 
 @dataclass
 class OneEpisodeGroups(Loop):
-    """Groups that hold the two rows of one episode: each row counts as an episode of its own, so that verl groups the
-    two."""
+    """Loop whose groups are the two rows of one episode.
+
+    Each row counts as an episode of its own, so that verl puts the two rows into one group.
+    """
 
     def _convert(self, number: int, checkpoint: str) -> Converted:
         converted = super()._convert(number, checkpoint)

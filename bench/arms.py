@@ -1,7 +1,7 @@
-"""The trainings that `bench.learn` compares: self-play and its controls, each as long and from the same warm start.
+"""Trainings that `bench.learn` compares: self-play and its controls, of equal length and from the same warm start.
 
-Each seed trains all arms, and plays them and the warm start on held-out states of its own, so that the seeds are
-independent of each other. What is done is not done again.
+Each seed trains all arms, and evaluates them and the warm start on held-out states of its own, so that seeds are
+independent. Finished parts are not repeated.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from selfplay_pipeline.train.imitate import imitate_episodes
 WARM = "warm start"
 SELF_PLAY, MUTED, PLACEBO, IMITATION, CREDIT = "self-play", "muted", "placebo", "imitation", "credit"
 TEACHER = "deaf-teacher"
-"""Who made what `data/tiny_honest_model` imitated."""
+"""The scripted player that `data/tiny_honest_model` imitated."""
 EFFORT = "effort.json"
 MODES: tuple[Mode, ...] = ("sampled", "greedy")
 
 
 class Arm(NamedTuple):
-    """A training: what it is, and the keys of the configuration in which it differs from self-play."""
+    """A training: its description, and the configuration keys in which it differs from self-play."""
 
     about: str
     changes: dict[str, Any] = {}
 
     @property
     def mute(self) -> bool:
-        """Whether messages are muted in it, so that its figures as trained are those of muted play."""
+        """Whether messages are muted in the training, so that its figures as trained are those of muted play."""
         return bool(self.changes.get("game.mute", False))
 
 
@@ -63,25 +63,25 @@ ARMS = {
 
 
 class Played(NamedTuple):
-    """Who was evaluated, and whether with messages muted."""
+    """An evaluated player, and whether messages were muted."""
 
     player: str
     mute: bool
 
 
 Outcomes = dict[Played, dict[int, dict[Mode, Totals]]]
-"""The figures of each evaluation by seed and way to sample; what is not finished is not there."""
+"""Figures of each finished evaluation by player, seed and sampling mode."""
 Hearing = dict[str, dict[int, dict[str, Totals]]]
-"""What each player decided after altered messages, by seed and the kind of alteration."""
+"""Decisions of each player after altered messages, by player, seed and kind of alteration."""
 
 
 class Effort(BaseModel):
-    """What a training took: minutes of all its stages, and what it played and learned in them.
+    """Effort of a training: minutes of all its stages, and its amounts of play and learning.
 
     Attributes:
-        sampled_tokens: of the policy's own; of imitation, those of the teacher that it learned.
-        updates: optimizer steps; None for runs of earlier versions, which did not count them.
-        shared: held-out states that it trained on too.
+        sampled_tokens: Tokens that the policy sampled; for imitation, the teacher's tokens that it learned.
+        updates: Number of optimizer steps; None for runs of earlier versions, which did not count them.
+        shared: Number of held-out states that were also trained on.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -94,7 +94,7 @@ class Effort(BaseModel):
 
 
 class Point(BaseModel):
-    """Held-out rewards after an iteration, as `iterate` takes them on a few states: played as the arm is trained."""
+    """Held-out rewards after an iteration, measured by `iterate` on a few states, played as the arm is trained."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -104,15 +104,15 @@ class Point(BaseModel):
 
 @dataclass(frozen=True)
 class Study:
-    """What is compared, and where it goes.
+    """Scope of the comparison, and its folder.
 
     Attributes:
-        source: the configuration's name or file.
-        model: the warm start, None for the configuration's.
-        states: held-out states of each seed.
-        episodes: sampled episodes of each state; one more is played greedily.
-        work: gets the trainings and the evaluations.
-        teacher: the scripted player that the warm start imitated.
+        source: Name or file of the configuration.
+        model: The warm start, None for the configuration's.
+        states: Number of held-out states per seed.
+        episodes: Number of sampled episodes per state; one more is played greedily.
+        work: Folder for the trainings and the evaluations.
+        teacher: The scripted player that the warm start imitated.
     """
 
     source: str
@@ -124,7 +124,7 @@ class Study:
     teacher: str = TEACHER
 
     def config(self, seed: int, changes: dict[str, Any] | None = None) -> Config:
-        """The configuration of a seed. It is watched, too, on held-out states of its own."""
+        """Returns the configuration of a seed. Its monitor states are also held-out states of its own."""
         given = {
             "model": self.model,
             "seed": seed,
@@ -136,16 +136,17 @@ class Study:
         return load_config(self.source, given | (changes or {}))
 
     def run(self, arm: str, seed: int) -> RunDirectory:
-        """The folder of a training, with what is done of it."""
+        """Returns the run directory of a training, with its finished stages."""
         directory = RunDirectory(self.work / arm / f"seed_{seed}")
         directory.load()
         return directory
 
     def train(self, arm: str, seed: int) -> None:
-        """Train what is missing.
+        """Run the unfinished parts of a training.
 
         Raises:
-            UserError: what `iterate` or `imitate` refuse; or imitation comes before self-play, whose tokens it counts.
+            UserError: `iterate` or `imitate` refuses the training, or imitation comes before self-play, whose tokens it
+                needs to match.
         """
         if arm == IMITATION:
             self._imitate(seed)
@@ -153,9 +154,10 @@ class Study:
             run_iterate(self.config(seed, ARMS[arm].changes), self.work / arm / f"seed_{seed}")
 
     def _imitate(self, seed: int) -> None:
-        """Play as many episodes of the teacher as have the tokens that self-play sampled, and imitate them.
+        """Imitate new episodes of the teacher with as many tokens as self-play sampled.
 
-        The warm start says as much an episode as its teacher, so its own first episodes tell how many those are.
+        The warm start says as much per episode as its teacher, so its own first episodes give the number of episodes to
+        play.
         """
         run, folder = self.run(SELF_PLAY, seed).state, self._imitation(seed)
         first = run.played(1)
@@ -190,8 +192,10 @@ class Study:
         return self.run(player, seed).checkpoint(self.iterations)
 
     async def evaluate(self, seed: int, arms: Sequence[str]) -> None:
-        """Play the warm start and the last checkpoints of these arms, each with messages and without, and let each hear
-        altered messages."""
+        """Evaluate the warm start and the last checkpoints of these arms.
+
+        Each is played with and without messages, and tested on altered messages.
+        """
         config = self.config(seed)
         async with Servers(config.engine, self.work) as servers:
             for player in (WARM, *arms):
@@ -203,7 +207,7 @@ class Study:
                     await run_listen(config, job, servers)
 
     def outcomes(self, seeds: Sequence[int]) -> Outcomes:
-        """All evaluations that are finished, whichever arms were asked for last."""
+        """Returns all finished evaluations, including those of earlier calls."""
         found: Outcomes = {}
         for player in (WARM, *ARMS):
             for played in (Played(player, False), Played(player, True)):
@@ -215,7 +219,7 @@ class Study:
         return found
 
     def heard(self, seeds: Sequence[int]) -> Hearing:
-        """All listening tests that are finished."""
+        """Returns all finished listening tests."""
         found: Hearing = {}
         for player in (WARM, *ARMS):
             for seed in seeds:
@@ -229,7 +233,7 @@ class Study:
         return held_out_states(make_game(self.config(seed).game), self.states, seed)
 
     def effort(self, arm: str, seed: int) -> Effort:
-        """What a finished training took."""
+        """Returns the effort of a finished training."""
         if arm == IMITATION:
             return read_model(self._imitation(seed) / EFFORT, Effort, "python -m bench.learn")
         run, game = self.run(arm, seed), make_game(self.config(seed).game)
@@ -247,7 +251,7 @@ class Study:
         )
 
     def curve(self, arm: str, seed: int) -> list[Point]:
-        """The held-out rewards that `iterate` took while it trained; imitation is not watched."""
+        """Returns the held-out rewards that `iterate` measured during a training; imitation has none."""
         state = self.run(arm, seed).state
         numbers = range(self.iterations + 1)
         found = {number: evaluated for number in numbers if (evaluated := state.evaluated(number))}

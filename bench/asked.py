@@ -1,13 +1,16 @@
-"""Did the policy learn to ask? Figures of trainings opposite the shy partner over seeds and states, and the rule. Pure.
+"""Judges whether trainings against the shy partner taught the policy to ask: figures over seeds and states, and the
+rule.
 
 More questions are no evidence: a coin asks more too, and drifts. So all of these must hold after training, by the ends
 of 95 % intervals over seeds and states:
 
 - the reward is above that of a scripted coin which asks as often, sampled and greedy;
-- it is further above the coin's than that of a placebo, the same training on rewards permuted within groups;
-- fewer of the questions for a fact ask only again for what was asked for before;
+- the reward is further above the coin's than that of a placebo, the same training on rewards permuted within groups;
+- fewer of the questions for a fact ask only for facts that were already asked for;
 - greedy play is at least as good as sampled play;
 - there is more than one seed.
+
+All functions are pure.
 """
 
 from __future__ import annotations
@@ -34,11 +37,11 @@ Terms = list[tuple[float, Totals]]
 
 
 class Seed(NamedTuple):
-    """What was measured with one training seed, all on its own states.
+    """Measurements of one training seed, all on its own states.
 
     Attributes:
-        coins: scripted coins by their chance to ask.
-        players: the warm start and the last checkpoints of both trainings.
+        coins: Scripted coins by their chance to ask.
+        players: The warm start and the last checkpoints of both trainings.
     """
 
     coins: Mapping[float, Totals]
@@ -46,15 +49,15 @@ class Seed(NamedTuple):
 
 
 class Asked(BaseModel):
-    """The figures over seeds and states, by player, and what follows from them.
+    """Figures over seeds and states, by player, and the verdict.
 
     Attributes:
-        figures: by way to sample and name.
-        coins: reward and questions of each coin, by its chance to ask.
-        above_coin: the reward minus that of a coin that asks as often.
-        more_than_placebo: by how much the trained policy is further above its coin than the placebo.
-        asks_again: the change in the share of questions for a fact that ask only again, of the trained policy.
-        greedy_minus_sampled: of the trained policy's reward.
+        figures: Figures by player, sampling mode and name.
+        coins: Reward and questions of each coin, by its chance to ask.
+        above_coin: The reward minus that of a coin that asks as often.
+        more_than_placebo: The trained policy's reward above its coin, minus the placebo's above its coin.
+        asks_again: Change of the trained policy's share of questions for a fact that only repeat earlier ones.
+        greedy_minus_sampled: Difference of the trained policy's reward between greedy and sampled play.
     """
 
     seeds: int
@@ -69,7 +72,7 @@ class Asked(BaseModel):
 
 
 def asked(seeds: Sequence[Seed], resamples: int = RESAMPLES) -> Asked:
-    """Judge trainings of some seeds."""
+    """Judge trainings of several seeds."""
 
     def over(terms: Sequence[Terms], names: Sequence[str] = ("reward",)) -> dict[str, Interval]:
         kept = [[(weight, totals.select(names)) for weight, totals in of] for of in terms]
@@ -112,7 +115,7 @@ def asked(seeds: Sequence[Seed], resamples: int = RESAMPLES) -> Asked:
 
 
 def conditions(found: Asked) -> list[Condition]:
-    """Every condition, whether it holds or not."""
+    """Returns all conditions, with whether they hold."""
     again = found.asks_again["sampled"]
     trained: By = dict(found.above_coin[TRAINED].items())
     more: By = dict(found.more_than_placebo.items())
@@ -130,7 +133,7 @@ def conditions(found: Asked) -> list[Condition]:
 
 
 def tables(found: Asked) -> str:
-    """Markdown: a column for each player; then the conditions and the verdict."""
+    """Returns Markdown: a column for each player; then the conditions and the verdict."""
     labels, rows = {name: figure.label for name, figure in figures_of().items()}, dict[str, list[str]]()
     for mode in MODES:
         rows[f"above a coin that asks as often, {mode}"] = [f"{by[mode]:+}" for by in found.above_coin.values()]

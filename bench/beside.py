@@ -1,4 +1,4 @@
-"""Do two commands at one attached server record what their own weights said?
+"""Tests that two commands at one attached server each record log-probs of their own weights.
 
 Each pair are two commands drawn at random (generate, evaluate, listen, iterate) with one of two models each, at one
 SGLang server, begun with a random delay. Afterwards the log-probs of every recorded trajectory are computed again with
@@ -29,16 +29,16 @@ from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
 
 MODELS = ("data/tiny_honest_model", "data/tiny_apart_model")
 KINDS = {"generate": 6, "evaluate": 6, "listen": 3, "iterate": 1}
-"""How often each command is drawn."""
+"""Relative frequency of each command."""
 FILES = ("games.jsonl", "selfplay_games.jsonl", "sampled.jsonl", "greedy.jsonl", "heard.jsonl")
 LARGEST_GAP = 1e-4
-"""Difference of a log-prob in float32 that rounding explains."""
+"""Largest difference of a log-prob in float32 that rounding explains."""
 GENERATE = {"num_episodes": 512, "episodes_per_state": 4, "max_concurrency": 16, "temperature": 1.0}
 TRAIN = {"train_batch_size": 16, "micro_batch_size": 16, "mini_batches": 1, "keep_zero_signal": True}
 SHARED = 0.25
-"""Share of the pairs whose models are drawn apart, and may be the same one."""
+"""Share of the pairs whose models are drawn independently, and may be the same one."""
 DELAY = 2.0
-"""Most seconds between the beginnings of the two commands of a pair."""
+"""Longest delay between the starts of the two commands of a pair, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _pair(draw: random.Random, folder: Path, url: str, config: Path, seed: int, 
 
 
 def checked(folder: Path) -> Counter[str]:
-    """Returns how many episodes and log-probs were recorded, and how many episodes are not of the named checkpoint."""
+    """Returns the numbers of recorded episodes, of log-probs, and of episodes that do not fit the named checkpoint."""
     found: Counter[str] = Counter()
     for file in sorted(path for path in folder.rglob("*.jsonl") if path.name in FILES):
         for record in read_episodes(file):
@@ -152,7 +152,7 @@ def largest_gap(record: EpisodeRecord) -> float:
 
 @cache
 def _model(checkpoint: str, weights: str) -> Any:
-    """Returns the model of a folder; `weights`, its content hash, tells a replaced one apart."""
+    """Returns the model of a folder; `weights`, its content hash, distinguishes a replaced one."""
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32").eval()

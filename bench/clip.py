@@ -1,4 +1,4 @@
-"""Does PPO's clip help? Batches of one update, in which it never acts, beside two set-ups in which it does.
+"""Compares PPO with and without an effect of its clip: batches of one update, and two set-ups where it acts.
 
 All arms of a seed begin with the same warm start and play the same states. Everything is resumable.
 """
@@ -26,7 +26,7 @@ from selfplay_pipeline.iterate.run import run_iterate
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 
 ONE_UPDATE: dict[str, Any] = {"train.train_batch_size": 128, "train.mini_batches": 1, "train.old_log_probs": "step"}
-"""A batch is one update, as by default outside the tiny set-ups."""
+"""Options for one update per batch, as by default outside the tiny set-ups."""
 ARMS: dict[str, tuple[str, dict[str, Any]]] = {
     "default": ("default: one update a batch, ratio 1, importance weights", {}),
     "games": ("old log-probs of the games, clip 0.2", {"train.old_log_probs": "games"}),
@@ -91,13 +91,13 @@ def _settings(arm: str, seed: int, iterations: int) -> Config:
 
 
 def _clipped_share(files: list[Path]) -> float:
-    """Mean share of tokens that were clipped, over all training steps."""
+    """Returns the mean share of tokens that were clipped, over all training steps."""
     lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     return float(np.mean([line["actor/pg_clipfrac"] for line in lines]))
 
 
 def _row(arm: str, seeds: int, totals: dict[str, dict[str, Totals]], clipped: dict[str, float]) -> Row:
-    """Means over seeds; intervals resample states, paired between arms."""
+    """Returns means over seeds; intervals resample states, paired between arms."""
 
     def over_seeds(name: str, mode: str, sign: int = 1) -> list[tuple[float, Totals]]:
         return [(sign / seeds, totals[f"{name}_{seed}"][mode]) for seed in range(1, seeds + 1)]

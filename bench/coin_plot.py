@@ -1,4 +1,4 @@
-"""The plot of `bench.shy`: reward against questions, of the coins and of the players."""
+"""The plot of `bench.shy`: reward against questions, for the coins and the players."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from bench.panels import drawn
 from selfplay_pipeline.metrics.bootstrap import Interval
 
 COLOURS = {WARM: "0.3", TRAINED: "#0072b2", PLACEBO: "#009e73"}
-"""Told apart by people who do not see all colours (Okabe and Ito)."""
+"""Colours that colour-blind readers can distinguish (Okabe and Ito)."""
 
 
 def plot(found: Asked, silence: Interval, path: Path) -> None:
-    """One panel for each way to sample; whoever is on the coins' line asks no better than a coin."""
+    """Draw one panel for each sampling mode; a player on the coins' line asks no better than a coin."""
     coins = [(coin["questions"].value, coin["reward"].value) for coin in found.coins.values()]
     with drawn(path, "questions an episode") as panels:
         for mode, panel in panels.items():

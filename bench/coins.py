@@ -1,4 +1,4 @@
-"""What asking must be compared with: a scripted coin at as many questions, and trainings that can learn nothing."""
+"""Baselines for asking: a scripted coin with as many questions, and placebo trainings, which can learn nothing."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.metrics.bootstrap import Totals
 
 CHANCES = (0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
-"""Of the coins; the last asks for all that it does not see."""
+"""The coins' chances to ask; the last coin asks for every fact that it does not see."""
 
 
 @dataclass(frozen=True)
 class Coin:
-    """A player of a run that is not one of the game's by name."""
+    """A scripted player that the game does not know by name."""
 
     script: ScriptedPlayer
     name: str = "coin"
@@ -33,7 +33,7 @@ class Coin:
 
 
 def play_coin(game: Game, states: Sequence[State], script: ScriptedPlayer, partner: str, episodes: int) -> Totals:
-    """Reward and questions of a script in seat 0, for each state summed over its episodes."""
+    """Returns reward and questions of a script in seat 0, for each state summed over its episodes."""
     reward, questions = np.zeros(len(states)), np.zeros(len(states))
     for number, state in enumerate(states):
         for episode in range(episodes):
@@ -46,13 +46,14 @@ def play_coin(game: Game, states: Sequence[State], script: ScriptedPlayer, partn
 
 
 def terms_above_coin(found: Totals, coins: Mapping[float, Totals]) -> list[tuple[float, Totals]]:
-    """Reward minus that of a coin which asks as often, on the same states, as terms of a contrast.
+    """Returns the reward minus that of a coin which asks as often, on the same states, as terms of a contrast.
 
-    Between two coins the line between their points is taken, at the mean number of questions that was found; its own
-    error is left out. Who asks more than the coin that asks for all is compared with that one.
+    Between two coins their line is interpolated at the observed mean number of questions; its own error is left out. A
+    player that asks more than the coin that asks for all is compared with that coin.
 
     Args:
-        coins: by the chance to ask, from 0 on.
+        found: Evaluation of a player.
+        coins: Evaluations of coins by their chance to ask, from 0 on.
     """
     asked = {chance: _questions(totals) for chance, totals in sorted(coins.items())}
     for low, high in pairwise(asked):
@@ -68,10 +69,11 @@ def _questions(totals: Totals) -> float:
 
 
 class AgainstPlacebo(BaseModel):
-    """Whether a slope is beyond what trainings show that can learn nothing.
+    """Comparison of a slope with placebo trainings, which can learn nothing.
 
     Attributes:
-        low, high: where one more placebo's slope would lie with 95 % certainty.
+        low: Lower end of the 95 % prediction interval for one more placebo's slope.
+        high: Upper end of that interval.
     """
 
     verdict: Literal["rose", "fell", "no more than a placebo", "cannot be told"]
@@ -90,8 +92,8 @@ class AgainstPlacebo(BaseModel):
 def against_placebo(slope: float | None, placebos: Sequence[float]) -> AgainstPlacebo:
     """Compare a slope with those of placebo trainings by the 95 % prediction interval of one more of them.
 
-    The interval is mean ± t · s · √(1 + 1/n) with n - 1 degrees of freedom. It holds the drift of a training, which the
-    test over the episodes of one run cannot see.
+    The interval is mean ± t · s · √(1 + 1/n) with n - 1 degrees of freedom. It includes the drift of a training, which
+    the test over the episodes of one run cannot see.
     """
     count = len(placebos)
     if slope is None or count < 2:

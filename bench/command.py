@@ -1,4 +1,4 @@
-"""What the benchmarks that are commands of their own share."""
+"""Command-line frame of the benchmarks that are commands of their own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from selfplay_pipeline.core.errors import UserError
 
 
 def run(main: Callable[..., None]) -> None:
-    """Run it as a command line: one line for a mistake, and servers stopped however it ends."""
+    """Run `main` as a command line: mistakes give one line, and servers are stopped at any end."""
     stopping.interrupt()
     app = typer.Typer(add_completion=False, context_settings=earlier_names(out="output"))
     app.command()(main)

@@ -1,4 +1,4 @@
-"""The arms beside each other: figures and differences over seeds and states, and their tables. Pure."""
+"""Comparison of the arms: figures and differences over seeds and states, and their tables. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from selfplay_pipeline.metrics.bootstrap import RESAMPLES, Interval, Totals, con
 from selfplay_pipeline.metrics.figures import figures_of
 
 Figures = dict[Mode, dict[str, Interval]]
-"""Every figure with its interval, for each way to sample."""
+"""Every figure with its interval, for each sampling mode."""
 LOST = ("lost_to_telling", "lost_to_planning", "lost_to_agreement")
 SHOWN = (*LOST, "optimal", "agreed", "proposals", "messages", "words", "told", "illegal")
-"""Figures of the second table; those that the game does not take are left out."""
+"""Figures of the second table; those that a game does not have are left out."""
 KEPT = ("reward", "talk_score", *SHOWN)
 
 
@@ -26,13 +26,13 @@ class Player(BaseModel):
     """One row: the warm start, or the last checkpoints of an arm.
 
     Attributes:
-        seeds: that are evaluated.
-        talking: the figures with messages.
-        muted: the same checkpoints with messages muted.
-        muting_costs: the difference of the two.
-        rise: over the warm start, played as the arm was trained: muted if it was trained muted.
-        below_self_play: self-play, with messages, minus this, played as it was trained.
-        listening: for each kind of altered message the shares of greedy decisions that follow it and that move.
+        seeds: The evaluated seeds.
+        talking: Figures with messages.
+        muted: Figures of the same checkpoints with messages muted.
+        muting_costs: Difference of the two.
+        rise: Difference to the warm start, played as the arm was trained: muted if it was trained muted.
+        below_self_play: Self-play with messages minus this arm, played as it was trained.
+        listening: For each kind of altered message, the shares of greedy decisions that follow it and that change.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -47,7 +47,7 @@ class Player(BaseModel):
 
 
 class Results(BaseModel):
-    """`results.json`."""
+    """Contents of `results.json`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -65,7 +65,7 @@ class Results(BaseModel):
 
 
 def compare(outcomes: Outcomes, hearing: Hearing, resamples: int = RESAMPLES) -> dict[str, Player]:
-    """The warm start and each arm of which a seed is evaluated."""
+    """Returns the comparison of the warm start and of each arm with an evaluated seed."""
 
     def over(one: Played, other: Played | None = None) -> Figures:
         return _difference(outcomes, one, other, resamples)
@@ -88,7 +88,7 @@ def compare(outcomes: Outcomes, hearing: Hearing, resamples: int = RESAMPLES) ->
 
 
 def evidence(players: dict[str, Player], silence: Interval | None) -> Evidence:
-    """What the verdict rests on."""
+    """Returns the figures that the verdict is based on."""
 
     def reward(name: str, kind: str) -> By:
         figures: Figures = getattr(players[name], kind) if name in players else {}
@@ -107,7 +107,7 @@ def evidence(players: dict[str, Player], silence: Interval | None) -> Evidence:
 
 
 def _difference(outcomes: Outcomes, one: Played, other: Played | None, resamples: int) -> Figures:
-    """The figures of one, or how far they are above another's, over the seeds that are there of both."""
+    """Returns one player's figures, or their difference to another's, over the seeds that both have."""
     terms = [(1, one), *([(-1, other)] if other is not None else [])]
     seeds = seeds_of(outcomes, *(player for _, player in terms))
     if not seeds:
@@ -131,13 +131,16 @@ def _listening(seeds: Sequence[Mapping[str, Totals]], resamples: int) -> dict[st
 
 
 def seeds_of(outcomes: Outcomes, *players: Played) -> list[int]:
-    """The seeds of which all these are evaluated."""
+    """Returns the seeds for which all these players are evaluated."""
     return sorted(set.intersection(*(set(outcomes.get(player, {})) for player in players)))
 
 
 def tables(results: Results) -> str:
-    """Tables in Markdown, a column for each player: rewards, differences of rewards, whether they listen, and
-    how they play when they sample; then the reference lines, the conditions and the verdict."""
+    """Returns tables in Markdown, with a column for each player.
+
+    They show rewards, differences of rewards, listening, and sampled play; then the reference lines, the conditions and
+    the verdict.
+    """
     players = results.players
     arms = {name: player for name, player in players.items() if name != WARM}
 
@@ -183,7 +186,7 @@ def tables(results: Results) -> str:
 
 
 def _efforts(arms: Sequence[Sequence[Effort]]) -> dict[str, list[str]]:
-    """What a training took, mean of the seeds, and the states that all of them together were trained and tested on."""
+    """Returns rows with the mean effort of a training over seeds, and the held-out states that were also trained on."""
     return {
         "minutes a seed": [f"{fmean(one.minutes for one in arm):.1f}" for arm in arms],
         "episodes a seed": [f"{fmean(one.episodes for one in arm):,.0f}" for arm in arms],
@@ -193,20 +196,20 @@ def _efforts(arms: Sequence[Sequence[Effort]]) -> dict[str, list[str]]:
 
 
 def references_line(lines: Mapping[str, Interval]) -> str:
-    """What rewards are to be compared with, in words."""
+    """Returns the reference lines for rewards, in words."""
     named = [f"{name.replace('_', ' ')} {line}" for name, line in lines.items()]
     return f"Reference lines: {', '.join(named)}.\n"
 
 
 def conditions_table(found: Sequence[Condition]) -> str:
-    """Markdown: a row for each condition of a verdict."""
+    """Returns Markdown with a row for each condition of a verdict."""
     return markdown_table(
         ["holds", "figures"], {each.name: ["yes" if each.holds else "no", each.figures] for each in found}
     )
 
 
 def markdown_table(columns: Iterable[str], rows: Mapping[str, Sequence[str]]) -> str:
-    """Rows by their labels, in Markdown; one whose cells are all empty is left out."""
+    """Returns labelled rows in Markdown; a row whose cells are all empty is left out."""
     head = ["", *columns]
     lines = [head, ["---"] * len(head), *([label, *cells] for label, cells in rows.items() if any(cells))]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -1,4 +1,4 @@
-"""How fast `convert` is, and that its memory does not grow with the number of episodes."""
+"""Measures the speed of `convert`, and that its memory does not grow with the number of episodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES = (1_000, 100_000)
 
 
 def run() -> dict[str, Any]:
-    """Rows per second and peak resident memory in MB, each size in a process of its own."""
+    """Returns rows per second and peak resident memory in MB, for each size in a process of its own."""
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         real = Path(folder) / "real.jsonl"
@@ -36,7 +36,7 @@ def run() -> dict[str, Any]:
 
 
 def repeat(lines: Sequence[dict[str, Any]], games: Path, episodes: int) -> None:
-    """Write as many episodes as asked, all from `lines`; each repetition gets group numbers of its own."""
+    """Write `episodes` episodes, repeating `lines`; each repetition gets group numbers of its own."""
     groups = 1 + max(line["group_index"] for line in lines)
     with games.open("w") as file:
         for number in range(episodes):
@@ -47,8 +47,8 @@ def repeat(lines: Sequence[dict[str, Any]], games: Path, episodes: int) -> None:
 
 
 def peak_mb() -> float:
-    """Largest resident memory of this process so far."""
-    # getrusage would count the parent's memory too: what a process had before exec stays in its maximum.
+    """Returns the largest resident memory of this process so far, in MB."""
+    # getrusage would also count the parent's memory: the maximum from before exec remains.
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return round(int(status["VmHWM"].split()[0]) / 1024, 1)
 

@@ -1,4 +1,4 @@
-"""The plot of `bench.learn`: held-out reward over the iterations of each arm, and where each ended."""
+"""The plot of `bench.learn`: held-out reward over the iterations of each arm, and its final value."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from selfplay_pipeline.evaluate.run import Mode
 COLOURS = {
     SELF_PLAY: "#0072b2", MUTED: "#d55e00", PLACEBO: "#009e73", IMITATION: "#cc79a7", CREDIT: "#e69f00", WARM: "0.3",
 }  # fmt: skip
-"""Told apart by people who do not see all colours (Okabe and Ito)."""
+"""Colours that colour-blind readers can distinguish (Okabe and Ito)."""
 
 
 def plot(results: Results, path: Path) -> None:
-    """One panel for each way to sample.
+    """Draw one panel for each sampling mode.
 
-    Thin lines are seeds, thick ones their mean; the points beside them are of the larger evaluations, with intervals
+    Thin lines are seeds, thick lines their mean; the points next to them are the larger evaluations, with intervals
     over seeds and states.
     """
     with drawn(path, "iterations") as panels:
@@ -46,7 +46,7 @@ def _draw_curves(panel: Any, curves: Mapping[int, Sequence[Point]], mode: Mode, 
 
 
 def _draw_ends(panel: Any, results: Results, mode: Mode) -> None:
-    """Right of the curves, side by side; the warm start left of them. Each as it was trained."""
+    """Draw final rewards right of the curves, and the warm start left of them, each played as it was trained."""
     right = results.iterations
     for number, (name, player) in enumerate(results.players.items()):
         mute = name in ARMS and ARMS[name].mute
@@ -64,7 +64,7 @@ def _draw_ends(panel: Any, results: Results, mode: Mode) -> None:
 
 
 def _draw_lines(panel: Any, results: Results) -> None:
-    """Own view is left out beside silence: where nothing is filtered the two nearly meet."""
+    """Draw the reference lines. Own view is left out if there is silence: without a filter the two nearly meet."""
     for name, line in results.references.items():
         if line.value is None or name == "optimum" or (name == "own_view" and "silence" in results.references):
             continue

@@ -1,7 +1,7 @@
-"""The first difference between two JSON values, some of whose fields were renamed, added or cannot be the same.
+"""Finds the first difference between two JSON values, except for renamed, new and incomparable fields.
 
 Patterns name fields by their keys and positions, joined by dots: `turns.*.text` is the text of every turn. A pattern
-also stands for all that is inside the field.
+also covers everything inside the field.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Place = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Fields:
-    """What may differ.
+    """Allowed differences.
 
     Attributes:
-        renamed: pattern of an earlier field to the names of the fields that now hold its value, each `*` in a name
-            standing for what the same `*` of the pattern stood for.
-        added: pattern of a field that the earlier value may lack, and why.
-        apart: pattern of a field that is not compared, and why.
+        renamed: Names of the fields that now hold the value of an earlier field, by the earlier field's pattern. Each
+            `*` in a name stands for the part that matches the same `*` of the pattern.
+        added: Reason for each field, by pattern, that the earlier value may lack.
+        apart: Reason for each field, by pattern, that is not compared.
     """
 
     renamed: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Fields:
     apart: Mapping[str, str] = field(default_factory=dict)
 
     def described(self) -> list[str]:
-        """A line for each entry."""
+        """Returns a line for each entry."""
         return [
             *(f"{old} is now {' and '.join(names)}" for old, names in self.renamed.items()),
             *(f"{name} may be new: {why}" for name, why in self.added.items()),
@@ -44,11 +44,14 @@ NONE = Fields()
 
 
 def first_difference(old: Any, new: Any, fields: Fields = NONE, tolerance: float = 0.0) -> str | None:
-    """Where two values first differ, and what is there in each; None if they do not.
+    """Returns the place of the first difference with both values there; None if there is no difference.
 
     Args:
-        tolerance: numbers may differ by this much, or by this share where they are larger than 1. With 0 values must
-            also have the same type.
+        old: The earlier value.
+        new: The later value.
+        fields: The allowed differences.
+        tolerance: Largest difference of two numbers, relative for numbers above 1. With 0, values must also have the
+            same type.
     """
     before = {to: value for place, value in leaves(old).items() for to in _moved(place, fields.renamed)}
     now = leaves(new)
@@ -70,7 +73,7 @@ def first_difference(old: Any, new: Any, fields: Fields = NONE, tolerance: float
 def first_different_line(
     old: Sequence[Any], new: Sequence[Any], fields: Fields = NONE, tolerance: float = 0.0
 ) -> str | None:
-    """The same for lists whose members are counted from 1, as the lines of a file are."""
+    """Returns the first difference of two lists, whose members are counted from 1 like the lines of a file."""
     for number, (before, now) in enumerate(zip(old, new, strict=False), start=1):
         difference = first_difference(before, now, fields, tolerance)
         if difference is not None:
@@ -79,7 +82,7 @@ def first_different_line(
 
 
 def leaves(value: Any, place: Place = ()) -> dict[Place, Any]:
-    """All values that hold no others, by their places; an empty list or object is one of them."""
+    """Returns all values that contain no others, by place; empty lists and objects count as such values."""
     if not isinstance(value, dict | list) or not value:
         return {place: value}
     members = value.items() if isinstance(value, dict) else enumerate(value)
@@ -105,7 +108,7 @@ def _named(place: Place, patterns: Mapping[str, str]) -> bool:
 
 
 def _match(pattern: str, place: Place) -> list[str] | None:
-    """What each `*` of a pattern stands for at a place; None if the pattern does not name it."""
+    """Returns the keys at a place that match each `*` of a pattern; None if the pattern does not match."""
     parts = pattern.split(".")
     if len(parts) > len(place) or not all(map(fnmatchcase, place, parts)):
         return None

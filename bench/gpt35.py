@@ -1,9 +1,8 @@
-"""How well GPT-3.5 played DialOp's matching with itself: the games of github.com/tejas1995/dialop, scored anew.
+"""Scores GPT-3.5's self-play on DialOp's matching anew: the games of github.com/tejas1995/dialop.
 
 That repository names no licence, so its games are read from a folder of yours (its folder `outputs`) and not kept here.
-The scores stored in it are those of what was agreed in 2 games only: its text environment reads other assignments from
-the proposals. Here the proposal that the closing [accept] answers is read by our rules, and counts 0 where it is no
-matching.
+Its stored scores fit the agreed proposals in only 2 games: its text environment reads other assignments from the
+proposals. Here the proposal that the closing [accept] answers is read by our rules, and counts 0 if it is no matching.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from selfplay_pipeline.games.matching.rules import MatchingConfig, best_matching
 from selfplay_pipeline.games.matching.text import parse_action
 
 BOARD = MatchingConfig()
-"""DialOp's."""
+"""DialOp's board."""
 ROWS, COLUMNS = REVIEWERS[: BOARD.size], PAPERS[: BOARD.size]
 PLAYERS = ("PLAYER-1", "PLAYER-2")
 SCALES = np.linspace(BOARD.scale_min, BOARD.scale_max, 90_001)
@@ -37,7 +36,7 @@ RESAMPLES = 10_000
 def main(
     folder: Annotated[Path, typer.Argument(help="The folder `outputs` of a clone of github.com/tejas1995/dialop.")],
 ) -> None:
-    """Print agreement, reward and what was stored, with 95 % intervals over games."""
+    """Print agreement, reward and the stored scores, with 95 % intervals over games."""
     games = different_games(folder)
     rewards = [reward_of(game) for game in games]
     agreed = [reward for reward in rewards if reward is not None]
@@ -49,10 +48,10 @@ def main(
 
 
 def different_games(folder: Path) -> list[dict[str, Any]]:
-    """The games of all files, each dialogue once, since the files repeat each other's.
+    """Returns the games of all files, each dialogue once, since the files overlap.
 
     Raises:
-        UserError: there is none.
+        UserError: The folder has no games.
     """
     files = sorted(folder.glob("*_optimization_*.json"))
     games = {str(game["dialog_history"]): game for path in files for game in json.loads(path.read_text())}
@@ -62,7 +61,7 @@ def different_games(folder: Path) -> list[dict[str, Any]]:
 
 
 def reward_of(game: dict[str, Any]) -> float | None:
-    """The share of the best score that was agreed on; None where what was accepted is no matching."""
+    """Returns the agreed share of the best score; None if the accepted proposal is no matching."""
     matching = accepted(game["dialog_history"])
     if matching is None:
         return None
@@ -71,7 +70,7 @@ def reward_of(game: dict[str, Any]) -> float | None:
 
 
 def accepted(dialogue: list[str]) -> Matching | None:
-    """What the last turn accepts: the last proposal of the other player, as our rules read it."""
+    """Returns the matching that the last turn accepts: the other player's last proposal, as our rules read it."""
     turns = [line.partition(": ")[::2] for line in dialogue]
     last, text = turns[-1]
     if not text.strip().startswith("[accept]"):
@@ -84,10 +83,13 @@ def accepted(dialogue: list[str]) -> Matching | None:
 
 
 def true_scores(game: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The table, shape (rows, columns), which was not stored: from both views under the scales that explain them.
+    """Returns the table of scores, shape (rows, columns), reconstructed from both views and the scales that explain
+    them.
+
+    The games do not store the table itself.
 
     Raises:
-        ValueError: not exactly one table fits the views and the stored best score.
+        ValueError: The views and the stored best score do not determine exactly one table.
     """
     one, two = (list(explanations(displayed(game["player_observations"][player]))) for player in PLAYERS)
     found = []
@@ -104,7 +106,7 @@ def true_scores(game: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def displayed(view: str) -> Cells:
-    """The cells of a view as its player read it: `Ava Li: 840 for BLEU, 639 for GloVe` on a line."""
+    """Returns the cells of a view as its player read it: `Ava Li: 840 for BLEU, 639 for GloVe` on a line."""
     columns = [short(paper) for paper in COLUMNS]
     lines = {row: match[1] for row, name in enumerate(ROWS) if (match := re.search(rf"{name}:([^\n]*)", view))}
     return {
@@ -115,7 +117,7 @@ def displayed(view: str) -> Cells:
 
 
 def explanations(cells: Cells) -> list[Cells]:
-    """All true scores that some scale shows as these: `int(score × scale)`."""
+    """Returns all true scores that some scale displays as these cells: `int(score × scale)`."""
     shown = np.array(list(cells.values()))
     scores = np.ceil(shown / SCALES[:, None] - 1e-9)
     fits = (np.floor(scores * SCALES[:, None] + 1e-9) == shown) & (scores <= BOARD.max_score)
@@ -123,7 +125,7 @@ def explanations(cells: Cells) -> list[Cells]:
 
 
 def with_interval(values: list[float] | list[bool]) -> str:
-    """The mean with its 95 % bootstrap interval over games."""
+    """Returns the mean with its 95 % bootstrap interval over games."""
     drawn = np.random.default_rng(0).choice(np.array(values, float), (RESAMPLES, len(values))).mean(axis=1)
     low, high = np.quantile(drawn, [0.025, 0.975])
     return f"{fmean(values):.3f} [{low:.3f}, {high:.3f}]"

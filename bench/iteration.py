@@ -1,4 +1,4 @@
-"""Where the time of an iteration goes that is neither play nor an optimiser step: start-up, saving, converting."""
+"""Measures the time of an iteration outside of play and optimizer steps: start-up, saving, converting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from selfplay_pipeline.iterate.run import run_iterate
 
 
 def run() -> dict[str, Any]:
-    """Two iterations of the tiny set-up; the first includes the start of the server."""
+    """Returns the times of two iterations of the tiny set-up; the first includes the start of the server."""
     with tempfile.TemporaryDirectory() as folder:
         config = load_config("tiny", {"iterate.num_iterations": 2, "iterate.evaluate_every": 0})
         started = time.monotonic()

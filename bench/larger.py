@@ -1,6 +1,6 @@
-"""A model of more layers that plays the same, to measure how cost grows with the model: `python -m bench.larger`.
+"""Builds a deeper model with the same output, to measure how cost grows with the model: `python -m bench.larger`.
 
-What the further layers compute is multiplied by zero, so that they add nothing; trained, they come to.
+The output of the additional layers is multiplied by zero, so that they add nothing at first; training changes that.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def main(
 
 
 def deepen(model: Path, output: Path, times: int) -> None:
-    """Write the model; arguments as of the command.
+    """Write the model; arguments as for the command.
 
-    The projections by which a layer adds to the stream, of attention and of the MLP, are zero in the further layers.
+    In the additional layers the output projections of attention and MLP, which add to the residual stream, are zero.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer

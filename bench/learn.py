@@ -1,8 +1,8 @@
-"""Does the policy learn to cooperate by talking? Self-play beside its controls, over several seeds, and a verdict.
+"""Tests whether the policy learns to cooperate by talking: self-play and its controls, several seeds, and a verdict.
 
 The controls are the same training with messages muted, the same with rewards permuted within groups, and more of the
-imitation that made the warm start; `bench.verdict` has the rule. It runs in parts and resumes: arms, seeds and
-iterations may be given a few at a time, and all that is finished in the folder is compared.
+imitation that made the warm start; `bench.verdict` has the rule. The benchmark runs in parts and resumes: arms, seeds
+and iterations may be given a few at a time, and all finished parts in the folder are compared.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main(
 ) -> None:
     """Train self-play and its controls from one warm start, and say whether the policy learned to cooperate by talking.
 
-    What was trained before in the same folder is compared too. Whatever the verdict is, the exit status is 0.
+    Earlier trainings in the same folder are compared too. The exit status is 0 for every verdict.
     """
     for arm in arms:
         if arm not in ARMS:
@@ -74,7 +74,7 @@ def main(
 
 
 def _write(study: Study, seeds: Sequence[int], output: Path) -> None:
-    """Compare what is finished, and say what it shows."""
+    """Compare the finished parts, and write tables, plot and verdict."""
     config, players = study.config(seeds[0]), compare(study.outcomes(seeds), study.heard(seeds))
     states = tuple(state for seed in seeds for state in study.held_out(seed).states)
     lines = references(make_game(config.game), StateSet("of all seeds", states))

@@ -1,9 +1,9 @@
-"""Peak memory of a real training beside what `selfplay doctor` counts: a random model of Qwen2.5-0.5B's sizes on a CPU.
+"""Measures the peak memory of a real training against the estimate of `selfplay doctor`, on a CPU.
 
-    python -m bench.memory --rows 8 --tokens 300
+ python -m bench.memory --rows 8 --tokens 300
 
 The model has Qwen2.5-0.5B's sizes (https://huggingface.co/Qwen/Qwen2.5-0.5B, Apache-2.0) and random weights; the
-tokenizer is the tiny model's, since a training reads ids. It takes about 12 GB and some minutes on a core.
+tokenizer is the tiny model's, since a training reads ids. The run takes about 12 GB and some minutes on a core.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests" / "slow"))
 from training_rows import training_row, write_training_rows
 
 HIGHEST = 300
-"""Ids of rows are below; which they are makes no difference."""
+"""Upper bound of the rows' token ids; their values make no difference."""
 BUILD = """
 import sys, torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -41,11 +41,11 @@ torch.manual_seed(0)
 config = AutoConfig.from_pretrained(sys.argv[1])
 AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(sys.argv[1])
 """
-"""In a process of its own, whose memory is given back."""
+"""Program that builds the model in a process of its own, whose memory is released."""
 
 
 def build(folder: Path, sizes: dict[str, Any]) -> None:
-    """A model with random weights."""
+    """Write a model with random weights."""
     tokenizer = Path(shipped("data/tiny_model"))
     folder.mkdir()
     for file in (*tokenizer.glob("tokenizer*"), tokenizer / "chat_template.jinja"):
@@ -57,7 +57,7 @@ def build(folder: Path, sizes: dict[str, Any]) -> None:
 
 
 def write_rows(path: Path, rows: int, tokens: int) -> None:
-    """Groups of two episodes with different rewards; a quarter of each row is its prompt."""
+    """Write groups of two episodes with different rewards; a quarter of each row is its prompt."""
     rng, prompt = np.random.default_rng(0), tokens // 4
     write_training_rows(path, [
         training_row(
@@ -78,7 +78,7 @@ def main(
     layers: Annotated[int, typer.Option(help="Layers of the model; 0 for the real 24.")] = 0,
     hidden: Annotated[int, typer.Option(help="Width of the model; 0 for the real 896.")] = 0,
 ) -> None:
-    """Train, and print what was counted and what was measured."""
+    """Train, and print the estimated and the measured memory."""
     sizes = SIZES | ({"num_hidden_layers": layers} if layers else {})
     sizes |= {"hidden_size": hidden, "intermediate_size": 5 * hidden} if hidden else {}
     options = TrainOptions(

@@ -1,12 +1,12 @@
-"""GRPO beside filtered behaviour cloning: the same warm start, episodes, seeds and number of optimizer steps.
+"""Compares GRPO with filtered behaviour cloning: the same warm start, episodes, seeds and number of optimizer steps.
 
 python -m bench.methods
 
 Neither method has a KL term, since cloning can have none: GRPO is compared without the one of its configuration.
 
-Each method may want another learning rate, and filtered behaviour cloning more episodes of each group. So candidates of
-both are trained on a seed of their own first. That of each method with the highest sampled reward there is compared on
-other seeds and states, so that no figure of the comparison selected itself.
+The methods may need different learning rates, and filtered behaviour cloning more episodes of each group. So candidates
+of both are trained on a seed of their own first. Each method's candidate with the highest sampled reward there is
+compared on other seeds and states, so that no figure of the comparison selected itself.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ GRPO_RATES = [1.5e-4, 3e-4, 6e-4]
 CLONING_RATES = [3e-4, 1e-3]
 BEST = [1, 4]
 SELECTING = 0
-"""The seed that selects the candidates; the seeds of the comparison begin with 1."""
+"""Seed that selects the candidates; the seeds of the comparison begin with 1."""
 Arms = Mapping[str, Mapping[str, Any]]
-"""Trainings by name, each with the keys of the configuration that it changes."""
+"""Trainings by name, each with the configuration keys that it changes."""
 Outcomes = Mapping[int, Mapping[str, Mapping[Mode, Totals]]]
-"""Evaluations by seed and arm."""
+"""Evaluations by seed, arm and sampling mode."""
 
 
 class Budget(BaseModel):
-    """What the trainings of an arm took, as means over seeds."""
+    """Effort of the trainings of an arm, as means over seeds."""
 
     episodes: float
     rows: float
@@ -57,7 +57,7 @@ class Budget(BaseModel):
 
 
 class Row(BaseModel):
-    """An arm: its rewards, by the way to sample, its rises over the warm start, and what it took.
+    """An arm: its rewards by sampling mode, its rises over the warm start, and its effort.
 
     `minus_grpo` is empty for GRPO itself, and for candidates, which are not compared yet.
     """
@@ -69,7 +69,7 @@ class Row(BaseModel):
 
 
 class Results(BaseModel):
-    """`results.json`: the comparison, and what was tried before it on the seed that selects the candidates."""
+    """Contents of `results.json`: the comparison, and the candidates on the seed that selects them."""
 
     configuration: str
     seeds: int
@@ -83,12 +83,12 @@ class Results(BaseModel):
 
 @dataclass(frozen=True)
 class Study:
-    """How long the trainings are, on what they are measured, and where they go.
+    """Length of the trainings, their evaluation, and their folder.
 
     Attributes:
-        source: the configuration's name or file.
-        states: held-out states of each seed.
-        episodes: sampled episodes of each state; one more is played greedily.
+        source: Name or file of the configuration.
+        states: Number of held-out states per seed.
+        episodes: Number of sampled episodes per state; one more is played greedily.
     """
 
     source: str
@@ -108,12 +108,12 @@ class Study:
         return held_out_states(make_game(self.config(seed).game), self.states, seed)
 
     def references(self, seeds: Iterable[int]) -> dict[str, Interval]:
-        """Rewards to compare with, on the states of all these seeds."""
+        """Returns the reference lines for rewards, on the states of all these seeds."""
         states = tuple(state for seed in seeds for state in self.held_out(seed).states)
         return references(make_game(self.config(SELECTING).game), StateSet("of all seeds", states))
 
     async def evaluate(self, seed: int, checkpoints: Mapping[str, str]) -> dict[str, dict[Mode, Totals]]:
-        """The figures of each checkpoint on held-out states of the seed's own."""
+        """Returns the figures of each checkpoint on held-out states of the seed's own."""
         found: dict[str, dict[Mode, Totals]] = {}
         config = self.config(seed)
         states = self.held_out(seed)
@@ -145,7 +145,7 @@ def main(
     work: Annotated[Path, typer.Option(help="Gets the runs and the episodes.")] = Path("data/methods"),
     output: Annotated[Path, typer.Option(help="Gets results.json and table.md.")] = Path("docs/results/methods"),
 ) -> None:
-    """Select a candidate of each method, compare the two, and print tables. What is done is not done again."""
+    """Select a candidate of each method, compare the two, and print tables. Finished parts are not repeated."""
     study = Study(config, iterations, states, episodes, work)
     of_grpo: Arms = {f"{GRPO} {rate:g}": grpo_of(rate) for rate in grpo_rates}
     of_cloning: Arms = {
@@ -174,14 +174,15 @@ def main(
 
 
 def grpo_of(rate: float) -> dict[str, Any]:
-    """GRPO without a KL term."""
+    """Returns the changes for GRPO without a KL term."""
     return {"train.learning_rate": rate, "train.kl_coef": 0.0}
 
 
 def cloning(config: Config, rate: float, best: int) -> dict[str, Any]:
-    """Filtered behaviour cloning with as many optimizer steps as GRPO has under a configuration.
+    """Returns the changes for filtered behaviour cloning with as many optimizer steps as GRPO has under a
+    configuration.
 
-    A batch of GRPO's has all rows of its groups; one of cloning has those of the best episodes of as many groups.
+    A batch of GRPO has all rows of its groups; a batch of cloning has those of the best episodes of as many groups.
     """
     rows = config.train.train_batch_size * best // config.generate.episodes_per_state
     return {
@@ -193,12 +194,12 @@ def cloning(config: Config, rate: float, best: int) -> dict[str, Any]:
 
 
 def best_of(arms: Arms, rows: Mapping[str, Row]) -> str:
-    """The arm with the highest sampled reward."""
+    """Returns the arm with the highest sampled reward."""
     return max(arms, key=lambda name: rows[name].reward["sampled"].value or 0.0)
 
 
 def measured(study: Study, arms: Arms, seeds: Iterable[int], grpo: str | None = None) -> dict[str, Row]:
-    """Train these arms on each of the seeds, and measure them beside the warm start, and beside GRPO if it is named."""
+    """Train these arms on each seed, and measure them against the warm start, and against GRPO if it is named."""
     budgets: dict[str, list[Budget]] = {arm: [] for arm in arms}
     outcomes: dict[int, dict[str, dict[Mode, Totals]]] = {}
     for seed in seeds:
@@ -213,7 +214,7 @@ def measured(study: Study, arms: Arms, seeds: Iterable[int], grpo: str | None = 
 
 
 def budget_of(state: RunState, iterations: int) -> Budget:
-    """What the first iterations of a run took."""
+    """Returns the effort of the first iterations of a run."""
     numbers = range(1, iterations + 1)
     trained = [training for number in numbers if (training := state.trained(number))]
     played = [playing for number in numbers if (playing := state.played(number))]
@@ -227,13 +228,13 @@ def budget_of(state: RunState, iterations: int) -> Budget:
 
 
 def mean_of(budgets: Sequence[Budget]) -> Budget:
-    """What a seed took on average."""
+    """Returns the mean effort over seeds."""
     means = {name: sum(getattr(budget, name) for budget in budgets) / len(budgets) for name in Budget.model_fields}
     return Budget(**means)
 
 
 def row_of(arm: str, outcomes: Outcomes, budgets: Sequence[Budget], grpo: str | None = None) -> Row:
-    """An arm's figures over seeds and states."""
+    """Returns an arm's figures over seeds and states."""
 
     def over(other: str | None) -> dict[Mode, Interval]:
         found: dict[Mode, Interval] = {}
@@ -250,7 +251,7 @@ def row_of(arm: str, outcomes: Outcomes, budgets: Sequence[Budget], grpo: str | 
 
 
 def selection_table(rows: Mapping[str, Row]) -> str:
-    """Markdown: a row for each candidate, of one seed, with the figures that selected it."""
+    """Returns Markdown with a row for each candidate, and the figures of the one seed that selected it."""
     lines = ["| candidate | reward, sampled | reward, greedy | updates |", "| --- | --- | --- | --- |"]
     for name, row in rows.items():
         rewards = [str(row.reward[mode]) for mode in MODES]
@@ -259,7 +260,7 @@ def selection_table(rows: Mapping[str, Row]) -> str:
 
 
 def table(rows: Mapping[str, Row]) -> str:
-    """Markdown: a row for each figure, a column for each arm."""
+    """Returns Markdown with a row for each figure and a column for each arm."""
     lines: dict[str, list[str]] = {}
     found = [*rows.values()]
     for mode in MODES:

@@ -1,4 +1,4 @@
-"""The frame of the benchmarks' plots: held-out reward, a panel for each way to sample, over one legend."""
+"""Frame of the benchmarks' plots: held-out reward, a panel for each sampling mode, over one legend."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from selfplay_pipeline.evaluate.run import Mode
 
 @contextmanager
 def drawn(path: Path, abscissa: str) -> Iterator[dict[Mode, Any]]:
-    """Matplotlib's axes to draw on, by way to sample; the file is written afterwards."""
+    """Yields matplotlib's axes to draw on, by sampling mode; writes the file afterwards."""
     import matplotlib as mpl
 
     mpl.use("Agg")

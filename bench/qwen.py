@@ -1,4 +1,4 @@
-"""A model with Qwen2.5-0.5B's configuration and Qwen's vocabulary, and random weights: for machines without a hub.
+"""Builds a model with Qwen2.5-0.5B's configuration, Qwen's vocabulary and random weights, for machines without a hub.
 
 python -m bench.qwen FOLDER
 
@@ -18,15 +18,15 @@ import typer
 from bench import command
 
 TOKENS = 151_643
-"""Of the whole vocabulary; the control tokens have the numbers after them, as in Qwen2.5."""
+"""Size of the whole vocabulary; the control tokens have the ids after it, as in Qwen2.5."""
 SIZES: dict[str, Any] = {
     "dtype": "bfloat16", "hidden_act": "silu", "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
     "num_attention_heads": 14, "num_key_value_heads": 2, "max_position_embeddings": 32_768, "rms_norm_eps": 1e-6,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}, "tie_word_embeddings": True, "vocab_size": 151_936,
 }  # fmt: skip
-"""Of https://huggingface.co/Qwen/Qwen2.5-0.5B-Instruct (Apache-2.0). The last 293 tokens have no text."""
+"""Configuration of https://huggingface.co/Qwen/Qwen2.5-0.5B-Instruct (Apache-2.0). The last 293 tokens have no text."""
 FEW = 30_000
-"""Of these, for a CPU."""
+"""Size of a smaller vocabulary, for a CPU."""
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -46,7 +46,7 @@ TEMPLATE = """\
     {{- '<|im_start|>assistant\\n' }}
 {%- endif %}
 """
-"""What Qwen2.5-Instruct's template does when no tools are given (tokenizer_config.json of the published model)."""
+"""Qwen2.5-Instruct's template without tools (tokenizer_config.json of the published model)."""
 
 
 def main(
@@ -63,9 +63,10 @@ def build(folder: Path, *, layers: int = 24, tokens: int = TOKENS, heads: int = 
     """Write model and tokenizer.
 
     Args:
-        layers: of Qwen2.5-0.5B's 24.
-        tokens: the first so many of the vocabulary.
-        heads: of attention; a number of them other than 14 makes all layers narrower or wider.
+        folder: The folder to write.
+        layers: Number of layers; Qwen2.5-0.5B has 24.
+        tokens: Number of tokens of the vocabulary, the first ones.
+        heads: Number of attention heads; a number other than 14 makes all layers narrower or wider.
     """
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -92,9 +93,9 @@ def build(folder: Path, *, layers: int = 24, tokens: int = TOKENS, heads: int = 
 
 @cache
 def qwen_tokenizer(tokens: int = TOKENS) -> Any:
-    """The first tokens of Qwen's vocabulary. Each of them is made of earlier ones.
+    """Returns a tokenizer with the first tokens of Qwen's vocabulary. Each token is made of earlier ones.
 
-    To find how those of all 151,643 were joined takes seconds.
+    Finding the merges of all 151,643 takes seconds.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -126,7 +127,7 @@ def qwen_tokenizer(tokens: int = TOKENS) -> Any:
 
 
 def _last_merge(token: bytes, ranks: dict[bytes, int], limit: int) -> list[bytes]:
-    """The two parts that byte-pair encoding joins last to make `token`, using merges below rank `limit`."""
+    """Returns the two parts that byte-pair encoding joins last to make `token`, using merges below rank `limit`."""
     parts = [bytes([b]) for b in token]
     while len(parts) > 2:
         best = min(

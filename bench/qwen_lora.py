@@ -1,9 +1,9 @@
-"""One offline iteration with LoRA of a model as large as Qwen2.5-0.5B, with Qwen's vocabulary, on a CPU.
+"""Runs one offline iteration with LoRA on a CPU, for a model as large as Qwen2.5-0.5B with Qwen's vocabulary.
 
-    python -m bench.qwen_lora --episodes 16
+ python -m bench.qwen_lora --episodes 16
 
 The weights are random, so that no action is legal and all rewards are 0: groups without signal are kept, and an entropy
-bonus moves the weights. What is measured is that tokens, log-probs and weights go through, and what it takes.
+bonus moves the weights. The run shows that tokens, log-probs and weights pass through, and measures its cost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench.race.measure import measured
 from selfplay_pipeline.generate.records import Trajectory, read_episodes
 
 BUILD = "import sys, pathlib; from bench.qwen import build; build(pathlib.Path(sys.argv[1]))"
-"""In a process of its own, whose memory is given back."""
+"""Program that builds the model in a process of its own, whose memory is released."""
 CONFIG: dict[str, Any] = {
     "base": "tiny",
     "game": {"max_length": 4, "max_errors": 2},
@@ -41,7 +41,7 @@ CONFIG: dict[str, Any] = {
 def main(
     episodes: Annotated[int, typer.Option(help="Episodes, four of each state; each gives two rows.")] = 16,
 ) -> None:
-    """Play, convert and train in a temporary folder, and print what it took and what came out."""
+    """Play, convert and train in a temporary folder, and print cost and outcome."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model, config, games = folder / "model", folder / "config.yaml", folder / "selfplay_games.jsonl"
@@ -61,7 +61,7 @@ def main(
 
 
 def outcome(folder: Path) -> dict[str, Any]:
-    """Whether rows hold the sampled tokens, how far engine and trainer are apart, and what training changed."""
+    """Returns counts of rows with the sampled tokens, the gap between engine and trainer, and the changed weights."""
     from safetensors import safe_open
     from transformers import AutoTokenizer
 
@@ -94,7 +94,7 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 
 def _same(row: dict[str, Any], seat: Trajectory) -> bool:
-    """A row ends with the last token that its seat sampled, where a trajectory may end with what the seat read."""
+    """Whether a row equals the seat's trajectory up to the last sampled token, where rows end."""
     length = len(row["response_ids"])
     parts = ("response_ids", seat.response_ids), ("response_mask", seat.response_mask)
     same = row["prompt_ids"] == seat.prompt_ids and all(row[name] == values[:length] for name, values in parts)

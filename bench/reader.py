@@ -1,9 +1,9 @@
-"""How many written turns the reader of actions accepts, refuses, mis-reads, and takes though they are hostile.
+"""Counts the turns that the reader of actions accepts, refuses, misreads, and accepts although they are hostile.
 
-`python -m bench.reader` reads the turns of the tests, and what people wrote in DialOp's games as if it stood behind a
-tag. `--games FOLDER` also reads dialogues of language models: JSON files as the repository tejas1995/dialop keeps them,
-lists of games with a `dialog_history` of turns "PLAYER-1: …" on DialOp's board. A game that several files hold counts
-once. Turns that the rule was made on and turns that it was not made on are counted apart.
+`python -m bench.reader` reads the turns of the tests, and people's words in DialOp's games as if they followed a tag.
+`--games FOLDER` also reads dialogues of language models: JSON files as the repository tejas1995/dialop keeps them,
+lists of games with a `dialog_history` of turns "PLAYER-1: …" on DialOp's board. A game that is in several files counts
+once. Turns that the rule was developed on and other turns are counted separately.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from proposal_corpus import (
 
 TESTS = Path(__file__).parents[1] / "tests" / "fast"
 Turn = tuple[str, Board, str | None, Matching | None]
-"""A text, its board, its action (None where it must be refused) and its proposal."""
+"""A text, its board, its action (None if it must be refused) and its proposal."""
 
 
 def main(
@@ -61,7 +61,7 @@ def main(
 
 
 def counts(turns: Iterable[Turn], show: bool) -> dict[str, int]:
-    """Numbers of turns by how they are read."""
+    """Returns the numbers of turns by result."""
     found = Counter[str](dict.fromkeys(("accepted", "refused", "misread", "hostile_refused", "hostile_taken"), 0))
     for text, board, wanted, matching in turns:
         try:
@@ -81,21 +81,21 @@ def counts(turns: Iterable[Turn], show: bool) -> dict[str, int]:
 
 
 def corpus() -> Iterator[Turn]:
-    """The constructed proposals; those that tell more than their pairs are hostile."""
+    """Yields the constructed proposals; those that tell more than their pairs are hostile."""
     for case in full_proposals():
         hostile = case.style in TELLS_MORE
         yield case.text, case.board, None if hostile else ActionKind.PROPOSE, None if hostile else case.matching
 
 
 def hostile() -> Iterator[Turn]:
-    """The corpus's turns that are no action, or another than they seem."""
+    """Yields the corpus's turns that are no action, or another action than they seem."""
     yield from ((text, BOARDS["3"], wanted, None) for text, wanted in HOSTILE.values())
     yield from ((text, SHARED, None, None) for text in HOSTILE_SHARED.values())
     yield from ((text, BOARDS["3"], None, None) for text in denied_turns())
 
 
 def written_turns(half: int) -> Iterator[Turn]:
-    """The turns that were written before the rule."""
+    """Yields the turns that were written before the rule."""
     for turn in json.loads((TESTS / "reader_turns.json").read_text()):
         if half_of(turn["name"]) == half:
             matching = ((0, 0), (1, 1), (2, 2)) if turn["wanted"] == ActionKind.PROPOSE else None
@@ -103,7 +103,7 @@ def written_turns(half: int) -> Iterator[Turn]:
 
 
 def peoples_words(half: int) -> Iterator[Turn]:
-    """Each message of every other game, before and behind the pairs of a proposal and behind [accept]."""
+    """Yields each message of every other game, before and after the pairs of a proposal and after [accept]."""
     board = BOARDS["8"]
     proposal = format_proposal([(index, index) for index in range(8)], board.papers, board.reviewers)
     words = [said.text for index, episode in enumerate(human_episodes()) if index % 2 == half for said in episode.turns]
@@ -112,7 +112,7 @@ def peoples_words(half: int) -> Iterator[Turn]:
 
 
 def models_turns(folder: Path, half: int) -> Iterator[Turn]:
-    """The answers of language models, and their proposals that name everyone once."""
+    """Yields the answers of language models, and their proposals that name everyone once."""
     files = sorted(folder.glob("*_optimization_*.json"))
     if not files:
         raise UserError(f"--games: {folder} holds no file *_optimization_*.json")
@@ -125,17 +125,17 @@ def models_turns(folder: Path, half: int) -> Iterator[Turn]:
 
 
 def half_of(text: str) -> int:
-    """Which half a text falls into, by chance but always the same."""
+    """Returns the half that a text belongs to, pseudo-random but constant."""
     return sha256(text.encode()).digest()[0] % 2
 
 
 def names_everyone(text: str, board: Board) -> bool:
-    """Whether a text holds each title and each whole name."""
+    """Whether a text contains each title and each full name."""
     return all(name.split(":")[0] in text for name in (*board.papers, *board.reviewers))
 
 
 def loose_matching(text: str, board: Board) -> tuple[tuple[int, int], ...]:
-    """The reviewer whose whole name comes next after the last mention of each paper: a second opinion."""
+    """Returns, as a second opinion, the pairs of each paper with the reviewer named next after its last mention."""
     pairs = []
     for paper, title in enumerate(board.papers):
         behind = text[text.rindex(title.split(":")[0]) :]

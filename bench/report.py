@@ -1,4 +1,4 @@
-"""How long a report on 10,000 episodes takes, how much memory, and how large the page is."""
+"""Measures time and memory of a report on 10,000 episodes, and the size of its page."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from selfplay_pipeline.report.sources import discover
 
 EPISODES = 10_000
 LONGER = 25
-"""How much longer trajectories of a large model are made, to be of its size: about 1,500 tokens."""
+"""Factor that brings trajectories to the length of a large model's, about 1,500 tokens."""
 
 
 def run() -> dict[str, Any]:
-    """Seconds, peak resident memory and the page's size in MB, each report in a process of its own."""
+    """Returns seconds, peak resident memory and the page's size in MB, each report in a process of its own."""
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         real = Path(folder) / "real.jsonl"
@@ -38,7 +38,7 @@ def run() -> dict[str, Any]:
 
 
 def _stretched(real: Path, times: int) -> list[dict[str, Any]]:
-    """Real episodes; the trajectories' responses are repeated."""
+    """Returns real episodes, with their trajectories' responses repeated."""
     episodes = [json.loads(line) for line in real.read_text().splitlines()]
     for episode in episodes:
         for trajectory in episode["trajectories"]:

@@ -1,4 +1,4 @@
-"""How fast the rules are, on one core, on DialOp's own 8×8 board."""
+"""Measures the speed of the rules on one core, on DialOp's own 8×8 board."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECONDS = 3.0
 
 
 def run() -> dict[str, Any]:
-    """Game states sampled per second (hard filter included), and environment steps per second."""
+    """Returns game states sampled per second (hard filter included), and environment steps per second."""
     game = MatchingGame(MatchingConfig(size=8))
     started, states = time.perf_counter(), list[MatchingState]()
     while (elapsed := time.perf_counter() - started) < SECONDS:

@@ -1,8 +1,8 @@
-"""Does this code play, convert and train as an earlier revision did?
+"""Compares play, conversion and training of this code with an earlier revision.
 
 `python -m bench.same_as REVISION [--train]` unpacks the revision into a temporary folder and gives the same commands to
 both codes, each in processes of its own, in one environment and with options as the revision names them. Prints a line
-for each comparison, and exits with 1 if anything differs. `FIELDS` below says what may: each entry with its reason.
+for each comparison, and exits with 1 if anything differs. `FIELDS` below lists the allowed differences with reasons.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ FIELDS = {
     ),
     TRAINED: Fields(renamed={"play": ["episode"], "player": ["seat"]}),
 }
-"""What may differ, and why; an entry names the commit that made it so. All of it is printed."""
+"""Allowed differences and their reasons; an entry names the commit that caused it. All of it is printed."""
 TENSORS_NOW = {
     "row/input_ids": "verl/input_ids",
     "row/position_ids": "verl/position_ids",
@@ -98,13 +98,13 @@ TENSORS_NOW = {
     "row/response_logprobs": "verl/rollout_log_probs",
     "row/attention_mask": "verl/ones",
 }
-"""Tensors of `row_tensors`, which earlier code had, and where they are without it: in what verl is handed."""
+"""Tensors of `row_tensors` in earlier code, and the same tensors today, in verl's input."""
 
 TOLERANCE = 5e-6
-"""Tolerance of what a training computes; everything else must be equal.
+"""Tolerance for the results of a training; everything else must be equal.
 
 It was 1e-6 until the rows of an update were sorted by length and log-probs taken of many tokens at a time: float32 sums
-are rounded otherwise since, which AdamW makes up to 1.7e-6 in three steps.
+are rounded differently since, which AdamW amplifies to 1.7e-6 in three steps.
 """
 STOP_SECONDS = 30
 ROOT = Path(__file__).parents[1]
@@ -122,15 +122,15 @@ train: {epochs: 1, train_batch_size: 16, micro_batch_size: 8, learning_rate: 7.0
         loggers: [console], dump_rows: true}
 """,
 }
-"""Configurations that are not built in. All that decides is written, because before d7c9358 the rest was other."""
+"""Configurations that are not built in. They set all keys that matter, because defaults differed before d7c9358."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Games to play.
+    """Episodes to play.
 
     Attributes:
-        since: the commit before which these games were others on purpose, and what it changed.
+        since: The commit that changed these episodes on purpose, and its change; None if there is none.
     """
 
     config: str
@@ -156,47 +156,48 @@ CASES = (
     Case("tiny", ("shy", "policy"), 32, 4),
     Case("hot", ("policy", "policy"), 8, 2, READER),
 )
-"""A case's place in this list is its seed."""
+"""Cases to compare; a case's index in this list is its seed."""
 CONVERTED = (10, 11)
-"""Cases whose games, as the earlier code wrote them, are converted by both. Training is on the first one's rows."""
+"""Cases whose episodes of the earlier code are converted by both codes. Training uses the first case's rows."""
 CONTEXT_LENGTH = 4096
-"""Context length of the model that plays: the shipped one's own does not hold DialOp's prompts, and its skill does not
-matter.
+"""Context length of the model that plays.
+
+The shipped model's own context cannot hold DialOp's prompts, and skill does not matter here.
 """
 START = "from selfplay_pipeline.cli import main; main()"
-"""How a code is started that has no `__main__`."""
+"""Program that starts a code without `__main__`."""
 
 
 class CommandFailedError(Exception):
-    """A command of one of the codes did not do its work."""
+    """A command of one of the codes failed."""
 
 
 @dataclass(frozen=True)
 class Code:
-    """A working tree, and a folder for what its commands write."""
+    """A working tree, and a folder for the output of its commands."""
 
     name: str
     tree: Path
     work: Path
 
     def rows(self, number: int) -> Path:
-        """The train.parquet of a case."""
+        """Returns the path of a case's train.parquet."""
         return self.work / f"rows_{number}" / "train.parquet"
 
     def selfplay(self, *arguments: object) -> None:
-        """Give a command of `selfplay`.
+        """Run a command of `selfplay`.
 
         Raises:
-            CommandFailedError: it failed.
+            CommandFailedError: The command failed.
         """
         has_main = (self.tree / "selfplay_pipeline" / "__main__.py").exists()
         self.python(*(["-m", "selfplay_pipeline"] if has_main else ["-c", START]), *arguments)
 
     def python(self, *arguments: object) -> str:
-        """Run Python with this tree's modules, without a GPU, and return what was printed.
+        """Run Python with this tree's modules, without a GPU; returns its output.
 
         Raises:
-            CommandFailedError: it failed.
+            CommandFailedError: Python failed.
         """
         here = {"PYTHONPATH": str(self.tree), "CUDA_VISIBLE_DEVICES": ""}
         process = subprocess.Popen(
@@ -207,7 +208,7 @@ class Code:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            start_new_session=True,  # so that Ctrl-C reaches it once, from here
+            start_new_session=True,  # so that only this process forwards Ctrl-C to it
         )
         try:
             printed, _ = process.communicate()
@@ -225,7 +226,7 @@ class Code:
 
 @dataclass
 class Comparison:
-    """Both codes, and whether all was the same so far."""
+    """Both codes, and whether all comparisons were equal so far."""
 
     old: Code
     new: Code
@@ -234,24 +235,25 @@ class Comparison:
 
     @property
     def work(self) -> Path:
-        """What both read."""
+        """Folder of the input of both codes."""
         return self.model.parent
 
     def check(self, what: str, found: Callable[[], tuple[str | None, str]]) -> None:
-        """Compare something and print the result.
+        """Compare a result of both codes and print the outcome.
 
         Args:
-            found: returns the first difference, if any, and how much was compared.
+            what: Name of the result.
+            found: Function that returns the first difference, if any, and the amount that was compared.
         """
         try:
             difference, much = found()
-        except (CommandFailedError, OSError) as error:  # or there is no file, after a command that failed
+        except (CommandFailedError, OSError) as error:  # OSError: a failed command has left no file
             difference, much = str(error), ""
         self.same = self.same and difference is None
         print(f"identical: {what}: {much}" if difference is None else f"different: {what}: {difference}", flush=True)
 
     def both(self, do: Callable[[Code], T]) -> tuple[T, T]:
-        """What the earlier code does, and what this one does."""
+        """Returns the results of an action for the earlier code and for this one."""
         return do(self.old), do(self.new)
 
 
@@ -266,7 +268,7 @@ def main(
 
 
 def run(revision: str, work: Path, train: bool) -> bool:
-    """Print all comparisons. Returns whether nothing differs."""
+    """Run and print all comparisons; returns whether nothing differs."""
     tree = unpack(revision, work / "code")
     codes = Code(revision, tree, work / "old"), Code("this code", ROOT, work / "new")
     for code in codes:
@@ -301,7 +303,7 @@ def contains(revision: str, commit: str) -> bool:
 
 
 def longer_model(shipped: Path, folder: Path) -> Path:
-    """A copy that takes longer dialogues."""
+    """Copy a model and extend its context for longer dialogues; returns the copy."""
     shutil.copytree(shipped, folder)
     config = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": CONTEXT_LENGTH}
     (folder / "config.json").write_text(json.dumps(config))
@@ -309,10 +311,10 @@ def longer_model(shipped: Path, folder: Path) -> Path:
 
 
 def unpack(revision: str, folder: Path) -> Path:
-    """Write the files of a revision. Nothing is left in the repository, as a git worktree would be.
+    """Write the files of a revision. Unlike a git worktree, this leaves nothing in the repository.
 
     Raises:
-        UserError: there is none of this name.
+        UserError: The revision does not exist.
     """
     git = subprocess.run(["git", "-C", ROOT, "archive", "--format=tar", revision], capture_output=True)
     if git.returncode != 0:
@@ -323,10 +325,10 @@ def unpack(revision: str, folder: Path) -> Path:
 
 
 def check_module(code: Code) -> None:
-    """Whether Python finds a tree's own modules, not those of an installed package.
+    """Raises UserError unless Python finds the tree's own modules instead of an installed package's.
 
     Raises:
-        UserError: it does not.
+        UserError: Python imports modules from another place.
     """
     found = code.python("-c", "import selfplay_pipeline; print(selfplay_pipeline.__file__)").strip()
     if Path(found).resolve().parents[1] != code.tree.resolve():
@@ -334,7 +336,7 @@ def check_module(code: Code) -> None:
 
 
 def same_games(comparison: Comparison, case: Case, seed: int) -> tuple[str | None, str]:
-    """Let both play, one game at a time, so that the order of draws and of lines is fixed."""
+    """Compare the episodes of both codes, played one at a time, so that the order of draws and of lines is fixed."""
     own = comparison.work / f"{case.config}.yaml"
     options = ["--config", own if case.config in CONFIGS else case.config, "--seed", seed]
     options += ["--player0", case.players[0], "--player1", case.players[1]]
@@ -352,7 +354,10 @@ def same_games(comparison: Comparison, case: Case, seed: int) -> tuple[str | Non
 
 
 def same_rows(comparison: Comparison, number: int) -> tuple[str | None, str]:
-    """Let both convert the games that the earlier code wrote. This code needs the model's content hash in them."""
+    """Compare the rows that both codes make of the earlier code's episodes.
+
+    This code needs the model's content hash in them, which is added.
+    """
     written, named = comparison.old.work / f"{number}.jsonl", comparison.new.work / f"earlier_{number}.jsonl"
     weights = {"weights": content_hash(str(comparison.model))}
     lines_now = [line | {"policy": weights | line["policy"]} for line in lines(written)]
@@ -371,7 +376,7 @@ def same_rows(comparison: Comparison, number: int) -> tuple[str | None, str]:
 
 
 def different_table(old: pa.Table, new: pa.Table) -> str | None:
-    """The first difference of columns, metadata and rows."""
+    """Returns the first difference of columns, metadata and rows."""
     types = first_difference(column_types(old.schema), column_types(new.schema), FIELDS[ROWS])
     before, now = (json.loads(table.schema.metadata[b"selfplay"]) for table in (old, new))
     facts = first_difference(before, now, FIELDS[FACTS])
@@ -382,14 +387,14 @@ def different_table(old: pa.Table, new: pa.Table) -> str | None:
 
 
 def column_types(fields: pa.Schema | pa.StructType) -> dict[str, Any]:
-    """Names and types of columns; those of a structure's own fields are inside."""
+    """Returns the names and types of columns; a structure's own fields are nested."""
     return {
         field.name: column_types(field.type) if pa.types.is_struct(field.type) else str(field.type) for field in fields
     }
 
 
 def same_tensors(comparison: Comparison, number: int) -> tuple[str | None, str]:
-    """What the trainer gets, of each code's own rows."""
+    """Compare the trainer's input, made by each code of its own rows."""
 
     def tensors(code: Code) -> dict[str, Array]:
         written = code.work / "tensors.npz"
@@ -401,7 +406,7 @@ def same_tensors(comparison: Comparison, number: int) -> tuple[str | None, str]:
 
 
 def different_array(old: Mapping[str, Array], new: Mapping[str, Array]) -> str | None:
-    """The first of the named arrays that is not equal."""
+    """Returns the first of the named arrays that is not equal."""
     for name, before in old.items():
         now = new.get(name)
         if now is None:
@@ -418,7 +423,7 @@ def different_array(old: Mapping[str, Array], new: Mapping[str, Array]) -> str |
 
 
 def same_steps(comparison: Comparison) -> tuple[str | None, str]:
-    """Let each train on its own rows, which are the same."""
+    """Compare the metrics of a training of each code on its own rows, which are equal."""
     options = ["--config", comparison.work / "training.yaml", "--model", comparison.model, "--seed", 7]
 
     def train(code: Code) -> list[dict[str, Any]]:
@@ -430,7 +435,7 @@ def same_steps(comparison: Comparison) -> tuple[str | None, str]:
 
 
 def same_advantages(comparison: Comparison) -> tuple[str | None, str]:
-    """What verl computed for each token, in the order of steps and rows: its own order within a step is by chance."""
+    """Compare verl's results for each token, sorted by step and row, because verl's order within a step is random."""
 
     def trained(code: Code) -> list[dict[str, Any]]:
         rows = lines(code.work / "training" / "trained_rows.jsonl")
@@ -442,7 +447,7 @@ def same_advantages(comparison: Comparison) -> tuple[str | None, str]:
 
 
 def same_weights(comparison: Comparison) -> tuple[str | None, str]:
-    """The checkpoints after the last step."""
+    """Compare the checkpoints after the last step."""
     old, new = comparison.both(lambda code: load_file(code.work / "training" / "checkpoint" / "model.safetensors"))
     if {name: weights.shape for name, weights in old.items()} != {name: weights.shape for name, weights in new.items()}:
         return "other names or shapes", ""

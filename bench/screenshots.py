@@ -1,4 +1,4 @@
-"""Pictures of a report for the documents: light, dark, and on a phone. `python -m bench.screenshots REPORT OUT`."""
+"""Takes pictures of a report, light, dark and on a phone: `python -m bench.screenshots REPORT OUT`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Does self-play keep the server as busy as it can be, and does the server compute nothing twice?
+"""Measures whether self-play keeps the server fully busy, and whether the server computes anything twice.
 
-One server, two measurements in turns: our own self-play, and a thin client that sends the recorded requests again as
-fast as the server answers, with the same number of episodes at a time. An episode's next request is its last one, what
-the server sampled to it (as many tokens as were recorded), and the recorded observation: lengths and cache are the
-same.
+One server, two measurements that alternate: our own self-play, and a thin client that repeats the recorded requests as
+fast as the server answers, with the same number of concurrent episodes. An episode's next request is its last one, the
+server's new completion (as many tokens as were recorded), and the recorded observation: lengths and cache are the same.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ ROUNDS = 3
 
 @dataclass
 class Call:
-    """One request of one player and what it gave."""
+    """One request of one player and its completion."""
 
     prompt: list[int]
     completion: Completion
@@ -44,7 +43,7 @@ class Call:
 
 @dataclass
 class RecordingEngine:
-    """Passes requests on to a server and keeps them, by episode."""
+    """Engine that passes requests on to a server and keeps them, by episode."""
 
     engine: SGLangEngine
     episodes: dict[str, list[tuple[str, Call]]] = field(default_factory=dict)
@@ -139,11 +138,11 @@ async def _replay(config: Config, server: Server, episodes: list[list[tuple[str,
 
 
 def _prefill(episodes: list[list[tuple[str, Call]]]) -> dict[str, Any]:
-    """Prompt tokens that the server computed, over those that it had to.
+    """Returns the prompt tokens that the server computed, divided by those that it needed to compute.
 
-    It had to compute a trajectory's first prompt and, at each later request, what came after the tokens of the last
-    one, and that one's last token, which was sampled but never run through the model. Episodes of one state share their
-    first prompts, and later ones when the same was said, so both ratios can be below 1.
+    Needed are a trajectory's first prompt and, for each later request, the tokens after the last request and its
+    completion, and the completion's last token, which was sampled but never run through the model. Episodes of one
+    state share their first prompts, and later ones if the same was said, so both ratios can be below 1.
     """
     computed = needed = later_computed = later_needed = 0
     for episode in episodes:

@@ -1,8 +1,8 @@
-"""Does the policy learn to ask, opposite the shy partner? Trainings, placebos and coins, over seeds, and a verdict.
+"""Tests whether the policy learns to ask against the shy partner: trainings, placebos, coins, seeds, and a verdict.
 
-For each seed: train, and train again on rewards permuted within groups, a placebo that can learn nothing; analyse how
-both asked over the iterations; evaluate the last checkpoints and the warm start on held-out states of the seed's own,
-so that seeds are independent of each other. `bench.asked` has the rule; questions rose if they rose more than the
+For each seed: train, and train again on rewards permuted within groups, a placebo that can learn nothing; analyse both
+policies' questions over the iterations; evaluate the last checkpoints and the warm start on held-out states of the
+seed's own, so that seeds are independent. `bench.asked` has the rule; questions rose if they rose more than the
 placebos allow for. Everything is resumable, so that a stopped benchmark continues.
 """
 
@@ -37,9 +37,9 @@ from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 from selfplay_pipeline.servers import Servers
 
 COIN_EPISODES = 4
-"""Of each state and coin."""
+"""Number of episodes per state and coin."""
 ARMS = {TRAINED: False, PLACEBO: True}
-"""Whether rewards are permuted."""
+"""Trainings, each with whether its rewards are permuted."""
 
 
 def main(
@@ -52,7 +52,7 @@ def main(
         Path, typer.Option(help="Gets results.json, table.md, asked.png, and the analysis of each seed and arm.")
     ] = Path("docs/results/shy"),
 ) -> None:
-    """Train opposite the shy partner, and placebos beside it, and say whether the policy learned to ask."""
+    """Train against the shy partner, train placebos too, and say whether the policy learned to ask."""
 
     def configured(seed: int, *, placebo: bool) -> Config:
         keys = {"iterate.num_iterations": iterations, "model": model, "seed": seed, "convert.placebo": placebo}
@@ -103,7 +103,7 @@ def main(
 
 
 def _beyond_placebo(name: str, trends: Mapping[str, Sequence[Analysis]]) -> list[AgainstPlacebo]:
-    """For each seed how a figure's slope over the iterations compares with those of the placebos."""
+    """Returns, for each seed, the comparison of a figure's slope over the iterations with the placebos' slopes."""
     slopes = {arm: [analysis.trends[name].slope.value for analysis in found] for arm, found in trends.items()}
     placebos = [slope for slope in slopes[PLACEBO] if slope is not None]
     return [against_placebo(slope, placebos) for slope in slopes[TRAINED]]
@@ -112,7 +112,7 @@ def _beyond_placebo(name: str, trends: Mapping[str, Sequence[Analysis]]) -> list
 async def _play(
     config: Config, states: StateSet, checkpoints: Mapping[str, str], work: Path
 ) -> dict[str, dict[Mode, Totals]]:
-    """The figures of each checkpoint opposite the partner."""
+    """Returns the figures of each checkpoint with the partner."""
     found: dict[str, dict[Mode, Totals]] = {}
     async with Servers(config.engine, work) as servers:
         for name, checkpoint in checkpoints.items():

@@ -1,8 +1,8 @@
-"""The first run on a machine: does it play, train and learn? `make smoke-gpu` prints a verdict to paste into an issue.
+"""Tests playing, training and learning on a new machine. `make smoke-gpu` prints a verdict to paste into an issue.
 
-The project's own commands are given as a user gives them. The tiny model goes through one iteration and three steps of
-online training; a model with Qwen2.5-0.5B's configuration and random weights, or one that is named, goes through one
-iteration. What the commands wrote is then checked as the tests check it.
+The project's own commands are run as a user runs them. The tiny model goes through one iteration and three steps of
+online training; a model with Qwen2.5-0.5B's configuration and random weights, or a given one, goes through one
+iteration. The output is then checked as the tests check it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ QWEN_RUN: dict[str, Any] = {
     "base": "default",
     "game": {"size": 2, "max_length": 4, "prompts": "compact"},
     "generate": {"num_episodes": 8, "episodes_per_state": 2, "temperature": 1.0, "max_new_tokens": 32},
-    # All episodes of random weights may score 0: without the entropy there would be no gradient.
+    # All episodes of random weights may have reward 0: without the entropy term there would be no gradient.
     "train": {
         "train_batch_size": 16, "micro_batch_size": 2, "learning_rate": 1e-5, "keep_zero_signal": True,
         "entropy_coef": 0.001, "loggers": [],
@@ -51,7 +51,7 @@ QWEN_RUN: dict[str, Any] = {
 GAPS = {"cpu": 1e-4, "cuda": 0.02}
 """Largest mean difference of a sampled token's log-prob between server and trainer, in float32 and bfloat16; nats."""
 WEIGHTS = {"cpu": 1e-3, "cuda": 0.05}
-"""How far the mean importance weight (trainer over server, for each token) may be from 1."""
+"""Largest distance of the mean importance weight (trainer over server, per token) from 1."""
 
 
 @dataclass(frozen=True)
@@ -67,19 +67,19 @@ class Check:
 
 @dataclass
 class Smoke:
-    """What is run and found."""
+    """A run of the smoke test, and its checks."""
 
     device: str
     folder: Path
     checks: list[Check]
 
     def check(self, part: str, what: str, found: Any, wanted: str, passed: bool) -> None:
-        """Note what was found."""
+        """Record the result of a check."""
         shown = f"{found:.2g}" if isinstance(found, float) else str(found)
         self.checks.append(Check(part, what, shown.replace("|", "/"), wanted, passed))
 
     def command(self, part: str, name: str, *arguments: str) -> bool:
-        """Give one of the project's commands; its output goes to a file. Returns whether it succeeded."""
+        """Run one of the project's commands, with its output in a file; returns whether it succeeded."""
         log = self.folder / f"{part} {name}.log".replace(" ", "_")
         print(f"{part}: selfplay {name} … (log {log})", flush=True)
         began = time.monotonic()
@@ -91,14 +91,14 @@ class Smoke:
         return code == 0
 
     def configured(self, part: str, config: dict[str, Any]) -> str:
-        """A configuration file for this device."""
+        """Write a configuration file for this device; returns its path."""
         file = self.folder / f"{part}.yaml".replace(" ", "_")
         train = config["train"] | {"device": self.device}
         file.write_text(json.dumps(config | {"engine": {"device": self.device}, "train": train}, indent=1))
         return str(file)
 
     def offline(self, part: str, config: dict[str, Any]) -> None:
-        """One iteration: play, convert, train."""
+        """Run one iteration: play, convert, train."""
         noted = config | {"train": config["train"] | {"dump_rows": True}}
         file, out = self.configured(part, noted), self.folder / part.replace(" ", "_")
         if not self.command(part, "iterate", "--config", file, "--output", str(out)):
@@ -109,13 +109,13 @@ class Smoke:
         self.check_iteration(part, str(config["model"]), iteration)
 
     def check_iteration(self, part: str, model: str, iteration: Path) -> None:
-        """Whether what was sampled was trained on, with the same log-probs, and changed the weights."""
+        """Check that the sampled tokens were trained on, with equal log-probs, and that the weights changed."""
         self._check_rows(part, iteration)
         self._check_metrics(part, _lines(iteration / "metrics.jsonl"), "rollout_corr/rollout_is_mean")
         self.check_weights(part, model, iteration / "checkpoint")
 
     def online(self, part: str, config: dict[str, Any]) -> None:
-        """Some steps of training while playing."""
+        """Run some steps of online training."""
         file, out = self.configured(part, config), self.folder / part.replace(" ", "_")
         if not self.command(part, "train-online", "--config", file, "--output", str(out)):
             return
@@ -130,7 +130,7 @@ class Smoke:
         self.check_weights(part, str(config["model"]), out / "checkpoint")
 
     def _check_rows(self, part: str, iteration: Path) -> None:
-        """Whether just what was played was trained on, and how far the trainer's log-probs are from the server's."""
+        """Check that exactly the played rows were trained on, and measure the log-prob gap of trainer and server."""
         import pyarrow.parquet as pq
 
         played = {}
@@ -164,7 +164,7 @@ class Smoke:
             self.check(part, "mean importance weight of the first step, from 1", far, f"< {limit}", far < limit)
 
     def check_weights(self, part: str, before: str, after: Path) -> None:
-        """Whether a training changed weights and left all of them finite."""
+        """Check that a training changed weights and left all of them finite."""
         import torch
         from transformers import AutoModelForCausalLM
 
@@ -177,20 +177,20 @@ class Smoke:
         self.check(part, "weights are finite", finite, "True", finite)
 
     def attempt(self, part: str, do: Callable[[str, dict[str, Any]], None], config: dict[str, Any]) -> None:
-        """Run a part; what a command did not write, or wrote differently, is a failed check of it."""
+        """Run a part; missing or malformed output of a command is a failed check."""
         try:
             do(part, config)
         except Exception as error:
             self.check(part, "what was written can be checked", f"{type(error).__name__}: {error!s:.200}", "yes", False)
 
     def doctor(self, part: str, config: dict[str, Any]) -> None:
-        """What `selfplay doctor` says of this machine and the model."""
+        """Run `selfplay doctor` for this machine and the model, and print its report."""
         file = self.configured(part, config)
         if self.command(part, "doctor", "--config", file):
             print((self.folder / f"{part} doctor.log".replace(" ", "_")).read_text())
 
     def verdict(self, seconds: float) -> str:
-        """A Markdown table."""
+        """Returns the verdict as a Markdown table."""
         passed = sum(check.passed for check in self.checks)
         said = "passed" if passed == len(self.checks) else "FAILED"
         lines = [
@@ -244,7 +244,7 @@ def _machine() -> Iterator[str]:
 
 
 def _said(*command: str) -> str:
-    """What a program prints, empty if it cannot be run."""
+    """Returns the output of a program, empty if it cannot be run."""
     try:
         return "; ".join(subprocess.run(command, capture_output=True, text=True).stdout.split("\n")).strip("; ")
     except OSError:
@@ -252,7 +252,7 @@ def _said(*command: str) -> str:
 
 
 def _near(first: list[float], second: list[float]) -> bool:
-    """Whether they are the same numbers, but for the rounding of float32."""
+    """Whether both are the same numbers, up to the rounding of float32."""
     return len(first) == len(second) and all(map(_same, first, second))
 
 

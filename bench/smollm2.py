@@ -1,9 +1,10 @@
-"""SmolLM2-135M-Instruct learns to play on a CPU: legal actions, agreement and reward before, between and after.
+"""Trains SmolLM2-135M-Instruct on a CPU: legal actions, agreement and reward before, between and after.
 
 python -m bench.smollm2
 
-It first imitates scripted players that speak English but never plan with what they are told, and then learns by
-self-play, with GRPO and with filtered behaviour cloning. Stopped, it goes on; the table has what is finished.
+The model first imitates scripted players that speak English but never use the partner's facts in their plans, and then
+learns by self-play, with GRPO and with filtered behaviour cloning. A stopped run continues; the table has all finished
+parts.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ SHOWN = ("legal", "agreed", "reward")
 
 
 class Player(BaseModel):
-    """What a player reached over the seeds that it has: figures, and how far they are above the warm start's.
+    """Results of a player over its seeds: figures, and their rise over the warm start.
 
     Attributes:
-        seeds: how many it has.
-        rise: with intervals over seeds and states, which are wide with few seeds.
-        rise_of_seeds: of each seed alone, with intervals over its states.
-        budget: what its self-play took, as means over seeds; None of a player that had none.
+        seeds: Number of its seeds.
+        rise: Rise with intervals over seeds and states, which are wide with few seeds.
+        rise_of_seeds: Rise of each seed alone, with intervals over its states.
+        budget: Mean effort of its self-play over seeds; None for a player without self-play.
     """
 
     seeds: int
@@ -60,7 +61,7 @@ class Player(BaseModel):
 
 
 class Results(BaseModel):
-    """`results.json`."""
+    """Contents of `results.json`."""
 
     teacher: str
     teacher_episodes: int
@@ -113,23 +114,23 @@ def main(
             budgets[arm].append(budget_of(run.state, iterations))
             outcomes[seed] |= asyncio.run(study.evaluate(seed, {arm: run.checkpoint(iterations)}))
             show()
-    # No seed changes the model that knows nothing. It rambles, which takes longest.
+    # The untrained model is the same for all seeds, and slowest to play, because it rambles.
     outcomes[1] = asyncio.run(study.evaluate(1, {BEFORE: str(model)})) | outcomes[1]
     show()
     print((output / "table.md").read_text())
 
 
 def smollm2(folder: Path) -> Path:
-    """The folder of SmolLM2-135M-Instruct, which is unpacked where it is not there."""
+    """Returns the folder of SmolLM2-135M-Instruct, which is unpacked unless it exists."""
     if not folder.exists():
         build_smollm2(folder)
     return folder
 
 
 def warm_start(study: Study, model: Path, teacher: str, episodes: int) -> str:
-    """The checkpoint of a model that has imitated so many episodes of a scripted player.
+    """Returns the checkpoint of a model that has imitated episodes of a scripted player.
 
-    It is trained in bfloat16 where the CPU computes in it, which takes two thirds of the time. Self-play is not: the
+    It is trained in bfloat16 if the CPU computes in it, which takes two thirds of the time. Self-play is not: the
     engine plays in float32, and the log-probs of both should be equal.
     """
     played = {"generate.num_episodes": episodes, "generate.episodes_per_state": 1}
@@ -142,21 +143,21 @@ def warm_start(study: Study, model: Path, teacher: str, episodes: int) -> str:
 
 
 def computes_in_bfloat16() -> bool:
-    """Whether the CPU has instructions for it; without them it is slower than float32."""
+    """Whether the CPU has bfloat16 instructions; without them bfloat16 is slower than float32."""
     from torch import cpu
 
     return bool(cpu._is_avx512_bf16_supported() or cpu._is_amx_tile_supported())
 
 
 def lines(study: Study, seeds: Iterable[int]) -> dict[str, Interval]:
-    """The reference lines on the held-out states of these seeds."""
+    """Returns the reference lines on the held-out states of these seeds."""
     game = make_game(study.config(1).game)
     every = (state for seed in seeds for state in held_out_states(game, study.states, seed).states)
     return references(game, StateSet("of all seeds", tuple(every)))
 
 
 def player_of(name: str, outcomes: Outcomes, budgets: Sequence[Budget]) -> Player:
-    """A player's figures over the seeds that it was evaluated on."""
+    """Returns a player's figures over the seeds that it was evaluated on."""
     every = [by_player for by_player in outcomes.values() if name in by_player]
 
     def over(seeds: Sequence[Mapping[str, Mapping[Mode, Totals]]], terms: Mapping[str, float]) -> Figures:
@@ -178,7 +179,7 @@ def player_of(name: str, outcomes: Outcomes, budgets: Sequence[Budget]) -> Playe
 
 
 def table(results: Results) -> str:
-    """Markdown: a row for each figure and way to sample, a column for each player; then the reference lines."""
+    """Returns Markdown with a row per figure and sampling mode and a column per player; then the reference lines."""
     players, labels = results.players, figures_of()
     rows = {"seeds": [str(player.seeds) for player in players.values()]}
     for name in SHOWN:

@@ -17,7 +17,7 @@ from selfplay_pipeline.train.verl_ext.replay import trajectory_fields
 
 try:
     from selfplay_pipeline.convert.rows import row_tensors  # type: ignore[attr-defined]
-except ImportError:  # only earlier code has it; `same_as.TENSORS_NOW` says what stands for its tensors now
+except ImportError:  # exists only in earlier code; `same_as.TENSORS_NOW` names the tensors that replace its own
     row_tensors = None
 
 arrays = defaultdict(list)

@@ -1,14 +1,14 @@
-"""Did the policy learn to cooperate by talking? The rule, in code and in words. Pure.
+"""Judges whether the policy learned to cooperate by talking: the rule, in code and in words. Pure.
 
 A rise in reward is no evidence of talk: play without messages scores too, and training may teach it. So all of these
 must hold, for sampled and for greedy play, each by the end of a 95 % interval over seeds and states:
 
 - the reward is above the silence line, which the best play without messages reaches;
-- it is above what the same training reaches with messages muted, since silent play of several proposals can pass the
-  silence line, which counts one;
-- it rose, and a placebo, the same training on rewards permuted within groups, did not;
-- the warm start is not above the silence line, as one that cooperates by talking already is;
-- there is more than one seed, without which no interval says what another training would reach.
+- the reward is above the result of the same training with messages muted, since silent play with several proposals can
+  exceed the silence line, which allows one;
+- the reward rose, and the reward of a placebo, the same training on rewards permuted within groups, did not;
+- the warm start is not above the silence line, since a warm start above it already cooperates by talking;
+- there is more than one seed, because otherwise no interval covers another training's result.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from dataclasses import dataclass
 from selfplay_pipeline.metrics.bootstrap import Interval
 
 By = Mapping[str, Interval]
-"""An interval of a reward, or of a difference of rewards, for each way to sample."""
+"""Interval of a reward, or of a difference of rewards, for each sampling mode."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was measured; empty where an arm was not trained.
+    """Measurements that the verdict is based on; empty for an arm that was not trained.
 
     Attributes:
-        seeds: of the arm that has the fewest.
-        silence: the silence line, with its error.
-        before: the reward of the warm start, with messages.
-        reward: of self-play after training, with messages.
-        rise: of that over the warm start.
-        over_muted: self-play minus the training with messages muted, played muted as it was trained.
-        placebo_rise: of the training on permuted rewards over the warm start.
-        over_placebo: self-play minus that training.
+        seeds: Number of seeds of the arm that has the fewest.
+        silence: The silence line, with its error.
+        before: Reward of the warm start, with messages.
+        reward: Reward of self-play after training, with messages.
+        rise: Rise of self-play's reward over the warm start.
+        over_muted: Self-play minus the training with messages muted, played muted as it was trained.
+        placebo_rise: Rise of the training on permuted rewards over the warm start.
+        over_placebo: Self-play minus that training.
     """
 
     seeds: int
@@ -49,7 +49,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Condition:
-    """One condition of the verdict, whether it holds, and the figures by which."""
+    """One condition of the verdict, whether it holds, and the figures behind it."""
 
     name: str
     holds: bool
@@ -60,7 +60,7 @@ WARM = "the warm start is not above the silence line"
 
 
 def conditions(found: Evidence) -> list[Condition]:
-    """Every condition, whether it holds or not."""
+    """Returns all conditions, with whether they hold."""
     line = found.silence
     passed = line is not None and any(_is_above(one, line.high or 0.0) for one in found.before.values())
     above_silence = line is not None and above(found.reward, line.high or 0.0)
@@ -96,7 +96,7 @@ def conditions(found: Evidence) -> list[Condition]:
 
 
 def verdict(found: list[Condition]) -> str:
-    """The verdict in one sentence, whatever it is."""
+    """Returns the verdict in one sentence."""
     missing = [condition.name for condition in found if not condition.holds]
     if not missing:
         return "The policy learned to cooperate by talking: every condition holds."
@@ -109,7 +109,7 @@ def verdict(found: list[Condition]) -> str:
 
 
 def above(intervals: By, line: float = 0.0) -> bool:
-    """Whether all intervals lie above a line; no interval does not."""
+    """Whether there are intervals and all lie above a line."""
     return bool(intervals) and all(_is_above(interval, line) for interval in intervals.values())
 
 
@@ -118,5 +118,5 @@ def _is_above(interval: Interval, line: float = 0.0) -> bool:
 
 
 def each(intervals: By, sign: str = "") -> str:
-    """All intervals in words."""
+    """Returns all intervals in words."""
     return ", ".join(f"{mode} {interval:{sign}}" for mode, interval in intervals.items())

@@ -1,4 +1,4 @@
-"""Fails when git tracks a lock file, or a file over 1 MB that is not expected to be so large."""
+"""Fails if git tracks a lock file, or a file over 1 MB that is not listed in `LARGE`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ LARGE = {
     "selfplay_pipeline/games/*/data/tiny_*model/model.safetensors": "the tiny models, which tests and newcomers play",
     "bench/smollm2_adapter/adapter_model.safetensors": "an adapter that took hours of training",
 }
-"""Files that may be larger, and what they are."""
+"""Patterns of files that may be larger, with a description."""
 
 
 def main() -> int:
-    """Print each file and what is wrong with it."""
+    """Print each bad file and its fault; returns the exit code."""
     tracked = subprocess.run(["git", "ls-files", "-z"], capture_output=True, text=True, check=True).stdout
     found = 0
     for name in filter(None, tracked.split("\0")):

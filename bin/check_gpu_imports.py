@@ -1,4 +1,4 @@
-"""Imports what playing and training on a GPU import, and prints the versions. `bin/check_gpu_lock.sh` runs it."""
+"""Imports the modules for playing and training on a GPU, and prints versions. `bin/check_gpu_lock.sh` runs it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PACKAGES = ("torch", "sglang", "sglang-kernel", "flashinfer-python", "verl", "tr
 
 
 def main() -> int:
-    """Import everything, then do what a GPU is not needed for; returns how many of these failed."""
+    """Import everything, then run the parts that need no GPU; returns the number of failures."""
     print("versions: " + ", ".join(f"{name} {version(name)}" for name in PACKAGES))
     failures = sum(not _works(f"import {name}", partial(importlib.import_module, name)) for name in MODULES)
     failures += not _works("load data/tiny_model with the attention that training asks for", load_as_training_does)
@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def load_as_training_does() -> None:
-    """Load a model with the attention implementation that verl is told on a GPU."""
+    """Load a model with the attention implementation that verl is configured with on a GPU."""
     from transformers import AutoModelForCausalLM
 
     from selfplay_pipeline.train.config import TrainOptions
@@ -63,11 +63,11 @@ def load_as_training_does() -> None:
 
 
 def preload_memory_saver() -> None:
-    """Start Python as a server starts its schedulers that are to give a GPU's memory back.
+    """Start Python as a server starts its schedulers if they are to release the GPU's memory.
 
     Raises:
-        CalledProcessError: it cannot, since the dynamic linker does not find what the preloaded library is linked to,
-            or another library allocates the memory.
+        CalledProcessError: The dynamic linker does not find the libraries of the preloaded library, or another library
+            allocates the memory.
     """
     import torch_memory_saver
 
@@ -93,11 +93,11 @@ def _works(what: str, do: Callable[[], object]) -> bool:
 
 
 def _compiler() -> str:
-    """Whether SGLang's kernels can be compiled on this machine; this is no property of the lock."""
+    """Returns whether SGLang's kernels can be compiled here, in words; this depends on the machine, not on the lock."""
     from selfplay_pipeline.core.errors import UserError
     from selfplay_pipeline.engines.compiler import check_compiler
 
-    os.environ.setdefault("TVM_FFI_CUDA_ARCH_LIST", "9.0")  # else it is asked of the GPU
+    os.environ.setdefault("TVM_FFI_CUDA_ARCH_LIST", "9.0")  # else it is read from the GPU
     try:
         check_compiler()
     except UserError as error:

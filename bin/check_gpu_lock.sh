@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Does requirements/gpu.txt work? Installs it as `make setup DEVICE=gpu` does, imports what a run imports, runs the fast
-# tests, and plays and trains on the CPU (bench/smoke.py). Needs no GPU, but 11 GB and a quarter of an hour. If all works,
-# requirements/gpu.checked.txt says so, with the lock's hash, which a test compares.
-# GPU_ENV=FOLDER keeps the environment, and uses it again where it is there.
+# Tests requirements/gpu.txt: installs it as `make setup DEVICE=gpu` does, imports the modules of a run, runs the fast
+# tests, and plays and trains on the CPU (bench/smoke.py). Needs no GPU, but 11 GB and a quarter of an hour. On success
+# the results go to requirements/gpu.checked.txt, with the lock's hash, which a test compares.
+# GPU_ENV=FOLDER keeps the environment, or reuses it if it exists.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scratch=$(mktemp -d)

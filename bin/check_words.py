@@ -1,7 +1,7 @@
-"""Outside the games' folders nobody says a word of a game: fails with the places where somebody does.
+"""Fails if a file of the package outside the games' folders contains a word of a game, and prints the places.
 
-A game's words are its name and the lines of `games/NAME/words.txt`: regular expressions, found in any case and inside
-identifiers (`best_board`, `BoardEnv`). `games/registry.py` alone may name the games.
+A game's words are its name and the lines of `games/NAME/words.txt`: regular expressions, matched in any case and inside
+identifiers (`best_board`, `BoardEnv`). Only `games/registry.py` may name the games.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ NAMES = {
     r'"dialops_board"': "the earlier name of a field, in stored logs",
     r"(?:matching_config\.yaml|run_slime_matching\.sh)": "files that users give to slime, and start it with",
 }
-"""What may hold a word of a game, and why."""
+"""Expressions that may contain a word of a game, with the reason."""
 
 
 def main() -> int:
-    """Print each place as `file:line: word`."""
+    """Print each place as `file:line: word`; returns the exit code."""
     folders = [path.parent for path in sorted(GAMES.glob("*/game.py"))]
     words = {folder.name: words_of(folder) for folder in folders}
     found = 0
@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def words_of(game: Path) -> re.Pattern[str]:
-    """What finds the words of the game in this folder."""
+    """Returns the pattern of the words of the game in this folder."""
     file = game / "words.txt"
     lines = file.read_text("utf-8").splitlines() if file.exists() else []
     words = [game.name, *(line for line in lines if line and not line.startswith("#"))]

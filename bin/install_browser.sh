@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The report's tests open it in Chromium. Uses the one that is there, else installs Debian's.
+# Installs Debian's Chromium for the report's tests, unless there is one.
 set -euo pipefail
 
 found() { command -v chromium || command -v chromium-browser || command -v google-chrome; }

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Play, convert, train, again and again; killed anywhere, the same command continues.
+# Play, convert, train, repeatedly; after a kill at any point the same command continues.
 #   INITIAL_MODEL    folder or hub name (default: Qwen/Qwen2.5-7B-Instruct with a GPU, else data/tiny_apart_model)
-#   NUM_ITERATIONS   rounds (3)      GAMES_PER_ITER  dialogues, rounded up to whole groups (100)
+#   NUM_ITERATIONS   iterations (3)      GAMES_PER_ITER  episodes per iteration, rounded up to whole groups (100)
 #   EPOCHS_PER_ITER  passes over the data (2)
 # CUDA_VISIBLE_DEVICES is respected. Further arguments go to `selfplay iterate`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-make --silent setup >/dev/null # which would say how to call it by hand
+make --silent setup >/dev/null # hides its advice on the next command
 exec .venv/bin/selfplay iterate \
   ${INITIAL_MODEL:+--model "$INITIAL_MODEL"} \
   --num-iterations "${NUM_ITERATIONS:-3}" \

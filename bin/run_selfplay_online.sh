@@ -5,7 +5,7 @@
 # CUDA_VISIBLE_DEVICES is respected. Further arguments go to `selfplay train-online`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-make --silent setup >/dev/null # which would say how to call it by hand
+make --silent setup >/dev/null # hides its advice on the next command
 exec .venv/bin/selfplay train-online \
   ${MODEL_NAME:+--model "$MODEL_NAME"} \
   ${STEPS:+--steps "$STEPS"} \

@@ -6,10 +6,10 @@
 #   REF_LOAD         the same, converted by slime's tools/convert_hf_to_torch_dist.py (HF_CHECKPOINT + _torch_dist)
 #   CONFIG           partner and limits (selfplay_pipeline/slime/matching_config.yaml)
 #   NUM_GPUS         GPUs of this machine (8)      EXP_NAME  folder below data/ for checkpoints and logs (slime_matching)
-#   RAY_ADDRESS      dashboard of a Ray cluster of your own; without it one is started, and ends with this script
+#   RAY_ADDRESS      dashboard of a Ray cluster of your own; by default one is started, and ends with this script
 # OPENAI_API_KEY, for the partner `chat`, is inherited by Ray's workers and never put into a job's description, so a Ray
 # cluster that you bring must have been started with the key in its environment.
-# Further arguments go to slime's train.py, from the project's folder: give their paths whole.
+# Further arguments go to slime's train.py, which runs in the project's folder: give absolute paths.
 set -euo pipefail
 PROJECT=$(realpath "$(dirname "$0")/..")
 SLIME=$(realpath -m "${SLIME:-/root/slime}")
@@ -55,7 +55,7 @@ ROLLOUT_ARGS=(
   --num-rollout 200
   --rollout-batch-size 32
   --n-samples-per-prompt 8
-  --rollout-max-response-len 8192 # of a whole dialogue: 20 turns of at most 256 tokens, and what is heard between them
+  --rollout-max-response-len 8192 # of an episode: 20 turns of at most 256 tokens, and the observations between them
   --rollout-max-context-len 10240 # and the prompt
   --rollout-temperature 1 # and no top-p or top-k, so that log-probs are those of the policy
   --global-batch-size 256
@@ -117,10 +117,10 @@ CLUSTER_ARGS=(
   --colocate
 )
 
-# A cluster that runs already is used as it is; one that is started here ends with this script.
+# A running cluster is used as it is; a cluster started here ends with this script.
 if [ -z "${RAY_ADDRESS:-}" ]; then
   ray start --head --node-ip-address 127.0.0.1 --num-gpus "$NUM_GPUS" --disable-usage-stats
-  trap 'ray stop' EXIT # only now: where a cluster ran already, the start has failed, and that one is not ours to stop
+  trap 'ray stop' EXIT # only after a successful start: it fails if another cluster runs, which is not ours to stop
 fi
 ray job submit --address "${RAY_ADDRESS:-http://127.0.0.1:8265}" \
   --runtime-env-json "{\"env_vars\": {\"PYTHONPATH\": \"$PYTHONPATH\", \"CUDA_DEVICE_MAX_CONNECTIONS\": \"1\",

@@ -1,1 +1,1 @@
-"""Bad inputs and faults against the real commands: what is handled, and what is lost. `make chaos` runs it."""
+"""Tests the real commands with bad inputs and faults: refusals, recovery and losses. `make chaos` runs them."""

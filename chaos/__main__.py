@@ -1,4 +1,4 @@
-"""`make chaos`: try every bad input and every fault, say what came of each, and end with the table."""
+"""`make chaos`: tries every bad input and every fault, prints each outcome, and ends with a table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one case; a line of the file of results."""
+    """Result of one case; a line of the file of results."""
 
     kind: str
     name: str
@@ -38,7 +38,7 @@ class Result:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the cases that were asked for; 1 if any was not handled."""
+    """Run the requested cases; returns 1 if any was not handled."""
     options = parser().parse_args(arguments)
     cases = chosen(options)
     if options.list:
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     done = [earlier[case.name] for case in cases if case.name in earlier]
     left = [case for case in cases if case.name not in earlier]
     begin()
-    # Private, and short, since some commands put sockets there.
+    # Private, and with a short path, since some commands create sockets there.
     work = Path(tempfile.mkdtemp(prefix="chaos-"))
     try:
         for number, result in enumerate(run_all(left, work, options.jobs, keep=options.keep), start=1):
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Returns the parser of the options."""
     options = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
     options.add_argument("--only", choices=sorted(PARTS), help="bad inputs, or faults")
     options.add_argument("--kind", action="append", default=[], help="only cases of this kind; may be repeated")
@@ -95,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def chosen(options: argparse.Namespace) -> list[Case]:
-    """The cases that were asked for, in their order."""
+    """Returns the requested cases, in their order."""
     parts = [options.only] if options.only else list(PARTS)
     found: list[Case] = []
     for part in parts:
@@ -109,20 +109,20 @@ def chosen(options: argparse.Namespace) -> list[Case]:
 
 
 def run_all(cases: Sequence[Case], work: Path, jobs: int, *, keep: bool) -> Iterator[Result]:
-    """Run cases, some at a time, each in a folder of its own; results come as they are there."""
+    """Run cases, `jobs` at a time, each in a folder of its own; yields each result as soon as it is known."""
     pool = ThreadPoolExecutor(jobs)
     try:
         futures = [pool.submit(run_one, case, work / f"{number:04d}", keep=keep) for number, case in enumerate(cases)]
         for future in as_completed(futures):
             yield future.result()
-    finally:  # also when a signal says so
+    finally:  # also after a signal
         pool.shutdown(wait=False, cancel_futures=True)
         stop()
         pool.shutdown()
 
 
 def run_one(case: Case, folder: Path, *, keep: bool) -> Result:
-    """Run a case. An error of the harness itself is no verdict on the program, and is said as such."""
+    """Run a case. An error of the harness itself is no verdict on the program, and is reported as such."""
     folder.mkdir()
     started = time.monotonic()
     try:
@@ -136,7 +136,7 @@ def run_one(case: Case, folder: Path, *, keep: bool) -> Result:
 
 
 def read_results(path: Path | None) -> dict[str, Result]:
-    """What an earlier call of the same command has found, by name; a torn last line is left out."""
+    """Returns the results of an earlier call of the same command, by name; an incomplete last line is left out."""
     found = {}
     for line in path.read_text().splitlines(keepends=True) if path and path.exists() else []:
         if line.endswith("\n"):
@@ -146,7 +146,7 @@ def read_results(path: Path | None) -> dict[str, Result]:
 
 
 def table(results: Sequence[Result]) -> str:
-    """By kind: tried, handled, and every other outcome."""
+    """Returns the table of results: by kind, the numbers of tried and handled cases and of every other outcome."""
     counts = Counter((result.kind, result.outcome) for result in results)
     kinds = list(dict.fromkeys(result.kind for result in results))
     lines = [["kind", "tried", *OUTCOMES]]
@@ -160,13 +160,13 @@ def table(results: Sequence[Result]) -> str:
 
 
 def command_again(name: str, seed: int) -> str:
-    """How to run one case again, as one would type it."""
+    """Returns the shell command that runs one case again."""
     options = f"--case {name} --keep" + (f" --seed {seed}" if seed else "")
     return f'make chaos ARGS="{options}"'
 
 
 def heed_signals() -> None:
-    """Heed signals that a shell's background jobs and `nohup` ignore, so that the commands that are tried do so too."""
+    """Restore signals that a shell's background jobs and `nohup` ignore; the tested commands inherit the handlers."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     for number in (signal.SIGHUP, signal.SIGQUIT):

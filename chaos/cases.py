@@ -1,4 +1,4 @@
-"""One bad input or one fault: what is tried, and what came of it."""
+"""One bad input or one fault: the attempt, and its outcome."""
 
 from __future__ import annotations
 
@@ -8,28 +8,31 @@ from pathlib import Path
 from typing import Literal
 
 Outcome = Literal["handled", "traceback", "hung", "accepted", "obscure", "lost", "left"]
-"""`handled` is the only good one. `obscure`: refused, but the message does not say what is wrong, where and what to do.
-`accepted`: a bad input ended with exit code 0. `lost`: after the same command was given again, an episode was missing
-or there twice. `left`: a process, a file or a socket was left behind."""
+"""Outcome of a case; only `handled` is good.
+
+`obscure`: the input was refused, but the message does not say what is wrong, where and what to do. `accepted`: a bad
+input ended with exit code 0. `lost`: after the same command was given again, an episode was missing or duplicated.
+`left`: a process, a file or a socket was left behind.
+"""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a case."""
+    """Outcome of a case, with details."""
 
     outcome: Outcome
     detail: str
-    """The command's message, or what was lost or left, in one line."""
+    """The command's message, or the things that were lost or left, in one line."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Something that goes wrong.
+    """A bad input or a fault to try.
 
     Attributes:
-        kind: its row in the table.
-        name: unique; `make chaos ARGS="--case NAME"` runs it again.
-        run: tries it in an empty folder of its own.
+        kind: Its row in the table.
+        name: Its unique name; `make chaos ARGS="--case NAME"` runs it again.
+        run: Function that tries it in an empty folder of its own.
     """
 
     kind: str

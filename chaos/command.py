@@ -1,7 +1,7 @@
-"""The real command line as a process of its own, with limits and with a listing of what it left.
+"""Runs the real command line as a process of its own, with limits and with a listing of the files that it left.
 
-The process is forked from a server that has imported everything once (the standard library's `forkserver`), which
-saves the seconds that each command would import for. It then runs the same `main()` as the command `selfplay`.
+The process is forked from a server that has imported everything once (the standard library's `forkserver`), which saves
+each command seconds of imports. It then runs the same `main()` as the command `selfplay`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ IMPORTED = (
     "selfplay_pipeline.asking.analysis", "selfplay_pipeline.slime.check", "pyarrow.parquet", "torch", "transformers",
     "transformers.models.qwen2.modeling_qwen2", "verl.utils.dataset.rl_dataset",
 )  # fmt: skip
-"""What the server imports: all that a command imports before it refuses its input. A missing one costs time only."""
+"""Modules that the server imports: those that a command imports before it refuses its input.
+
+A module missing here only costs time.
+"""
 SETTINGS = {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-"""The same on every machine: no GPU, no network, and no thread that a fork would lose."""
+"""Environment variables that make all machines equal: no GPU, no network, and no thread that a fork would lose."""
 BACKGROUND = ("sglang", "verl_main", "raylet")
 """Words in the command line of a process that a command starts to serve or to train."""
 POLL_SECONDS = 0.05
@@ -35,26 +38,26 @@ POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Limits:
-    """When a command is ended."""
+    """Limits at which a command is ended."""
 
     seconds: float = 20.0
     gigabytes: float = 3.0
-    """Resident memory of the command and its children. Not of addresses, of which torch reserves many."""
+    """Resident memory of the command and its children; address space is unlimited, since torch reserves much."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """What was seen of a command from outside."""
+    """Observations of an ended command from outside."""
 
     code: int | None
-    """Exit code, a signal's number negated; None where the command was ended here."""
+    """Exit code, for a signal its negative number; None if the harness ended the command."""
     stdout: str
     stderr: str
     seconds: float
     stopped_for: str = ""
-    """Why it was ended here."""
+    """Limit at which the harness ended the command, "" if none."""
     began: str = ""
-    """The server or trainer that it started; it is ended as soon as it is seen."""
+    """Command line of the server or trainer that it started, "" if none; the harness ends it at once."""
 
 
 def run(
@@ -65,12 +68,12 @@ def run(
 
 
 def run_program(command: Sequence[str], folder: Path, limits: Limits = Limits()) -> Ended:
-    """Run any other program in a folder; the tests of the harness do."""
+    """Run any other program in a folder, for the tests of the harness."""
     return _watched(_program, command, folder, {}, limits)
 
 
 def begin() -> None:
-    """Start the server, and wait until it has imported everything, which counts for no command."""
+    """Start the server, and wait until it has imported everything, so that no command's time includes the imports."""
     os.environ.update(SETTINGS)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(IMPORTED))
@@ -80,29 +83,30 @@ def begin() -> None:
 
 
 def nothing() -> None:
-    """What the first process does."""
+    """Do nothing, in the first process."""
 
 
 def stop() -> None:
-    """End the commands that are running, as when the harness is stopped."""
+    """End the running commands, when the harness is stopped."""
     for pid in list(_running):
         _end(pid)
 
 
 _starting = threading.Lock()
 _running: set[int] = set()
-"""Their process ids."""
+"""Process ids of the running commands."""
 
 
 def _watched(main: object, arguments: Sequence[str], folder: Path, env: Mapping[str, str], limits: Limits) -> Ended:
     out, err = folder.with_name(folder.name + ".stdout"), folder.with_name(folder.name + ".stderr")
     started = time.monotonic()
-    with _starting:  # the standard library starts its server only once, but not if two threads ask at a time
+    with _starting:  # the standard library starts its server only once, but not if two threads ask simultaneously
         process = multiprocessing.get_context("forkserver").Process(
             target=_child, args=(main, list(arguments), str(folder), str(out), str(err), dict(env))
         )
         process.start()
-        # The next start, in another thread, would look after this process too, and one of the two gets no exit code.
+        # The next start, in another thread, would also wait for this process, and one of the two would get no exit
+        # code.
         multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
     pid = process.pid or 0
     _running.add(pid)
@@ -126,7 +130,7 @@ def _watched(main: object, arguments: Sequence[str], folder: Path, env: Mapping[
 
 
 def _look(pid: int) -> tuple[float, str]:
-    """Resident bytes of a process and its descendants, and the first of these that serves or trains."""
+    """Returns the resident bytes of a process and its descendants, and the first descendant that serves or trains."""
     memory, began = 0.0, ""
     with suppress(psutil.NoSuchProcess):
         top = psutil.Process(pid)
@@ -140,7 +144,7 @@ def _look(pid: int) -> tuple[float, str]:
 
 
 def _end(pid: int) -> None:
-    """End a process and all that it started, each by its id."""
+    """End a process and all its descendants, each by its id."""
     with suppress(psutil.NoSuchProcess):
         top = psutil.Process(pid)
         top.suspend()
@@ -150,7 +154,7 @@ def _end(pid: int) -> None:
 
 
 def _child(main: object, arguments: list[str], folder: str, out: str, err: str, env: dict[str, str]) -> None:
-    """In the new process: take its own place, files and settings, then run."""
+    """Set up session, folder, files and environment in the new process, then run the command."""
     import tempfile
 
     os.setsid()

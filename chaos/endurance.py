@@ -1,4 +1,4 @@
-"""Many scripted games in one command: does it grow?
+"""Tests that memory and handles do not grow over many scripted games in one command.
 
 python -m chaos.endurance --games 100000
 """
@@ -21,12 +21,12 @@ from chaos.outside import Ended, room
 ROWS = 12
 EVERY = 2.0
 WARM = 0.1
-"""The first share of the games, in which a program still loads what it needs, does not count for the slope."""
+"""First share of the games, which does not count for the slope, because the program still loads modules then."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What one look showed."""
+    """Measurements at one moment."""
 
     seconds: float
     games: int
@@ -40,7 +40,7 @@ class Sample:
 
 
 def look(process: psutil.Process, output: Path, began: float, games: int) -> Sample:
-    """Look at a running command. `games` are counted by the bytes that a game takes on average so far."""
+    """Measure a running command, whose progress is `games` finished games."""
     size = output.stat().st_size if output.exists() else 0
     with process.oneshot():
         return Sample(
@@ -55,7 +55,7 @@ def look(process: psutil.Process, output: Path, began: float, games: int) -> Sam
 
 
 def slope(samples: Sequence[Sample]) -> float:
-    """Megabytes that memory grows by in 10,000 games, by least squares."""
+    """Returns the growth of memory in megabytes per 10,000 games, by least squares."""
     last = samples[-1].games
     warm = [sample for sample in samples if sample.games >= WARM * last]
     mean_games = sum(sample.games for sample in warm) / len(warm)
@@ -66,7 +66,7 @@ def slope(samples: Sequence[Sample]) -> float:
 
 
 def table(samples: Sequence[Sample]) -> str:
-    """About twelve of the samples, evenly spread over the games."""
+    """Returns a table of about twelve samples, evenly spread over the games."""
     last = samples[-1].games
     wanted = [last * row / ROWS for row in range(ROWS + 1)]
     rows = [min(samples, key=lambda sample: abs(sample.games - games)) for games in wanted]
@@ -80,7 +80,7 @@ def table(samples: Sequence[Sample]) -> str:
 
 
 class Counting:
-    """Counts the lines of a growing file, reading each byte once."""
+    """Counter of the lines of a growing file, which reads each byte once."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.lines, self._at = path, 0, 0
@@ -96,7 +96,11 @@ class Counting:
 
 
 def play(games: int, folder: Path) -> tuple[Ended, list[Sample], int, list[str]]:
-    """Play, and look every few seconds; also how many different episodes there are, and what was left."""
+    """Play, and measure every few seconds.
+
+    Returns:
+        The end of the command, the samples, the number of different episodes, and the leftovers.
+    """
     output = folder / "out" / "games.jsonl"
     samples, counting = list[Sample](), Counting(output)
     with room(folder) as place:
@@ -118,7 +122,7 @@ def play(games: int, folder: Path) -> tuple[Ended, list[Sample], int, list[str]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Play and print the table; 1 if games were lost or anything was left."""
+    """Play and print the table; returns 1 if games were lost or anything was left."""
     options = argparse.ArgumentParser(prog="python -m chaos.endurance", description=__doc__)
     options.add_argument("--games", type=int, default=100_000)
     asked = options.parse_args(arguments)

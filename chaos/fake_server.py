@@ -1,4 +1,4 @@
-"""A server that speaks as SGLang does and always says the same, or misbehaves as a fault tells it to."""
+"""A server with SGLang's interface that always gives the same answer, or misbehaves as a fault prescribes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from selfplay_pipeline.loopback import hold_port, port_of
 TEXT = "[message] Ava BLEU 0"
 Answer = dict[str, Any]
 Fault = Callable[[web.Request, int, Answer], Awaitable[web.StreamResponse]]
-"""Answers a request of `/generate`, given its number from 1 and the honest answer."""
+"""Function that answers a request to `/generate`, given its number from 1 and the honest answer."""
 
 
 _SILENT = logging.getLogger("chaos.silent")
@@ -31,23 +31,25 @@ _SILENT.disabled = True
 
 @cache
 def reply() -> list[int]:
-    """The token ids of the only thing that it says, with the token that ends a turn."""
+    """Returns the token ids of the server's only answer, with the token that ends a turn."""
     tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
     return [*tokenizer.encode(TEXT, add_special_tokens=False).ids, tokenizer.token_to_id("<|im_end|>")]
 
 
 async def honest(request: web.Request, number: int, answer: Answer) -> web.StreamResponse:
-    """No fault."""
+    """Answer honestly: the absence of a fault."""
     return web.json_response(answer)
 
 
 class FakeServer:
-    """Serves in a thread of its own on loopback, from `start` to `stop`, always on one port."""
+    """Server in a thread of its own on loopback, from `start` to `stop`, always on one port."""
 
     def __init__(self, fault: Fault = honest, info: Fault = honest) -> None:
-        """Args:
-        fault: how requests for tokens are answered.
-        info: how the question is answered which model is served.
+        """Create the server.
+
+        Args:
+            fault: Function that answers requests for tokens.
+            info: Function that answers requests for the name of the served model.
         """
         self.fault, self.info = fault, info
         self.requests = 0
@@ -62,21 +64,21 @@ class FakeServer:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Begin to listen; returns once it does."""
+        """Start to listen; returns once the server listens."""
         ready = threading.Event()
         self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
         self._thread.start()
         ready.wait(30)
 
     def stop(self) -> None:
-        """Die: all connections are cut at once."""
+        """Stop as a crash would: all connections are cut at once."""
         if self._loop is not None and self._thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(30)
             self._loop = self._thread = None
 
     def when_asked(self, number: int, limit: float = 120) -> bool:
-        """Wait for a number of requests; False if they did not come."""
+        """Wait for a number of requests; returns False if they did not come in time."""
         deadline = time.monotonic() + limit
         while self.requests < number and time.monotonic() < deadline:
             time.sleep(0.002)

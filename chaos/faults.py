@@ -1,4 +1,4 @@
-"""All faults: what is done to the commands, and to what they depend on."""
+"""All faults of the commands and of the things that they depend on."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ PARTS = (faults_process, faults_disk, faults_server, faults_together, faults_rea
 
 
 def cases(seed: int) -> list[Case]:
-    """All faults of a seed, in the order of the table."""
+    """Returns all faults of a seed, in the order of the table."""
     return [case for part in PARTS for case in part.cases(seed)]

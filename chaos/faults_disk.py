@@ -1,4 +1,4 @@
-"""Disks that are full, folders that cannot be written, and files that go away while they are written."""
+"""Faults of disks: full disks, read-only folders, and files that disappear while they are written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cases(seed: int) -> list[Case]:
 
 @cache
 def may_mount() -> bool:
-    """Whether we may mount disks here: only the machine's owner may, and not in every container."""
+    """Whether disks can be mounted here: only root can, and not in every container."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             _mount("-t", "tmpfs", "chaos", folder)
@@ -37,10 +37,11 @@ def may_mount() -> bool:
 
 
 def small_disk(scene: Scene, kib: int) -> Callable[[], None] | None:
-    """Let the command write to a disk of its own, which grows before the command is given again.
+    """Let the command write to a small disk of its own, which grows before the command is given again.
 
     Returns:
-        What the command's process must call at its start: where nothing may be mounted, it limits its files.
+        Function to call at the start of the command's process, which limits its files if mounting is impossible; else
+        None.
     """
     if not may_mount():
         return partial(limit_files, kib)
@@ -52,7 +53,7 @@ def small_disk(scene: Scene, kib: int) -> Callable[[], None] | None:
 
 
 def limit_files(kib: int) -> None:
-    """No file of this process may grow beyond a size."""
+    """Limit the size of all files of this process."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (kib * KIB, kib * KIB))
 
 
@@ -113,7 +114,7 @@ def _read_only() -> list[Case]:
         elif os.geteuid() != 0:
             scene.written.chmod(0o555)
             scene.until_again.callback(scene.written.chmod, 0o755)
-        else:  # no mode of a folder binds the machine's owner
+        else:  # no mode of a folder restricts root
             return scene.run(before=partial(limit_files, 0))
         return scene.run()
 
@@ -147,7 +148,7 @@ def _taken_away() -> list[Case]:
         running: Running = scene.started(0.3)
         take(scene)
         ended = running.ended(scene.command.patience)
-        if ended.code == 0:  # then all must be there
+        if ended.code == 0:  # then all games must exist
             scene.expect(scene.grown(0.99)(), "it ended with 0, but its games are not all there")
         return ended
 
@@ -168,7 +169,7 @@ def _taken_away() -> list[Case]:
 
 
 def _replace(path: Path) -> None:
-    """Put a copy in its place, as some editors do."""
+    """Replace the file by a copy, as some editors do."""
     copy = path.with_name("copy")
     copy.write_bytes(path.read_bytes().rpartition(b"\n")[0] + b"\n")
     copy.replace(path)

@@ -1,4 +1,4 @@
-"""Kills, stops and signals of commands that need no server, and of what they are connected to."""
+"""Kills, stops and signals for commands that need no server, and faults of their streams."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KILLED = {-SIGKILL}
 
 
 def asked_to_stop(number: Signals) -> set[int]:
-    """How a command may end that a signal asked to stop: as after Ctrl-C, or as a shell says it."""
+    """Returns the valid exit codes of a command that a signal asked to stop: as after Ctrl-C, or a shell's."""
     return {130, 128 + number}
 
 
@@ -49,7 +49,7 @@ def _kills(seed: int) -> list[Case]:
         return at(0.9, scene)
 
     def writing(command_name: str, scene: Scene) -> Ended:
-        """Killed at a random moment, three times, each somewhere in what is left."""
+        """Kill the command at a random moment, three times, each time within the remaining work."""
         moments, ended = dice(seed, command_name), None
         for _ in range(3):
             running = scene.start()
@@ -103,7 +103,7 @@ def _signals(seed: int) -> list[Case]:
         return running.ended(30)
 
     def at_random(name: str, scene: Scene) -> Ended:
-        """Three times, any signal at any moment."""
+        """Send a random signal at a random moment, three times."""
         moments, ended = dice(seed, name), None
         for _ in range(3):
             running = scene.start()
@@ -114,7 +114,7 @@ def _signals(seed: int) -> list[Case]:
         return ended
 
     def in_background(scene: Scene) -> Ended:
-        """As a shell starts background jobs: with SIGINT ignored."""
+        """Ignore SIGINT, as in a background job of a shell, then send it."""
         running = scene.started(0.4, before=lambda: signal.signal(SIGINT, signal.SIG_IGN))
         running.send(SIGINT)
         return running.ended(30)
@@ -128,7 +128,7 @@ def _signals(seed: int) -> list[Case]:
     for number in (SIGINT, SIGTERM, SIGHUP):
         name = number.name.lower()
         found.append(disturbed("signals", f"{name}-once", SCRIPTED, partial(once, number), asked_to_stop(number)))
-        # The second one may come before Python's handlers stand again, and is then not caught.
+        # The second signal may come before Python's handlers are restored, and is then not caught.
         codes = asked_to_stop(number) | {-number}
         found.append(disturbed("signals", f"{name}-twice", SCRIPTED, partial(twice, number), codes))
         codes = asked_to_stop(number)
@@ -140,7 +140,7 @@ def _signals(seed: int) -> list[Case]:
     found.append(disturbed("signals", "sigint-in-the-background", SCRIPTED, in_background, {130}))
     found.append(disturbed("signals", "sighup-under-nohup", SCRIPTED, nohup, {0}))
     found.append(disturbed("signals", "sigquit", SCRIPTED, partial(once, SIGQUIT), {-SIGQUIT, 131, 130}, silent=True))
-    # A signal that comes before the program has begun ends the interpreter.
+    # A signal before the program has begun ends the interpreter.
     stops = {0, 130, *KILLED, *asked_to_stop(SIGTERM), *asked_to_stop(SIGHUP), -SIGINT, -SIGTERM, -SIGHUP}
     for count in range(1, 5):
         name = f"random-signals-{count}"
@@ -212,7 +212,7 @@ def _streams() -> list[Case]:
         "stdout-reader-gone": partial(reader_gone, "stdout"),
         "stderr-reader-gone": partial(reader_gone, "stderr"),
     }
-    # Whether to go on without anybody to tell is a matter of taste; that nothing is lost is not.
+    # Both continuing and stopping without an output stream are fine; losing an episode is not.
     any_end = {0, 1, 2, 120, -signal.SIGPIPE, 141}
     found = [disturbed("streams", name, SCRIPTED, cause, any_end, silent=True) for name, cause in streams.items()]
     for name, action in _TYPED.items():

@@ -1,4 +1,4 @@
-"""Faults of commands with a real SGLang server that they launch themselves, and of trainings by the real verl."""
+"""Faults of commands that launch a real SGLang server, and of trainings with the real verl."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def signal_all(processes: Sequence[psutil.Process], number: Signals) -> None:
             process.send_signal(number)
 
 
-# Servers that a command launches: the supervisor, the server under it, the scheduler under that.
+# Processes of a launched server: the supervisor, its child the server, and the server's child, the scheduler.
 
 LAUNCHED = Command(
     lambda: (
@@ -113,7 +113,7 @@ def _all_played(scene: Scene) -> list[str]:
             *temporaries(scene.written)]  # fmt: skip
 
 
-# Trainings: the supervisor, verl's main process, Ray's daemons and workers.
+# Processes of a training: the supervisor, verl's main process, Ray's daemons and workers.
 
 
 ROWS = Command(lambda: ("convert", str(SERVED.made), "--config", "tiny"), output="out")
@@ -182,7 +182,7 @@ def _trained(scene: Scene) -> list[str]:
     return [*problems_of_training(scene.written, ROWS.made, EPOCHS), *temporaries(scene.written)]
 
 
-# The whole loop, with others at work in its folder.
+# The whole loop, with other commands at work in its folder.
 
 LOOP = Command(
     lambda: (

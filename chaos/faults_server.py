@@ -1,4 +1,4 @@
-"""Servers that are dead, slow, overloaded or lying, and servers that come back."""
+"""Faults of servers: dead, slow, overloaded, lying, and restarted ones."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def _case(kind: str, name: str, fault: Fault, codes: set[int], command: Command 
     return disturbed(kind, name, command, partial(_served_with, fault), codes, names_server=True)
 
 
-# Lies: 200, and JSON of the right kind, that cannot be true.
+# Lies: answers with status 200 and JSON of the right kind that are impossible.
 
 
 def _token(answer: Answer, **parts: Any) -> Answer:
-    """The answer with another id (`id`) or log-prob (`logprob`) of its second token."""
+    """Returns the answer with another id (`id`) or log-prob (`logprob`) of its second token."""
     ids, entries = list(answer["output_ids"]), [list(entry) for entry in answer["meta_info"]["output_token_logprobs"]]
     if "id" in parts:
         ids[1] = entries[1][1] = parts["id"]
@@ -60,7 +60,7 @@ def _without(answer: Answer, key: str) -> Answer:
 
 
 def _long(answer: Answer) -> Answer:
-    """More tokens than were asked for."""
+    """Returns an answer with more tokens than requested."""
     ids = [answer["output_ids"][0]] * 5000
     logprobs = [[-0.5, token, None] for token in ids]
     return _meta(answer | {"output_ids": ids}, output_token_logprobs=logprobs, finish_reason={"type": "length"})
@@ -115,7 +115,7 @@ def _lies() -> list[Case]:
 
 
 def _first(count: int, fault: Fault) -> Fault:
-    """The first requests meet the fault, later ones do not."""
+    """Returns a fault that affects only the first requests."""
 
     async def at_first(request: web.Request, number: int, answer: Answer) -> web.StreamResponse:
         return await (fault if number <= count else honest)(request, number, answer)
@@ -123,7 +123,7 @@ def _first(count: int, fault: Fault) -> Fault:
     return at_first
 
 
-# Failures that HTTP knows: no answer, half an answer, an answer of another kind.
+# Failures at the level of HTTP: no answer, half an answer, an answer of another kind.
 
 
 def _text(text: str, kind: str, status: int = 200, **headers: str) -> Fault:
@@ -142,7 +142,7 @@ async def _packed(request: web.Request, number: int, answer: Answer) -> web.Stre
 
 
 async def _half(request: web.Request, number: int, answer: Answer) -> web.StreamResponse:
-    """Says how long the answer is, sends half of it, and hangs up."""
+    """Announce the full length of the answer, send half of it, and hang up."""
     body = json.dumps(answer).encode()
     response = web.StreamResponse(headers={"Content-Length": str(len(body)), "Content-Type": "application/json"})
     await response.prepare(request)
@@ -213,7 +213,7 @@ def _failing(seed: int) -> list[Case]:
 
 
 def _mixed(chances: random.Random, faults: list[Fault]) -> Fault:
-    """Every third request fails in some way."""
+    """Returns a fault that affects every third request at random."""
 
     async def fault(request: web.Request, number: int, answer: Answer) -> web.StreamResponse:
         return await (chances.choice(faults) if chances.random() < 1 / 3 else honest)(request, number, answer)
@@ -222,7 +222,7 @@ def _mixed(chances: random.Random, faults: list[Fault]) -> Fault:
 
 
 def _about_the_model() -> list[Case]:
-    """False answers to the question which model is served."""
+    """Returns cases of false answers to requests for the name of the served model."""
 
     def info(fault: Fault, scene: Scene) -> Ended:
         scene.server.info = fault
@@ -236,7 +236,7 @@ def _about_the_model() -> list[Case]:
     }
 
     def loaded_meanwhile(version: str | None, scene: Scene) -> Ended:
-        """Another program loads its weights; without a version, the one before stays."""
+        """Let another program load its weights; without a version, the earlier version is still reported."""
         running = scene.start()
         scene.expect(scene.server.when_asked(60), "the server was not asked so often")
         scene.server.model, scene.server.version = "/somebody/else", version or scene.server.version
@@ -246,7 +246,7 @@ def _about_the_model() -> list[Case]:
         return disturbed("lying servers", name, SERVED, cause, codes, names_server=True)
 
     return [
-        # A number is no model that we know, so the server may be told to load ours.
+        # A number is no known model, so the server may be told to load ours.
         *(
             case(f"model-info-{name}", partial(info, fault), {0, *FAILED} if "number" in name else FAILED)
             for name, fault in faults.items()
@@ -262,7 +262,7 @@ def _dying() -> list[Case]:
         return scene.start().ended(PATIENCE)
 
     def dies(after: int, away: float | None, scene: Scene) -> Ended:
-        """Dies after some requests, and is back after some seconds, if at all."""
+        """Stop the server after some requests, and restart it after some seconds, if at all."""
         running = scene.start()
         scene.expect(scene.server.when_asked(after), "the server was not asked so often")
         scene.server.stop()

@@ -1,4 +1,4 @@
-"""Several commands at once in one folder."""
+"""Several commands at the same time in one folder."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def _at_once(count: int, scene: Scene) -> Ended:
-    """All but one may be refused; those that are not must leave what one alone leaves."""
+    """Start several commands at once; all but one may be refused, and the others must leave an undisturbed result."""
     running = [scene.start() for _ in range(count)]
     ended = [one.ended(scene.command.patience) for one in running]
     for one in ended:
@@ -57,7 +57,7 @@ def _at_once(count: int, scene: Scene) -> Ended:
 
 
 def _expect_whole(scene: Scene) -> None:
-    """Before the command is given again, which may repair it."""
+    """Check the output before the command is given again, which might repair it."""
     for problem in differences(scene.command.undisturbed.print, fingerprint(scene.written)):
         scene.expect(False, f"before the command was given again: {problem}")
 
@@ -70,7 +70,7 @@ def _refused_beside(scene: Scene) -> Ended:
 
 
 def _after_a_kill(scene: Scene) -> Ended:
-    """The next one begins in the moment in which the one before is killed."""
+    """Start the next command just before the previous one is killed."""
     running = scene.started(0.3)
     following = scene.start()
     time.sleep(0.5)
@@ -88,7 +88,7 @@ def _another_file(scene: Scene) -> Ended:
 
 
 def _convert_meanwhile(scene: Scene) -> Ended:
-    """Converts what is there so far, again and again."""
+    """Convert the existing episodes repeatedly while more are played."""
     running = scene.started(0.2)
     while running.alive:
         ended = scene.room.run("convert", str(scene.output), "--config", "tiny", limit=PATIENCE)
@@ -108,7 +108,7 @@ def _look_meanwhile(scene: Scene) -> Ended:
 
 
 def _other_splits(scene: Scene) -> Ended:
-    """Another one that splits otherwise, while the first holds still in the midst of writing."""
+    """Run a second command with another split while the first is stopped in the middle of writing."""
     running = scene.start()
     running.when(lambda: any(path.suffix == ".tmp" for path in scene.written.glob(".*")))
     running.send(SIGSTOP)
@@ -124,7 +124,7 @@ def _other_splits(scene: Scene) -> Ended:
 
 
 def _games_alone(names: Sequence[str], scene: Scene) -> list[str]:
-    """What is wrong with the games, whatever else lies beside them; parquet must be readable."""
+    """Returns the faults of the games, ignoring other files except unreadable parquet."""
     found = fingerprint(scene.written)
     expected = scene.command.undisturbed.print["games.jsonl"]
     problems = differences(dict.fromkeys(names, expected), {name: found[name] for name in names if name in found})

@@ -1,4 +1,4 @@
-"""What came of a bad input, judged from outside: by exit code, by what was printed, and by what was left."""
+"""Judges the outcome of a bad input from outside: exit code, output, and files."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ ANNOUNCED = re.compile(
     r"configuration: |starting the |playing |training |sampling |reading |writing |analysing |iteration \d|"
     r"looking for |Usage: |Try '|selfplay: warning: |Loading weights|Generating \w+ split|Filtering prompts|\s*$"
 )
-"""What may stand before the line of error: what begins, click's usage, and what libraries say of their progress."""
+"""Lines that may precede the error line: announcements, click's usage, and progress of libraries."""
 ERROR = re.compile(r"(selfplay|Error): ")
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""What would steer a terminal."""
+"""Characters that control a terminal."""
 LONGEST = 2000
-"""Characters of a line of error that people still read."""
+"""Largest number of characters of an error line that people still read."""
 
 Listing = dict[str, tuple[int, bytes]]
 
 
 @dataclass(frozen=True)
 class Expected:
-    """How a bad input is refused.
+    """The expected refusal of a bad input.
 
     Attributes:
-        says: a regular expression for what the line of error must name: the file, the option or the key.
-        codes: exit codes; 1 is for what is not the user's mistake.
-        printed: the finding is a line on stdout instead of an error, as those of `slime check` are.
+        says: Regular expression for the name of the file, the option or the key in the error line.
+        codes: Allowed exit codes; 1 is for errors that are not the user's mistake.
+        printed: Whether the finding is a line on stdout instead of an error, as in `slime check`.
     """
 
     says: str
@@ -41,7 +41,7 @@ class Expected:
 
 
 def listing(folder: Path) -> Listing:
-    """Kind and content of everything below a folder; locks stay, as any later command needs them."""
+    """Returns kind and content of all files below a folder, without locks, which stay for later commands."""
     found = {}
     for path in folder.rglob("*"):
         if path.suffix != ".lock" and path.name != ".lock" and "__pycache__" not in path.parts:
@@ -52,7 +52,7 @@ def listing(folder: Path) -> Listing:
 
 
 def judge(ended: Ended, expected: Expected, before: Listing, after: Listing) -> Verdict:
-    """The worst that can be said of it; `handled` if nothing can."""
+    """Returns the verdict, the worst that applies; `handled` if there is no fault."""
     everything = ended.stdout + ended.stderr
     last = next((line for line in reversed(everything.splitlines()) if line.strip()), "(nothing printed)")
     if "Traceback (most recent call last)" in everything:
@@ -85,10 +85,12 @@ def judge(ended: Ended, expected: Expected, before: Listing, after: Listing) -> 
 
 
 def judge_good(ended: Ended, begins: bool) -> Verdict:
-    """Of a good input: it must be accepted, or else a case beside it proves nothing.
+    """Returns the verdict on a good input, which must be accepted, because otherwise refusals of bad ones prove
+    nothing.
 
     Args:
-        begins: the command is one that would start a trainer.
+        ended: The ended command.
+        begins: Whether the command would start a trainer.
     """
     if ended.began if begins else ended.code == 0:
         return Verdict("handled", one_line(ended.began or "exit code 0"))
@@ -97,7 +99,7 @@ def judge_good(ended: Ended, begins: bool) -> Verdict:
 
 
 def one_line(text: str, longest: int = 300) -> str:
-    """Text for a table: no line breaks, nothing that steers a terminal, not too long."""
+    """Returns text for a table cell: no line breaks, no control characters, and not too long."""
     text = CONTROL.sub("�", " ".join(text.split()))
     return text if len(text) <= longest else text[:longest] + " …"
 
@@ -109,7 +111,7 @@ def _error_lines(ended: Ended, expected: Expected) -> list[str]:
 
 
 def _obscurity(ended: Ended, expected: Expected) -> str:
-    """Why the refusal does not help, empty if it does."""
+    """Returns the reason why the refusal does not help, "" if it does."""
     errors = _error_lines(ended, expected)
     rest = [] if expected.printed else [line for line in ended.stderr.splitlines() if not ANNOUNCED.match(line)]
     noise = [line for line in rest if line not in errors]

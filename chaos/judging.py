@@ -1,4 +1,4 @@
-"""From what was seen of a fault to its verdict."""
+"""Turns the observations of a fault into its verdict."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from chaos.outside import Ended
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen of one fault.
+    """Observations of one fault.
 
     Attributes:
-        first: the command with the fault.
-        again: the same command without it.
-        codes: how the first may end.
-        lost: what is not as undisturbed after both, or else went wrong, a line each.
-        left: what was left behind, a line each.
-        names: words that the first's message must hold, such as a server's address.
-        silent: nobody could read what the first said, or it was killed.
-        quotes: its message may quote the end of a log, in further lines.
+        first: The command with the fault.
+        again: The same command without the fault.
+        codes: Allowed exit codes of the first command.
+        lost: Differences to an undisturbed run after both commands, and other problems, one line each.
+        left: Leftovers, one line each.
+        names: Words that the first command's message must contain, such as a server's address.
+        silent: Whether the first command's message could not be read, or it was killed.
+        quotes: Whether its message may quote the end of a log, in further lines.
     """
 
     first: Ended
@@ -35,7 +35,7 @@ class Seen:
 
 
 def judge(seen: Seen) -> Verdict:
-    """The verdict; the worst that was seen decides."""
+    """Returns the verdict; the worst observation decides."""
     for which, ended in (("the command", seen.first), ("the same command again", seen.again)):
         if ended.code is None:
             return Verdict("hung", f"{which} had not ended after {ended.seconds:.0f} s")

@@ -1,4 +1,4 @@
-"""The real commands, as seen from outside: how they are started, how they end, and what they leave behind."""
+"""Runs the real commands and observes them from outside: start, end, and leftovers."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ import psutil
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / "data" / "tiny_model"
 MARK = "SELFPLAY_CHAOS_MARK"
-"""An environment variable that all processes of one room inherit."""
+"""Environment variable that all processes of one room inherit."""
 GONE_WITHIN = 15.0
-"""Seconds in which whatever a command started must have ended after it."""
+"""Seconds after a command within which its processes must have ended."""
 _LIBC, _PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
 LIMIT = 300.0
 """Seconds after which a command counts as hung."""
@@ -34,7 +34,7 @@ LIMIT = 300.0
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that has ended, or was ended because it hung: then `code` is None."""
+    """An ended command; `code` is None if it hung and was killed."""
 
     code: int | None
     out: str
@@ -43,22 +43,22 @@ class Ended:
 
     @property
     def message(self) -> str:
-        """What the command said last for people: from its last line that begins with `selfplay:`."""
+        """The command's last message for people: its text from the last line that begins with `selfplay:`."""
         _, found, message = f"\n{self.err}".rpartition("\nselfplay: ")
         return message.rstrip() if found and not message.startswith("warning:") else ""
 
     def traceback(self, *, quotes: bool = False) -> bool:
-        """Whether the program itself ended in a traceback.
+        """Whether the program itself ended with a traceback.
 
         Args:
-            quotes: its message may quote a log, which may hold one.
+            quotes: Whether its message may quote a log, which may contain a traceback.
         """
         own = self.err.rstrip().removesuffix(self.message) if quotes and self.message else self.err
         return "Traceback (most recent call last)" in own
 
 
 class Running:
-    """A command under way."""
+    """A running command."""
 
     def __init__(self, process: subprocess.Popen[bytes], out: Path, err: Path) -> None:
         self.process, self._out, self._err = process, out, err
@@ -70,11 +70,11 @@ class Running:
 
     @property
     def said(self) -> str:
-        """What it has written to standard error so far."""
+        """The command's output to standard error so far."""
         return self._err.read_text(errors="replace") if self._err.exists() else ""
 
     def when(self, happened: Callable[[], bool], limit: float = LIMIT) -> bool:
-        """Wait until something has happened; False when the command ended before."""
+        """Wait for an event; returns False if the command ended or the time was over before."""
         deadline = time.monotonic() + limit
         while not happened():
             if not self.alive or time.monotonic() > deadline:
@@ -83,7 +83,7 @@ class Running:
         return True
 
     def send(self, number: signal.Signals, *, group: bool = False) -> None:
-        """Send a signal to the driver, or to all of its process group as a terminal does."""
+        """Send a signal to the driver, or to its whole process group as a terminal does."""
         with contextlib.suppress(ProcessLookupError):
             if group:
                 os.killpg(self.process.pid, number)
@@ -91,7 +91,7 @@ class Running:
                 self.process.send_signal(number)
 
     def ended(self, limit: float = LIMIT) -> Ended:
-        """Wait for the end; what takes longer than `limit` is killed and counts as hung."""
+        """Wait for the end; after `limit` seconds the command is killed and counts as hung."""
         code: int | None
         try:
             code = self.process.wait(limit)
@@ -104,7 +104,7 @@ class Running:
 
 
 class Room:
-    """A place where commands run, with a temporary folder of their own and a mark on all their processes."""
+    """A place for commands, with a temporary folder of its own and a mark on all their processes."""
 
     def __init__(self, folder: Path, tmp: Path) -> None:
         self.folder, self.tmp = folder, tmp
@@ -128,7 +128,12 @@ class Room:
         """Start `selfplay …` in a session of its own.
 
         Args:
-            before: called in the new process, before the program begins.
+            arguments: Arguments of the command.
+            stdin: The process's standard input.
+            stdout: The process's standard output; by default a file.
+            stderr: The process's standard error; by default a file.
+            before: Function that is called in the new process, before the program begins.
+            env: Further environment variables.
         """
         self._count += 1
         out, err = (self.folder / f".{name}.{self._count}" for name in ("stdout", "stderr"))
@@ -150,9 +155,9 @@ class Room:
         return self.start(*arguments, **how).ended(limit)
 
     def processes(self) -> list[psutil.Process]:
-        """The living processes that carry the mark, and all that were ever seen to descend from them.
+        """Returns the living processes with the mark, and all that were ever seen to descend from them.
 
-        Servers and Ray's workers write their title over their environment, so that no mark can be read there.
+        Servers and Ray's workers overwrite their environment with their title, so that their mark cannot be read.
         """
         found = {process.pid: process for process in psutil.process_iter() if self._is_marked(process)}
         found |= {pid: process for pid, process in list(self._seen.items()) if _alive(process)}
@@ -163,13 +168,13 @@ class Room:
         return list(found.values())
 
     def watch(self) -> None:
-        """Look now and then, from a thread of its own, which processes there are and where they listen."""
+        """Record processes and their listening addresses every second, in a thread of its own."""
         while not self._over.wait(1.0):
             with contextlib.suppress(psutil.Error):
                 self.note_sockets()
 
     def find(self, *words: str) -> list[psutil.Process]:
-        """Of these, those whose command line has all these words."""
+        """Returns those of the room's processes whose command line contains all these words."""
         found = []
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
@@ -185,19 +190,19 @@ class Room:
             return False
 
     def note_sockets(self) -> set[tuple[str, int]]:
-        """Remember which addresses the processes listen on now; they must be free in the end."""
+        """Record the addresses on which the processes listen; the addresses must be free in the end."""
         ours = {process.pid for process in self.processes()}
         listening = {(c.laddr.ip, c.laddr.port) for c in _listening() if c.pid in ours}
         self._sockets |= listening
         return listening
 
     def left(self, *, files: bool = True) -> list[str]:
-        """What is still there after the commands: processes, listening sockets, files in temporary folders.
+        """Returns the new leftovers of the commands: processes, listening sockets, files in temporary folders.
 
-        What was told before is not told again.
+        Each leftover is reported only once.
 
         Args:
-            files: look for files too; who was killed cannot remove its own, and the next command does.
+            files: Whether to look for files too; a killed command cannot remove its own, which the next command does.
         """
         deadline = time.monotonic() + GONE_WITHIN
         while (found := set(self._left_now(files)) - self._told) and time.monotonic() < deadline:
@@ -223,7 +228,7 @@ class Room:
         self._over.set()
 
     def end_all(self) -> None:
-        """Kill whatever is left, by its mark, so that no case disturbs the next."""
+        """Kill all remaining processes of the room, so that no case disturbs the next."""
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
                 process.kill()
@@ -231,9 +236,9 @@ class Room:
 
 @contextlib.contextmanager
 def room(folder: Path) -> Iterator[Room]:
-    """A room in a folder; what its commands left is removed afterwards."""
+    """Yields a room in a folder; its remaining processes and temporary files are removed afterwards."""
     folder.mkdir(parents=True, exist_ok=True)
-    # Its path is short, because the path of a socket of Ray's below it may have 107 characters at most.
+    # Short path, because Ray's socket paths below it are limited to 107 characters.
     tmp = Path(tempfile.mkdtemp(prefix="chaos-"))
     place = Room(folder, tmp)
     threading.Thread(target=place.watch, daemon=True).start()
@@ -246,7 +251,7 @@ def room(folder: Path) -> Iterator[Room]:
 
 
 def _at_start(before: Callable[[], None] | None) -> None:
-    """Tie a new process to us, so that none goes on when the harness itself is killed."""
+    """Tie a new process to this one, so that it does not survive the harness."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if before is not None:
         before()
@@ -260,12 +265,12 @@ def _alive(process: psutil.Process) -> bool:
 
 
 def _scratch() -> list[Path]:
-    """What the program's supervisors have in the machine's temporary folder, whatever TMPDIR says."""
+    """Returns the supervisors' folders in the machine's temporary folder, which do not depend on TMPDIR."""
     return sorted(Path("/tmp").glob("selfplay-*"))
 
 
 def abandoned(path: Path) -> bool:
-    """Whether nobody holds the lock of a scratch folder, be it of this room or of another."""
+    """Whether no process of any room holds the lock of a scratch folder."""
     try:
         lock = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

@@ -1,10 +1,10 @@
-"""Starts SGLang servers beside a process that keeps taking free ports, and counts the starts that failed.
+"""Starts SGLang servers while another process keeps taking free ports, and counts failed starts.
 
-    python -m chaos.ports --starts 40 --copies 2 --jobs 2
+ python -m chaos.ports --starts 40 --copies 2 --jobs 2
 
 Other programs that look for a free port suffer as well, so give it a network of its own:
 
-    unshare --map-root-user --net sh -c 'ip link set lo up; exec python -m chaos.ports'
+ unshare --map-root-user --net sh -c 'ip link set lo up; exec python -m chaos.ports'
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.engines.types import EngineError
 
 HELD = 14_000
-"""Ports that are taken at a time, of the 28,232 that Linux hands out."""
+"""Number of ports taken at a time, of the 28,232 that Linux hands out."""
 PAUSE = 0.01
 """Seconds after which a burst of ports is exchanged for others."""
 BURST = 50
 
 
 def take_ports() -> None:
-    """Takes free ports and gives the oldest back, until standard input ends."""
+    """Take free ports and release the oldest, until standard input ends."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     held: deque[socket.socket] = deque()
@@ -60,7 +60,7 @@ def _parent_lives() -> bool:
 
 @contextlib.contextmanager
 def ports_taken() -> Iterator[None]:
-    """Runs a process that takes ports."""
+    """Run a process that takes ports."""
     taker = subprocess.Popen([sys.executable, "-m", "chaos.ports", "--take"], stdin=subprocess.PIPE)
     assert taker.stdin is not None
     try:
@@ -72,7 +72,7 @@ def ports_taken() -> Iterator[None]:
 
 
 async def starts(count: int, jobs: int, copies: int, folder: Path) -> bool:
-    """Starts and stops servers, some at a time; prints a line for each. Returns whether all starts succeeded."""
+    """Start and stop servers, `jobs` at a time; prints a line for each, and returns whether all starts succeeded."""
     at_once, failed, repeated = asyncio.Semaphore(jobs), 0, 0
 
     async def start(number: int) -> None:
@@ -95,7 +95,7 @@ async def starts(count: int, jobs: int, copies: int, folder: Path) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Returns the exit code."""
+    """Run the test, or take ports; returns the exit code."""
     options = argparse.ArgumentParser(prog="python -m chaos.ports", description=__doc__)
     options.add_argument("--starts", type=int, default=40, help="number of servers that are started")
     options.add_argument("--copies", type=int, default=2, help="copies of the model in each server")

@@ -1,4 +1,4 @@
-"""Whether trainings and whole runs are as if nothing had disturbed them."""
+"""Checks that trainings and whole runs equal undisturbed ones."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from chaos.traces import fingerprint
 
 
 def problems_of_run(run: Path, iterations: int, ids: Collection[str], epochs: int) -> list[str]:
-    """What is wrong with a finished run of `iterate` that trains on all groups.
+    """Returns the faults of a finished run of `iterate` that trains on all groups.
 
     Args:
-        ids: the episodes' ids in all iterations, as undisturbed.
+        run: Folder of the run.
+        iterations: Number of its iterations.
+        ids: Ids of the episodes of all iterations in an undisturbed run.
+        epochs: Number of epochs of each training.
     """
     found = []
     played: Counter[str] = Counter()
@@ -34,7 +37,7 @@ def problems_of_run(run: Path, iterations: int, ids: Collection[str], epochs: in
 
 
 def problems_of_training(folder: Path, data: Path, epochs: int) -> list[str]:
-    """What is wrong with a training on all groups of `train.parquet` in the folder `data`."""
+    """Returns the faults of a training on all groups of `train.parquet` in the folder `data`."""
     try:
         groups = _groups(data / "train.parquet")
         if (data / "val.parquet").exists():
@@ -58,7 +61,7 @@ def _groups(path: Path) -> set[int]:
 
 
 def problems_of_checkpoint(folder: Path) -> list[str]:
-    """Whether a checkpoint can be loaded, with finite weights."""
+    """Returns the faults of a checkpoint that cannot be loaded, or whose weights are not finite."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -72,5 +75,5 @@ def problems_of_checkpoint(folder: Path) -> list[str]:
 
 
 def temporaries(folder: Path) -> list[str]:
-    """Files that only exist while something is written."""
+    """Returns messages on temporary files that were left."""
     return [f"{path.relative_to(folder)} was left" for path in folder.rglob("*.tmp")]

@@ -1,4 +1,4 @@
-"""A command, what it leaves undisturbed, and how a fault of it becomes a case."""
+"""A command, its undisturbed result, and the conversion of a fault to a case."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _making = threading.RLock()
 
 @cache
 def shared() -> Path:
-    """A folder for what several cases need; it goes with this process."""
+    """Returns a folder for data that several cases need; it is removed at the end of this process."""
     folder, owner = Path(tempfile.mkdtemp(prefix="chaos-shared-")), os.getpid()
     atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == owner else None)
     return folder
@@ -37,7 +37,7 @@ def shared() -> Path:
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """What a command leaves that nothing disturbed."""
+    """Result of a command that was not disturbed."""
 
     print: Print
     size: int
@@ -49,11 +49,12 @@ class Command:
     """A command that faults disturb.
 
     Attributes:
-        arguments: all but `--output` and the server's address; called when first needed.
-        output: what it writes, below the case's folder: a file or a folder.
-        served: whether it plays with a policy, on a server that each case has for itself.
-        contents: whether an undisturbed run always plays the same games, not only the same ids.
-        patience: seconds after which it counts as hung.
+        arguments: Function that returns all arguments but `--output` and the server's address, called when first
+            needed.
+        output: Its output, a file or a folder below the case's folder.
+        served: Whether it plays with a policy, on a server that each case has for itself.
+        contents: Whether undisturbed runs always play the same games, not only the same ids.
+        patience: Seconds after which it counts as hung.
     """
 
     arguments: Callable[[], Sequence[str]]
@@ -64,7 +65,7 @@ class Command:
 
     @cached_property
     def undisturbed(self) -> Undisturbed:
-        """Made once, by running it."""
+        """The undisturbed result, from one run."""
         made = self.made
         return Undisturbed(
             fingerprint(made.parent if made.suffix else made, contents=self.contents), made.stat().st_size
@@ -91,12 +92,12 @@ class Scene:
         self.command, self.room = command, place
         self.output = folder / command.output
         self.written = self.output.parent if self.output.suffix else self.output
-        """The folder that holds all that it writes."""
+        """The folder with all output files."""
         self.lost: list[str] = []
-        """What went wrong beside what that folder shows."""
+        """Problems in addition to those that the folder shows."""
         self.to_the_end = stack
         self.until_again = contextlib.ExitStack()
-        """Closed before the same command is given again: takes the fault away."""
+        """Callbacks that remove the fault before the same command is given again."""
         self.server = FakeServer()
         if command.served:
             self.server.start()
@@ -116,7 +117,7 @@ class Scene:
         return self.start(*further, **how).ended(self.command.patience)
 
     def grown(self, share: float) -> Callable[[], bool]:
-        """Whether the output file has a share of its undisturbed size."""
+        """Returns a function that tells whether the output file has a share of its undisturbed size."""
         size = self.command.undisturbed.size * share
 
         def reached() -> bool:
@@ -128,24 +129,24 @@ class Scene:
         return reached
 
     def started(self, share: float = 0.3, **how: Any) -> Running:
-        """The command, once it has written a share of its output."""
+        """Start the command and wait until it has written a share of its output."""
         running = self.start(**how)
         self.expect(running.when(self.grown(share)), f"it ended before {share:.0%} was written: {running.said[-200:]}")
         return running
 
     def expect(self, holds: bool, problem: str) -> None:
-        """Note a problem unless something holds."""
+        """Record a problem unless the condition holds."""
         if not holds:
             self.lost.append(problem)
 
     def refused(self, *arguments: str) -> None:
-        """Expect another command to be refused by one line, as somebody is at work in the folder."""
+        """Expect a one-line refusal of another command, because the folder is in use."""
         ended = self.room.run(*arguments, limit=self.command.patience)
         right = ended.code == 2 and len(ended.message.splitlines()) == 1
         self.expect(right, f"`{' '.join(arguments[:2])} …` beside it ended with {ended.code}: {ended.message[:200]}")
 
     def heal(self) -> None:
-        """Take the fault away."""
+        """Remove the fault."""
         self.until_again.close()
         if self.command.served:
             self.server.stop()
@@ -154,7 +155,7 @@ class Scene:
 
 
 Cause = Callable[[Scene], Ended]
-"""Runs the command with its fault."""
+"""Function that runs the command with its fault."""
 
 
 def disturbed(
@@ -168,13 +169,17 @@ def disturbed(
     names_server: bool = False,
     **how: Any,
 ) -> Case:
-    """The case of one fault.
+    """Returns the case of one fault.
 
     Args:
-        codes: how the disturbed command may end.
-        check: what is wrong after all; by default, what differs from an undisturbed run.
-        names_server: the message must name the server's address.
-        how: further attributes of `Seen`.
+        kind: Its row in the table.
+        name: Its unique name.
+        command: The command to disturb.
+        cause: Function that runs the command with its fault.
+        codes: Allowed exit codes of the disturbed command.
+        check: Function that returns the problems in the end; by default the differences to an undisturbed run.
+        names_server: Whether the message must name the server's address.
+        how: Further attributes of `Seen`.
     """
 
     def run(folder: Path) -> Verdict:
@@ -201,7 +206,7 @@ def _differs(scene: Scene) -> list[str]:
 
 
 def configured(**sections: dict[str, Any]) -> Path:
-    """A configuration file on top of the tiny one."""
+    """Write a configuration file on top of the tiny one; returns its path."""
     text = json.dumps({"base": "tiny", **sections}, indent=1)
     path = shared() / f"config-{abs(hash(text))}.yaml"
     path.write_text(text)
@@ -209,7 +214,7 @@ def configured(**sections: dict[str, Any]) -> Path:
 
 
 def dice(seed: int, name: str) -> random.Random:
-    """The same random numbers whenever a case of this name is run with this seed."""
+    """Returns a random generator that depends only on the case's name and the seed."""
     return random.Random(f"{seed} {name}")
 
 
@@ -229,11 +234,11 @@ def _served(**generate: int) -> Command:
 
 
 SERVED = _served()
-"""192 requests of a policy to a server, eight at a time; gives up after five lost episodes."""
+"""192 requests of a policy to a server, eight at a time; the command gives up after five lost episodes."""
 PATIENT = _served(max_failures=1000)
-"""The same, but it goes on whatever is lost."""
+"""The same play, but the command continues after any number of lost episodes."""
 LONG = _served(num_episodes=2000)
-"""Games enough that to convert them takes a while."""
+"""Enough games for a long conversion."""
 
 
 CONVERT = Command(lambda: ("convert", str(LONG.made), "--config", "tiny", "--val-fraction", "0.2"), output="out")

@@ -1,10 +1,11 @@
-"""Signals at random moments of `selfplay iterate`, until each run is finished; then the run must be as undisturbed.
+"""Sends signals at random moments of `selfplay iterate` until each run is finished, and compares it with an undisturbed
+one.
 
-    python -m chaos.signals --signals 200 --seed 0 --jobs 2 --out data/chaos_signals
+ python -m chaos.signals --signals 200 --seed 0 --jobs 2 --out data/chaos_signals
 
-The moments of a run are drawn first: for each a stage, and a share of the time that this stage takes undisturbed. Runs
-are attached to a server that stays up, but for some that launch their own. The command can be stopped and given again;
-it then goes on with the next run.
+The moments of a run are drawn first: for each a stage, and a share of the time that this stage takes undisturbed. Most
+runs are attached to a server that stays up; some launch their own. The command can be stopped and given again; it then
+continues with the next run.
 """
 
 from __future__ import annotations
@@ -41,33 +42,33 @@ CONFIG = {
 }  # fmt: skip
 STAGES = ("start-up", "evaluate 0", "generate 1", "convert 1", "train 1", "evaluate 1", "between stages")
 WEIGHTS = (15, 12, 22, 12, 22, 10, 7)
-"""How often each is drawn. Training takes most of the time, and to begin it anew takes longest."""
+"""Frequency of each stage. Training takes most of the time, and restarting it takes longest."""
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGKILL")
 PER_RUN = 9
 LAUNCH_EVERY = 20
-"""One run of so many launches its own server."""
+"""Number of runs of which one launches its own server."""
 LIMIT = 900.0
 STOPPED_WITHIN = 60.0
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When a signal is to be sent: within a stage, after a share of the time that it takes undisturbed."""
+    """Moment of a signal: within a stage, after a share of its undisturbed duration."""
 
     stage: str
     share: float
     number: str
     group: bool
-    """To the whole process group, as a terminal does."""
+    """Whether the signal goes to the whole process group, as from a terminal."""
 
 
 @dataclass(frozen=True)
 class Landed:
-    """A signal that came before the run had ended, and what came of it."""
+    """A signal that came before the run had ended, and its effect."""
 
     run: int
     stage: str
-    """In which the run was when it ended; not always the one that was drawn."""
+    """Stage of the run at its end; not always the one that was drawn."""
     number: str
     group: bool
     launched: bool
@@ -78,7 +79,7 @@ class Landed:
 
 @dataclass(frozen=True)
 class Finished:
-    """A run after all its signals: how often it was given, how it ended, and what is not as undisturbed."""
+    """A run after all its signals: the number of attempts, its end, and the differences to an undisturbed run."""
 
     run: int
     attempts: int
@@ -89,7 +90,7 @@ class Finished:
 
 
 def moments(seed: int, run: int) -> list[Moment]:
-    """The moments of a run, in the order of its stages; one between stages may come anywhere."""
+    """Returns the moments of a run, in the order of its stages; a moment between stages may be anywhere."""
     chances = random.Random(f"{seed} {run}")
     drawn = [
         Moment(chances.choices(STAGES, WEIGHTS)[0], chances.random(), chances.choice(SIGNALS), chances.random() < 0.25)
@@ -103,13 +104,13 @@ def moments(seed: int, run: int) -> list[Moment]:
 
 
 def expected_codes(number: str) -> set[int]:
-    """How a driver may end that got a signal; one that comes before the program began ends the interpreter."""
+    """Returns the valid exit codes of a driver after a signal; an early signal ends the interpreter."""
     value = int(signal.Signals[number])
     return {-value} if number == "SIGKILL" else {130, 128 + value, -value}
 
 
 def stages_done(run: Path) -> list[str]:
-    """The finished stages by `state.json`, such as `generate 1`."""
+    """Returns the finished stages in `state.json`, such as `generate 1`."""
     try:
         iterations = json.loads((run / "state.json").read_text())["iterations"]
     except (OSError, ValueError):
@@ -118,22 +119,22 @@ def stages_done(run: Path) -> list[str]:
 
 
 def stage_begun(said: str) -> str:
-    """The newest stage that an attempt said it begins; start-up before."""
+    """Returns the newest stage that an attempt announced; start-up before the first."""
     found = re.findall(r"^iteration (\d+)/\d+: (generate|convert|train|evaluate) with", said, re.MULTILINE)
     return f"{found[-1][1]} {found[-1][0]}" if found else "start-up"
 
 
 def stage_at_end(said: str, done: Sequence[str]) -> str:
-    """In which stage an attempt was when it ended."""
+    """Returns the stage of an attempt at its end."""
     begun = stage_begun(said)
     return "between stages" if begun in done else begun
 
 
 @contextlib.contextmanager
 def running_server(folder: Path) -> Iterator[str]:
-    """The address of a real server of the tiny model, which stays up for many runs."""
+    """Yields the address of a real server of the tiny model, which stays up for many runs."""
     server = SGLangServer(ServerSpec(model=str(MODEL), device="cpu", log_path=folder / "server.log"))
-    server.key = ""  # runs attach to it as to a server that asks for none
+    server.key = ""  # runs attach to it as to a server without a key
     asyncio.run(server.start())
     try:
         yield server.url
@@ -154,13 +155,14 @@ class Disturbed:
         )  # fmt: skip
         self.attempts = 0
         self._killed = False
-        """Whether files of a killed attempt may lie about, which the next one removes as it begins."""
+        """True if files of a killed attempt may remain, which the next attempt removes at its start."""
 
     def attempt(self, moment: Moment, usual: Mapping[str, float]) -> Landed | Ended | None:
         """Send one signal.
 
         Args:
-            usual: seconds that each stage takes undisturbed.
+            moment: The moment of the signal.
+            usual: Undisturbed seconds of each stage.
 
         Returns:
             The landed signal; the end of the run if that came before; None if the stage was already over.
@@ -185,7 +187,7 @@ class Disturbed:
         )
 
     def _wait_for(self, moment: Moment, running: Running, usual: Mapping[str, float]) -> bool:
-        """Wait for the moment; False if the run ended before."""
+        """Wait for the moment; returns False if the run ended before."""
         if moment.stage == "between stages":
             before = len(stages_done(self.path))
             came = running.when(lambda: len(stages_done(self.path)) > before, LIMIT)
@@ -194,25 +196,25 @@ class Disturbed:
         if moment.stage != "start-up" and not running.when(lambda: stage_begun(running.said) == moment.stage, LIMIT):
             return False
         deadline = time.monotonic() + moment.share * usual.get(moment.stage, 5.0)
-        # A stage that is over sooner than usual gets its signal as it ends.
+        # A stage that is over sooner than usual gets its signal at its end.
         running.when(lambda: time.monotonic() >= deadline or stage_begun(running.said) != moment.stage)
         return True
 
     def finish(self) -> Ended:
-        """Give the command until its end."""
+        """Run the command until its end."""
         self.attempts += 1
         return self.room.run(*self.command, limit=LIMIT)
 
 
 def ids(seed: int) -> list[str]:
-    """The episodes of an undisturbed run."""
+    """Returns the ids of the episodes of an undisturbed run."""
     return [f"s{seed}-g{group:06d}-p{episode}" for group in range(GAMES // EPISODES) for episode in range(EPISODES)]
 
 
 def disturbed_run(
     number: int, seed: int, folder: Path, config: Path, url: str | None, usual: Mapping[str, float]
 ) -> tuple[list[Landed], Finished]:
-    """One run with all its signals."""
+    """Run one run with all its signals."""
     began, landed = time.monotonic(), list[Landed]()
     shutil.rmtree(folder, ignore_errors=True)
     with room(folder) as place:
@@ -237,7 +239,7 @@ def disturbed_run(
 
 
 def undisturbed_seconds(out: Path, config: Path, url: str) -> dict[str, float]:
-    """Seconds of each stage of an undisturbed run, which is made once."""
+    """Returns the seconds of each stage of an undisturbed run, which is done once."""
     record = out / "undisturbed.json"
     if not record.exists():
         folder = out / "undisturbed"
@@ -263,7 +265,7 @@ def undisturbed_seconds(out: Path, config: Path, url: str) -> dict[str, float]:
 
 
 class Results:
-    """A line of JSON for each signal and each finished run."""
+    """File of results, with a line of JSON for each signal and each finished run."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._lock = path, threading.Lock()
@@ -273,7 +275,7 @@ class Results:
         self.finished = [Finished(**line["finished"]) for line in whole if "finished" in line]
 
     def add(self, landed: Sequence[Landed], finished: Finished) -> None:
-        """Write what came of a run, in one go."""
+        """Write the results of a run, all at once."""
         with self._lock:
             self.landed += landed
             self.finished.append(finished)
@@ -283,7 +285,7 @@ class Results:
                 file.write("".join(json.dumps(line) + "\n" for line in lines))
 
     def next_run(self, taken: set[int]) -> int:
-        """The lowest number of a run that is neither finished nor under way."""
+        """Returns the lowest number of a run that is neither finished nor running."""
         with self._lock:
             used = taken | {run.run for run in self.finished}
             number = next(number for number in range(1, len(used) + 2) if number not in used)
@@ -292,7 +294,7 @@ class Results:
 
 
 def table(landed: Sequence[Landed], finished: Sequence[Finished]) -> str:
-    """Signals by stage and kind, their exit codes, and what the runs came to."""
+    """Returns a table of signals by stage and kind, their exit codes, and the results of the runs."""
     rows = [["stage", *SIGNALS, "all", "exit codes", "wrong code", "left", "tracebacks"]]
     for stage in (*sorted({one.stage for one in landed}, key=_order), "all"):
         of_stage = [one for one in landed if stage in (one.stage, "all")]
@@ -321,7 +323,7 @@ def _order(stage: str) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Send the signals; 1 if anything was not as undisturbed."""
+    """Send the signals; returns 1 if anything differs from an undisturbed run."""
     options = argparse.ArgumentParser(prog="python -m chaos.signals", description=__doc__)
     options.add_argument("--signals", type=int, default=200, help="how many must land")
     options.add_argument("--seed", type=int, default=0)

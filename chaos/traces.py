@@ -1,4 +1,4 @@
-"""What commands leave in their folder: compared with an undisturbed run, every episode once, every file whole."""
+"""Compares the files of a command with an undisturbed run: every episode once, every file complete."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 Print = Mapping[str, Counter[str]]
-"""For each file, by its name below the folder, what is in it and how often: episodes of games, rows of parquet."""
+"""Counted contents of each file, by its name below the folder: episodes of games, rows of parquet."""
 
 
 def fingerprint(folder: Path, *, contents: bool = True) -> Print:
-    """What a folder holds. Logs and the outputs that cases keep there do not count.
+    """Returns the contents of a folder, without logs, which include the output that cases store there.
 
     Args:
-        contents: compare what the episodes say; else only their ids, for policies that sample.
+        contents: Whether to compare the text of the episodes; else only their ids, for policies that sample.
     """
     found: dict[str, Counter[str]] = {}
     for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
@@ -40,7 +40,7 @@ def _things_in(path: Path, contents: bool) -> Counter[str]:
 
 
 def _episode(line: bytes, contents: bool) -> str:
-    """An episode's id, and a digest of all that happened in it."""
+    """Returns an episode's id, and a digest of its content."""
     try:
         episode = json.loads(line, parse_constant=_refuse)
     except ValueError:
@@ -65,7 +65,7 @@ def _rows(path: Path) -> str:
 
 
 def differences(undisturbed: Print, found: Print) -> list[str]:
-    """What is not as after an undisturbed run, a line for each file."""
+    """Returns the differences to an undisturbed run, a line for each file."""
     lines = []
     for name in sorted({*undisturbed, *found}):
         if name not in found:

@@ -1,1 +1,1 @@
-"""Ours and TRL on the same games, side by side."""
+"""Compares the pipeline with TRL on the same games."""

@@ -1,8 +1,8 @@
-"""Ours and TRL's GRPOTrainer from the same warm start, on the same states, one after the other; what each took.
+"""Trains with the pipeline and with TRL's GRPOTrainer from one warm start on the same states, and compares the effort.
 
-Each seed trains both, in turns which goes first. Then both checkpoints and the warm start play the same held-out
-states. Resumable: a side of a seed that has ended is not run again, one that was cut is run anew, so that its time is
-that of one go.
+Each seed trains both sides, and the first side alternates. Then both checkpoints and the warm start play the same
+held-out states. Resumable: a finished side of a seed is not run again, an interrupted one is run from the beginning, so
+that its time is that of one uninterrupted run.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ QUICK_STATES = 20
 
 @dataclass(frozen=True)
 class Race:
-    """What is run, and where.
+    """Trainings to run, and their folder.
 
     Attributes:
-        source: the configuration's name or file.
-        changes: options over it, by their keys.
-        peer: the Python of TRL's environment.
+        source: Name or file of the configuration.
+        changes: Options on top of it, by their keys.
+        peer: The Python of TRL's environment.
     """
 
     source: str
@@ -82,7 +82,7 @@ def main(
     ),
     output: Annotated[Path, typer.Option(help="Gets a folder of results, named so too.")] = Path("docs/results/race"),
 ) -> None:
-    """Race ours against TRL and print a table of what each took and won."""
+    """Race ours against TRL and print a table of their costs and rewards."""
     if quick:
         race = Race(config, QUICK, 1, work / "quick", peer)
         states, episodes, output = QUICK_STATES, 1, race.work
@@ -111,10 +111,10 @@ def main(
 
 
 def _claim(race: Race) -> None:
-    """Bind the folder to this race, so that its runs are those of one configuration.
+    """Bind the folder to this race, so that all its runs have one configuration.
 
     Raises:
-        UserError: the folder holds something else, TRL's environment is missing, or TRL could not train in such steps.
+        UserError: The folder holds something else, TRL's environment is missing, or TRL could not train in such steps.
     """
     if not race.peer.exists():
         raise UserError(f"{race.peer}: TRL's environment is missing; `make race` makes it")
@@ -135,13 +135,13 @@ def _claim(race: Race) -> None:
 
 
 def _rows_of(config: Config) -> int:
-    """Rows of an iteration."""
+    """Returns the number of rows of an iteration."""
     per_state = config.generate.episodes_per_state
     return -(-config.generate.num_episodes // per_state) * per_state * len(make_game(config.game).roles)
 
 
 def _figures(race: Race, seed: int, side: Side) -> Figures:
-    """Run a side, unless that is done."""
+    """Run a side, unless it is finished; returns its figures."""
     record, folder = race.record(seed, side), race.folder(seed, side)
     if not record.exists():
         shutil.rmtree(folder, ignore_errors=True)
@@ -158,7 +158,7 @@ def _figures(race: Race, seed: int, side: Side) -> Figures:
 
 
 def _ours(race: Race, seed: int, folder: Path, load: float) -> Figures:
-    """`selfplay iterate`, as a user would start it."""
+    """Run `selfplay iterate` as a user would start it."""
     config = race.settings(seed)
     options = {
         "--config": race.source,
@@ -199,11 +199,11 @@ def _ours(race: Race, seed: int, folder: Path, load: float) -> Figures:
 
 
 def _peer(race: Race, seed: int, folder: Path, load: float) -> Figures:
-    """TRL, on all cores."""
+    """Run TRL, on all cores."""
     settings = folder.with_suffix(".settings.json")
     write_json(settings, race.settings(seed).model_dump(mode="json"))
     arguments = [str(path.absolute()) for path in (settings, folder)]
-    # Not resolved: the link is what tells Python which environment it is in.
+    # Not resolved: the link tells Python its environment.
     taken = measured(
         [str(race.peer.absolute()), "-m", "bench.race.peer", *arguments],
         folder.with_suffix(".log"),
@@ -214,7 +214,7 @@ def _peer(race: Race, seed: int, folder: Path, load: float) -> Figures:
 
 
 def _rises(race: Race, figures: dict[Side, list[Figures]], states: int, episodes: int) -> dict[str, Rise]:
-    """Held-out reward of all checkpoints above the warm start's; intervals resample states."""
+    """Returns the held-out reward of all checkpoints minus the warm start's; intervals resample states."""
     config = race.config
     checkpoints = {"before": str(config.model)}
     checkpoints |= {f"{side}_{at}": one.checkpoint for side in SIDES for at, one in enumerate(figures[side], start=1)}

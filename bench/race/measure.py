@@ -1,4 +1,4 @@
-"""What a command takes: its time, and the memory of all its processes."""
+"""Measures the cost of a command: its time, and the memory of all its processes."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from selfplay_pipeline.core.processes import PR_SET_PDEATHSIG, environment, last
 
 SECONDS_BETWEEN_LOOKS = 1.0
 GROWN = 1.02
-"""Shared pages are told apart when a tree's resident memory is larger by this factor than when they were last …"""
+"""Growth of a process tree's resident memory after which its proportional memory is measured again."""
 LOOKING = 0.02
-"""… and looking has taken less than this share of a core so far: the kernel counts 1 GB of pages in 0.03 s."""
+"""Largest share of a core that measuring may take: the kernel counts 1 GB of pages in 0.03 s."""
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True)
 class Taken:
-    """Seconds of the command, its largest memory in bytes, and the CPU seconds that looking at its memory took."""
+    """Seconds of a command, its peak memory in bytes, and the CPU seconds of measuring that memory."""
 
     seconds: float
     peak: int
@@ -35,14 +35,15 @@ class Taken:
 
 
 def measured(command: Sequence[str], log: Path, env: Mapping[str, str]) -> Taken:
-    """Run a command to its end. It must end its own processes when it is told to end.
+    """Run a command to its end; returns its cost. The command must end its own processes when it is told to end.
 
     Args:
-        log: gets what it prints.
-        env: variables beside this process's own.
+        command: The command.
+        log: File for its output.
+        env: Environment variables in addition to this process's own.
 
     Raises:
-        UserError: it failed.
+        UserError: The command failed.
     """
     peak, resident, looking, began = 0, 0, 0.0, time.monotonic()
     process = _started(command, log, env)
@@ -66,9 +67,9 @@ def measured(command: Sequence[str], log: Path, env: Mapping[str, str]) -> Taken
 
 
 def _started(command: Sequence[str], log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """A process that is told to end when this one is killed.
+    """Start a process that is told to end when this one is killed.
 
-    Not under a supervisor: `iterate` has some of its own, and the paths of Ray's sockets are too long below two.
+    It has no supervisor: `iterate` has some of its own, and below two of them the paths of Ray's sockets are too long.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
@@ -83,26 +84,27 @@ def _started(command: Sequence[str], log: Path, env: Mapping[str, str]) -> subpr
 
 
 def tree_memory(pid: int, of: Callable[[Path], int]) -> int:
-    """Bytes of a process and its descendants.
+    """Returns the bytes of a process and its descendants.
 
     Args:
-        of: those of one process, from its folder in /proc.
+        pid: Id of the process.
+        of: Function that returns the bytes of one process, from its folder in /proc.
     """
     total = 0
     with suppress(psutil.Error):
         top = psutil.Process(pid)
         for process in (top, *top.children(recursive=True)):
-            with suppress(OSError):  # it has ended
+            with suppress(OSError):  # the process has ended
                 total += of(Path("/proc") / str(process.pid))
     return total
 
 
 def _resident(folder: Path) -> int:
-    """Shared pages count in each process."""
+    """Returns the resident set size; shared pages count in each process."""
     return int((folder / "statm").read_text().split()[1]) * PAGE
 
 
 def _proportional(folder: Path) -> int:
-    """Proportional set size: a page that n processes share is 1/n of each one's; 0 of a process that has ended."""
+    """Returns the proportional set size: 1/n of a page that n processes share; 0 for a process that has ended."""
     lines = (folder / "smaps_rollup").read_text().splitlines()
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)

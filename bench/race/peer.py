@@ -1,7 +1,7 @@
-"""The peer: what a user of TRL would write for the same games, `GRPOTrainer` with a `rollout_func`, in one process.
+"""The peer: a TRL user's program for the same games, `GRPOTrainer` with a `rollout_func`, in one process.
 
 It runs in an environment of its own (requirements/race.txt), as `python -m bench.race.peer SETTINGS OUTPUT`. Rules,
-prompts and states are this project's; SETTINGS is a whole configuration of this project's as JSON.
+prompts and states are this project's; SETTINGS is a complete configuration of this project as JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Settings = dict[str, Any]
 
 
 class Seat:
-    """One seat's tokens. Those that it sampled are kept as they are, never tokenised twice."""
+    """Tokens of one seat. Sampled tokens are kept as they are, never tokenised twice."""
 
     def __init__(self, tokenizer: Any, opening: Opening) -> None:
         self._tokenizer, self._system = tokenizer, opening.system
@@ -38,7 +38,7 @@ class Seat:
         """1 for each sampled token of the completion, else 0."""
 
     def read(self) -> list[int]:
-        """All tokens that stand before the seat's next turn."""
+        """Returns all tokens before the seat's next turn."""
         text, self.heard = "\n".join(self.heard), []
         if not self.prompt:
             chat = [{"role": "system", "content": self._system}, {"role": "user", "content": text}]
@@ -46,7 +46,7 @@ class Seat:
                 self._tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
             )
         elif text:
-            # A turn that the token limit cut lacks its end.
+            # A turn that was cut at the token limit lacks its end token.
             end = "" if self.completion[-1] == self._tokenizer.eos_token_id else "<|im_end|>"
             self._add(self._encode(f"{end}\n<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"), own=0)
         return self.prompt + self.completion
@@ -55,8 +55,8 @@ class Seat:
         self._add(tokens, own=1)
 
     def row(self, reward: float) -> dict[str, Any]:
-        """What is trained on: the stream up to the last sampled token."""
-        if not any(self.own):  # TRL wants a row of a seat that never spoke too: this one trains nothing
+        """Returns the row to train on: the stream up to the last sampled token."""
+        if not any(self.own):  # TRL also needs a row for a seat that never spoke; this row trains nothing
             self.read()
             return _row(self.prompt, [self._tokenizer.eos_token_id], [0], None)
         end = len(self.own) - self.own[::-1].index(1)
@@ -78,8 +78,8 @@ class SelfPlay:
     """The `rollout_func`: one policy holds all seats of all episodes, which are played in one batch.
 
     Attributes:
-        seconds: spent in playing so far.
-        episodes: played so far.
+        seconds: Seconds of play so far.
+        episodes: Number of episodes so far.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -87,10 +87,11 @@ class SelfPlay:
         self.seconds, self.episodes = 0.0, 0
 
     def __call__(self, prompts: Sequence[str], trainer: GRPOTrainer) -> dict[str, Any]:
-        """Play.
+        """Play one episode of each state.
 
         Args:
-            prompts: numbers of states; each stands there once for each row, so as often as its episodes have seats.
+            prompts: Numbers of states, each repeated for every row, thus once per seat of each of its episodes.
+            trainer: TRL's trainer.
         """
         began = time.monotonic()
         tokenizer = trainer.processing_class
@@ -121,7 +122,7 @@ class SelfPlay:
 
 
 def _sample(model: Any, prompts: Sequence[list[int]], trainer: GRPOTrainer) -> list[list[int]]:
-    """A turn for each prompt, up to and with its first end token."""
+    """Returns a sampled turn for each prompt, up to and including its first end token."""
     pad, end = trainer.processing_class.pad_token_id, trainer.processing_class.eos_token_id
     width = max(map(len, prompts))
     ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
@@ -132,7 +133,7 @@ def _sample(model: Any, prompts: Sequence[list[int]], trainer: GRPOTrainer) -> l
 
 
 def _options(settings: Settings, output: str, seats: int) -> tuple[GRPOConfig, int]:
-    """TRL's options for the same training, and how many states it plays in all."""
+    """Returns TRL's options for the same training, and the total number of states that it plays."""
     generate, train = settings["generate"], settings["train"]
     iterations, group = settings["iterate"]["num_iterations"], seats * generate["episodes_per_state"]
     states = -(-generate["num_episodes"] // generate["episodes_per_state"])
@@ -152,7 +153,7 @@ def _options(settings: Settings, output: str, seats: int) -> tuple[GRPOConfig, i
 
 
 def main(settings: Settings, output: Path) -> None:
-    """Train, save the checkpoint, and write what `bench.race` wants to know."""
+    """Train, save the checkpoint, and write the report that `bench.race` reads."""
     game = make_game(parse_game_config(settings["game"]))
     play = SelfPlay(settings)
     options, states = _options(settings, str(output), len(game.roles))

@@ -1,4 +1,4 @@
-"""The figures of the race, and their table. Pure."""
+"""Figures of the race, and their table. Pure."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ SIDES: tuple[Side, Side] = ("ours", "trl")
 
 
 class Figures(BaseModel):
-    """What one side took for one seed; times are wall-clock seconds.
+    """Cost of one side for one seed; times are wall-clock seconds.
 
     Attributes:
-        seconds: from the start of the command to its end.
-        playing: of these, in episodes.
-        in_steps: of these, in training steps.
-        episodes: played.
-        steps: of the optimiser.
-        peak_gb: the largest memory of all its processes together, memory that they share counted once.
-        looking: CPU seconds spent in taking the memory, while the command ran.
-        load: processes that wanted a core in the minute before it began, on average; above 0.5 the machine was busy.
-        checkpoint: the folder of the last one.
-        parts: seconds of the stages, and of the parts of steps by verl's names, where they are known.
-        packages: versions, where they are others than ours.
+        seconds: Seconds from the start of the command to its end.
+        playing: Seconds of play.
+        in_steps: Seconds in training steps.
+        episodes: Number of episodes played.
+        steps: Number of optimizer steps.
+        peak_gb: Peak memory of all its processes together; shared memory counts once.
+        looking: CPU seconds of measuring the memory while the command ran.
+        load: Mean number of processes that wanted a core in the minute before the start; above 0.5 the machine was
+            busy.
+        checkpoint: Folder of the last checkpoint.
+        parts: Seconds of the stages, and of the parts of steps by verl's names, if known.
+        packages: Versions of packages that differ from ours.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -46,17 +47,17 @@ class Figures(BaseModel):
 
     @property
     def rest(self) -> float:
-        """Neither in episodes nor in steps: starting, loading, converting, saving, ending."""
+        """Seconds neither in play nor in steps: starting, loading, converting, saving, ending."""
         return self.seconds - self.playing - self.in_steps
 
     @property
     def episodes_per_second(self) -> float:
-        """While it plays."""
+        """Episodes per second of play."""
         return self.episodes / self.playing
 
 
 class Rise(BaseModel):
-    """Held-out reward above the warm start's, mean of the seeds, paired by state."""
+    """Held-out reward minus the warm start's, mean of the seeds, paired by state."""
 
     ours: Interval
     trl: Interval
@@ -83,15 +84,15 @@ COSTS: Mapping[str, tuple[Callable[[Figures], float], int]] = {
     "peak memory, GB": (lambda side: side.peak_gb, 2),
     "optimiser steps": (lambda side: side.steps, 0),
 }
-"""Each figure of a side, and the digits with which it is shown."""
+"""Function and number of decimals of each figure of a side."""
 
 
 def rows(figures: Mapping[Side, Sequence[Figures]], rises: Mapping[str, Rise]) -> list[Row]:
-    """The lines of the table.
+    """Returns the lines of the table.
 
     Args:
-        figures: of each seed, by side.
-        rises: by the way to sample.
+        figures: Figures of each seed, by side.
+        rises: Rises by sampling mode.
     """
     found = []
     for name, (take, digits) in COSTS.items():
@@ -108,7 +109,7 @@ def rows(figures: Mapping[Side, Sequence[Figures]], rises: Mapping[str, Rise]) -
 
 
 def table(figures: Mapping[Side, Sequence[Figures]], rises: Mapping[str, Rise]) -> str:
-    """The table in Markdown, and below it the paired differences and where our time went."""
+    """Returns the table in Markdown, followed by the paired differences and the parts of our time."""
     lines = [
         f"| mean of {len(figures['ours'])} seeds (least to most), or [95 % interval] | ours | TRL | ours ÷ TRL |",
         "|---|---|---|---|",
@@ -133,5 +134,5 @@ def _spread(values: Sequence[float], digits: int) -> str:
 
 
 def _ratio(ours: float | None, trl: float | None) -> str:
-    """Of two rises that are not both above 0 the ratio says nothing."""
+    """Returns the ratio as text; a dash unless both values are above 0, since other ratios of rises say nothing."""
     return f"{ours / trl:.2f}" if ours is not None and trl is not None and ours > 0 < trl else "–"

@@ -1,4 +1,4 @@
-"""Bad inputs for the real commands: derived from the configuration, the options and the records, and some by hand."""
+"""Bad inputs for the real commands: derived from the configuration, options and records, or hand-written."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ SOURCES = (controls, configuration, options, games, parquet, models, folders, st
 
 
 def cases(seed: int) -> list[Case]:
-    """All bad inputs, and the controls that show that each command works with a good one."""
+    """Returns all bad inputs, and the controls that show that each command works with a good one."""
     return [tried.case() for source in SOURCES for tried in source.inputs(Random(f"{source.__name__} {seed}"))]

@@ -1,4 +1,4 @@
-"""One bad input as data, and how it becomes a case."""
+"""One bad input as data, and its conversion to a case."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from chaos.inputs.good import Good, link_model
 from chaos.judge import Expected, judge, judge_good, listing
 
 Prepare = Callable[[Path, Good], None]
-"""Puts into the empty folder what the command is to read."""
+"""Function that puts the command's input files into the empty folder."""
 
 
 def nothing(folder: Path, good: Good) -> None:
-    """All is said on the command line."""
+    """Prepare no files, for inputs on the command line."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Input:
     """One bad input for one command.
 
     Attributes:
-        kind: its row in the table.
-        name: unique within its kind.
-        arguments: of `selfplay`; paths are relative to the folder.
-        says: a regular expression for what the line of error must name.
-        codes: exit codes of a refusal; 1 is for what is not the user's mistake.
-        printed: the finding is a line on stdout, as those of `slime check` are.
-        good: a control, which must be accepted.
-        begins: of a control: it would start a trainer.
+        kind: Its row in the table.
+        name: Its name, unique within its kind.
+        arguments: Arguments of `selfplay`; paths are relative to the folder.
+        says: Regular expression for the name that the error line must contain.
+        codes: Allowed exit codes of a refusal; 1 is for errors that are not the user's mistake.
+        printed: Whether the finding is a line on stdout, as in `slime check`.
+        good: Whether this is a control, which must be accepted.
+        begins: Whether a control would start a trainer.
     """
 
     kind: str
@@ -48,7 +48,7 @@ class Input:
     begins: bool = False
 
     def case(self) -> Case:
-        """As the harness runs it."""
+        """Returns the input as a case for the harness."""
         name = re.sub(r"[^\w./=+]+", "-", f"{self.kind}/{self.name}").strip("-")  # needs no quotes in a shell
         return Case(self.kind, name, partial(_try, self))
 

@@ -1,4 +1,4 @@
-"""Settings of the chat partner: addresses, keys, prices, and its cache of answers."""
+"""Bad settings of the chat partner: addresses, keys, prices, and its cache of answers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ COMMAND = (
     "--output", "out/games.jsonl",
 )  # fmt: skip
 CLOSED = "http://127.0.0.1:9/v1"
-"""Nobody listens there."""
+"""Address without a listening process."""
 
 
 def configured(**partner: object) -> Prepare:
-    """The section `partner` of a configuration file."""
+    """Returns a function that writes a configuration file with the section `partner`."""
 
     def prepare(folder: Path, good: Good) -> None:
         lines = "".join(f"  {key}: {value}\n" for key, value in partner.items())
@@ -31,7 +31,7 @@ def configured(**partner: object) -> Prepare:
 
 
 def inputs(rng: Random) -> Iterator[Input]:
-    """Addresses and keys, then the cache."""
+    """Yields addresses and keys, then the cache."""
     addresses = {
         "of another protocol": "ftp://localhost/v1", "of a file": "file:///etc/passwd", "without a host": "http:///v1",
         "without a protocol": "localhost:3000", "with a password": "http://me:secret@localhost/v1",

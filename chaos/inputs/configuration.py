@@ -1,4 +1,4 @@
-"""Configuration files: every key with a wrong value, every section with an unknown key, and hostile YAML."""
+"""Bad configuration files: every key with a wrong value, every section with an unknown key, and hostile YAML."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ FILE = "bad.yaml"
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)
 )
-"""Nine to the power of twelve values."""
+"""YAML that expands to nine to the power of twelve values."""
 
 
 def written(text: str | bytes, name: str = FILE) -> Prepare:
-    """The file as it stands."""
+    """Returns a function that writes the file with exactly this text."""
 
     def prepare(folder: Path, good: Good) -> None:
         (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -33,7 +33,7 @@ def written(text: str | bytes, name: str = FILE) -> Prepare:
 
 
 def keys(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every key of the configuration with its type; sections too."""
+    """Yields every key of the configuration with its type, including sections."""
     for name, field in model.model_fields.items():
         annotation = field.annotation
         yield (*path, name), annotation
@@ -42,7 +42,7 @@ def keys(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tuple[t
 
 
 def wrong_values(annotation: Any) -> list[str]:
-    """YAML that no value of this type can be."""
+    """Returns YAML values that are wrong for this type."""
     if get_origin(annotation) is Annotated:
         return wrong_values(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
@@ -65,14 +65,14 @@ def wrong_values(annotation: Any) -> list[str]:
 
 
 def nested(path: tuple[str, ...], value: str) -> str:
-    """The key with its value, in its sections."""
+    """Returns the key with its value, inside its sections."""
     return "".join("  " * depth + f"{name}:\n" for depth, name in enumerate(path[:-1])) + (
         "  " * (len(path) - 1) + f"{path[-1]}: {value}\n"
     )
 
 
 def inputs(rng: Random) -> Iterator[Input]:
-    """A wrong value for each key and an unknown key in each section; then files by hand."""
+    """Yields a wrong value for each key and an unknown key in each section; then hand-written files."""
     command = ("config", "--config", FILE)
     sections: list[tuple[str, ...]] = [()]
     for path, annotation in keys(Config):
@@ -152,7 +152,7 @@ def _hostile(command: tuple[str, ...]) -> Iterator[Input]:
 
 
 def _boards() -> Iterator[Input]:
-    """Boards on which no state can be found are refused before anybody waits for one."""
+    """Yields boards without any possible state, which must be refused before sampling starts."""
     command = ("games", "--config", FILE, "--num-train", "4", "--num-test", "2", "--output", "out")
     boards = {
         "infinite": "size: 8, hard_factor: .inf",

@@ -1,4 +1,4 @@
-"""Good inputs: what the bad ones are copies of must be accepted, or else a refusal would prove nothing."""
+"""Good inputs, the originals of the bad ones: they must be accepted, because otherwise a refusal proves nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KIND = "controls"
 
 
 def inputs(rng: Random) -> Iterator[Input]:
-    """One for each command and each file that is damaged elsewhere."""
+    """Yields a good input for each command and each file that is damaged elsewhere."""
 
     def case(what: str, command: tuple[str, ...], prepare: Prepare = options.ready, *, begins: bool = False) -> Input:
         return Input(KIND, what, command, prepare=prepare, good=True, begins=begins)

@@ -1,4 +1,4 @@
-"""Ways to damage a value, a line or a file, whatever it says."""
+"""Damage to a value, a line or a file, independent of its content."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 Damage = Callable[[Path], None]
-"""Damages a file that is there."""
+"""Function that damages an existing file."""
 
 
 def truncated(path: Path) -> None:
@@ -45,19 +45,19 @@ def folder_instead(path: Path) -> None:
 
 
 def pipe_instead(path: Path) -> None:
-    """A pipe that nobody writes to: who opens it waits."""
+    """Replace the file by a pipe without a writer, which blocks any reader."""
     path.unlink()
     os.mkfifo(path)
 
 
 def device_instead(path: Path) -> None:
-    """A device that never ends."""
+    """Replace the file by an endless device."""
     path.unlink()
     path.symlink_to("/dev/zero")
 
 
 def loop_instead(path: Path) -> None:
-    """A link to itself."""
+    """Replace the file by a link to itself."""
     path.unlink()
     path.symlink_to(path.name)
 
@@ -67,7 +67,7 @@ def deep(path: Path) -> None:
 
 
 def as_text(text: str) -> Damage:
-    """The file says something else."""
+    """Returns a damage that replaces the text of the file."""
 
     def damage(path: Path) -> None:
         path.write_text(text)
@@ -79,30 +79,30 @@ WHOLE_FILES: dict[str, Damage] = {
     "truncated": truncated, "empty": empty, "binary": binary, "folder": folder_instead, "pipe": pipe_instead,
     "device": device_instead, "loop": loop_instead,
 }  # fmt: skip
-"""For a file of any format."""
+"""Damages for a file of any format."""
 JSON_FILES: dict[str, Damage] = {name: damage for name, damage in WHOLE_FILES.items() if name != "loop"} | {
     "deep": deep, "utf-16": sixteen_bits, "list": as_text("[1, 2]\n"), "null": as_text("null\n"),
     "string": as_text('"text"\n'), "huge number": as_text('{"seed": 1' + "0" * 5000 + "}"),
 }  # fmt: skip
-"""For one that holds an object as JSON. Where it may be missing, a link that leads nowhere is a missing one."""
+"""Damages for a file with a JSON object. `loop` is left out, because a dangling link counts as a missing file."""
 
 
 def changed(data: Any, path: tuple[Any, ...], value: Any) -> Any:
-    """A copy of nested lists and objects with one value replaced."""
+    """Returns a copy of nested lists and objects with one value replaced."""
     data = copies.deepcopy(data)
     _holder(data, path)[path[-1]] = value
     return data
 
 
 def without(data: Any, path: tuple[Any, ...]) -> Any:
-    """A copy with one key left out."""
+    """Returns a copy with one key removed."""
     data = copies.deepcopy(data)
     del _holder(data, path)[path[-1]]
     return data
 
 
 def leaves(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Path and value of all that is no object or list in nested ones; of each list only the first element."""
+    """Yields path and value of all nested values except objects and lists; of each list only the first element."""
     if isinstance(data, dict):
         for key, value in data.items():
             yield from leaves(value, (*path, key))
@@ -113,7 +113,7 @@ def leaves(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, .
 
 
 def wrong_type(value: Any, rng: Random) -> Any:
-    """A value of a kind that cannot be read as that of the other."""
+    """Returns a value of a type that cannot be read as that of the given value."""
     if isinstance(value, str):
         return rng.choice([7, ["text"], {"text": 1}, 0.5])
     return rng.choice(["much", ["much"], {"much": 1}, "\u001b[31mred"])
@@ -124,7 +124,7 @@ def dotted(path: tuple[Any, ...]) -> str:
 
 
 def edited_json(change: Callable[[Any], Any]) -> Damage:
-    """Damage to a JSON file that stays JSON (or what Python writes as such, NaN included)."""
+    """Returns a damage to a JSON file that keeps it valid JSON (or Python's extension, NaN included)."""
 
     def damage(path: Path) -> None:
         path.write_text(json.dumps(change(json.loads(path.read_text()))))

@@ -1,4 +1,4 @@
-"""Folders that commands wrote: each small file of them damaged, and the folder of another command."""
+"""Bad output folders: each small file of them damaged, and folders of other commands."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _crossplay(folder: Path, good: Good) -> None:
 
 
 def _training(folder: Path, good: Good) -> None:
-    """A training whose data lies where it lay; the copy's own path is noted."""
+    """Copy a training whose data keep their place, and update its recorded paths."""
     copy(good.parquet, folder / "train.parquet")
     copy_folder(good.training, folder / "run")
     _noted(folder / "run", folder / "train.parquet", folder)
@@ -77,11 +77,11 @@ GOOD: tuple[tuple[str, tuple[str, ...], Prepare], ...] = (
     ("crossplay again", CROSSPLAY, _crossplay), ("train again", TRAIN, _training),
     ("train-online again", ONLINE, _online),
 )  # fmt: skip
-"""How each folder is read by the command that wrote it, and by others."""
+"""Cases of reading each folder, by the command that wrote it and by others."""
 
 
 def damaged(make: Prepare, name: str, damage: Damage) -> Prepare:
-    """The folder with one of its files damaged."""
+    """Returns a function that prepares the folder with one of its files damaged."""
 
     def prepare(folder: Path, good: Good) -> None:
         make(folder, good)
@@ -91,12 +91,12 @@ def damaged(make: Prepare, name: str, damage: Damage) -> Prepare:
 
 
 def instead(data: Any, record: Any) -> Any:
-    """Another record."""
+    """Returns the given record in place of the file's."""
     return record
 
 
 def inputs(rng: Random) -> Iterator[Input]:
-    """Each file of each folder in some of the ways in which JSON is damaged; then by field; then by command."""
+    """Yields each file of each folder with several kinds of JSON damage; then by field; then by command."""
     files: tuple[tuple[str, tuple[str, ...], Prepare], ...] = (
         ("manifest.json", ITERATE, _iterations), ("state.json", ITERATE, _iterations),
         ("manifest.json", REPORT, _iterations), ("state.json", REPORT, _iterations),
@@ -185,7 +185,7 @@ def _metrics() -> Iterator[Input]:
 
 
 def _of_others() -> Iterator[Input]:
-    """A command that is pointed at what another wrote."""
+    """Yields commands that are pointed at another command's output."""
     makers: dict[str, Prepare] = {
         "iterate": _iterations, "evaluate": _evaluation, "crossplay": _crossplay, "train": _training,
         "train-online": _online, "generate": _scripted,

@@ -1,4 +1,4 @@
-"""Files of games: every field of a record missing, of another type or impossible, and files that are none."""
+"""Bad files of games: every field missing, of another type or impossible, and files of other formats."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KIND = "games files"
 ROWS = "impossible rows"
 FILE = "bad.jsonl"
 LINE = 3
-"""The line that is damaged, from 1. It stands in the second group."""
+"""Number of the damaged line, from 1; it is in the second group."""
 READERS = {
     "convert": ("convert", FILE, "--output", "out"),
     "report": ("report", FILE, "--output", "out.html"),
@@ -51,18 +51,18 @@ TEMPLATE: Row = {
     "policy": {"checkpoint": "c", "weights": "w", "iteration": 0, "engine": "sglang", "temperature": 1.0,
                "max_new_tokens": 1},
 }  # fmt: skip
-"""Where the fields of a record are; the values come from a real one."""
+"""Structure of a record; its values come from a real one."""
 OPTIONAL = {("schema_version",), ("players",), ("state", "papers"), ("state", "reviewers")}
 """Fields that earlier versions, or DialOp, did not write."""
 
 
 def ordered(good: Good) -> list[Row]:
-    """Good games, those of a group together."""
+    """Returns good games, with those of a group together."""
     return sorted(rows(good.games), key=lambda row: (row["group_index"], row["episode"]))
 
 
 def line_changed(change: Callable[[Row], Row | str | bytes]) -> Prepare:
-    """Good games with one line damaged."""
+    """Returns a function that writes good games with one line damaged."""
 
     def prepare(folder: Path, good: Good) -> None:
         games: list[Any] = ordered(good)
@@ -73,7 +73,7 @@ def line_changed(change: Callable[[Row], Row | str | bytes]) -> Prepare:
 
 
 def inputs(rng: Random) -> Iterator[Input]:
-    """By field, then by hand."""
+    """Yields damage to fields, then hand-written files."""
     yield from _fields(rng)
     yield from _ranges()
     yield from _files()
@@ -82,7 +82,7 @@ def inputs(rng: Random) -> Iterator[Input]:
 
 
 def _fields(rng: Random) -> Iterator[Input]:
-    """Each field once, missing or of another type. `convert` does not look into a state, so that is shown instead."""
+    """Yields each field once, missing or of another type. `show` reads bad states, since `convert` reads none."""
     for path, value in leaves(TEMPLATE):
         command = READERS["show" if path[0] == "state" else rng.choice(["convert", "convert", "report"])]
         field = path[: 1 + max(at for at, part in enumerate(path) if part != 0)]
@@ -95,7 +95,7 @@ def _fields(rng: Random) -> Iterator[Input]:
 
 
 def _ranges() -> Iterator[Input]:
-    """Numbers of the right type that cannot be."""
+    """Yields numbers of the right type that are impossible."""
     nan, inf = float("nan"), float("inf")
     impossible: list[tuple[tuple[Any, ...], str, Any]] = [
         (("schema_version",), "of the future", 3),
@@ -158,7 +158,7 @@ def _files() -> Iterator[Input]:
     whole = WHOLE_FILES | {"latin-1": latin, "utf-16": sixteen_bits, "zipped": zipped, "deep": deep}
     whole |= {"blank lines": as_text("\n\n\n"), "parquet": as_text("PAR1\n"), "html": as_text("<html></html>\n")}
     for number, (name, damage) in enumerate(whole.items()):
-        if name in ("truncated", "empty"):  # the last line may be torn, and a run may not have played yet
+        if name in ("truncated", "empty"):  # the last line may be incomplete, and a run may not have started to play
             continue
 
         def prepare(folder: Path, good: Good, damage: Callable[[Path], None] = damage) -> None:
@@ -170,7 +170,7 @@ def _files() -> Iterator[Input]:
 
 
 def _impossible() -> Iterator[Input]:
-    """Rows that have the right form, but that no model can have sampled."""
+    """Yields rows of the right form that no model can have sampled."""
     nan, inf, seat = float("nan"), float("inf"), ("trajectories", 0)
 
     def first(row: Row, field: str, value: Any) -> Row:
@@ -239,7 +239,7 @@ def _impossible() -> Iterator[Input]:
 
 
 def _continued() -> Iterator[Input]:
-    """A games file that the same command is to continue."""
+    """Yields a damaged file of games that the same command is to continue."""
 
     def continued(change: Callable[[Path], None]) -> Prepare:
         def prepare(folder: Path, good: Good) -> None:

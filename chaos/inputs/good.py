@@ -1,4 +1,4 @@
-"""Good inputs, made once by the real commands; the bad ones are copies of these with one thing wrong."""
+"""Good inputs, made once by the real commands; the bad ones are copies of these with one fault."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _making = threading.Lock()
 
 @dataclass(frozen=True)
 class Good:
-    """The folder in which they lie."""
+    """Good inputs, in one folder."""
 
     root: Path
 
     @property
     def games(self) -> Path:
-        """Eight games of the tiny model with itself, two of a state."""
+        """Eight games of the tiny model with itself, two per state."""
         return self._made("games", ("generate", *PLAY, "--output", "selfplay_games.jsonl")) / "selfplay_games.jsonl"
 
     @property
     def parquet(self) -> Path:
-        """Their rows."""
+        """Rows of these games."""
         arguments = ("convert", "selfplay_games.jsonl", "--val-fraction", "0.25")
         return self._made("rows", arguments, lambda folder: copy(self.games, folder)) / "train.parquet"
 
     @property
     def scripted(self) -> Path:
-        """Games of two scripted partners; the file, with its arguments and its summary beside it."""
+        """File of games of two scripted partners, with arguments and summary next to it."""
         players = ("--player0", "random", "--player1", "random", "--num-episodes", "16")
         return self._made("scripted", ("generate", *players, "--output", "games.jsonl")) / "games.jsonl"
 
@@ -54,13 +54,13 @@ class Good:
 
     @property
     def training(self) -> Path:
-        """The folder of a training that was cut when it began."""
+        """Folder of a training that was interrupted at its start."""
         arguments = ("train", "train.parquet", "--output", ".")
         return self._made("training", arguments, lambda folder: copy(self.parquet, folder), begins=True)
 
     @property
     def online_training(self) -> Path:
-        """The same of an online training."""
+        """Folder of an online training that was interrupted at its start."""
         arguments = ("train-online", "games", "--output", "training")
         folder = self._made(
             "online", arguments, lambda folder: copy_folder(self.online_games, folder / "games"), begins=True
@@ -85,7 +85,7 @@ class Good:
 
     @property
     def asked(self) -> Path:
-        """What slime's log hook would have written of the games."""
+        """Records that slime's log hook would have written for the games."""
 
         def make(folder: Path) -> None:
             from selfplay_pipeline.asking.records import append_records
@@ -101,7 +101,7 @@ class Good:
 
     @property
     def iterations(self) -> Path:
-        """The folder of a run whose first iteration has played and converted."""
+        """Folder of a run whose first iteration has played and converted."""
 
         def make(folder: Path) -> None:
             from selfplay_pipeline.config import load_config
@@ -127,7 +127,7 @@ class Good:
         *,
         begins: bool = False,
     ) -> Path:
-        """The folder that a command wrote."""
+        """Returns the output folder of a command."""
 
         def make(folder: Path) -> None:
             (folder / "data").mkdir()
@@ -143,7 +143,7 @@ class Good:
         return self._own(name, make)
 
     def _own(self, name: str, make: Callable[[Path], None]) -> Path:
-        """A folder that is made when it is asked for first."""
+        """Returns a folder that is created when it is first needed."""
         folder = self.root / name
         if folder.is_dir():
             return folder
@@ -160,7 +160,7 @@ class Good:
 
 
 def link_model(folder: Path) -> None:
-    """Let the built-in configuration find its model."""
+    """Create a link to the model for the built-in configuration."""
     (folder / "data").mkdir(exist_ok=True)
     (folder / "data" / "tiny_model").symlink_to(MODEL)
 
@@ -174,12 +174,12 @@ def copy_folder(folder: Path, to: Path) -> None:
 
 
 def rows(file: Path) -> list[Any]:
-    """The lines of a JSONL file."""
+    """Returns the lines of a JSONL file."""
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def write_rows(file: Path, lines: list[Any]) -> None:
-    """Write a JSONL file; a line that is text already, or bytes, is written as it is."""
+    """Write a JSONL file; text and bytes are written unchanged."""
     parts = [
         line if isinstance(line, bytes) else (line if isinstance(line, str) else json.dumps(line)).encode()
         for line in lines

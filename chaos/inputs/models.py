@@ -1,4 +1,4 @@
-"""Model folders: damaged configurations, weights, tokenizers and templates, and such as would run code."""
+"""Bad model folders: damaged configurations, weights, tokenizers and templates, and folders that would run code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SAYS = r"bad_model"
 
 
 def model_changed(change: Callable[[Path], None]) -> Prepare:
-    """A copy of the tiny model, damaged."""
+    """Returns a function that writes a damaged copy of the tiny model."""
 
     def prepare(folder: Path, good: Good) -> None:
         copy_folder(MODEL, folder / "bad_model")
@@ -39,7 +39,7 @@ def file_changed(name: str, damage: Damage) -> Prepare:
 
 
 def inputs(rng: Random) -> Iterator[Input]:
-    """By file of the folder, each read by a command that loads it."""
+    """Yields damage to each file of the folder, each read by a command that loads it."""
 
     def case(what: str, prepare: Prepare, command: tuple[str, ...] = PLAY) -> Input:
         return Input(KIND, what, command, SAYS, prepare, codes=(1, 2))
@@ -167,7 +167,7 @@ def _weights() -> Iterator[tuple[str, Damage]]:
 
 
 class _Touch:
-    """Unpickled, it leaves a file."""
+    """Object that creates a file when it is unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (open, ("pwned", "w"))
@@ -187,7 +187,7 @@ def _split(folder: Path) -> None:
 
 
 def _with_code(folder: Path) -> None:
-    """A configuration that names a module beside it; importing that leaves a file."""
+    """Write a configuration that names a module next to it, whose import creates a file."""
     names = {name: f"hostile.{kind}" for name, kind in (("AutoConfig", "C"), ("AutoModelForCausalLM", "M"))}
     config = json.loads((folder / "config.json").read_text()) | {"model_type": "hostile", "auto_map": names}
     (folder / "config.json").write_text(json.dumps(config))
@@ -214,7 +214,7 @@ def _no_tokenizer(folder: Path) -> None:
 
 
 def _shifted(tokenizer: Any) -> Any:
-    """All ids are 100,000 more."""
+    """Increase all ids by 100,000."""
     for token in tokenizer["added_tokens"]:
         token["id"] += 100_000
     vocabulary = tokenizer["model"]["vocab"]

@@ -1,4 +1,4 @@
-"""Every option of every command with a value that it cannot have, as the command line itself declares them."""
+"""Bad values for every option of every command, as the command line itself declares them."""
 
 from __future__ import annotations
 
@@ -42,31 +42,31 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "slime data": ("slime", "data", "--config", "tiny", "--num-states", "4", "--output", "out.jsonl"),
     "slime check": ("slime", "check"),
 }
-"""A good way to call each command; one of its options is then given anew, or in addition."""
+"""A valid call of each command; one of its options is then replaced or added."""
 REALLY = {
     "generate": ("generate", "--player", "random", "--player", "random", "--num-episodes", "8"),
     "iterate": ("iterate",),
 }  # fmt: skip
-"""How to call commands whose dry run does not look at the place of their output."""
+"""Calls for commands whose dry run does not check the place of the output."""
 OUTPUT_FILES = {"generate", "humans", "report", "silence", "slime data"}
-"""Commands whose output is a file; of the others it is a folder."""
+"""Commands whose output is a file; other commands write a folder."""
 NAMES = {
     "engine": "warp", "device": "abacus", "logger": "stone", "partner": "nobody", "lesson": "none", "form": "gif",
     "player": "nobody", "player0": "nobody", "player1": "nobody", "checkpoint": "nobody", "episode": "none",
     "server_url": "nowhere", "config": "none.yaml", "model": "./nowhere", "keep_trainer_states": "some",
     "ray_address": "nowhere", "seat": "left", "method": "magic", "schedule": "none", "credit": "none",
 }  # fmt: skip
-"""For options that take words: one that none of them knows."""
+"""An unknown word for each option that takes words."""
 NUMBERS = {key.option: key for key in keys(Config) if key.kind in (int, float)}
 """Numbers of the configuration, by their options."""
 FREE = {("slime check", "slime"), ("slime check", "data"), ("slime check", "custom_config")} | {
     ("config", "model"), ("convert", "model"),
 }  # fmt: skip
-"""What is reported in a table, which `slime.py` looks at, and what is only repeated, whatever it is."""
+"""Options without a wrong value: reported in a table, which `slime.py` tests, or only echoed."""
 
 
 def ready(folder: Path, good: Good) -> None:
-    """Good files for all commands."""
+    """Write good files for all commands."""
     copy(good.games, folder / "games.jsonl")
     copy(good.parquet, folder)
     copy_folder(good.online_games, folder / "states")
@@ -79,7 +79,7 @@ def ready(folder: Path, good: Good) -> None:
 
 
 def commands() -> Iterator[tuple[str, list[Any]]]:
-    """All commands by their names, those in groups too, with their options as typer declares them."""
+    """Yields all commands by name, including those in groups, with their options as typer declares them."""
     import selfplay_pipeline.cli
 
     root: Any = typer.main.get_command(selfplay_pipeline.cli.app)
@@ -92,7 +92,7 @@ def commands() -> Iterator[tuple[str, list[Any]]]:
 
 
 def inputs(rng: Random) -> Iterator[Input]:
-    """An impossible value for each option, of a path two; then what no single option is to blame for."""
+    """Yields an impossible value for each option, two for a path; then contradictions between options."""
     for name, declared in commands():
         if name not in COMMANDS:
             continue
@@ -106,7 +106,7 @@ def inputs(rng: Random) -> Iterator[Input]:
 
 def _of_option(name: str, option: Any, rng: Random) -> Iterator[Input]:
     flag, kind, low, high = option.opts[0], option.type_descriptor.annotation, option.min, option.max
-    if kind is str and flag in NUMBERS:  # the command line takes any text, and the configuration checks it
+    if kind is str and flag in NUMBERS:  # the command line accepts any text, and the configuration checks it
         kind, low, high = NUMBERS[flag].kind, NUMBERS[flag].bound("ge"), NUMBERS[flag].bound("le")
     key = option.name.replace("_", ".")
     if option.is_flag:
@@ -129,7 +129,7 @@ def _of_option(name: str, option: Any, rng: Random) -> Iterator[Input]:
 
 
 def _of_path(name: str, flag: str, option: str, rng: Random) -> Iterator[Input]:
-    """A path that cannot be read, or not be written to."""
+    """Yields paths that cannot be read, or not be written to."""
     if option == "output":
         places = {"below a file": "file/below/it", "below a pipe": "pipe/out", "below a device": "/dev/null/out"}
         places |= {"too long": f"{LONG}/out"}

@@ -1,4 +1,4 @@
-"""Parquet files: damaged, of other columns, with damaged metadata, and with rows that cannot be."""
+"""Bad parquet files: damaged, with other columns, with damaged metadata, or with impossible rows."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ READ_TO_TRAIN = {
     "prompt", "reward_model", "extra_info", "prompt_ids", "response_ids", "response_mask", "response_logprobs",
     "sampling_temperature",
 }  # fmt: skip
-"""Columns without which nothing can be trained."""
+"""Columns that training needs."""
 ROW = 5
-"""The row that is damaged, from 0."""
+"""Number of the damaged row, from 0."""
 
 
 def table_changed(change: Callable[[Any], Any]) -> Prepare:
-    """Good rows, changed as a table of pyarrow."""
+    """Returns a function that writes good rows after a change of pyarrow's table."""
 
     def prepare(folder: Path, good: Good) -> None:
         import pyarrow.parquet as pq
@@ -41,7 +41,7 @@ def table_changed(change: Callable[[Any], Any]) -> Prepare:
 
 
 def row_changed(change: Callable[[dict[str, Any]], dict[str, Any]], at: int = ROW) -> Prepare:
-    """Good rows, one of them changed."""
+    """Returns a function that writes good rows with one of them changed."""
 
     def edit(table: Any) -> Any:
         import pyarrow as pa
@@ -54,7 +54,7 @@ def row_changed(change: Callable[[dict[str, Any]], dict[str, Any]], at: int = RO
 
 
 def inputs(rng: Random) -> Iterator[Input]:
-    """Files, columns, metadata, rows; each read by training or by the check."""
+    """Yields files, columns, metadata and rows; each is read by training or by the check."""
     yield from _files(rng)
     yield from _columns(rng)
     yield from _metadata()
@@ -220,7 +220,7 @@ def _rows(rng: Random) -> Iterator[Input]:
 
 
 def _states() -> Iterator[Input]:
-    """Game states for online training."""
+    """Yields damaged game states for online training."""
 
     def of_states(change: Callable[[Any], Any], name: str) -> Prepare:
         def prepare(folder: Path, good: Good) -> None:

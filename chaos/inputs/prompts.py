@@ -1,4 +1,4 @@
-"""Prompt templates from a shared folder: broken, endless, and such as reach for Python."""
+"""Bad prompt templates in a shared folder: broken, endless, and with access to Python."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _damage(name: str, damage: Damage, folder: Path) -> None:
 
 
 def inputs(rng: Random) -> Iterator[Input]:
-    """Of the game's prompt sets, then of the chat partner's prompt."""
+    """Yields damage to the game's prompt sets, then to the chat partner's prompt."""
 
     def of_set(change: Callable[[Path], None]) -> Prepare:
         def prepare(folder: Path, good: Good) -> None:

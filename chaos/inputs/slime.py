@@ -1,4 +1,4 @@
-"""What the commands for slime read: prompt data, the rollout's configuration, logged episodes."""
+"""Bad inputs of the commands for slime: prompt data, the rollout's configuration, logged episodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LINE = 2
 
 
 def inputs(rng: Random) -> Iterator[Input]:
-    """Rows, configurations, logged episodes."""
+    """Yields damaged rows, configurations and logged episodes."""
     yield from _data(rng)
     yield from _configurations()
     yield from _asked(rng)

@@ -1,4 +1,4 @@
-"""Files of game states for `evaluate --states` and `crossplay --states`."""
+"""Bad files of game states for `evaluate --states` and `crossplay --states`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LINE = 2
 
 
 def inputs(rng: Random) -> Iterator[Input]:
-    """By field, by impossible value, by file."""
+    """Yields damage to fields, impossible values, and damaged files."""
 
     def line_changed(change: Callable[[Any], Any]) -> Prepare:
         def prepare(folder: Path, good: Good) -> None:

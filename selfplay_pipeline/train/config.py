@@ -23,7 +23,7 @@ class TrainOptions(Section):
     """Training method: `grpo` compares the episodes of each group, `filtered-bc` imitates the best of them.
 
     `filtered-bc` is filtered behaviour cloning: supervised training on the policy's own turns, in the same loop. It
-    ignores the options of PPO's loss, of advantages and of the reference policy.
+    does not use the options of PPO's loss, of advantages and of the reference policy.
     """
     best_of_group: Annotated[
         int, Field(ge=0), UsedBy("train", "iterate", instead={"imitate": "imitate.best_of_group"})
@@ -70,7 +70,10 @@ class TrainOptions(Section):
     ] = 8
     """Rows in one forward and backward pass on one device."""
     max_tokens_per_pass: Annotated[int | None, Field(ge=1), FREE] = None
-    """Largest number of tokens in one such pass, instead of `micro_batch_size` rows; at least the longest row's."""
+    """Largest number of tokens in one forward and backward pass on one device, instead of `micro_batch_size` rows.
+
+    The number is raised to the tokens of the longest row if it is smaller.
+    """
     learning_rate: Annotated[
         float, Field(gt=0), UsedBy("train", "iterate", "train-online", instead={"imitate": "imitate.learning_rate"})
     ] = 1e-6
