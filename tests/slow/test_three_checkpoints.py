@@ -1,29 +1,51 @@
 """Three checkpoints hold the seats of one episode, each with an SGLang server of its own."""
 
 import asyncio
-import json
+from collections import Counter
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 from test_engines import next_logprobs
-from test_rooms import RoomsGame, RoomsState
+from test_rooms import RoomsGame, RoomsSession, RoomsState
 
 from bench.serving import RecordingEngine
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.engines.types import Completion, SamplingParams
+from selfplay_pipeline.games.base import MESSAGE, Step
 from selfplay_pipeline.generate.job import policy_record
-from selfplay_pipeline.generate.records import POLICY
-from selfplay_pipeline.generate.run import GenerateJob, run_generate
+from selfplay_pipeline.generate.records import POLICY, EpisodeRecord
+from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.seats import seat_players
 from selfplay_pipeline.servers import Servers
 
 PLAYERS = ("data/tiny_model", "data/tiny_honest_model", "data/tiny_apart_model")
 FOURTH = "data/tiny_shy_model"
-EPISODES, TEMPERATURE = 4, 1.0
+EPISODES, TURNS, TEMPERATURE = 2, 9, 1.0
+PROMPT = [1, 2, 3]
 LARGEST_GAP, SMALLEST_DIFFERENCE = 1e-4, 1e-2
 """Bounds of differences between log-probs: by rounding of one checkpoint, and between two checkpoints."""
+
+
+class Round(RoomsSession):
+    """The seats speak in turns, whatever they say."""
+
+    def __init__(self, state: RoomsState) -> None:
+        super().__init__(state)
+        self.next = (0,)
+
+    def step(self, seat: int, text: str, *, cut: bool = False) -> Step:
+        self.said.append(seat)
+        self.next = ((seat + 1) % 3,)
+        self.status = "solved" if len(self.said) == TURNS else None
+        return Step(MESSAGE, tuple("" if other == seat else f"seat {seat} spoke" for other in range(3)))
+
+
+class RoundGame(RoomsGame):
+    def start(self, state: RoomsState) -> Round:
+        return Round(state)
 
 
 def gap(prompt: list[int], completion: Completion, checkpoint: str) -> float:
@@ -38,40 +60,35 @@ def test_each_of_three_checkpoints_says_its_own_words_and_a_fourth_takes_the_pla
     config = load_config("tiny", {})
     policy = policy_record(config, PLAYERS[0], content_hash(PLAYERS[0]), TEMPERATURE)
     names = [POLICY, *PLAYERS[1:]]
-    games = tmp_path / "games.jsonl"
     recorders: dict[str, RecordingEngine] = {}
 
-    async def play() -> tuple[list[int], Completion, Completion]:
-        prompt, params = [1, 2, 3], SamplingParams(TEMPERATURE, 8, ())
+    async def play() -> tuple[list[EpisodeRecord], Completion, Completion]:
+        params = SamplingParams(TEMPERATURE, 8, ())
         async with Servers(config.engine, tmp_path, at_once=3) as servers:
             by_name = await seat_players(config, names, policy, servers)
-            for name, player in by_name.items():
-                recorders[name] = RecordingEngine(player.engine)
-                object.__setattr__(player, "engine", recorders[name])
-            job = GenerateJob(games, 0, 0, 2, EPISODES // 2, EPISODES, 0, policy, {})
-            states = [RoomsState(numbers=(3, 4)), RoomsState(numbers=(5, 9))]
-            players = [by_name[name] for name in names]
-            await run_generate(job, RoomsGame(), states.__getitem__, lambda number: players)
+            recorders.update({name: RecordingEngine(by_name[name].engine) for name in names})
+            players = [replace(by_name[name], engine=recorders[name]) for name in names]
+            state = RoomsState(numbers=(3, 4))
+            episodes = [
+                Sitting(RoundGame(), state, players, f"e{number}", (0, 0, number)) for number in range(EPISODES)
+            ]
+            await asyncio.gather(*(one.episode.run() for one in episodes))
             fourth = await servers.serving(FOURTH, beside=PLAYERS[1:])
             last = await servers.serving(PLAYERS[2], beside=[FOURTH, PLAYERS[1]])
-            return prompt, await fourth.generate(prompt, params), await last.generate(prompt, params)
+            records = [one.record(policy) for one in episodes]
+            return records, await fourth.generate(PROMPT, params), await last.generate(PROMPT, params)
 
-    prompt, of_fourth, of_last = asyncio.run(play())
-    for line in map(json.loads, games.read_text().splitlines()):
-        assert line["players"] == names
-        assert line["policy"]["weights"] == content_hash(PLAYERS[0])
-        assert line["other_weights"] == {name: content_hash(name) for name in PLAYERS[1:]}
-        assert {turn["seat"] for turn in line["turns"]} >= {0, 1}
-    for (name, recorder), checkpoint in product(recorders.items(), PLAYERS):
-        calls = [call for episode in recorder.episodes.values() for _, call in episode]
-        assert {session[-2:] for episode in recorder.episodes.values() for session, _ in episode} == {
-            f"-{names.index(name)}"
-        }
-        gaps = [gap(call.prompt, call.completion, checkpoint) for call in calls]
-        if checkpoint == (PLAYERS[0] if name == POLICY else name):
-            assert max(gaps) < LARGEST_GAP
-        else:
-            assert max(gaps) > SMALLEST_DIFFERENCE
-    assert gap(prompt, of_fourth, FOURTH) < LARGEST_GAP, "it was loaded in place of the first"
-    assert gap(prompt, of_last, PLAYERS[2]) < LARGEST_GAP, "it was left as it was"
+    records, of_fourth, of_last = asyncio.run(play())
+    for record in records:
+        assert record.players == names
+        assert record.policy.weights == content_hash(PLAYERS[0])
+        assert record.other_weights == {name: content_hash(name) for name in PLAYERS[1:]}
+        assert [turn.seat for turn in record.turns] == [0, 1, 2] * (TURNS // 3)
+    for (seat, name), (other, checkpoint) in product(enumerate(names), enumerate(PLAYERS)):
+        calls = [call for calls in recorders[name].episodes.values() for call in calls]
+        assert Counter(session for session, _ in calls) == {f"e{e}-{seat}": TURNS // 3 for e in range(EPISODES)}
+        largest = max(gap(call.prompt, call.completion, checkpoint) for _, call in calls)
+        assert largest < LARGEST_GAP if seat == other else largest > SMALLEST_DIFFERENCE
+    assert gap(PROMPT, of_fourth, FOURTH) < LARGEST_GAP, "it was loaded in place of the first"
+    assert gap(PROMPT, of_last, PLAYERS[2]) < LARGEST_GAP, "it was left as it was"
     assert sorted(path.name for path in tmp_path.glob("*.log")) == ["server.log", "server_2.log", "server_3.log"]
