@@ -21,6 +21,7 @@ import aiohttp
 
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.engines.line import Server
+from selfplay_pipeline.engines.pool import open_engine
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.types import Completion, Engine, SamplingParams
 from selfplay_pipeline.generate.job import generate_episodes
@@ -45,7 +46,7 @@ class Call:
 class RecordingEngine:
     """Passes requests on to a server and keeps them, by episode."""
 
-    engine: SGLangEngine
+    engine: Engine
     episodes: dict[str, list[tuple[str, Call]]] = field(default_factory=dict)
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str = "") -> Completion:
@@ -53,14 +54,6 @@ class RecordingEngine:
         episode = session.rpartition("-")[0]
         self.episodes.setdefault(episode, []).append((session, Call(list(prompt_ids), completion)))
         return completion
-
-    async def reload(self, checkpoint: Path) -> None:
-        raise NotImplementedError
-
-    async def release(self) -> None:
-        raise NotImplementedError
-
-    async def close(self) -> None: ...
 
 
 class Recorded(Servers):
@@ -82,8 +75,7 @@ def run() -> dict[str, Any]:
 
 async def _measure(config: Config, folder: Path) -> dict[str, Any]:
     selfplay, replay, recorded = [0.0, 0.0], [0.0, 0.0], []
-    async with Servers(config.engine, folder) as servers:
-        engine = await servers.serving(str(config.model))
+    async with open_engine(config.engine, str(config.model), folder / "server.log") as engine:
         assert isinstance(engine, SGLangEngine)
         await _selfplay(config, engine, folder / "warm_up.jsonl")
         for number in range(ROUNDS):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from selfplay_pipeline.config import Config, EngineConfig
-from selfplay_pipeline.core.checkpoints import number_of_weights
+from selfplay_pipeline.core.checkpoints import number_of_weights, shards
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.compiler import check_compiler
 from selfplay_pipeline.engines.open import model_context_length, resolve_device
@@ -64,10 +64,11 @@ def check_engine(engine: EngineConfig) -> None:
 
 def check_room(engines: Sequence[EngineConfig], model: str) -> None:
     """Raises UserError if a model's weights exceed the share of GPU memory that each of several servers gets."""
-    gpu, numbers, share = gpu_memory(), number_of_weights(Path(model)), engines[0].memory_fraction
+    gpu, numbers = gpu_memory(), number_of_weights(Path(model))
     if gpu is None or numbers is None:
         return
-    weights, shared = 2 * numbers / engines[0].tensor_parallel, share * gpu
+    stored = sum(file.stat().st_size for file in shards(Path(model)))  # less than bfloat16 takes where it is quantised
+    weights, shared = min(2 * numbers, stored) / engines[0].tensor_parallel, engines[0].memory_fraction * gpu
     if weights > shared:
         raise UserError(
             f"{model}: its weights need {weights / 1e9:.1f} GB of a GPU, and {len(engines)} checkpoints at the same "

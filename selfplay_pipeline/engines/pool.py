@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -21,7 +22,7 @@ from selfplay_pipeline.engines.line import Server, version_of
 from selfplay_pipeline.engines.open import model_vocabulary, resolve_device
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
-from selfplay_pipeline.engines.types import Engine
+from selfplay_pipeline.engines.types import Completion, Engine, EngineError, LoadingEngine, SamplingParams
 
 
 def plan(config: EngineConfig, at_once: int) -> list[EngineConfig]:
@@ -105,7 +106,9 @@ class EnginePool:
         self._choosing = asyncio.Lock()
 
     async def serving(self, checkpoint: str, *, beside: Collection[str] = ()) -> Engine:
-        """Returns an engine that answers with the weights that a checkpoint holds now.
+        """Returns an engine that answers with the weights that a checkpoint holds now, and with no others.
+
+        Once the pool has given its server to another checkpoint, the engine answers no more requests.
 
         Args:
             beside: checkpoints whose engines must stay as they are, because they play with this one.
@@ -116,8 +119,10 @@ class EnginePool:
                 not answer, refuses the key, serves another model of the hub or is in use.
         """
         async with self._choosing:
-            held = [slot.checkpoint for slot in self._slots]
-            return await self._slots[engine_for(held, checkpoint, beside)].serve(checkpoint)
+            held = [slot.serves.checkpoint for slot in self._slots]
+            slot = self._slots[engine_for(held, checkpoint, beside)]
+            await slot.serve(checkpoint)
+            return _Served(slot, slot.serves)
 
     async def release(self) -> None:
         """Give the GPU's memory back; the engines stay, and take it again when they are to serve again."""
@@ -142,44 +147,75 @@ def log_name(number: int) -> str:
     return f"server_{number + 1}.log" if number else "server.log"
 
 
+@dataclass(frozen=True)
+class _Weights:
+    """A checkpoint and the version of the weights in it."""
+
+    checkpoint: str
+    version: str
+
+
+_NOTHING = _Weights("", "")
+
+
 class _Slot:
     """One engine. It is reloaded for other weights, and started anew for a model of another architecture."""
 
     def __init__(self, config: EngineConfig, log_path: Path, *, shares_gpu: bool, alone: bool) -> None:
         self._config, self._log_path, self._shares_gpu, self._alone = config, log_path, shares_gpu, alone
-        self._engine: Engine | None = None
-        self._context: AbstractAsyncContextManager[Engine] | None = None
+        self._context: AbstractAsyncContextManager[LoadingEngine] | None = None
         self._released = False
-        self._version = ""
-        self.checkpoint = ""
-        """Checkpoint that is served; empty before the start."""
+        self.engine: LoadingEngine | None = None
+        self.serves = _NOTHING
 
-    async def serve(self, checkpoint: str) -> Engine:
-        version = await asyncio.to_thread(version_of, checkpoint)
-        other = self._released or (self.checkpoint, self._version) != (checkpoint, version)
-        if self._engine is not None and other and not _reloadable(self.checkpoint, checkpoint):
+    async def serve(self, checkpoint: str) -> None:
+        wanted = _Weights(checkpoint, await asyncio.to_thread(version_of, checkpoint))
+        before, other = self.serves, self._released or self.serves != wanted
+        if other:
+            self.serves = _NOTHING
+        if self.engine is not None and other and not _reloadable(before.checkpoint, checkpoint):
             await self.stop()
-        if self._engine is None:
+        if self.engine is None:
             with waiting(f"starting the {self._config.kind} engine for {checkpoint}") as notify:
                 self._context = open_engine(
                     self._config, checkpoint, self._log_path, notify, say, shares_gpu=self._shares_gpu,
                     alone=self._alone,
                 )  # fmt: skip
-                self._engine = await self._context.__aenter__()
+                self.engine = await self._context.__aenter__()
         elif other:
-            await self._engine.reload(Path(checkpoint))
-        self.checkpoint, self._version, self._released = checkpoint, version, False
-        return self._engine
+            await self.engine.reload(Path(checkpoint))
+        self.serves, self._released = wanted, False
 
     async def release(self) -> None:
-        if self._engine is not None:
-            await self._engine.release()
+        if self.engine is not None:
+            await self.engine.release()
             self._released = True
 
     async def stop(self) -> None:
         if self._context is not None:
-            context, self._context, self._engine, self.checkpoint = self._context, None, None, ""
+            context, self._context, self.engine, self.serves = self._context, None, None, _NOTHING
             await context.__aexit__(None, None, None)
+
+
+@dataclass(frozen=True)
+class _Served:
+    """A slot's engine for the players of one checkpoint."""
+
+    slot: _Slot
+    weights: _Weights
+
+    async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str = "") -> Completion:
+        completion = await self._engine().generate(prompt_ids, params, session=session)
+        self._engine()  # other weights may have been loaded meanwhile
+        return completion
+
+    def _engine(self) -> LoadingEngine:
+        if self.slot.engine is None or self.slot.serves != self.weights:
+            raise EngineError(
+                f"{self.weights.checkpoint} is not served any more: this command gave its engine to "
+                f"{self.slot.serves.checkpoint or 'nothing'}; serve both at the same time (EnginePool, at_once)"
+            )
+        return self.slot.engine
 
 
 _SHAPE = ("architectures", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
@@ -211,7 +247,7 @@ async def open_engine(
     *,
     shares_gpu: bool = False,
     alone: bool = False,
-) -> AsyncIterator[Engine]:
+) -> AsyncIterator[LoadingEngine]:
     """Launch or attach to the engine that serves `model`; what was launched is stopped at the end.
 
     Args:
