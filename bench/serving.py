@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -20,9 +20,9 @@ import aiohttp
 
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.engines.line import Server
-from selfplay_pipeline.engines.open import open_engine
+from selfplay_pipeline.engines.pool import open_engine
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
-from selfplay_pipeline.engines.types import Completion, SamplingParams
+from selfplay_pipeline.engines.types import Completion, Engine, SamplingParams
 from selfplay_pipeline.generate.job import generate_episodes
 from selfplay_pipeline.servers import Servers
 
@@ -45,7 +45,7 @@ class Call:
 class RecordingEngine:
     """Engine that passes requests on to a server and keeps them, by episode."""
 
-    engine: SGLangEngine
+    engine: Engine
     episodes: dict[str, list[tuple[str, Call]]] = field(default_factory=dict)
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str = "") -> Completion:
@@ -54,13 +54,16 @@ class RecordingEngine:
         self.episodes.setdefault(episode, []).append((session, Call(list(prompt_ids), completion)))
         return completion
 
-    async def reload(self, checkpoint: Path) -> None:
-        raise NotImplementedError
 
-    async def release(self) -> None:
-        raise NotImplementedError
+class Recorded(Servers):
+    """Servers of which the only engine is a recorder."""
 
-    async def close(self) -> None: ...
+    def __init__(self, config: Config, folder: Path, recorder: RecordingEngine) -> None:
+        super().__init__(config.engine, folder)
+        self._recorder = recorder
+
+    async def serving(self, checkpoint: str, *, beside: Collection[str] = ()) -> Engine:
+        return self._recorder
 
 
 def run() -> dict[str, Any]:
@@ -71,7 +74,7 @@ def run() -> dict[str, Any]:
 
 async def _measure(config: Config, folder: Path) -> dict[str, Any]:
     selfplay, replay, recorded = [0.0, 0.0], [0.0, 0.0], []
-    async with open_engine(config.engine, str(config.model), folder / "server.log", lambda text: None) as engine:
+    async with open_engine(config.engine, str(config.model), folder / "server.log") as engine:
         assert isinstance(engine, SGLangEngine)
         await _selfplay(config, engine, folder / "warm_up.jsonl")
         for number in range(ROUNDS):
@@ -96,9 +99,8 @@ async def _measure(config: Config, folder: Path) -> dict[str, Any]:
 
 
 async def _selfplay(config: Config, engine: SGLangEngine, output: Path) -> tuple[RecordingEngine, float]:
-    recorder, servers = RecordingEngine(engine), Servers(config.engine, output.parent)
-    servers.policy.engine, servers.policy.serving = recorder, str(config.model)
-    summary = await generate_episodes(config, output, servers=servers)
+    recorder = RecordingEngine(engine)
+    summary = await generate_episodes(config, output, servers=Recorded(config, output.parent, recorder))
     return recorder, summary.seconds
 
 

@@ -6,11 +6,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from selfplay_pipeline.config import Config, EngineConfig
+from selfplay_pipeline.core.checkpoints import number_of_weights, shards
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.compiler import check_compiler
 from selfplay_pipeline.engines.open import model_context_length, resolve_device
+from selfplay_pipeline.engines.pool import plan
 from selfplay_pipeline.games.base import Game, State, state_rng
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
@@ -19,19 +22,27 @@ SAMPLED_STATES = 8
 """Game states whose opening prompts are measured."""
 
 
-def check_play(config: Config, models: Iterable[str], states: Sequence[State] | None = None) -> None:
+def check_play(
+    config: Config, models: Iterable[str], states: Sequence[State] | None = None, *, at_once: int | None = None
+) -> None:
     """Whether these models can play the configured game here. Nothing is asked of the machine if there is none.
 
     Args:
         states: what will be played; by default some states to train on are sampled.
+        at_once: largest number of models that play at the same time; by default all of them.
 
     Raises:
-        UserError: there are too few GPUs, no compiler for SGLang's kernels, or a model's context is too short.
+        UserError: there are too few GPUs or attached servers, too little memory for so many models at the same time,
+            no compiler for SGLang's kernels, or a model's context is too short.
     """
     models = sorted(set(models))
     if not models:
         return
+    engines = plan(config.engine, len(models) if at_once is None else at_once)
     if config.engine.kind == "sglang" and not config.engine.server_url:
+        if len(engines) > 1 and resolve_device(config.engine.device) == "cuda":
+            for model in models:
+                check_room(engines, model)
         check_engine(config.engine)
     for model in models:
         check_context(config, model, states)
@@ -49,6 +60,21 @@ def check_engine(engine: EngineConfig) -> None:
     else:
         check_gpus(shared * copies, f"engine.tensor_parallel {shared} × engine.data_parallel {copies}")
         check_compiler()
+
+
+def check_room(engines: Sequence[EngineConfig], model: str) -> None:
+    """Raises UserError if a model's weights exceed the share of GPU memory that each of several servers gets."""
+    gpu, numbers = gpu_memory(), number_of_weights(Path(model))
+    if gpu is None or numbers is None:
+        return
+    stored = sum(file.stat().st_size for file in shards(Path(model)))  # less than bfloat16 takes where it is quantised
+    weights, shared = min(2 * numbers, stored) / engines[0].tensor_parallel, engines[0].memory_fraction * gpu
+    if weights > shared:
+        raise UserError(
+            f"{model}: its weights need {weights / 1e9:.1f} GB of a GPU, and {len(engines)} checkpoints at the same "
+            f"time leave {shared / 1e9:.1f} GB for each (engine.memory_fraction / {len(engines)}); set "
+            "engine.memory_fraction or engine.tensor_parallel higher, or name fewer checkpoints"
+        )
 
 
 def check_not_shared(tensor_parallel: int) -> None:

@@ -91,6 +91,12 @@ class Hold:
         os.close(file)
 
 
+def in_lock_order(urls: Sequence[str]) -> list[str]:
+    """Returns one address of each server, in the order in which all commands lock servers."""
+    by_path = {Hold(url).path: url for url in urls}  # two addresses may be of one server
+    return [by_path[path] for path in sorted(by_path)]
+
+
 class Holds:
     """The locks on all servers of one engine, which are taken together.
 
@@ -103,8 +109,7 @@ class Holds:
         seconds: limit of the time to wait for other commands.
         tell: takes one line for people when another command is waited for.
         """
-        by_path = {hold.path: hold for hold in map(Hold, urls)}  # two addresses may be of one server
-        self._holds = [by_path[path] for path in sorted(by_path)]
+        self._holds = [Hold(url) for url in in_lock_order(urls)]
         self._seconds, self._tell = seconds, tell
 
     async def take(self, *, alone: bool) -> None:

@@ -84,7 +84,7 @@ class EngineError(RuntimeError):
 
 
 class Engine(Protocol):
-    """What turns prompts into sampled tokens."""
+    """A sampler: prompts in, sampled tokens out. Players need no more."""
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str = "") -> Completion:
         """Sample one completion. `session` names a seat of an episode, `EPISODE-SEAT`: its requests share a prefix.
@@ -93,6 +93,10 @@ class Engine(Protocol):
             EngineError: no answer after all retries.
         """
         ...
+
+
+class LoadingEngine(Engine, Protocol):
+    """An engine whose weights can be replaced. Only the engine pool does so."""
 
     async def reload(self, checkpoint: Path) -> None:
         """Answer with another checkpoint's weights from now on. The caller has no request under way."""

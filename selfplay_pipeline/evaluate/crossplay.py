@@ -48,8 +48,7 @@ async def run_crossplay(
         UserError: fewer than two players, one twice, or an unusable checkpoint.
     """
     _check(config, names, states, output)
-    two = sum(map(is_checkpoint, names)) > 1
-    async with Servers(config.engine, output, two=two) as servers:
+    async with Servers(config.engine, output, at_once=_at_once(names)) as servers:
         cells = [
             [await _cell(config, names, pair, states, episodes, output, servers) for pair in row]
             for row in _pairs(names)
@@ -80,7 +79,12 @@ def plan_crossplay(config: Config, names: Sequence[str], states: StateSet, episo
 def _check(config: Config, names: Sequence[str], states: StateSet, output: Path) -> None:
     check_crossplay(config, names)
     check_folder(output, "crossplay")
-    check_play(config, filter(is_checkpoint, names), states.states)
+    check_play(config, filter(is_checkpoint, names), states.states, at_once=_at_once(names))
+
+
+def _at_once(names: Sequence[str]) -> int:
+    """Returns how many checkpoints play at the same time: those of one pair."""
+    return min(2, sum(map(is_checkpoint, names)))
 
 
 def check_crossplay(config: Config, names: Sequence[str]) -> None:

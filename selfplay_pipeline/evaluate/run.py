@@ -141,8 +141,8 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
     check_folder(job.output, "evaluate")
     if servers is None:
         check_job(config, job)
-        two = sum(map(is_checkpoint, job.players)) == 2
-        async with Servers(config.engine, job.output, two=two) as own:
+        at_once = sum(map(is_checkpoint, job.players))
+        async with Servers(config.engine, job.output, at_once=at_once) as own:
             return await run_evaluate(config, job, own)
     reports: dict[Mode, ModeReport] = {}
     for mode in job.modes:

@@ -17,7 +17,7 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord
 from selfplay_pipeline.generate.run import GenerateJob, run_generate
-from selfplay_pipeline.generate.seats import check_seats, is_checkpoint, seat_players, self_play, weights_of
+from selfplay_pipeline.generate.seats import check_seats, checkpoints_of, seat_players, self_play, weights_of
 from selfplay_pipeline.generate.show import line_of
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.summary import Summary
@@ -153,8 +153,8 @@ async def generate_episodes(
     check_folder(output.parent, "generate")
     if servers is None:
         check_seats(config, checkpoint, seats)
-        two = len({name for name in seats if name == POLICY or is_checkpoint(name)}) == 2
-        async with Servers(config.engine, output.parent, two=two) as own:
+        at_once = len(checkpoints_of(seats, checkpoint))
+        async with Servers(config.engine, output.parent, at_once=at_once) as own:
             return await generate_episodes(
                 config, output, checkpoint=checkpoint, iteration=iteration, first_state=first_state, seats=seats,
                 servers=own,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from selfplay_pipeline.config import Config
@@ -16,7 +16,7 @@ from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.partners.player import ChatPartner
 from selfplay_pipeline.preflight import check_play
-from selfplay_pipeline.servers import PolicyServer, Servers
+from selfplay_pipeline.servers import Servers
 
 
 def self_play(config: Config) -> tuple[str, ...]:
@@ -37,6 +37,16 @@ def is_checkpoint(name: str) -> bool:
 def weights_of(name: str) -> str:
     """Returns the content hash of the checkpoint of this name; an empty text for any other player."""
     return content_hash(name) if is_checkpoint(name) else ""
+
+
+def checkpoints_of(names: Iterable[str], policy: str) -> list[str]:
+    """Returns the checkpoints that these players need, each once.
+
+    Args:
+        policy: checkpoint of the player `policy`.
+    """
+    models = (policy if name == POLICY else name for name in names if name == POLICY or is_checkpoint(name))
+    return list(dict.fromkeys(models))
 
 
 def check_players(config: Config, names: Iterable[str]) -> None:
@@ -70,11 +80,7 @@ def check_seats(config: Config, checkpoint: str, seats: Iterable[str]) -> None:
         UserError: somebody cannot.
     """
     check_players(config, seats)
-    models = [checkpoint if name == POLICY else name for name in seats if name == POLICY or is_checkpoint(name)]
-    if len(set(models)) > 2:
-        raise UserError(
-            f"{', '.join(dict.fromkeys(models))}: at most two different checkpoints can play with each other"
-        )
+    models = checkpoints_of(seats, checkpoint)
     for model in models:
         check_checkpoint(model)
     check_play(config, models)
@@ -86,28 +92,30 @@ async def seat_players(
     """The players of these names, with their engines running and serving them.
 
     Args:
-        names: `policy`, a scripted partner, `chat`, or another checkpoint; there are servers for two checkpoints.
+        names: `policy`, a scripted partner, `chat`, or another checkpoint.
         policy: the checkpoint of `policy`; another checkpoint samples in the same way.
     """
     names, players = set(names), dict[str, Player]()
     if CHAT in names:  # before a server is started, which takes long, a missing key can be noticed
         players[CHAT] = ChatPartner.of(servers.chat(config.partner))
-    free = [servers.policy, servers.partner]
-    for name in sorted(names - {CHAT}, key=lambda name: name != POLICY):
+    beside = checkpoints_of(names, policy.checkpoint)
+    for name in sorted(names - {CHAT}, key=lambda name: (name != POLICY, name)):
         if name in SCRIPTED:
             players[name] = Scripted(name)
             continue
         other = {} if name == POLICY else {"checkpoint": name, "weights": weights_of(name)}
         record = policy.model_copy(update=other)
-        players[name] = await _policy_player(config, record, free.pop(0), name)
+        players[name] = await _policy_player(config, record, servers, beside, name)
     return players
 
 
-async def _policy_player(config: Config, policy: PolicyRecord, server: PolicyServer, name: str) -> PolicyPlayer:
+async def _policy_player(
+    config: Config, policy: PolicyRecord, servers: Servers, beside: Sequence[str], name: str
+) -> PolicyPlayer:
     context_length = model_context_length(policy.checkpoint, config.engine.context_length)
     chat = ChatTokenizer.load(policy.checkpoint, thinking=policy.thinking)
     chat.check_belongs_to(policy.checkpoint)
-    engine = await server.serve(policy.checkpoint)
+    engine = await servers.serving(policy.checkpoint, beside=beside)
     if content_hash(policy.checkpoint) != policy.weights:
         raise UserError(
             f"{policy.checkpoint}: its files changed while the engine loaded them; give the same command again, once "

@@ -23,6 +23,7 @@ from selfplay_pipeline.core.files import locked, write_json, write_lines
 from selfplay_pipeline.core.stopping import stoppable
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.engines.open import resolve_device
+from selfplay_pipeline.engines.pool import plan
 from selfplay_pipeline.evaluate.pairing import check_names
 from selfplay_pipeline.evaluate.run import SELF, EvaluationJob, run_evaluate
 from selfplay_pipeline.evaluate.states import StateSet, count_shared, sample_held_out, states_in
@@ -72,8 +73,9 @@ def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = No
         run.open(config)
         # The runner copies its context when it is opened, so the table must be there by then.
         with PipelineLog(config, run_dir) as log, watching(run) as tell, asyncio.Runner() as runner:
-            two = is_checkpoint(seats_of(config)[-1])
-            servers = Servers(config.engine, run_dir, two=two, shares_gpu=shares_gpu(config), alone=True)
+            servers = Servers(
+                config.engine, run_dir, at_once=at_once(config), shares_gpu=shares_gpu(config), alone=True
+            )
             trainer = Trainer()
             loop = (loop_type or Loop)(config, run, servers, trainer, runner, log, tell)
             try:
@@ -323,12 +325,18 @@ def seats_of(config: Config) -> tuple[str, ...]:
     return self_play(config) if partner == SELF else opposite(config, POLICY, partner)
 
 
+def at_once(config: Config) -> int:
+    """Returns how many checkpoints are served at the same time: the policy, and a partner that is a checkpoint."""
+    return 1 + is_checkpoint(seats_of(config)[-1])
+
+
 def check_run(config: Config) -> None:
     """Raises UserError unless all players are there, and this machine can play and train."""
     check_partner(config)
     check_trainable(config)
     check_credit(config)
     check_seats(config, str(config.model), seats_of(config))
+    plan(config.engine, at_once(config))
     check_training(config.train)
     check_adapter(config.train, str(config.model))
     check_fits(config.train, str(config.model), shares_gpu=shares_gpu(config))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.core.errors import UserError
@@ -64,17 +63,6 @@ class VerlEngine:
             prompt_tokens=len(prompt_ids),
             cached_tokens=int(extra.get("num_cached_tokens") or 0),
         )
-
-    async def reload(self, checkpoint: Path) -> None:
-        """Raise EngineError: verl updates its servers itself."""
-        raise EngineError("verl's servers get their weights from verl")
-
-    async def release(self) -> None:
-        """Raise EngineError: verl manages its servers' memory itself."""
-        raise EngineError("verl's servers give their memory back when verl tells them to")
-
-    async def close(self) -> None:
-        """Do nothing: the servers are verl's."""
 
 
 def check_sampling(params: dict[str, Any]) -> None:

@@ -165,9 +165,6 @@ class RandomTurns:
         text = _random_turn(self.state, self.episode.session.pending, self.habits, self.rng)
         return _sampled(self.chat, text, cut, self.rng)
 
-    async def reload(self, checkpoint: Path) -> None: ...
-    async def close(self) -> None: ...
-
 
 def make_episodes(groups: int, episodes_per_state: int, **options: Any) -> Iterator[EpisodeRecord]:
     """All episodes of some groups; options as for `make_episode`."""

@@ -12,7 +12,6 @@ from tenacity import wait_none
 from test_line import PARAMS, Launched
 from test_shared_gpu import SGLang
 
-from selfplay_pipeline.config import EngineConfig
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines import hold, line
@@ -21,7 +20,6 @@ from selfplay_pipeline.engines.hold import Hold, Holds
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec
 from selfplay_pipeline.engines.types import EngineError
-from selfplay_pipeline.servers import PolicyServer
 
 URL = "http://127.0.0.1:29999"
 
@@ -264,26 +262,6 @@ def test_a_launched_server_is_told_the_version_and_comes_back_only_with_the_same
 
     asyncio.run(play())
     assert [loads(life) for life in lives] == [0] * 6
-
-
-def test_other_weights_under_the_same_path_are_loaded_into_a_running_server(checkpoint):
-    loaded = []
-
-    class Engine:
-        async def reload(self, checkpoint: Path) -> None:
-            loaded.append(checkpoint)
-
-    async def play() -> None:
-        policy = PolicyServer(EngineConfig(), Path("log"))
-        policy.engine, policy.serving, policy.version = Engine(), str(checkpoint), content_hash(str(checkpoint))
-        await policy.serve(str(checkpoint))
-        assert not loaded
-        model_in(checkpoint, b"other")
-        await policy.serve(str(checkpoint))
-        await policy.serve(str(checkpoint))
-
-    asyncio.run(play())
-    assert loaded == [checkpoint]
 
 
 HOLD = """

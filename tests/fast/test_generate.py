@@ -55,9 +55,6 @@ class Flaky:
             raise self.error("on purpose")
         return await policy().generate(prompt_ids, params, session=session)
 
-    async def reload(self, checkpoint: Path) -> None: ...
-    async def close(self) -> None: ...
-
 
 def job(output: Path, **changes) -> GenerateJob:
     return replace(make_job(config(), output, "data/tiny_model", 1, 0), **changes)

@@ -24,7 +24,7 @@ from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.mentions import retold, told_cells
 from selfplay_pipeline.games.matching.scripted import own_cells, player_view, tell
 from selfplay_pipeline.games.matching.speaking import TOLD
-from selfplay_pipeline.servers import PolicyServer
+from selfplay_pipeline.servers import Servers
 
 CONFIG = load_config("tiny_honest", {})
 GAME = MatchingGame(CONFIG.game)
@@ -143,10 +143,10 @@ class Unlucky(TransformersEngine):
 
 def test_where_episodes_are_lost_the_command_fails_and_the_same_one_plays_them(tmp_path, monkeypatch):
     def listening(engine):
-        async def serve(server, checkpoint):
+        async def serving(servers, checkpoint, *, beside=()):
             return engine("data/tiny_honest_model")
 
-        monkeypatch.setattr(PolicyServer, "serve", serve)
+        monkeypatch.setattr(Servers, "serving", serving)
         options = ["--config", "tiny_honest", "--num-states", "3", "--output", str(tmp_path / "out")]
         done = CliRunner().invoke(app, ["listen", "data/tiny_honest_model", *options])
         return done, json.loads((tmp_path / "out" / "listening.json").read_text())["lost"]

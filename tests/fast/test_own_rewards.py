@@ -127,10 +127,17 @@ def test_a_cell_of_the_cross_play_is_the_reward_of_the_player_in_its_row(tmp_pat
     assert first.value > 0.8 > 0.6 > other.value
 
 
-def test_three_different_checkpoints_are_refused(tmp_path):
-    config = load_config("tiny", {})
+def test_three_checkpoints_may_play_with_each_other_where_each_gets_a_server(tmp_path):
+    urls = [f"http://127.0.0.1:{port}" for port in (29_997, 29_998, 29_999)]
     copies = [tmp_path / name for name in ("one", "two")]
     for copy in copies:
         copy.symlink_to(Path("data/tiny_model").resolve())
-    with pytest.raises(UserError, match="at most two"):
+
+    def check(*attached: str) -> None:
+        config = load_config("tiny", {"engine.server_url": [*attached]})
         check_seats(config, "data/tiny_model", ["policy", *map(str, copies)])
+
+    check()
+    check(*urls)
+    with pytest.raises(UserError, match=r"each of the 3 checkpoints .* needs a server of its own, and 2 are given"):
+        check(*urls[:2])

@@ -96,6 +96,17 @@ def test_a_context_that_was_cut_too_short_is_refused(tmp_path):
     assert_refused(done, "data/tiny_model: its context of 80 tokens cannot hold an opening prompt of ")
 
 
+def test_checkpoints_that_do_not_fit_a_gpu_at_the_same_time_are_refused(tmp_path, monkeypatch):
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n[ $1 = --list-gpus ] && echo 'GPU 0: H100 (UUID: GPU-1)' || echo 4\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    players = ("--player", "policy", "--player", "data/tiny_honest_model")
+    done = run(tmp_path, "generate", "--device", "cuda", *players)
+    assert_refused(done, "and 2 checkpoints at the same time leave 0.0 GB for each (engine.memory_fraction / 2)")
+
+
 def test_servers_that_are_attached_to_are_not_asked_for_gpus(tmp_path, two_gpus):
     url = ("--server-url", "http://127.0.0.1:1")
     assert run(tmp_path, "generate", "--device", "cuda", *url, engine={"data_parallel": 3}).returncode == 0

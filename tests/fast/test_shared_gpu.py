@@ -13,17 +13,16 @@ from scripted_server import answer_to
 from tenacity import wait_none
 from test_line import PARAMS, Fake, Launched
 
-from selfplay_pipeline import servers
 from selfplay_pipeline.config import EngineConfig, load_config
 from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.core.content import content_hash
-from selfplay_pipeline.engines import line, sglang_server
+from selfplay_pipeline.engines import line, pool, sglang_server
+from selfplay_pipeline.engines.pool import EnginePool
 from selfplay_pipeline.engines.requests import RELEASED
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate import run as iterate
-from selfplay_pipeline.servers import PolicyServer
 from selfplay_pipeline.train.groups import NoSignalError
 from selfplay_pipeline.train.run import TrainResult
 
@@ -169,15 +168,14 @@ def test_weights_that_were_given_back_are_loaded_anew_even_where_they_are_the_sa
             yield engine
 
     async def play(*served: str) -> None:
-        policy = PolicyServer(EngineConfig(), Path("log"), shares_gpu=True)
-        await policy.release()
-        for model in served:
-            await policy.serve(model)
-            await policy.serve(model)
-            await policy.release()
-        await policy.stop()
+        async with EnginePool(EngineConfig(), Path("logs"), shares_gpu=True) as engines:
+            await engines.release()
+            for model in served:
+                await engines.serving(model)
+                await engines.serving(model)
+                await engines.release()
 
-    monkeypatch.setattr(servers, "open_engine", open_engine)
+    monkeypatch.setattr(pool, "open_engine", open_engine)
     asyncio.run(play(str(checkpoint), str(checkpoint)))
     assert opened == [(str(checkpoint), True)]
     assert server.paths == RELEASES + TAKES_BACK + RELEASES

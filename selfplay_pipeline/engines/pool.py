@@ -1,0 +1,318 @@
+"""An engine pool: which engine serves which checkpoint; engines start when they are needed, and always stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Self
+
+from selfplay_pipeline.config import EngineConfig
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.keys import SERVER_KEY, key_from_environment
+from selfplay_pipeline.core.terminal import say
+from selfplay_pipeline.core.terminal.progress import waiting
+from selfplay_pipeline.engines.attached import AttachedServer
+from selfplay_pipeline.engines.hold import Holds, in_lock_order
+from selfplay_pipeline.engines.line import Server, version_of
+from selfplay_pipeline.engines.open import model_vocabulary, resolve_device
+from selfplay_pipeline.engines.sglang_engine import SGLangEngine
+from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
+from selfplay_pipeline.engines.types import Completion, Engine, EngineError, LoadingEngine, SamplingParams
+
+
+def plan(config: EngineConfig, at_once: int) -> list[EngineConfig]:
+    """Returns the configuration of each engine of a pool.
+
+    Launched servers share the memory of a GPU equally. Attached servers are divided among the engines.
+
+    Args:
+        at_once: largest number of checkpoints that are served at the same time; each needs an engine.
+
+    Raises:
+        UserError: Fewer servers are attached than checkpoints are served at the same time.
+    """
+    if config.kind == "transformers" or not config.server_url:
+        return [config.model_copy(update={"memory_fraction": config.memory_fraction / at_once}) for _ in range(at_once)]
+    if at_once < 2:
+        return [config] * at_once
+    urls = in_lock_order(config.server_url)
+    if len(urls) < at_once:
+        raise UserError(
+            f"--server-url: each of the {at_once} checkpoints in one episode needs a server of its own, and "
+            f"{len(urls)} {'is' if len(urls) == 1 else 'are'} given; give the addresses of more servers, or leave out "
+            "--server-url"
+        )
+    # Engines lock their servers one after the other, so the order of all locks has to be the common one.
+    bounds = [number * len(urls) // at_once for number in range(at_once + 1)]
+    return [config.model_copy(update={"server_url": urls[begin:end]}) for begin, end in pairwise(bounds)]
+
+
+def engine_for(held: Sequence[str], checkpoint: str, beside: Collection[str] = ()) -> int:
+    """Returns the number of the engine that is to serve a checkpoint.
+
+    The best one serves it already, the second best has not started, and the third best serves a checkpoint that is not
+    needed now.
+
+    Args:
+        held: checkpoint of each engine; empty if the engine has not started.
+        beside: checkpoints that are needed at the same time.
+
+    Raises:
+        UserError: More checkpoints are needed at the same time than there are engines.
+    """
+    needed = {checkpoint, *beside}
+    if len(needed) > len(held):
+        raise UserError(
+            f"{', '.join(sorted(needed))}: {len(needed)} checkpoints are needed at the same time, and the engine pool "
+            f"serves {len(held)} (EnginePool, at_once)"
+        )
+    numbers = range(len(held))
+    best = [number for number in numbers if held[number] == checkpoint]
+    unused = [number for number in numbers if not held[number]]
+    others = [number for number in numbers if held[number] not in needed]
+    return [*best, *unused, *others][0]
+
+
+class EnginePool:
+    """Engines for the checkpoints of one command.
+
+    A checkpoint keeps its engine while it is needed. After that another checkpoint gets the engine, so that any number
+    of checkpoints are served one after the other.
+    """
+
+    def __init__(
+        self, config: EngineConfig, folder: Path, *, at_once: int = 1, shares_gpu: bool = False, alone: bool = False
+    ) -> None:
+        """Args:
+        folder: folder for the logs of launched servers.
+        at_once: largest number of checkpoints that are served at the same time.
+        shares_gpu: whether a trainer needs the GPU's memory at times (`release`).
+        alone: whether no other command may use attached servers until the end, because other weights will be loaded.
+            This is so in any case if attached servers are divided among checkpoints.
+
+        Raises:
+            UserError: Fewer servers are attached than checkpoints are served at the same time.
+        """
+        configs = plan(config, at_once)
+        self._slots = [
+            _Slot(one, folder / log_name(number), shares_gpu=shares_gpu, alone=alone or len(configs) > 1)
+            for number, one in enumerate(configs)
+        ]
+        self._choosing = asyncio.Lock()
+
+    async def serving(self, checkpoint: str, *, beside: Collection[str] = ()) -> Engine:
+        """Returns an engine that answers with the weights that a checkpoint holds now, and with no others.
+
+        Once the pool has given its server to another checkpoint, the engine answers no more requests.
+
+        Args:
+            beside: checkpoints whose engines must stay as they are, because they play with this one.
+
+        Raises:
+            EngineError: A server did not start, or could not load the weights.
+            UserError: More checkpoints are needed at the same time than the pool serves, or an attached server does
+                not answer, refuses the key, serves another model of the hub or is in use.
+        """
+        async with self._choosing:
+            held = [slot.serves.checkpoint for slot in self._slots]
+            slot = self._slots[engine_for(held, checkpoint, beside)]
+            await slot.serve(checkpoint)
+            return _Served(slot, slot.serves)
+
+    async def release(self) -> None:
+        """Give the GPU's memory back; the engines stay, and take it again when they are to serve again."""
+        for slot in reversed(self._slots):
+            await slot.release()
+
+    async def stop(self) -> None:
+        """Stop the engines; they start again when they are needed."""
+        async with AsyncExitStack() as stack:  # if one fails to stop, the others are still stopped
+            for slot in self._slots:
+                stack.push_async_callback(slot.stop)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.stop()
+
+
+def log_name(number: int) -> str:
+    """Returns the name of the log of a pool's server."""
+    return f"server_{number + 1}.log" if number else "server.log"
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """A checkpoint and the version of the weights in it."""
+
+    checkpoint: str
+    version: str
+
+
+_NOTHING = _Weights("", "")
+
+
+class _Slot:
+    """One engine. It is reloaded for other weights, and started anew for a model of another architecture."""
+
+    def __init__(self, config: EngineConfig, log_path: Path, *, shares_gpu: bool, alone: bool) -> None:
+        self._config, self._log_path, self._shares_gpu, self._alone = config, log_path, shares_gpu, alone
+        self._context: AbstractAsyncContextManager[LoadingEngine] | None = None
+        self._released = False
+        self.engine: LoadingEngine | None = None
+        self.serves = _NOTHING
+
+    async def serve(self, checkpoint: str) -> None:
+        wanted = _Weights(checkpoint, await asyncio.to_thread(version_of, checkpoint))
+        before, other = self.serves, self._released or self.serves != wanted
+        if other:
+            self.serves = _NOTHING
+        if self.engine is not None and other and not _reloadable(before.checkpoint, checkpoint):
+            await self.stop()
+        if self.engine is None:
+            with waiting(f"starting the {self._config.kind} engine for {checkpoint}") as notify:
+                self._context = open_engine(
+                    self._config, checkpoint, self._log_path, notify, say, shares_gpu=self._shares_gpu,
+                    alone=self._alone,
+                )  # fmt: skip
+                self.engine = await self._context.__aenter__()
+        elif other:
+            await self.engine.reload(Path(checkpoint))
+        self.serves, self._released = wanted, False
+
+    async def release(self) -> None:
+        if self.engine is not None:
+            await self.engine.release()
+            self._released = True
+
+    async def stop(self) -> None:
+        if self._context is not None:
+            context, self._context, self.engine, self.serves = self._context, None, None, _NOTHING
+            await context.__aexit__(None, None, None)
+
+
+@dataclass(frozen=True)
+class _Served:
+    """A slot's engine for the players of one checkpoint."""
+
+    slot: _Slot
+    weights: _Weights
+
+    async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str = "") -> Completion:
+        completion = await self._engine().generate(prompt_ids, params, session=session)
+        self._engine()  # other weights may have been loaded meanwhile
+        return completion
+
+    def _engine(self) -> LoadingEngine:
+        if self.slot.engine is None or self.slot.serves != self.weights:
+            raise EngineError(
+                f"{self.weights.checkpoint} is not served any more: this command gave its engine to "
+                f"{self.slot.serves.checkpoint or 'nothing'}; serve both at the same time (EnginePool, at_once)"
+            )
+        return self.slot.engine
+
+
+_SHAPE = ("architectures", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+          "num_key_value_heads", "vocab_size", "tie_word_embeddings")  # fmt: skip
+
+
+def _reloadable(serving: str, checkpoint: str) -> bool:
+    """Whether a server of one model can load the other's weights."""
+    if not Path(checkpoint).is_dir():
+        return False
+    return _shape(serving) == _shape(checkpoint) or not Path(serving).is_dir()
+
+
+def _shape(model: str) -> dict[str, Any]:
+    try:
+        config = json.loads((Path(model) / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {key: config.get(key) for key in _SHAPE}
+
+
+@asynccontextmanager
+async def open_engine(
+    config: EngineConfig,
+    model: str,
+    log_path: Path,
+    notify: Callable[[str], None] = lambda text: None,
+    tell: Callable[[str], None] = lambda text: None,
+    *,
+    shares_gpu: bool = False,
+    alone: bool = False,
+) -> AsyncIterator[LoadingEngine]:
+    """Launch or attach to the engine that serves `model`; what was launched is stopped at the end.
+
+    Args:
+        log_path: where a launched server's output goes.
+        notify: told in one line what is being waited for, while this is.
+        tell: told in one line what happens to a server later.
+        shares_gpu: whether the engine will be released (`Engine.release`).
+        alone: whether no other command may use the servers meanwhile, because other weights will be loaded into them.
+
+    Raises:
+        EngineError: the server did not come up.
+        UserError: an attached server does not answer, refuses the key, serves another hub model, or is in use.
+    """
+    device = resolve_device(config.device)
+    if config.kind == "transformers":
+        from selfplay_pipeline.engines.transformers_engine import TransformersEngine
+
+        yield TransformersEngine(model, device)
+        return
+
+    vocabulary = model_vocabulary(model)
+
+    def engine_of(servers: Sequence[Server], holds: Holds | None = None) -> SGLangEngine:
+        return SGLangEngine(
+            servers,
+            holds=holds,
+            request_timeout=config.request_timeout,
+            hang_timeout=config.hang_timeout,
+            vocabulary=vocabulary,
+            tell=tell,
+        )
+
+    if config.server_url:
+        key = key_from_environment(SERVER_KEY)
+        attached = [
+            AttachedServer(url, key=key, patience=config.reconnect_timeout, tell=tell) for url in config.server_url
+        ]
+        async with engine_of(attached, Holds(config.server_url, config.startup_timeout, tell)) as engine:
+            try:
+                await engine.serve(model, alone=alone)
+            except UserError as error:
+                raise UserError(f"--server-url: {error}") from None
+            yield engine
+        return
+
+    spec = ServerSpec(
+        model=model,
+        device=device,
+        log_path=log_path,
+        tensor_parallel=config.tensor_parallel,
+        data_parallel=config.data_parallel,
+        memory_fraction=config.memory_fraction,
+        context_length=config.context_length,
+        shares_gpu=shares_gpu,
+        extra_args=tuple(config.extra_args),
+    )
+    launched = SGLangServer(
+        spec,
+        config.startup_timeout,
+        hang_timeout=config.hang_timeout,
+        max_restarts=config.max_restarts,
+        tell=tell,
+    )
+    notify(f"reading {model}")
+    await asyncio.to_thread(version_of, model)  # while nothing waits for it; the hash of each file is kept
+    async with launched, engine_of([launched]) as engine:
+        await engine.serve(model)
+        yield engine

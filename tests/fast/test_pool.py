@@ -1,0 +1,201 @@
+"""Which engine serves which checkpoint, and which servers and memory each engine has."""
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tenacity import wait_none
+from test_line import PARAMS
+from test_shared_gpu import SGLang
+
+from selfplay_pipeline.config import EngineConfig
+from selfplay_pipeline.core.content import content_hash
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.engines import hold, line
+from selfplay_pipeline.engines.hold import Hold
+from selfplay_pipeline.engines.pool import EnginePool, engine_for, log_name, plan
+from selfplay_pipeline.engines.types import Engine, EngineError
+
+A, B, C = (f"data/tiny{kind}_model" for kind in ("", "_honest", "_apart"))
+URLS = [f"http://127.0.0.1:{port}" for port in range(29_995, 30_000)]
+
+
+@pytest.fixture(autouse=True)
+def _fast_and_alone(monkeypatch, tmp_path):
+    monkeypatch.setattr(line, "wait_exponential_jitter", lambda **given: wait_none())
+    monkeypatch.setattr(hold, "PAUSE", 0.01)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(
+    ("configured", "at_once", "shares"),
+    [
+        ({}, 0, []),  # scripted players alone
+        ({}, 1, [0.8]),
+        ({}, 2, [0.4, 0.4]),
+        ({"device": "cpu"}, 3, [0.8 / 3] * 3),
+        ({"kind": "transformers"}, 3, [0.8 / 3] * 3),
+        ({"data_parallel": 4, "memory_fraction": 0.6}, 2, [0.3, 0.3]),
+    ],
+)
+def test_launched_servers_are_alike_and_share_a_gpu(configured, at_once, shares):
+    config = EngineConfig(**configured)
+    engines = plan(config, at_once)
+    assert [engine.memory_fraction for engine in engines] == shares
+    assert all(engine.model_copy(update={"memory_fraction": config.memory_fraction}) == config for engine in engines)
+
+
+def attached(urls: Sequence[str], at_once: int) -> list[list[str]]:
+    return [engine.server_url for engine in plan(EngineConfig(server_url=urls), at_once)]
+
+
+def test_one_checkpoint_has_all_attached_servers():
+    assert attached(URLS, 1) == [URLS]
+    assert attached(URLS[:1], 1) == [URLS[:1]]
+    assert attached(URLS, 0) == []
+
+
+@pytest.mark.parametrize("at_once", [2, 3, 5])
+def test_attached_servers_are_divided_among_checkpoints_in_the_order_of_their_locks(at_once):
+    groups = attached(URLS, at_once)
+    paths = [Hold(url).path for group in groups for url in group]
+    assert paths == sorted(paths) and len(paths) == len(URLS)
+    assert {len(group) for group in groups} <= {len(URLS) // at_once, -(-len(URLS) // at_once)}
+    assert groups == attached(URLS[::-1], at_once), "whatever order they are named in"
+
+
+@pytest.mark.parametrize(
+    ("urls", "at_once", "number"),
+    [(URLS[:1], 2, "1 is given"), (URLS[:2], 3, "2 are given"), ([URLS[0], "http://localhost:29995"], 2, "1 is given")],
+    ids=["two of one", "three of two", "two names of one"],
+)
+def test_attached_servers_that_are_fewer_than_the_checkpoints_are_refused(urls, at_once, number):
+    with pytest.raises(UserError) as caught:
+        EnginePool(EngineConfig(server_url=urls), Path("logs"), at_once=at_once)
+    for words in (f"--server-url: each of the {at_once} checkpoints", "needs a server of its own", number, "leave out"):
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("held", "asked", "beside", "engine"),
+    [
+        (["", ""], "a", [], 0),
+        (["a", ""], "a", ["b"], 0),  # stays
+        (["a", ""], "b", ["a"], 1),  # has none yet
+        (["a", ""], "b", [], 1),  # so has it
+        (["a", "b"], "c", ["a"], 1),  # in place of b, which is not needed
+        (["a", "b"], "c", ["b"], 0),
+        (["a", "b"], "b", ["c"], 1),
+        (["a"], "b", [], 0),
+    ],
+)
+def test_a_checkpoint_keeps_its_engine_while_it_is_needed(held, asked, beside, engine):
+    assert engine_for(held, asked, beside) == engine
+
+
+@given(st.lists(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=3, unique=True), max_size=12))
+def test_all_that_are_needed_at_the_same_time_are_served_at_the_same_time(episodes):
+    held = [""] * 3
+    for needed in episodes:
+        before = {*needed}.intersection(held)
+        places = {held.index(one): one for one in before}
+        for checkpoint in needed:
+            held[engine_for(held, checkpoint, needed)] = checkpoint
+        assert {*needed} <= {*held}
+        assert all(held[place] == one for place, one in places.items()), "no engine changed that was needed"
+
+
+def test_more_checkpoints_at_the_same_time_than_there_are_engines_are_refused():
+    with pytest.raises(UserError, match=r"a, b, c: 3 checkpoints are needed at the same time, and .* serves 2"):
+        engine_for(["a", "b"], "c", ["a", "b"])
+
+
+def test_the_first_log_has_the_name_that_it_has_where_there_is_one():
+    assert [log_name(number) for number in range(3)] == ["server.log", "server_2.log", "server_3.log"]
+
+
+async def begun(servers: Sequence[SGLang], at_once: int) -> EnginePool:
+    urls = [await server.start() for server in servers]
+    return EnginePool(EngineConfig(server_url=urls, startup_timeout=20), Path("logs"), at_once=at_once)
+
+
+async def ask(engine: Engine) -> None:
+    """Raises unless the answer names the weights that are to be served."""
+    assert (await engine.generate([1], PARAMS, session="e-0")).token_ids == [9]
+
+
+def loads(servers: Sequence[SGLang]) -> list[int]:
+    return sorted(server.paths.count("update_weights_from_disk") for server in servers)
+
+
+def serves(servers: Sequence[SGLang]) -> set[str]:
+    return {str(server.weights) for server in servers}
+
+
+def test_three_checkpoints_play_with_each_other_on_three_attached_servers_and_with_more_one_after_the_other():
+    servers = [SGLang() for _ in range(3)]
+
+    async def play() -> None:
+        async with await begun(servers, 3) as pool:
+            engines = [await pool.serving(checkpoint, beside=[A, B, C]) for checkpoint in (A, B, C)]
+            await asyncio.gather(*map(ask, engines))
+            assert serves(servers) == {content_hash(checkpoint) for checkpoint in (A, B, C)}
+            assert loads(servers) == [1, 1, 1]
+            fourth = await pool.serving("data/tiny_shy_model", beside=[A, C])
+            await asyncio.gather(*map(ask, [engines[0], fourth, engines[2]]))
+            with pytest.raises(EngineError, match=f"{B} is not served any more: .* to data/tiny_shy_model"):
+                await ask(engines[1])
+            assert loads(servers) == [1, 1, 2]
+            for server in servers:
+                url = str(server.server.make_url("/")).rstrip("/")
+                assert not Hold(url).take(alone=False), "no other command may use it"
+
+    asyncio.run(play())
+    assert serves(servers) == {content_hash(checkpoint) for checkpoint in (A, "data/tiny_shy_model", C)}
+
+
+def test_two_commands_that_divide_the_same_servers_play_one_after_the_other():
+    servers = [SGLang() for _ in range(2)]
+
+    async def command(urls: list[str], checkpoints: Sequence[str]) -> None:
+        async with EnginePool(EngineConfig(server_url=urls, startup_timeout=20), Path("logs"), at_once=2) as pool:
+            engines = [await pool.serving(checkpoint, beside=checkpoints) for checkpoint in checkpoints]
+            await asyncio.sleep(0.05)
+            await asyncio.gather(*map(ask, engines))
+
+    async def both() -> None:
+        urls = [await server.start() for server in servers]
+        await asyncio.gather(command(urls, [A, B]), command(urls[::-1], [B, C]))
+
+    asyncio.run(both())
+
+
+def test_weights_that_were_replaced_under_the_same_path_are_loaded(tmp_path):
+    server, folder = SGLang(), tmp_path / "model"
+
+    async def play() -> list[list[int]]:
+        loaded = []
+        async with await begun([server], 1) as pool:
+            for model in (A, A, B):
+                shutil.copytree(model, folder, dirs_exist_ok=True)
+                for _ in range(2):
+                    await ask(await pool.serving(str(folder)))
+                    loaded.append(loads([server]))
+        return loaded
+
+    assert asyncio.run(play()) == [[1], [1], [1], [1], [2], [2]]
+
+
+def test_an_engine_that_several_ask_for_at_the_same_time_is_started_once():
+    server = SGLang()
+
+    async def play() -> None:
+        async with await begun([server], 1) as pool:
+            await asyncio.gather(*map(ask, await asyncio.gather(*(pool.serving(A) for _ in range(4)))))
+
+    asyncio.run(play())
+    assert loads([server]) == [1]

@@ -1,0 +1,94 @@
+"""Three checkpoints hold the seats of one episode, each with an SGLang server of its own."""
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+from test_engines import next_logprobs
+from test_rooms import RoomsGame, RoomsSession, RoomsState
+
+from bench.serving import RecordingEngine
+from selfplay_pipeline.config import load_config
+from selfplay_pipeline.core.content import content_hash
+from selfplay_pipeline.engines.types import Completion, SamplingParams
+from selfplay_pipeline.games.base import MESSAGE, Step
+from selfplay_pipeline.generate.job import policy_record
+from selfplay_pipeline.generate.records import POLICY, EpisodeRecord
+from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.generate.seats import seat_players
+from selfplay_pipeline.servers import Servers
+
+PLAYERS = ("data/tiny_model", "data/tiny_honest_model", "data/tiny_apart_model")
+FOURTH = "data/tiny_shy_model"
+EPISODES, TURNS, TEMPERATURE = 2, 9, 1.0
+PROMPT = [1, 2, 3]
+LARGEST_GAP, SMALLEST_DIFFERENCE = 1e-4, 1e-2
+"""Bounds of differences between log-probs: by rounding of one checkpoint, and between two checkpoints."""
+
+
+class Round(RoomsSession):
+    """The seats speak in turns, whatever they say."""
+
+    def __init__(self, state: RoomsState) -> None:
+        super().__init__(state)
+        self.next = (0,)
+
+    def step(self, seat: int, text: str, *, cut: bool = False) -> Step:
+        self.said.append(seat)
+        self.next = ((seat + 1) % 3,)
+        self.status = "solved" if len(self.said) == TURNS else None
+        return Step(MESSAGE, tuple("" if other == seat else f"seat {seat} spoke" for other in range(3)))
+
+
+class RoundGame(RoomsGame):
+    def start(self, state: RoomsState) -> Round:
+        return Round(state)
+
+
+def gap(prompt: list[int], completion: Completion, checkpoint: str) -> float:
+    """Returns the largest difference between a completion's log-probs and those of a checkpoint."""
+    logprobs = next_logprobs([*prompt, *completion.token_ids], TEMPERATURE, checkpoint)
+    rows = logprobs[len(prompt) - 1 : -1]
+    computed = rows[range(len(rows)), completion.token_ids]
+    return float(np.abs(computed.numpy() - np.array(completion.logprobs)).max())
+
+
+def test_each_of_three_checkpoints_says_its_own_words_and_a_fourth_takes_the_place_of_one(tmp_path: Path) -> None:
+    config = load_config("tiny", {})
+    policy = policy_record(config, PLAYERS[0], content_hash(PLAYERS[0]), TEMPERATURE)
+    names = [POLICY, *PLAYERS[1:]]
+    recorders: dict[str, RecordingEngine] = {}
+
+    async def play() -> tuple[list[EpisodeRecord], Completion, Completion]:
+        params = SamplingParams(TEMPERATURE, 8, ())
+        async with Servers(config.engine, tmp_path, at_once=3) as servers:
+            by_name = await seat_players(config, names, policy, servers)
+            recorders.update({name: RecordingEngine(by_name[name].engine) for name in names})
+            players = [replace(by_name[name], engine=recorders[name]) for name in names]
+            state = RoomsState(numbers=(3, 4))
+            episodes = [
+                Sitting(RoundGame(), state, players, f"e{number}", (0, 0, number)) for number in range(EPISODES)
+            ]
+            await asyncio.gather(*(one.episode.run() for one in episodes))
+            fourth = await servers.serving(FOURTH, beside=PLAYERS[1:])
+            last = await servers.serving(PLAYERS[2], beside=[FOURTH, PLAYERS[1]])
+            records = [one.record(policy) for one in episodes]
+            return records, await fourth.generate(PROMPT, params), await last.generate(PROMPT, params)
+
+    records, of_fourth, of_last = asyncio.run(play())
+    for record in records:
+        assert record.players == names
+        assert record.policy.weights == content_hash(PLAYERS[0])
+        assert record.other_weights == {name: content_hash(name) for name in PLAYERS[1:]}
+        assert [turn.seat for turn in record.turns] == [0, 1, 2] * (TURNS // 3)
+    for (seat, name), (other, checkpoint) in product(enumerate(names), enumerate(PLAYERS)):
+        calls = [call for calls in recorders[name].episodes.values() for call in calls]
+        assert Counter(session for session, _ in calls) == {f"e{e}-{seat}": TURNS // 3 for e in range(EPISODES)}
+        largest = max(gap(call.prompt, call.completion, checkpoint) for _, call in calls)
+        assert largest < LARGEST_GAP if seat == other else largest > SMALLEST_DIFFERENCE
+    assert gap(PROMPT, of_fourth, FOURTH) < LARGEST_GAP, "it was loaded in place of the first"
+    assert gap(PROMPT, of_last, PLAYERS[2]) < LARGEST_GAP, "it was left as it was"
+    assert sorted(path.name for path in tmp_path.glob("*.log")) == ["server.log", "server_2.log", "server_3.log"]
