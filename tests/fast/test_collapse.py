@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 from factories import FINISHED, Habits, make_episode
@@ -147,3 +148,27 @@ def test_a_run_that_collapsed_says_so_and_stops_only_if_told(tmp_path, capsys, s
     (line,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     assert "90% of the messages repeat" in line["collapse"]
     assert json.loads((tmp_path / "best.json").read_text())["iteration"] == 1
+
+
+@pytest.mark.parametrize("count", [1, 9, 10, 11, 101])
+def test_iterations_are_counted_not_spelled(tmp_path, count):
+    for number in range(count, 0, -1):
+        (tmp_path / f"iter_{number}").mkdir()
+    for name in ("iter_", "iter_x", "iter_3.old", "my_iter_4"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "iter_1000").touch()
+    assert RunDirectory(tmp_path).numbers() == list(range(1, count + 1))
+
+
+def test_the_state_of_a_run_of_many_iterations_is_read_back_in_their_order(tmp_path):
+    directory = RunDirectory(tmp_path)
+    for number in range(1, 13):
+        carried = number not in (2, 9, 11)
+        figures = {"checkpoint": f"iter_{number}/checkpoint", "carried": carried, "steps": number}
+        directory.finish(number, "train", StageRecord(seconds=1.0, figures=figures))
+    again = RunDirectory(tmp_path)
+    again.load()
+    assert list(again.state.iterations) == list(range(1, 13))
+    assert [again.state.trained(number).steps for number in range(1, 13)] == list(range(1, 13))
+    made = [Path(again.checkpoint(number)).parent.name for number in range(2, 13)]
+    assert made == ["iter_2"] * 7 + ["iter_9"] * 2 + ["iter_11"] * 2
