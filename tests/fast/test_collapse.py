@@ -172,3 +172,5 @@ def test_the_state_of_a_run_of_many_iterations_is_read_back_in_their_order(tmp_p
     assert [again.state.trained(number).steps for number in range(1, 13)] == list(range(1, 13))
     made = [Path(again.checkpoint(number)).parent.name for number in range(2, 13)]
     assert made == ["iter_2"] * 7 + ["iter_9"] * 2 + ["iter_11"] * 2
+    with pytest.raises(ValueError, match="iteration 13 is not trained"):
+        again.checkpoint(13)
