@@ -2,8 +2,13 @@
 
 import asyncio
 import json
+import platform
+import subprocess
+from datetime import UTC, datetime, timedelta
+from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import pytest
 from factories import FINISHED, Habits, make_episode
 
@@ -12,7 +17,7 @@ from selfplay_pipeline.core.terminal import console
 from selfplay_pipeline.games.tags import ActionKind
 from selfplay_pipeline.generate.summary import Played, Summary
 from selfplay_pipeline.iterate.loggers import PipelineLog
-from selfplay_pipeline.iterate.manifest import RunDirectory, RunState, StageRecord
+from selfplay_pipeline.iterate.manifest import RunDirectory, RunState, StageRecord, describe
 from selfplay_pipeline.iterate.metrics import (
     EPISODE_FIGURES,
     CollapseError,
@@ -174,3 +179,16 @@ def test_the_state_of_a_run_of_many_iterations_is_read_back_in_their_order(tmp_p
     assert made == ["iter_2"] * 7 + ["iter_9"] * 2 + ["iter_11"] * 2
     with pytest.raises(ValueError, match="iteration 13 is not trained"):
         again.checkpoint(13)
+
+
+def test_a_manifest_says_what_is_installed_here_and_which_code_ran():
+    found = describe({"seed": 3})
+    assert found["config"] == {"seed": 3} and found["python"] == platform.python_version()
+    assert found["packages"]["numpy"] == np.__version__
+    for package, version in found["packages"].items():
+        installed = [one.version for one in metadata.distributions(name=package)]
+        assert version == (installed[0] if installed else None)
+    assert abs(datetime.fromisoformat(found["created"]) - datetime.now(UTC)) < timedelta(minutes=1)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
+    revision = found["git_revision"]
+    assert revision is None if head.returncode else revision.removesuffix("+changes") == head.stdout.strip()

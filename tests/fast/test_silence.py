@@ -15,6 +15,7 @@ from selfplay_pipeline.games.base import HELD_OUT, state_rng
 from selfplay_pipeline.games.matching.measures import references
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
 from selfplay_pipeline.games.matching.silence import (
+    REDRAWN,
     Posterior,
     Readings,
     Tables,
@@ -111,6 +112,19 @@ def test_on_each_board_a_hidden_cell_is_drawn_anew_equally_often() -> None:
     assert len({draws_for(config) / config.size**2 for config in filtered}) == 1
     assert len({draws_for(config.model_copy(update={"hard_factor": 0.0})) for config in filtered}) == 1
     assert draws_for(TINY) > draws_for(TINY.model_copy(update={"hard_factor": 0.0}))
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 6])
+def test_a_step_of_a_chain_draws_as_many_cells_anew_on_each_board(size: int) -> None:
+    """Counted by what the partner sees, where a filter is on that every state passes."""
+    config = TINY.model_copy(update={"size": size, "hard_factor": 1e-9, "p_visible": 0.5})
+    chains = Posterior(sample(config, 100), config, np.random.default_rng(0))
+    before, changed = chains.partners.copy(), []
+    for _ in range(10):
+        chains.mean_shares(1)
+        changed.append((chains.partners != before).sum() / len(before))
+        before = chains.partners.copy()
+    assert np.mean(changed) == pytest.approx(min(size**2, REDRAWN) / 2, rel=0.05), "half of them come out as they were"
 
 
 def test_chains_agree_with_rejection_where_the_filter_is_on() -> None:
