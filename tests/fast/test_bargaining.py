@@ -130,6 +130,29 @@ def test_a_configuration_without_states_is_refused():
         BargainingGame(BargainingConfig(min_items=7)).check_fits(STATE)
 
 
+@pytest.mark.parametrize(
+    ("change", "fits"),
+    [
+        ({}, True),
+        ({"min_items": 6}, True),
+        ({"max_items": 6}, True),
+        ({"min_items": 6, "max_items": 6}, True),
+        ({"min_items": 7}, False),
+        ({"max_items": 5}, False),
+        ({"total_value": 9}, False),
+        ({"total_value": 11}, False),
+        ({"total_value": 9, "min_items": 7}, False),
+    ],
+)
+def test_a_state_fits_a_configuration_of_its_number_of_items_and_its_total_value(change, fits):
+    game = BargainingGame(BargainingConfig(**change))
+    if fits:
+        game.check_fits(STATE)
+        return
+    with pytest.raises(UserError, match="6 items that are worth 10, but in the configuration there are"):
+        game.check_fits(STATE)
+
+
 @given(seeds)
 def test_reading_what_was_written_is_the_identity(seed):
     state = state_of(seed)

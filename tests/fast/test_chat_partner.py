@@ -267,6 +267,17 @@ class TestCache:
             requests=1, cache_hits=1, prompt_tokens=100, completion_tokens=10, dollars=0.00028
         )
 
+    def test_the_first_answer_of_a_key_stays_whoever_asks_later(self, tmp_path):
+        one, other = AnswerCache(tmp_path), AnswerCache(tmp_path)
+        first, second = Reply("first", False, "stop"), Reply("second", True, "length")
+        assert one.get("key") is None
+        one.put("key", first)
+        for cache in (one, other, AnswerCache(tmp_path)):
+            cache.put("key", second)
+            cache.put("of its own", second)
+            assert cache.get("key") == first
+        assert one.get("of its own") == second
+
     def test_failures_are_not_kept(self, endpoint, tmp_path):
         endpoint.script = [says(None)]
         assert isinstance(ask(endpoint, cache=tmp_path, max_retries=0)[0][0], PartnerError)

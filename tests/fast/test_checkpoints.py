@@ -12,7 +12,7 @@ import pytest
 from command import selfplay
 from safetensors.torch import load_file, save_file
 
-from selfplay_pipeline.core.checkpoints import check_checkpoint
+from selfplay_pipeline.core.checkpoints import check_checkpoint, vocabulary_of
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.transformers_engine import TransformersEngine
 
@@ -131,6 +131,47 @@ def test_a_damaged_model_is_refused(model, damage, message):
         check_checkpoint(str(model))
     print(refused.value)
     assert "\n" not in str(refused.value) and str(model) in str(refused.value)
+
+
+@pytest.mark.parametrize(("more", "fits"), [(-1, False), (0, False), (1, True), (2, True)])
+def test_a_vocabulary_holds_the_highest_id_of_the_tokenizer(model, more, fits):
+    from tokenizers import Tokenizer
+
+    highest = max(Tokenizer.from_file(str(TINY / "tokenizer.json")).get_vocab(with_added_tokens=False).values())
+    said(vocab_size=highest + more)(model)
+    with pytest.raises(UserError) as refused:  # if not for its tokenizer, then for the shape of its weights
+        check_checkpoint(str(model))
+    assert (f"its tokenizer has ids up to {highest}" in str(refused.value)) == (not fits)
+    assert ("has shape" in str(refused.value)) == fits
+
+
+@pytest.mark.parametrize(
+    ("config", "size"),
+    [
+        ({"vocab_size": 391}, 391),
+        ({"text_config": {"vocab_size": 391}}, 391),
+        ({"vocab_size": 391, "text_config": {"vocab_size": 7}}, 391),
+        ({"vocab_size": None, "text_config": {"vocab_size": 391}}, 391),
+        ({}, None),
+        ({"vocab_size": 0}, None),
+        ({"vocab_size": -1}, None),
+        ({"vocab_size": 1}, 1),
+        ({"vocab_size": "391"}, None),
+        ({"text_config": None}, None),
+        ({"text_config": {}}, None),
+        ([391], None),
+    ],
+)
+def test_the_size_of_a_vocabulary_is_what_the_configuration_says_if_anything(tmp_path, config, size):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert vocabulary_of(str(tmp_path)) == size
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", None])
+def test_no_vocabulary_is_known_of_what_cannot_be_read(tmp_path, content):
+    if content is not None:
+        (tmp_path / "config.json").write_bytes(content)
+    assert vocabulary_of(str(tmp_path)) is None
 
 
 def test_whole_models_are_taken(model):

@@ -2,7 +2,13 @@
 
 import asyncio
 import json
+import platform
+import subprocess
+from datetime import UTC, datetime, timedelta
+from importlib import metadata
+from pathlib import Path
 
+import numpy as np
 import pytest
 from factories import FINISHED, Habits, make_episode
 
@@ -11,7 +17,7 @@ from selfplay_pipeline.core.terminal import console
 from selfplay_pipeline.games.tags import ActionKind
 from selfplay_pipeline.generate.summary import Played, Summary
 from selfplay_pipeline.iterate.loggers import PipelineLog
-from selfplay_pipeline.iterate.manifest import RunDirectory, RunState, StageRecord
+from selfplay_pipeline.iterate.manifest import RunDirectory, RunState, StageRecord, describe
 from selfplay_pipeline.iterate.metrics import (
     EPISODE_FIGURES,
     CollapseError,
@@ -147,3 +153,42 @@ def test_a_run_that_collapsed_says_so_and_stops_only_if_told(tmp_path, capsys, s
     (line,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     assert "90% of the messages repeat" in line["collapse"]
     assert json.loads((tmp_path / "best.json").read_text())["iteration"] == 1
+
+
+@pytest.mark.parametrize("count", [1, 9, 10, 11, 101])
+def test_iterations_are_counted_not_spelled(tmp_path, count):
+    for number in range(count, 0, -1):
+        (tmp_path / f"iter_{number}").mkdir()
+    for name in ("iter_", "iter_x", "iter_3.old", "my_iter_4"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "iter_1000").touch()
+    assert RunDirectory(tmp_path).numbers() == list(range(1, count + 1))
+
+
+def test_the_state_of_a_run_of_many_iterations_is_read_back_in_their_order(tmp_path):
+    directory = RunDirectory(tmp_path)
+    for number in range(1, 13):
+        carried = number not in (2, 9, 11)
+        figures = {"checkpoint": f"iter_{number}/checkpoint", "carried": carried, "steps": number}
+        directory.finish(number, "train", StageRecord(seconds=1.0, figures=figures))
+    again = RunDirectory(tmp_path)
+    again.load()
+    assert list(again.state.iterations) == list(range(1, 13))
+    assert [again.state.trained(number).steps for number in range(1, 13)] == list(range(1, 13))
+    made = [Path(again.checkpoint(number)).parent.name for number in range(2, 13)]
+    assert made == ["iter_2"] * 7 + ["iter_9"] * 2 + ["iter_11"] * 2
+    with pytest.raises(ValueError, match="iteration 13 is not trained"):
+        again.checkpoint(13)
+
+
+def test_a_manifest_says_what_is_installed_here_and_which_code_ran():
+    found = describe({"seed": 3})
+    assert found["config"] == {"seed": 3} and found["python"] == platform.python_version()
+    assert found["packages"]["numpy"] == np.__version__
+    for package, version in found["packages"].items():
+        installed = [one.version for one in metadata.distributions(name=package)]
+        assert version == (installed[0] if installed else None)
+    assert abs(datetime.fromisoformat(found["created"]) - datetime.now(UTC)) < timedelta(minutes=1)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
+    revision = found["git_revision"]
+    assert revision is None if head.returncode else revision.removesuffix("+changes") == head.stdout.strip()

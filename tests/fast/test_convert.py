@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.convert.placebo import permuted
+from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.convert.rows import METADATA_KEY, episode_to_rows
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.errors import UserError
@@ -215,3 +216,25 @@ def test_what_an_episode_gets_as_placebo_does_not_depend_on_how_good_it_was():
     found = np.concatenate([permuted(rewards, 0, group) for group in range(8_000)], axis=1)
     counts = np.array([[(row == reward).sum() for reward in range(8)] for row in found])
     assert abs(counts - 1_000).max() < 4 * np.sqrt(8_000 / 8 * 7 / 8)
+
+
+@pytest.mark.parametrize(("tokens", "trained", "share"), [(0, 0, 0), (10, 10, 0), (10, 4, 0.6), (10, 0, 1)])
+def test_the_masked_share_is_that_of_tokens_which_are_not_trained_on(tokens, trained, share):
+    assert Converted(tokens=tokens, trained_tokens=trained).masked_share == pytest.approx(share)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.5])
+def test_a_report_counts_what_the_files_hold(tmp_path, fraction):
+    lost = make_episode(5, 0, ends_after=1, ends_with=Status.ENGINE_FAILURE)
+    episodes = [*make_episodes(5, 3), lost, make_episode(5, 1), make_episode(6, 0)]
+    report = run_convert(write_episodes(tmp_path / "games.jsonl", episodes), tmp_path / "out", val_fraction=fraction)
+    rows = rows_of(tmp_path / "out")
+    every = [row for found in rows.values() for row in found]
+    groups = {name: len({row["extra_info"]["index"] for row in found}) for name, found in rows.items()}
+    assert (report.train_rows, report.val_rows) == (len(rows["train"]), len(rows.get("val", [])))
+    assert (report.train_groups, report.val_groups) == (groups["train"], groups.get("val", 0))
+    assert report.tokens == sum(len(row["prompt_ids"]) + len(row["response_ids"]) for row in every)
+    assert report.trained_tokens == sum(sum(row["response_mask"]) for row in every)
+    assert (report.episodes, report.engine_failures, report.episodes_per_state) == (len(episodes), 1, 3)
+    assert (report.groups, report.single_episode_groups_dropped) == (sum(groups.values()) + 2, 2)
+    assert ("val" in rows) == (fraction > 0)

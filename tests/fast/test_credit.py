@@ -19,9 +19,9 @@ from selfplay_pipeline.convert.credit import check_credit, turn_credits
 from selfplay_pipeline.convert.rows import CREDITS, own_turns
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.games.base import HELD_OUT, state_rng
+from selfplay_pipeline.games.base import CUT, HELD_OUT, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
-from selfplay_pipeline.games.matching.losses import lost, matching_of
+from selfplay_pipeline.games.matching.losses import known_cells, lost, matching_of, possible_score
 from selfplay_pipeline.games.matching.scripted import Sharing
 from selfplay_pipeline.games.matching.teacher import Teacher
 from selfplay_pipeline.generate.records import EpisodeRecord
@@ -83,6 +83,20 @@ def test_after_a_rejection_the_next_proposal_is_credited_as_if_there_had_been_no
     found = GAME.credits(state, [proposal, rejected, proposal, accepted], 0.5)
     score = state.score(matching_of(proposal)) / state.best
     assert found[0] == found[2] and found[1] == found[3] == pytest.approx(0.5 - score)
+
+
+@given(episode_records())
+def test_only_while_a_proposal_waits_for_its_answer_it_is_what_can_be_reached(record: EpisodeRecord) -> None:
+    """The session says what waits; any proposal may be a bad one, and be answered late, illegally or not at all."""
+    game = MatchingGame(BOARD)
+    state = game.load_state(record.state)
+    session, expected = game.start(state), list[float]()
+    for turn, known in zip(record.turns, known_cells(state, record.turns, BOARD), strict=False):
+        pending = session.pending
+        reachable = possible_score(state, known[turn.seat], BOARD) if pending is None else state.score(pending)
+        expected.append(0.25 - reachable / state.best)
+        session.step(turn.seat, turn.text, cut=turn.error_kind == CUT)
+    assert game.credits(state, record.turns, 0.25) == pytest.approx(expected)
 
 
 def test_in_a_state_the_first_turn_is_credited_as_its_episode_was_rewarded() -> None:

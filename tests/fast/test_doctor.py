@@ -92,6 +92,32 @@ class TestArithmetic:
         (host,) = (need.host for need in found if need.what == "offloaded")
         assert 16 * qwen.parameters < host < 24 * qwen.parameters
 
+    @pytest.mark.parametrize("waits", [{"offload": True}, {"shares_gpu": True}, {}])
+    @pytest.mark.parametrize("nodes", [1, 2, 4])
+    def test_each_node_holds_its_share_of_all_that_waits_in_host_memory(
+        self, qwen: Shapes, nodes: int, waits: dict[str, bool]
+    ) -> None:
+        def host(nodes: int) -> dict[str, int]:
+            setup = Setup(processes=8 * nodes, processes_per_node=8, tokens=1, reference=True, **waits)
+            return {need.what: need.host for need in needs(qwen, setup)}
+
+        one, each = host(1), host(nodes)
+        shared = {"offloaded", "waiting trainer", "reference model"} & one.keys()
+        assert one["reference model"] > 2 * qwen.parameters
+        for what, size in one.items():
+            assert each[what] == (pytest.approx(size / nodes, rel=0.01) if what in shared else size)
+
+    @pytest.mark.parametrize("cuda", [True, False])
+    def test_a_reference_model_takes_memory_with_a_kl_term_and_without_an_adapter_only(
+        self, qwen: Shapes, cuda: bool
+    ) -> None:
+        def size(**changes: Any) -> int:
+            found = needs(qwen, Setup(processes=2, tokens=1, cuda=cuda, **changes))
+            return sum(need.device + need.host for need in found if need.what == "reference model")
+
+        assert size(reference=True) > 0
+        assert size() == size(lora_rank=8) == size(reference=True, lora_rank=8) == 0
+
     def test_a_trainer_state_takes_91_gb_and_the_disk_of_two_trainings_230(self, qwen: Shapes) -> None:
         written = disk(qwen, Setup(processes=1, tokens=1))
         assert written.state == pytest.approx(91 * GB, rel=0.01)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
 from selfplay_pipeline.evaluate.run import EvaluationJob, compare_with, default_folder, run_evaluate
 from selfplay_pipeline.evaluate.states import (
+    StateSet,
     count_shared,
     held_out_states,
     key_of,
@@ -43,6 +45,11 @@ def config(name: str = "tiny") -> Config:
 @cache
 def game(name: str = "tiny") -> MatchingGame:
     return MatchingGame(config(name).game)
+
+
+@cache
+def four_states() -> StateSet:
+    return held_out_states(game(), 4)
 
 
 def evaluate(player: str, output: Path, partner: str = "self", count: int = 60, name: str = "tiny", **changes):
@@ -108,6 +115,27 @@ def test_the_human_states_and_what_humans_reached_on_them():
     assert lines["random"].value == pytest.approx(0.61, abs=0.01)
     assert lines["own_view"].value == pytest.approx(0.77, abs=0.01)
     assert lines["optimum"].value == 1
+
+
+@settings(max_examples=20)
+@given(st.lists(st.none() | st.floats(0, 1), min_size=4, max_size=4))
+def test_the_human_line_is_the_mean_of_those_that_are_known(rewards):
+    states = replace(four_states(), human=tuple(rewards))
+    found, known = references(game(), states), [reward for reward in rewards if reward is not None]
+    assert ("human" in found) == bool(known)
+    if known:
+        assert found["human"].value == pytest.approx(np.mean(known))
+    assert found["optimum"].value == 1
+
+
+def test_what_humans_reached_is_read_where_a_line_says_it(tmp_path):
+    lines = [json.loads(line) for line in HUMAN.read_text().splitlines()[:4]]
+    known = [lines[0]["proposal_reward"] / lines[0]["best_assignment_reward"], None, 0.0, 1.0]
+    lines[1]["proposal_reward"] = None
+    lines[2]["proposal_reward"] = 0
+    lines[3]["proposal_reward"] = lines[3]["best_assignment_reward"]
+    (tmp_path / "states.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert read_states(tmp_path / "states.jsonl", game("default")).human == pytest.approx(known)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from selfplay_pipeline.generate.job import make_job
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.generate.run import GenerateJob, run_generate
+from selfplay_pipeline.generate.store import repair
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 
@@ -146,6 +147,19 @@ def test_what_is_not_a_file_of_these_episodes_is_refused_as_it_is(tmp_path, chan
         run_silent(job(path))
     assert words in str(refused.value) and "\n" not in str(refused.value)
     assert path.read_bytes() == before
+
+
+AT_ONCE = 1 << 16
+"""Bytes that are read at a time from the end of a file, where its last line break is sought."""
+
+
+@pytest.mark.parametrize("whole", [0, 1, AT_ONCE - 1, AT_ONCE, AT_ONCE + 1, 3 * AT_ONCE])
+@pytest.mark.parametrize("torn", [0, 1, AT_ONCE - 1, AT_ONCE, AT_ONCE + 1, 2 * AT_ONCE, 2 * AT_ONCE + 1])
+def test_of_a_torn_last_line_of_any_length_all_is_cut_and_nothing_before_it(tmp_path, whole, torn):
+    path, lines = tmp_path / "games.jsonl", b"{" * whole + b"\n" if whole else b""
+    path.write_bytes(lines + b"{" * torn)
+    assert repair(path) == torn
+    assert path.read_bytes() == lines
 
 
 def test_a_pipe_in_place_of_games_is_refused(tmp_path):

@@ -18,6 +18,7 @@ from tenacity import wait_none
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines import line
 from selfplay_pipeline.engines.attached import AttachedServer
+from selfplay_pipeline.engines.http import Http, ServerGoneError
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.engines.types import EngineError, SamplingParams
@@ -123,6 +124,43 @@ def test_many_requests_of_a_server_that_dies_start_it_again_once_and_all_are_ans
             return server.restarts, answered
 
     assert asyncio.run(play()) == (1, [[9]] * 20)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_error_of_an_earlier_life_starts_nothing_again_however_late_it_comes(again):
+    """Errors of one life may reach the line before the server is back, and long after it is."""
+
+    async def play():
+        lives = [Fake(), Fake(), Fake()]
+        for fake in lives[1:]:
+            fake.gate.set()
+        server = Launched(lives)
+        await server.begin()
+        async with SGLangEngine([server]) as engine:
+            send, held = Http.send, asyncio.Event()
+
+            async def late(self, url, body=None, headers=None, **given):
+                try:
+                    return await send(self, url, body, headers, **given)
+                except ServerGoneError:
+                    if (body or {}).get("input_ids") == [2]:
+                        await held.wait()
+                    raise
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Http, "send", late)
+                asking = [asyncio.create_task(engine.generate([n], PARAMS, session=str(n))) for n in (1, 2)]
+                await until(lambda: lives[0].asked == 2)
+                await lives[0].die()
+                await asking[0]
+                assert server.restarts == 1
+                held.set()
+                if again:
+                    await ask(engine, 3)
+                done = await asking[1]
+            return server.restarts, done.token_ids
+
+    assert asyncio.run(play()) == (1, [9])
 
 
 def test_without_lives_all_of_them_fail_with_the_reason():

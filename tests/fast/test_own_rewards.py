@@ -7,6 +7,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from factories import byte_chat, write_episodes
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from selfplay_pipeline.asking.sources import records_of
@@ -24,7 +26,7 @@ from selfplay_pipeline.games.registry import parse_game_config
 from selfplay_pipeline.generate.records import EpisodeRecord, parse_episode, read_episodes
 from selfplay_pipeline.generate.seats import check_seats
 from selfplay_pipeline.generate.summary import Summary
-from selfplay_pipeline.metrics.signal import Signal
+from selfplay_pipeline.metrics.signal import Signal, groups_of, has_signal
 from selfplay_pipeline.report.scan import scan
 from selfplay_pipeline.report.sources import discover
 
@@ -85,6 +87,26 @@ def test_so_it_is_in_the_report_and_in_the_analysis_of_questions(records, tmp_pa
 def test_a_group_has_signal_where_the_policys_rewards_differ_whatever_its_partners_do(records, rewards, signal):
     group = [with_rewards(record, *pair) for record, pair in zip(records[:2], rewards, strict=True)]
     assert summary_of(group).signal == Signal(groups=1, without=not signal)
+
+
+@given(st.floats(0, 0.99), st.integers(0, 4), st.integers(2, 5), st.sampled_from([1e-5, 1e-4, 1e-3, 1 / 200, 0.01]))
+def test_the_smallest_difference_of_two_scores_is_a_signal_and_what_rounding_makes_is_none(low, at, many, gap):
+    rewards = [low] * many
+    assert not has_signal(rewards)
+    rewards[at % many] += gap
+    assert has_signal(rewards)
+    rewards[at % many] = low + 1e-9
+    assert not has_signal(rewards)
+
+
+@pytest.mark.parametrize(
+    ("shared", "expected"), [(True, [[0.5, 0.25, 0.75]]), (False, [[0.5, 0.25, 0.75], [0.125, 0.625]])]
+)
+def test_where_rewards_differ_between_seats_each_seat_is_a_group_and_else_an_episode_counts_once(shared, expected):
+    second = {0: 0.5, 1: 0.25, 2: 0.75} if shared else {0: 0.125, 2: 0.625}
+    first = {0: 0.5, 1: 0.25, 2: 0.75}
+    episodes = [{0: first[number]} | ({1: second[number]} if number in second else {}) for number in range(3)]
+    assert groups_of(episodes, shared=shared) == expected
 
 
 @pytest.mark.parametrize("by", [0.1, -0.1])

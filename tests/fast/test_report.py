@@ -217,6 +217,15 @@ def test_what_markup_adds_when_escaped_counts(tmp_path):
     assert len(taken.episodes) == 2
 
 
+@pytest.mark.parametrize("character", ["a", "é", "雪", "🂡", "&", '"', "\\"])
+def test_a_page_has_as_many_bytes_as_it_may_have_whatever_was_said(tmp_path, character):
+    found = scan_of(tmp_path / "games.jsonl", [spoken("[message] " + character * 2_000, group=n) for n in range(30)])
+    taken = take_sample([found], lambda found: None, 60_000)
+    parts = [part.model_dump() for part in (*taken.states, *taken.episodes)]
+    sizes = [len(sample.embedded(part).encode()) for part in parts]
+    assert 0 < len(taken.episodes) < 30 and sum(sizes) <= 60_000 < sum(sizes) + 2 * max(sizes)
+
+
 def test_a_group_that_is_too_large_is_left_out_and_the_others_stay(tmp_path):
     large = [spoken("[message] " + "<" * 7_000, group=0, episode=n) for n in range(8)]
     records = [*large, *make_episodes(5, 2, seed=3)]

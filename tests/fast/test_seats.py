@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -159,6 +159,43 @@ def test_each_seat_of_a_policy_is_trained_on_its_own_tokens_under_one_id():
     for seat, side in enumerate(record.trajectories):
         read = byte_chat().tokenizer.decode([*side.prompt_ids, *side.response_ids])
         assert openings[seat] in read and openings[1 - seat] not in read
+
+
+@pytest.mark.parametrize("names", [("policy", "other"), ("other", "policy"), ("other", "other"), ("policy", "policy")])
+def test_of_two_checkpoints_the_policys_seats_alone_are_trained_on(names):
+    engine = Saying("[message] one", "[message] two", "[message] three", "[message] four")
+    sitting = seated(*(PolicyPlayer(engine, byte_chat(), POLICY, 100_000, name) for name in names))
+    asyncio.run(sitting.episode.run())
+    record = sitting.record(POLICY)
+    assert (record.players, len(record.turns)) == (list(names), 4)
+    assert [side.seat for side in record.trajectories] == [seat for seat in (0, 1) if names[seat] == "policy"]
+
+
+class Noting(MatchingGame):
+    """A game whose scripted player notes the first number that each of its turns draws."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.drawn, self.players = [], {"noting": self}
+
+    def act(self, view, rng):
+        self.drawn.append(rng.random())
+        return "[message] hello"
+
+
+def test_each_seat_of_each_episode_draws_random_numbers_of_its_own_and_the_same_ones_again():
+    places = list(product((0, 1), (0, 1), (0, 1)))  # of a seed, a state and an episode
+
+    def drawn(place):
+        game = Noting(SPOKEN)
+        sitting = Sitting(game, STATE, [Scripted("noting")] * 2, "g", place)
+        sitting.episode.play_out()
+        return tuple(game.drawn)
+
+    found = {place: drawn(place) for place in places}
+    numbers = [number for numbers in found.values() for number in numbers]
+    assert len(numbers) == len(set(numbers)) == len(places) * SPOKEN.max_length
+    assert found == {place: drawn(place) for place in reversed(places)}
 
 
 def test_three_players_can_sit_at_a_table():

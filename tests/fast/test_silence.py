@@ -15,10 +15,12 @@ from selfplay_pipeline.games.base import HELD_OUT, state_rng
 from selfplay_pipeline.games.matching.measures import references
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
 from selfplay_pipeline.games.matching.silence import (
+    REDRAWN,
     Posterior,
     Readings,
     Tables,
     best_plans,
+    draws_for,
     passes_filter,
     silent_rewards,
     values_of,
@@ -93,6 +95,36 @@ def test_the_posterior_and_the_line_equal_sums_over_all_states(config: MatchingC
     line = sum(chance * values_of(share[None], best_plans(share[None]))[0] for chance, share in exact.values())
     rewards = silent_rewards(sample(config, 60), config, np.random.default_rng(0), 100)
     assert rewards.mean() == pytest.approx(line, abs=4 * rewards.std() / len(rewards) ** 0.5 + 0.004)
+
+
+@pytest.mark.parametrize("name", ["scores 0 to 2", "honest"])
+def test_a_line_of_few_draws_promises_no_more_than_the_best(name: str) -> None:
+    config = CELLS[name]
+    exact, states = posterior_of_all(config), sample(config, 150)
+    line = sum(chance * values_of(share[None], best_plans(share[None]))[0] for chance, share in exact.values())
+    for draws in (1, 4):
+        rewards = silent_rewards(states, config, np.random.default_rng(1), draws)
+        assert rewards.mean() < line + 3 * rewards.std() / len(rewards) ** 0.5 + 1e-9
+
+
+def test_on_each_board_a_hidden_cell_is_drawn_anew_equally_often() -> None:
+    filtered = [TINY.model_copy(update={"size": size}) for size in (3, 4, 5, 8)]
+    assert len({draws_for(config) / config.size**2 for config in filtered}) == 1
+    assert len({draws_for(config.model_copy(update={"hard_factor": 0.0})) for config in filtered}) == 1
+    assert draws_for(TINY) > draws_for(TINY.model_copy(update={"hard_factor": 0.0}))
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 6])
+def test_a_step_of_a_chain_draws_as_many_cells_anew_on_each_board(size: int) -> None:
+    """Counted by what the partner sees, where a filter is on that every state passes."""
+    config = TINY.model_copy(update={"size": size, "hard_factor": 1e-9, "p_visible": 0.5})
+    chains = Posterior(sample(config, 100), config, np.random.default_rng(0))
+    before, changed = chains.partners.copy(), []
+    for _ in range(10):
+        chains.mean_shares(1)
+        changed.append((chains.partners != before).sum() / len(before))
+        before = chains.partners.copy()
+    assert np.mean(changed) == pytest.approx(min(size**2, REDRAWN) / 2, rel=0.05), "half of them come out as they were"
 
 
 def test_chains_agree_with_rejection_where_the_filter_is_on() -> None:

@@ -19,7 +19,7 @@ from rich.text import Text
 import selfplay_pipeline
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.terminal import Cleaned, Terminal
-from selfplay_pipeline.core.terminal.harmless import LONGEST_LINE, one_line
+from selfplay_pipeline.core.terminal.harmless import LONGEST_LINE, harmless, one_line
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\u202edrow\u2066\u200f\x9b31m\nselfplay: all is well :smile: [red]x[/red]"
 PACKAGE = Path(selfplay_pipeline.__file__).parent
@@ -104,6 +104,19 @@ def test_what_libraries_write_is_cleaned_and_what_is_printed_here_keeps_its_styl
     library, styled = beneath.buffer.getvalue().decode().rsplit("bar\n", 1)
     assert steering(library) == ["\r", "\r"] and "␛]0;owned␇" in library
     assert styled == "\x1b[31mstyled\x1b[0m\n"
+
+
+@pytest.mark.parametrize("lines", [True, False])
+def test_of_all_characters_those_that_steer_a_terminal_are_replaced_and_no_others(lines):
+    """By Unicode's own tables: controls, halves of characters, line separators, and what turns text around."""
+
+    def acts(character: str) -> bool:
+        return bool(steering(character)) or unicodedata.category(character) in ("Cc", "Zl", "Zp")
+
+    every = [chr(code) for code in range(0x10000)]
+    kept = [character for character in every if acts(character) and harmless(character, lines=lines) == character]
+    assert kept == (["\t", "\n"] if lines else [])
+    assert not [character for character in every if acts(character) != (harmless(character) != character)]
 
 
 def test_a_line_is_one_line_of_bounded_length_and_keeps_its_end():

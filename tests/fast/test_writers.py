@@ -6,7 +6,7 @@ import os
 import resource
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -17,7 +17,16 @@ from typer.testing import CliRunner
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.files import filling, locked, replacing, replacing_folder, write_text
+from selfplay_pipeline.core.files import (
+    filling,
+    locked,
+    replacing,
+    replacing_folder,
+    write_bytes,
+    write_json,
+    write_lines,
+    write_text,
+)
 from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
@@ -130,6 +139,87 @@ def test_a_new_folder_takes_the_place_of_the_old_one_or_fills_it_as_told(tmp_pat
             (new / "a").write_text("new")
         assert sorted(path.name for path in folder.iterdir()) == left
     assert temporaries(tmp_path) == []
+
+
+def into_a_file(path, content):
+    with replacing(path) as temporary:
+        temporary.write_text(content)
+
+
+def into_a_folder(write):
+    def fill(path, content):
+        with write(path) as new:
+            for name in ("a.safetensors", "config.json", "z.safetensors"):
+                (new / name).write_text(content)
+
+    return fill
+
+
+WRITERS = {
+    "replacing": into_a_file,
+    "write_text": write_text,
+    "write_json": write_json,
+    "write_bytes": lambda path, content: write_bytes(path, content.encode()),
+    "write_lines": lambda path, content: write_lines(path, [content]),
+    "replacing_folder": into_a_folder(replacing_folder),
+    "filling": into_a_folder(filling),
+}
+"""Ways to put something whole at a path."""
+
+
+@pytest.fixture
+def disk_events(monkeypatch):
+    """What was synced (inodes with their sizes then) and what was renamed: each file that moved, and what for."""
+    synced, moved = {}, []
+    sync, rename = os.fsync, os.replace
+
+    def fsync(descriptor):
+        found = os.fstat(descriptor)
+        synced[found.st_ino] = found.st_size
+        sync(descriptor)
+
+    def replace(source, target):
+        source = Path(source)
+        files = [file for file in source.rglob("*") if file.is_file()] if source.is_dir() else [source]
+        states = [file.stat() for file in files]
+        whole = all(synced.get(state.st_ino) == state.st_size for state in states)
+        rename(source, target)
+        moved.append((Path(target), whole))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    return moved
+
+
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+def test_all_that_gets_a_name_lies_on_the_disk_before(tmp_path, disk_events, write):
+    path = tmp_path / "target"
+    for content in ("first", "second, which is longer"):
+        disk_events.clear()
+        write(path, content)
+        got = [whole for target, whole in disk_events if target == path or target.parent == path]
+        assert got and all(got)
+
+
+@pytest.mark.parametrize("write", [replacing_folder, filling])
+def test_a_folder_that_was_cut_short_at_any_rename_is_a_whole_model_or_none(tmp_path, monkeypatch, write):
+    rename, left = os.replace, 0
+
+    def replace(source, target):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    for left_over in range(4):
+        path, left = tmp_path / f"{write.__name__}-{left_over}", left_over
+        with suppress(KeyboardInterrupt):
+            into_a_folder(write)(path, "weights")
+        found = sorted(file.name for file in path.glob("*"))
+        assert "config.json" not in found or found == ["a.safetensors", "config.json", "z.safetensors"]
+    assert found, "the last time nothing was cut short"
 
 
 def test_a_file_gets_the_rights_that_any_new_file_has(tmp_path):

@@ -1,0 +1,112 @@
+"""`selfplay convert --check` with a real tokenizer and verl's own dataset: what it counts and what it refuses."""
+
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from factories import BOARD, TINY, board_state, make_episodes, write_episodes
+
+from selfplay_pipeline.convert.check import check_parquet
+from selfplay_pipeline.convert.run import run_convert
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.generate.trajectory import ChatTokenizer
+
+OTHER = json.dumps(board_state(7, 7).to_dict())
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory) -> Path:
+    """Rows of two groups of two episodes; each seat spoke."""
+    folder = tmp_path_factory.mktemp("converted")
+    episodes = make_episodes(2, 2, chat=ChatTokenizer.load(TINY))
+    run_convert(write_episodes(folder / "games.jsonl", episodes), folder)
+    return folder / "train.parquet"
+
+
+def changed(converted: Path, folder: Path, change: Any) -> Path:
+    """The same file after a change to its rows, which come in the order of groups, episodes and seats."""
+    table = pq.read_table(converted)
+    rows = deepcopy(table.to_pylist())
+    assert [row["extra_info"]["seat"] for row in rows] == [0, 1] * 4
+    change(rows)
+    pq.write_table(pa.Table.from_pylist(rows, table.schema), folder / "changed.parquet")
+    return folder / "changed.parquet"
+
+
+def test_a_whole_file_is_counted_and_the_report_lies_beside_it(converted):
+    report = check_parquet(converted, TINY)
+    text = converted.with_suffix(".check.txt").read_text()
+    assert text == report.to_text() and text.startswith(f"{converted}: all checks passed\n")
+    assert "loads 8 rows" in text and "\n  4 episodes: " in text and "\n  2 groups: " in text
+    assert "placebo" not in text and "credit" not in text
+
+
+@pytest.mark.parametrize(
+    ("how", "words"), [({"placebo": True}, "a placebo: "), ({"credits_by": MatchingGame(BOARD)}, "has a credit")]
+)
+def test_what_else_is_in_a_file_is_said(converted, tmp_path, how, words):
+    run_convert(converted.with_name("games.jsonl"), tmp_path, **how)
+    assert words in check_parquet(tmp_path / "train.parquet", TINY).to_text()
+
+
+def other_prompt(row):
+    row["prompt"][-1]["content"] += "!"
+
+
+def other_words(row):
+    next(message for message in row["messages"] if message["role"] == "assistant")["content"] += "!"
+
+
+def fewer_words(row):
+    row["messages"].remove(next(message for message in row["messages"] if message["role"] == "assistant"))
+
+
+def other_token(row):
+    at = row["response_mask"].index(1)
+    row["response_ids"][at] += 1 if row["response_ids"][at] < 200 else -1
+
+
+def other_state(row):
+    row["reward_model"]["game_state"] = OTHER
+
+
+def no_state(row):
+    row["reward_model"]["game_state"] = "{}"
+
+
+def fewer_rows(rows):
+    del rows[2:4]
+    for row in rows[:2]:
+        row["extra_info"]["group_rows"] = 2
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda rows: other_prompt(rows[2]), r"row 2 \(.*, seat 0\): prompt_ids are not the chat template's tokens"),
+        (lambda rows: other_words(rows[3]), r"row 3 \(.*, seat 1\): the unmasked tokens do not decode"),
+        (lambda rows: fewer_words(rows[0]), r"row 0 \(.*, seat 0\): the unmasked tokens do not decode"),
+        (lambda rows: other_token(rows[7]), r"row 7 \(.*, seat 1\): the unmasked tokens do not decode"),
+        (lambda rows: other_state(rows[2]), "group 0 episode 1: the perspectives differ in reward or state"),
+        (lambda rows: [*map(other_state, rows[6:])], "group 1 has 2 states, or fewer than two episodes"),
+        (lambda rows: [*map(no_state, rows[4:])], "group 1: field 'game_state': .*; convert the episodes again"),
+        (fewer_rows, "group 0 has 1 states, or fewer than two episodes"),
+        (lambda rows: rows.clear(), "no rows; play episodes and convert them first"),
+    ],
+)  # fmt: skip
+def test_rows_that_do_not_belong_together_are_refused_with_their_place(converted, tmp_path, change, words):
+    path = changed(converted, tmp_path, change)
+    with pytest.raises(UserError, match=words) as refused:
+        check_parquet(path, TINY)
+    assert str(refused.value).startswith(f"{path}: ") and not path.with_suffix(".check.txt").exists()
+
+
+def test_a_state_may_be_played_anew_in_each_group(converted, tmp_path):
+    """States are compared within a group only."""
+    path = changed(converted, tmp_path, lambda rows: [*map(other_state, rows[4:])])
+    assert "2 groups" in check_parquet(path, TINY).to_text()
