@@ -27,9 +27,7 @@ os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PAT
 
 SERVED = re.compile(r"\b(?:_session_server|sglang_server|loop_with_trainer)\b|def \w+\(run[,)]")
 """What a file of slow tests says that uses the session's server or trainer; `run` is the loop that was run on them."""
-FIRST = (
-    "test_online_train.py", "test_cluster.py", "test_smoke.py", "test_kill.py", "test_train_stops.py", "test_train.py",
-)  # fmt: skip
+FIRST = ("test_online_train.py", "test_cluster.py", "test_kill.py", "test_train_stops.py", "test_train.py")
 """What takes longest. The first of them has a server and a trainer of its own, and ends before the session's start."""
 
 
