@@ -19,6 +19,7 @@ from selfplay_pipeline.core.garbage import collect_seldom
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores
 settings.register_profile("untimed", deadline=None)
+settings.register_profile("quick", deadline=None, max_examples=25)  # for `make test-fast`
 settings.load_profile("untimed")
 # typer makes all commands anew for each call, which takes longer than most of what tests let them do.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
