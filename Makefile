@@ -7,7 +7,7 @@ RACE   := .venv-race
 READY  := $(VENV)/.ready-$(DEVICE)
 
 # Tests run two at a time, and more threads than free cores make a server many times slower.
-test test-fast chaos: export OMP_NUM_THREADS ?= 1
+test test-all test-fast chaos: export OMP_NUM_THREADS ?= 1
 # Compiled once, and not by each of the hundred processes that the tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -19,7 +19,7 @@ ITERATE_OPTIONS := --num-iterations $(NUM_ITERATIONS) $(if $(GAMES_PER_ITER),--n
                    $(if $(EPOCHS_PER_ITER),--epochs $(EPOCHS_PER_ITER)) $(COMMON_OPTIONS)
 ONLINE_OPTIONS  := $(if $(STEPS),--steps $(STEPS)) $(COMMON_OPTIONS)
 
-.PHONY: help setup browser iterate online generate convert train evaluate crossplay report show test test-fast chaos lint docs check-gpu-lock smoke-gpu bench race same learn shy ablate learn-smollm2 smoke-smollm2 clean
+.PHONY: help setup browser iterate online generate convert train evaluate crossplay report show test test-all test-fast chaos lint docs check-gpu-lock smoke-gpu bench race same learn shy ablate learn-smollm2 smoke-smollm2 clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -68,11 +68,14 @@ show: $(READY) ## read an episode in the terminal (file and options in ARGS)
 browser: ## Chromium for the tests of the report, if there is none
 	bin/install_browser.sh
 
-test: $(READY) browser ## all tests, with the real SGLang and the real verl
+test: $(READY) browser ## all tests but whole benchmarks, with the real SGLang and the real verl
+	$(BIN)/python -m pytest -m "not bench" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-all: $(READY) browser ## whole benchmarks as well
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: $(READY) ## the tests that need no server and no training
-	$(BIN)/python -m pytest tests/fast -m "not long" -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest tests/fast -m "not long" --hypothesis-profile quick -n 2 --dist loadfile $(ARGS)
 
 chaos: $(READY) ## bad inputs and faults against the real commands: how many are handled (options in ARGS)
 	$(BIN)/python -m chaos $(ARGS)

@@ -19,6 +19,7 @@ from selfplay_pipeline.core.garbage import collect_seldom
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores
 settings.register_profile("untimed", deadline=None)
+settings.register_profile("quick", deadline=None, max_examples=25)  # for `make test-fast`
 settings.load_profile("untimed")
 # typer makes all commands anew for each call, which takes longer than most of what tests let them do.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
@@ -27,9 +28,7 @@ os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PAT
 
 SERVED = re.compile(r"\b(?:_session_server|sglang_server|loop_with_trainer)\b|def \w+\(run[,)]")
 """What a file of slow tests says that uses the session's server or trainer; `run` is the loop that was run on them."""
-FIRST = (
-    "test_online_train.py", "test_cluster.py", "test_smoke.py", "test_kill.py", "test_train_stops.py", "test_train.py",
-)  # fmt: skip
+FIRST = ("test_online_train.py", "test_cluster.py", "test_kill.py", "test_train_stops.py", "test_train.py")
 """What takes longest. The first of them has a server and a trainer of its own, and ends before the session's start."""
 
 

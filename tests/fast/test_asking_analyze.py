@@ -87,6 +87,7 @@ def test_every_plot_is_written_in_every_format(log_dir, tmp_path):
         assert ElementTree.parse(out / f"{key}.svg").getroot().tag.endswith("svg")
 
 
+@pytest.mark.long
 def test_the_terminal_shows_the_table_and_a_plain_verdict_that_names_its_test(done):
     printed = done[0].stdout
     for words in (

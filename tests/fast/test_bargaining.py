@@ -551,6 +551,7 @@ def test_reference_lines_of_a_thousand_states(kind):
         assert (random, best) == pytest.approx((np.mean(found), max(found)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", REWARDS)
 @pytest.mark.parametrize("counts", [(1, 1, 3), (2, 2, 2), (4, 2, 1)])
 def test_silence_is_the_best_expectation_of_who_knows_only_its_own_values(kind, counts):

@@ -116,6 +116,7 @@ def test_the_estimate_over_seeds_is_their_mean_and_differences_are_paired_within
     assert found.high - found.value == pytest.approx(t_interval, rel=0.2), "nothing varies but the seeds"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", [3, 8])
 @pytest.mark.parametrize("differ_by", [0, 0.2])
 def test_the_interval_over_seeds_covers_the_truth_19_times_in_20_or_more_often(seeds, differ_by):

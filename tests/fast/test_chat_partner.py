@@ -74,6 +74,7 @@ class TestRetries:
         assert answers == [Reply("[message] fine", False, "stop")]
         assert (total.requests, total.retries, len(endpoint.requests)) == (3, 2, 3)
 
+    @pytest.mark.long
     @pytest.mark.parametrize(
         "garbage",
         [
@@ -612,6 +613,7 @@ def test_chat_is_a_player_and_no_checkpoint(endpoint):
     assert "6 rows at most" in line
 
 
+@pytest.mark.long
 def test_a_missing_key_is_noticed_before_anything_starts(tmp_path, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY")
     with pytest.raises(UserError, match="OPENAI_API_KEY"):

@@ -26,6 +26,7 @@ from selfplay_pipeline.iterate.show import show_run
 from selfplay_pipeline.models.tiny import _untrained
 
 
+@pytest.mark.long
 def test_the_command_exits_as_a_process():
     command = [sys.executable, "-m", "selfplay_pipeline.cli", "convert", "/nowhere/games.jsonl"]
     done = subprocess.run(command, capture_output=True, text=True)

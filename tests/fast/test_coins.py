@@ -76,6 +76,7 @@ def test_a_slope_rose_only_beyond_what_placebos_show(slope: float, placebos: lis
     assert found.verdict == verdict and str(found).startswith(f"{verdict}: slope {slope:+.3f}")
 
 
+@pytest.mark.long
 def test_the_counting_teacher_asks_each_number_of_questions_as_often_and_then_stops() -> None:
     teacher = CountingTeacher(most=3)
     chances = [teacher.chance(asked) for asked in range(5)]

@@ -113,6 +113,7 @@ def control_of(name: str, stream: Stream) -> list[int]:
     return [token for token in stream.prompt_ids + stream.response_ids if token in control_ids(name)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SHAPES)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())

@@ -127,6 +127,7 @@ class TestArithmetic:
         assert kv_bytes(qwen, half=True) == 57344
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])
 def test_a_layer_keeps_for_its_backward_pass_what_is_counted(kind: str) -> None:
     """Compared with what autograd saves in a real layer, each tensor once and without the weights."""

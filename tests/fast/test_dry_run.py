@@ -111,6 +111,7 @@ FOREIGN = {name for name in WRITING if name not in ("questions", "convert --chec
 """Commands that refuse a folder or a file of somebody else's."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(FOREIGN))
 def test_a_dry_run_is_refused_where_the_run_would_be(name, folder):
     output = folder / "out"

@@ -60,6 +60,7 @@ def content(folder) -> dict:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("maker", MADE)
 def test_no_other_command_writes_into_a_folder(maker, tmp_path):
     folder = tmp_path / "folder"

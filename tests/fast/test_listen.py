@@ -35,6 +35,7 @@ def listen(player, folder, config=CONFIG) -> Listening:
     return asyncio.run(run_listen(config, EvaluationJob(player, STATES, folder)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("player", "share"), [("sharing", 1.0), ("own-view", 0.0), ("speaking", 1.0), ("speaking-teacher", 0.0)]
 )
@@ -141,6 +142,7 @@ class Unlucky(TransformersEngine):
         return await super().generate(prompt_ids, params, session=session)
 
 
+@pytest.mark.long
 def test_where_episodes_are_lost_the_command_fails_and_the_same_one_plays_them(tmp_path, monkeypatch):
     def listening(engine):
         async def serving(servers, checkpoint, *, beside=()):

@@ -37,6 +37,7 @@ def test_every_command_that_trains_looks_for_the_login_first(alone, command):
     assert not [path for path in (alone / "out").glob("*") if not path.name.startswith(".")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", ["offline", "key", "netrc", "wandb offline"])
 def test_a_key_or_offline_writing_is_enough(alone, monkeypatch, source):
     if source == "netrc":

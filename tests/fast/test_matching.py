@@ -69,6 +69,7 @@ def test_training_and_held_out_states_differ():
     assert not train & held_out
 
 
+@pytest.mark.long
 def test_hard_filter_leaves_at_most_four_fifths_to_one_player_alone():
     for index in range(20):
         state = FULL.sample_state(state_rng(3, index))

@@ -45,6 +45,7 @@ def imported() -> set[str]:
     return {name.split(".")[0] for name in names} - sys.stdlib_module_names - {PACKAGE.name}
 
 
+@pytest.mark.long
 def test_whatever_is_imported_is_declared():
     providers = packages_distributions()
     names = {canonicalize_name(requirement.name) for requirement in declared(PROJECT["dependencies"], MODELS, GPU)}

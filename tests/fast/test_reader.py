@@ -172,6 +172,7 @@ def test_a_proposal_with_one_bad_pair_is_refused(style: Style, size: str, seed: 
     assert read(style.write(board, pairs), board)[0] == "refused"
 
 
+@pytest.mark.long
 @given(st.text(max_size=80), st.integers(0, 3), st.integers(0, 3))
 def test_any_text_is_an_action_or_refused(text: str, at: int, tag: int) -> None:
     tags = ("[message]", "[propose]", "[accept]", "[reject]")

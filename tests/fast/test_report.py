@@ -515,6 +515,7 @@ def test_names_of_files_are_drawn_as_they_are(tmp_path):
 # --- the page
 
 
+@pytest.mark.long
 def test_the_dark_picture_of_a_chart_is_what_drawing_it_in_dark_gives(run_folder):
     def nameless(svg: bytes) -> bytes:
         return re.sub(rb"\b[mph][0-9a-f]{10}\b", b"", svg)
@@ -646,6 +647,7 @@ def test_a_file_without_a_whole_episode_gives_no_page(tmp_path, content):
     assert not (tmp_path / "report.html").exists()
 
 
+@pytest.mark.long
 def test_a_page_that_is_full_says_how_many_episodes_it_holds(tmp_path):
     write_episodes(tmp_path / "games.jsonl", make_episodes(24, 2))
     few = selfplay("report", str(tmp_path / "games.jsonl"), "--max-megabytes", "0.5")

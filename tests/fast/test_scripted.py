@@ -1,7 +1,6 @@
 """Scripted partners: what they say is legal, read back exactly, and worth what their names promise."""
 
 from functools import cache
-from itertools import product
 
 import numpy as np
 import pytest
@@ -50,16 +49,17 @@ def view_of(table: list[list[int | None]], **known: object) -> PlayerView:
 
 
 @pytest.mark.parametrize("config", BOARDS.values(), ids=BOARDS.keys())
-@pytest.mark.parametrize("names", product(SCRIPTED, repeat=2), ids="+".join)
-def test_any_two_partners_agree_on_any_board_without_an_illegal_action(
-    config: MatchingConfig, names: tuple[str, str]
-) -> None:
-    game, rng = MatchingGame(config), np.random.default_rng(1)
-    for index in range(3):
-        outcome = play(game, game.sample_state(state_rng(0, index)), names, rng)
-        # `shy` answers a plan that it finds bad with a rejection, however often it is proposed.
-        assert outcome.status == "agreed" or "shy" in names
-        assert 0 <= outcome.rewards[0] <= 1
+@pytest.mark.parametrize("first", SCRIPTED)
+def test_any_two_partners_agree_on_any_board_without_an_illegal_action(config: MatchingConfig, first: str) -> None:
+    game = MatchingGame(config)
+    states = [game.sample_state(state_rng(0, index)) for index in range(3)]
+    for second in SCRIPTED:
+        rng = np.random.default_rng(1)
+        for state in states:
+            outcome = play(game, state, (first, second), rng)
+            # `shy` answers a plan that it finds bad with a rejection, however often it is proposed.
+            assert outcome.status == "agreed" or "shy" in (first, second), second
+            assert 0 <= outcome.rewards[0] <= 1
 
 
 def test_sharing_partners_find_the_pooled_optimum_where_scales_are_known() -> None:

@@ -209,6 +209,7 @@ def test_three_players_can_sit_at_a_table():
     assert [record.outcome.reward_of(seat) for seat in range(3)] == [1.0, 1.0, 1.0]
 
 
+@pytest.mark.long
 def test_playing_and_writing_states_need_neither_torch_nor_verl():
     probe = "import sys, selfplay_pipeline.generate.run, selfplay_pipeline.online.games\n"
     probe += "print([name for name in ('torch', 'verl', 'ray', 'transformers') if name in sys.modules])"

@@ -26,6 +26,7 @@ def imported(site: Path, code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("package", ["torchvision", "sgl_kernel"])
 def test_a_package_that_cannot_be_imported_gets_a_stand_in_and_the_other_one_is_left_alone(tmp_path, package):
     (tmp_path / "torchvision.py").write_text("real = 'torchvision'\n")

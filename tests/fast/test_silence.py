@@ -85,6 +85,7 @@ def sampled_posterior(state: MatchingState, config: MatchingConfig, draws: int) 
     return np.asarray(shares[::2].mean(axis=0))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("config", CELLS.values(), ids=CELLS.keys())
 def test_the_posterior_and_the_line_equal_sums_over_all_states(config: MatchingConfig) -> None:
     exact = posterior_of_all(config)

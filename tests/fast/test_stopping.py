@@ -90,6 +90,7 @@ def test_a_signal_in_a_blocking_end_of_the_work_is_not_lost(stop):
         asyncio.run(stopping.stoppable(work()))
 
 
+@pytest.mark.long
 def test_a_closed_terminal_ends_the_program_as_ctrl_c_does(tmp_path):
     process, terminal = pty.fork()
     if not process:

@@ -482,6 +482,7 @@ class TestRun:
         with pytest.raises(UserError, match="saved without a LoRA adapter"):
             run_train(config(data=data, output=tmp_path / "out", initial_trainer_state=state, lora_rank=4))
 
+    @pytest.mark.long
     def test_importing_the_stage_loads_neither_torch_nor_verl(self) -> None:
         code = (
             "import sys, selfplay_pipeline.train.run; print([m for m in ('torch', 'verl', 'ray') if m in sys.modules])"

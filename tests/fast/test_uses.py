@@ -203,6 +203,7 @@ def concerned(command: str) -> list[str]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", concerned("train-online"))
 def test_training_while_playing_acts_on_the_keys_that_it_uses_and_on_no_other(name):
     changed = usual_online()
@@ -231,6 +232,7 @@ def told_offline(config: Config, command: str) -> list[Any]:
     return told
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "name"),
     [

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 from hostile_folder import fill, ran
 
 from selfplay_pipeline.core.processes import spawn
@@ -20,6 +21,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_a_module_of_the_program_imports_none(tmp_path):
     # Python's own `runpy` imports some before any of the program's code runs.
     runpy = subprocess.check_output([sys.executable, "-I", "-c", "import runpy, sys; print(*sys.modules)"], text=True)
@@ -30,6 +32,7 @@ def test_a_module_of_the_program_imports_none(tmp_path):
         assert (ran(tmp_path), done.returncode) == ("", 0)
 
 
+@pytest.mark.long
 def test_a_child_and_what_it_starts_import_none(tmp_path, monkeypatch):
     hostile, own = tmp_path / "hostile", tmp_path / "own"
     hostile.mkdir()

@@ -311,6 +311,7 @@ def scripted(folder, command):
     }[command]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["generate", "convert", "evaluate", "games", "report"])
 def test_a_full_disk_is_told_in_one_line_and_the_same_command_continues(disk, command):
     if command == "report" and isinstance(disk, SmallDisk):
@@ -362,6 +363,7 @@ def test_a_line_that_did_not_fit_is_taken_back_so_that_the_next_is_not_glued_to_
     assert [(episode.group_index, episode.episode) for episode in read_episodes(store.path)][-1] == (1, 0)
 
 
+@pytest.mark.long
 def test_output_that_cannot_be_written_ends_in_one_line():
     command = [sys.executable, "-m", "selfplay_pipeline.cli", "config", "--config", "tiny"]
     with Path("/dev/full").open("w") as full:

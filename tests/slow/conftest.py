@@ -97,6 +97,7 @@ def run(_session_server, loop_with_trainer, tmp_path_factory) -> Run:
                 "train.old_log_probs": "step",
                 "train.learning_rate": 3e-4,
                 "train.keep_zero_signal": True,
+                "train.dump_rows": True,
                 "engine.server_url": [proxy.url],
             },
         )

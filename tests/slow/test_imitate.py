@@ -133,10 +133,8 @@ def test_killed_and_continued_it_ends_where_it_would_have_ended(games: Path, tra
     whole = run_train(training(games, tmp_path / "whole", **options), trainer=trainer)
     config = training(games, tmp_path / "killed", **options)
     code = f"""
-from selfplay_pipeline.models.tiny import _untrained
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import run_train
-from selfplay_pipeline.train.show import barely_fell
 run_train(TrainConfig.model_validate_json({config.model_dump_json()!r}))
 """
     driver = subprocess.Popen([sys.executable, "-c", code])

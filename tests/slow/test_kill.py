@@ -109,7 +109,7 @@ def folder(tmp_path) -> Path:
 
 @dataclass
 class Killed:
-    """A run of two iterations that was killed at each stage and boundary, and then came to its end."""
+    """A run of two iterations that was killed in each stage and between two, and then came to its end."""
 
     run: Path
     drivers: list[Driver]
@@ -154,8 +154,8 @@ class Watched:
 def killed(tmp_path_factory) -> Killed:
     """One run serves all kills, each followed by the same command.
 
-    The driver is killed in each stage and at each boundary. It goes on when the server or the trainer that has nothing
-    to do is killed, and fails with exit code 1 when the trainer is killed while it trains.
+    The driver is killed in each stage and between two of them. It goes on when the server is killed, or the trainer
+    that has nothing to do, and fails with exit code 1 when the trainer is killed while it trains.
     """
     folder = tmp_path_factory.mktemp("killed")
     (folder / "config.yaml").write_text(CONFIG)
@@ -175,9 +175,7 @@ def killed(tmp_path_factory) -> Killed:
         with driver() as killed:
             killed.send_when(signal.SIGKILL, happened)
 
-    kill_driver_when(lambda: now.finished(1, "generate"))
     kill_driver_when(lambda: now.converting(1))
-    kill_driver_when(lambda: now.finished(1, "convert"))
     kill_driver_when(lambda: now.saved(1))
     with driver() as going_on:
         going_on.kill_when("verl_main", lambda: now.finished(1, "train"))
@@ -196,7 +194,7 @@ def killed(tmp_path_factory) -> Killed:
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_kill_9_anywhere_loses_nothing_and_repeats_nothing(killed, number):
-    """In each stage, at each boundary, and of whichever process."""
+    """In each stage, between two of them, and of whichever process."""
     iteration, first = killed.run / f"iter_{number}", 6 * (number - 1)
     ids = [record.episode_id for record in read_episodes(iteration / "selfplay_games.jsonl")]
     assert sorted(ids) == [f"s0-g{group:06d}-p{episode}" for group in range(first, first + 6) for episode in range(4)]
@@ -246,8 +244,7 @@ def test_no_copy_of_a_checked_file_is_left_in_the_home_directory(killed, tmp_pat
     assert [path for path in tmp_path.rglob("*") if path.suffix in (".arrow", ".lock")] == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("in_background", [False, True])
+@pytest.mark.parametrize(("number", "in_background"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
 def test_ctrl_c_stops_the_server_and_says_that_the_command_continues(folder, number, in_background):
     output = folder / "out" / "games.jsonl"
     # What a driver inherits from us: shells start background jobs with SIGINT ignored.

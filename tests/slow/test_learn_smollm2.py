@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from bench.arms import WARM
 from bench.methods import CLONING, GRPO
 from bench.smollm2 import BEFORE, Results, main
@@ -17,6 +19,7 @@ train: {lora_rank: 4, train_batch_size: 64, mini_batches: 2, keep_zero_signal: t
 """
 
 
+@pytest.mark.bench
 def test_both_methods_begin_from_one_warm_start_and_the_table_has_all_players(tmp_path: Path) -> None:
     config = tmp_path / "short.yaml"
     config.write_text(SHORT)

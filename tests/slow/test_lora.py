@@ -199,7 +199,8 @@ class Stop(Exception):
     pass
 
 
-def test_a_training_that_was_cut_ends_where_one_that_was_not_does(first: Run, tmp_path: Path) -> None:
+def test_a_training_that_was_cut_ends_where_one_that_was_not_does(first: Run, staying: Trainer, tmp_path: Path) -> None:
+    """Cutting it ends its process, and another one goes on."""
     config = first.config.model_copy(update={"output": tmp_path / "out"})
 
     def cut(progress: Any) -> None:
@@ -207,10 +208,11 @@ def test_a_training_that_was_cut_ends_where_one_that_was_not_does(first: Run, tm
             raise Stop
 
     with pytest.raises(Stop):
-        run_train(config, cut)
+        run_train(config, cut, staying)
+    assert staying.process_id is None
     assert not (config.output / "checkpoint").exists()
     seen: list[Any] = []
-    result = run_train(config, seen.append)
+    result = run_train(config, seen.append, staying)
     assert seen[0].step > 1
     assert farthest(result.checkpoint, first.result.checkpoint) < 1e-6
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import selfplay
 from conftest import TINY, Server
 from test_kill import Driver
 from test_train import MARK, farthest, optimizer_updates, remaining, traces
@@ -194,9 +195,9 @@ def test_validation_gives_the_figures_of_selfplay_evaluate(run, when, sglang_ser
 
 def test_a_finished_training_is_not_repeated(run):
     before = (run.folder / "metrics.jsonl").read_text()
-    again = Driver(
-        run.folder.parent, "train-online", "--config", str(run.folder.parent / "config.yaml"),
-        "--output", str(run.folder), "--", "actor_rollout_ref.rollout.val_kwargs.temperature=0",
+    again = selfplay(
+        "train-online", "--config", str(run.folder.parent / "config.yaml"), "--output", str(run.folder),
+        "--", "actor_rollout_ref.rollout.val_kwargs.temperature=0",
     )  # fmt: skip
-    assert again.process.wait(900) == 0
+    assert again.returncode == 0, again.stderr
     assert (run.folder / "metrics.jsonl").read_text() == before

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from command import selfplay
+from hostile_folder import fill, ran
 
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
@@ -72,11 +73,18 @@ def test_a_checkpoint_decides_again_after_altered_messages(sglang_server, tmp_pa
         assert kind.follows.value < 0.2
 
 
-def test_two_checkpoints_play_each_other_on_two_servers(tmp_path):
-    """The second one is a copy, so that both see what they would see in self-play."""
-    copy, output = copy_of_the_model(tmp_path / "copy"), tmp_path / "crossplay"
-    done = selfplay("crossplay", TINY, str(copy), "--num-states", "40", "--temperature", "0", "--output", str(output))
+def test_two_checkpoints_play_each_other_on_two_servers(tmp_path, monkeypatch):
+    """The second one is a copy, so that both see what they would see in self-play.
+
+    The servers run no file of the working directory.
+    """
+    copy, output, tiny = copy_of_the_model(tmp_path / "copy"), tmp_path / "crossplay", str(Path(TINY).resolve())
+    (tmp_path / "hostile").mkdir()
+    fill(tmp_path / "hostile")
+    monkeypatch.chdir(tmp_path / "hostile")
+    done = selfplay("crossplay", tiny, str(copy), "--num-states", "40", "--temperature", "0", "--output", str(output))
     assert done.returncode == 0, done.stderr
+    assert ran(tmp_path / "hostile") == ""
     rewards = [
         [cell["value"] for cell in row] for row in json.loads((output / "crossplay.json").read_text())["rewards"]
     ]

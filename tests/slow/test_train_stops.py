@@ -162,8 +162,6 @@ def test_a_full_disk_and_a_hostile_state_stop_it_and_then_it_goes_on_to_the_same
     (shard.parent.parent / "data.pt").write_bytes(pickle.dumps(Hostile(tmp_path / "ran")))
     somebodys = config.model_copy(update={"output": elsewhere / "out"})
     assert "this trainer state cannot be loaded: it asks for posix.mkdir, which may be code" in reason(somebodys)
-    further = training(games, tmp_path / "further", initial_trainer_state=elsewhere / "out" / "trainer_state")
-    assert "this trainer state cannot be loaded: it asks for posix.mkdir, which may be code" in reason(further)
     assert not (tmp_path / "ran").exists()
 
     result = run_train(config, trainer=trainer)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-SECONDS_BETWEEN_LOOKS = 0.3
+SECONDS_BETWEEN_LOOKS = 0.5
 
 
 @dataclass(frozen=True, order=True)
