@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from selfplay_pipeline.core.addresses import checked_address
-from selfplay_pipeline.core.earlier import renamed
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.keys import SERVER_KEY
 from selfplay_pipeline.core.sections import FREE, Identity, Option, Section, UsedBy
@@ -411,12 +410,7 @@ def _read(source: str) -> YamlFile:
             names = ", ".join(built_in())
             raise UserError(f"--config: no built-in configuration or file {source!r}; built-in: {names}")
     check_regular(path, "give a YAML file to --config")
-    file = read_yaml(path)
-    try:
-        file.data = renamed(file.data)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-    return file
+    return read_yaml(path)
 
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

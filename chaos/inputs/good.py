@@ -37,7 +37,7 @@ class Good:
     @property
     def scripted(self) -> Path:
         """Games of two scripted partners; the file, with its arguments and its summary beside it."""
-        players = ("--player0", "random", "--player1", "random", "--num-episodes", "16")
+        players = ("--player", "random", "--player", "random", "--num-episodes", "16")
         return self._made("scripted", ("generate", *players, "--output", "games.jsonl")) / "games.jsonl"
 
     @property

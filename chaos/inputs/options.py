@@ -52,7 +52,7 @@ OUTPUT_FILES = {"generate", "humans", "report", "silence", "slime data"}
 """Commands whose output is a file; of the others it is a folder."""
 NAMES = {
     "engine": "warp", "device": "abacus", "logger": "stone", "partner": "nobody", "lesson": "none", "form": "gif",
-    "player": "nobody", "player0": "nobody", "player1": "nobody", "checkpoint": "nobody", "episode": "none",
+    "player": "nobody", "checkpoint": "nobody", "episode": "none",
     "server_url": "nowhere", "config": "none.yaml", "model": "./nowhere", "keep_trainer_states": "some",
     "ray_address": "nowhere", "seat": "left", "method": "magic", "schedule": "none", "credit": "none",
 }  # fmt: skip

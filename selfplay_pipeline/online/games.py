@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ Perspectives = Literal["both", "one"]
 """What a row becomes: the rows of all players of its episodes, or that of `seat` alone."""
 
 TRAIN_SPLIT, MONITOR_SPLIT = "train", "monitor"
-"""`extra_info.split` of the two files. Earlier versions wrote `test`, which were states of `evaluate`."""
+"""`extra_info.split` of the two files."""
 
 SCHEMA = pa.schema(
     {
@@ -38,14 +38,6 @@ SCHEMA = pa.schema(
 )
 """Columns of train.parquet and test.parquet. `prompt` is what the player reads first; `extra_info.index` is the state's
 number, and `extra_info.rules` the game's configuration as JSON, so that states and rules cannot part."""
-
-EARLIER = {"game_id": "state_id", "player_index": "seat"}
-"""Columns of earlier versions, and what they are called today."""
-
-
-def todays(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with today's names of columns."""
-    return {EARLIER.get(name, name): value for name, value in row.items()}
 
 
 def write_games(

@@ -107,11 +107,6 @@ def game_of(metadata: dict[str, Any]) -> tuple[Game, State]:
     return game, game.load_state(data)
 
 
-def state_id_of(metadata: dict[str, Any]) -> Any:
-    """What tells a row's state from others; called `game_id` in files of earlier versions."""
-    return metadata.get("state_id", metadata.get("game_id"))
-
-
 def check_data(path: Path) -> list[GameConfig]:
     """Whether every row can be played; returns the different rules that the rows have.
 
@@ -150,7 +145,7 @@ def _check_row(row: Any) -> tuple[GameConfig, str]:
     except UNUSABLE as error:
         what = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise UserError(f"field 'metadata.game_state' is unusable ({what}); write the file again") from None
-    state_id = state_id_of(metadata)
+    state_id = metadata.get("state_id")
     if not state_id:
         raise UserError("field 'state_id' is missing; `selfplay slime data` writes it")
     if not isinstance(state_id, str):

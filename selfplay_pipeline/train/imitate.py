@@ -103,14 +103,13 @@ def _begun(config: Config, sources: Sequence[Source], output: Path) -> dict[str,
         "seed": config.seed,
         "games": [[str(path.resolve()), weight] for path, weight in sources],
     }
-    # Records of earlier versions do not hold these.
-    added = deciding(config.engine, "imitate", "engine.")
-    added |= {f"{CONTENTS}{path.resolve()}": _digest(path) for path, _ in sources}
+    now |= deciding(config.engine, "imitate", "engine.")
+    now |= {f"{CONTENTS}{path.resolve()}": _digest(path) for path, _ in sources}
     record = output / IMITATED
     if record.exists():
-        check_same(output, added | read_object(record, "selfplay imitate"), now | added)
+        check_same(output, read_object(record, "selfplay imitate"), now)
         return None
-    return now | added
+    return now
 
 
 def _prepare(config: Config, sources: Sequence[Source], output: Path) -> None:

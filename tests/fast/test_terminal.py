@@ -126,7 +126,7 @@ PATH = f"./{HOSTILE}/x"
     [
         ("generate", "--model", PATH),
         ("generate", "--config", PATH),
-        ("generate", "--player1", HOSTILE),
+        ("generate", "--player", HOSTILE),
         ("convert", PATH),
         ("convert", "--check", PATH),
         ("train", PATH),
