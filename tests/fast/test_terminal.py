@@ -144,7 +144,7 @@ PATH = f"./{HOSTILE}/x"
         ("config", "--config", PATH),
         ("model", "tiny", "--lesson", HOSTILE),
         ("slime", "data", "--config", PATH),
-        ("slime", "analyze", "--log-dir", PATH),
+        ("questions", PATH),
     ],
 )
 def test_no_name_that_is_given_to_a_command_reaches_the_terminal_as_it_is(tmp_path, command):
