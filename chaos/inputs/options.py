@@ -53,7 +53,7 @@ OUTPUT_FILES = {"generate", "humans", "report", "silence", "slime data"}
 NAMES = {
     "engine": "warp", "device": "abacus", "logger": "stone", "partner": "nobody", "lesson": "none", "form": "gif",
     "player": "nobody", "checkpoint": "nobody", "episode": "none",
-    "server_url": "nowhere", "config": "none.yaml", "model": "./nowhere", "keep_trainer_states": "some",
+    "server_url": "nowhere", "config": "none.yaml", "model": "./nowhere", 
     "ray_address": "nowhere", "seat": "left", "method": "magic", "schedule": "none", "credit": "none",
 }  # fmt: skip
 """For options that take words: one that none of them knows."""

@@ -204,7 +204,6 @@ def train(
         announced.append(one_line(f"model: {sampler}, which sampled the rows"))
     from selfplay_pipeline.train.show import show_training
 
-    warn(settings.train.clip_without_effect())
     output = output or data.parent / "training"
     job = training_of(settings, data, output, checkpoint=str(settings.model), seed=settings.seed)
     if dry_run:

@@ -19,6 +19,9 @@ from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.engines.types import Engine
 
+MAX_RESTARTS = 3
+"""How often a launched server that has died or hangs is started again, with the weights that it served last."""
+
 
 def resolve_device(device: str) -> str:
     """`auto` becomes cuda where a GPU is visible, else cpu."""
@@ -96,7 +99,7 @@ async def open_engine(
         spec,
         config.startup_timeout,
         hang_timeout=config.hang_timeout,
-        max_restarts=config.max_restarts,
+        max_restarts=MAX_RESTARTS,
         tell=tell,
     )
     notify(f"reading {model}")

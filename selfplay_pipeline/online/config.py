@@ -23,13 +23,11 @@ class OnlineOptions(Section):
     states_per_step: Annotated[int, Field(ge=1)] = 8
     """States of a step; each gives `generate.episodes_per_state` episodes, and each of these a row for each player."""
     held_out_states: Annotated[int, Field(ge=1)] = 100
-    """States of a validation.
+    """States of a validation, each played once.
 
     They are the monitor states of `evaluate.state_seed`, on which `iterate` too compares its iterations. Neither
     training nor `selfplay evaluate` plays them.
     """
-    held_out_episodes: Annotated[int, Field(ge=1)] = 1
-    """Sampled episodes of each of these states."""
     validate_every: Annotated[int, Field(ge=0)] = 0
     """Steps between validations; 0 validates before the first step and after the last."""
     tokens_per_pass: Annotated[int | None, Field(ge=1), FREE] = None
@@ -37,14 +35,6 @@ class OnlineOptions(Section):
 
     There are never fewer than the context length.
     """
-    agent_workers: Annotated[int, Field(ge=1), FREE] = 1
-    """Processes that play; each plays all its episodes at once."""
-    max_failures: Annotated[int, Field(ge=0), FREE] = 16
-    """Episodes of a step that may be lost to the engine; with more the run stops."""
-    memory_fraction: Annotated[float, Field(gt=0, lt=1), FREE] = 0.5
-    """Share of a GPU's memory for the server; weights and optimizer are there too, unless they are offloaded."""
-    offload: Annotated[bool | None, FREE] = None
-    """Keep weights and optimizer in the host's memory while the server plays; by default with one GPU."""
 
 
 def tokens_per_pass(online: OnlineOptions, train: TrainOptions, context: int) -> int:
@@ -71,5 +61,7 @@ class OnlineConfig(PolicyTraining):
     """What a chat template is told that has the switch `enable_thinking`."""
     context_length: Annotated[int, Field(ge=2)]
     """Longest trajectory in tokens."""
+    max_failures: Annotated[int, Field(ge=0), FREE] = 16
+    """Episodes of a step that may be lost to the engine; with more the run stops."""
     tensor_parallel: Annotated[int, Field(ge=1)] = 1
     """GPUs that share one copy of the model while playing."""

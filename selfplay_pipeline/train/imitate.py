@@ -31,6 +31,8 @@ from selfplay_pipeline.train.process import Trainer
 from selfplay_pipeline.train.run import TrainResult, check_options, plan_train
 
 HIGHEST_RATE = 3e-3
+WARM_UP = 0.05
+"""Share of the steps in which the learning rate rises by equal parts, to one such part in the first step."""
 """Highest learning rate that `imitate` takes by itself: the best of those tried on the untrained tiny model."""
 
 
@@ -177,5 +179,5 @@ def training_of(config: Config, output: Path) -> TrainConfig:
         seed=config.seed,
         held_out=held_out if held_out.exists() else None,
         schedule=choice.schedule,
-        warm_up=choice.warm_up,
+        warm_up=WARM_UP,
     )

@@ -109,20 +109,12 @@ class OnlyTraining(Loop):
         pass
 
 
-@pytest.mark.parametrize("keep_optimizer", [True, False])
-def test_a_loop_keeps_the_newest_trainer_state_and_the_one_that_a_cut_training_began_with(
-    tmp_path, monkeypatch, keep_optimizer
-):
-    """The weights of a trainer state go on with a new optimizer too."""
-    file = tmp_path / "config.yaml"
-    file.write_text("model: data/tiny_model\niterate: {evaluate_every: 0, num_iterations: 3}\n")
-    options = {"iterate.evaluate_every": 0, "iterate.keep_processes": False, "train.keep_optimizer": keep_optimizer}
+def test_a_loop_keeps_the_newest_trainer_state_and_the_one_that_a_cut_training_began_with(tmp_path, monkeypatch):
+    options = {"iterate.evaluate_every": 0, "iterate.keep_processes": False}
     config, run = load_config("tiny", options), tmp_path / "run"
-    assert load_config(str(file), {}).iterate.keep_trainer_states == "last"
     began_with = []
 
     def train(job, trainer):
-        assert job.keep_optimizer == keep_optimizer
         state, output = job.initial_trainer_state, job.output
         began_with.append(state and state.parent.name)
         for made in ("trainer_state", "checkpoint"):

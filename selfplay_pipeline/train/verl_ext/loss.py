@@ -17,7 +17,7 @@ from verl.workers.utils.padding import response_from_nested
 from selfplay_pipeline.convert.rows import WEIGHT
 
 ONE_UPDATE = "one_update"
-"""What a batch says of itself; its value is the bound of importance weights, 0 if there are none."""
+"""What a batch says of itself; its value is the bound of importance weights."""
 
 PPOLoss = Callable[..., tuple[torch.Tensor, dict[str, Any]]]
 
@@ -49,11 +49,10 @@ def one_update_loss(
     if not share:  # only rows that fill up the batch: verl refuses to measure nothing
         mask = torch.ones_like(mask)
     weights, _, found = compute_rollout_correction_and_rejection_mask(
-        old, played, mask, rollout_is="token" if bound else None, rollout_is_threshold=bound or 2.0
+        old, played, mask, rollout_is="token", rollout_is_threshold=bound
     )
     data["old_log_probs"] = own
-    if weights is not None:
-        data["rollout_is_weights"] = weights.batch["rollout_is_weights"]
+    data["rollout_is_weights"] = weights.batch["rollout_is_weights"]
     loss, metrics = ppo_loss(model_output=model_output, data=data, dp_group=dp_group)
     own_tokens = mask.bool()
     gaps = (old - played)[own_tokens].abs()

@@ -87,14 +87,6 @@ class PolicyWorker(ActorRolloutRefWorker):  # type: ignore[misc]
         self.init_model()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
-    def load_weights(self, folder: str) -> None:
-        """Load the float32 weights of a save, and leave optimizer and schedule as they are."""
-        saves = self.actor.engine.checkpoint_manager
-        contents, saves.checkpoint_load_contents = saves.checkpoint_load_contents, ["model"]
-        self.actor.load_checkpoint(folder)
-        saves.checkpoint_load_contents = contents
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def set_learning_rate(self, rate: float) -> None:
         """Let the schedule go on from where it is with another rate: a saved optimizer brings the one it had."""
         engine = self.actor.engine
