@@ -6,8 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Converted(BaseModel):
-    """What was converted; also written as text beside the data. Defaults stand for what an earlier version did not
-    count."""
+    """What was converted; also written as text beside the data."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
