@@ -80,7 +80,7 @@ class Effort(BaseModel):
 
     Attributes:
         sampled_tokens: of the policy's own; of imitation, those of the teacher that it learned.
-        updates: optimizer steps; None for runs of earlier versions, which did not count them.
+        updates: optimizer steps; None where a training did not count them.
         shared: held-out states that it trained on too.
     """
 
