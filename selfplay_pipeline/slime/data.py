@@ -91,16 +91,17 @@ def game_row(game: Game, state: State, state_id: str) -> dict[str, Any]:
 
 
 def game_of(metadata: dict[str, Any]) -> tuple[Game, State]:
-    """The rules and the state of a row; those of the first game where the row names none.
+    """The rules and the state of a row.
 
     Raises:
-        UserError: the state is missing or unusable, or the rules are.
+        UserError: the rules or the state are missing or unusable.
     """
-    data = metadata.get("game_state")
-    if not isinstance(data, dict):
-        raise UserError("metadata.game_state is missing; `selfplay slime data` writes it, slime needs --metadata-key")
+    data, written = metadata.get("game_state"), metadata.get("rules")
+    for name, value in (("game_state", data), ("rules", written)):
+        if not isinstance(value, dict):
+            raise UserError(f"metadata.{name} is missing; `selfplay slime data` writes it, slime needs --metadata-key")
     try:
-        rules = parse_game_config(metadata.get("rules") or {"size": len(data.get("table", ()))})
+        rules = parse_game_config(written)
     except ValidationError as error:
         raise UserError(f"metadata.rules: {explain(error)}") from None
     game = make_game(rules)

@@ -105,6 +105,7 @@ def spoil(row: dict, *path: str, value: object) -> None:
         (("metadata",), None, "field 'metadata' is missing"),
         (("metadata", "game_state"), None, "metadata.game_state is missing"),
         (("metadata", "game_state", "best_assignment_reward"), 1, "the table's best matching gives"),
+        (("metadata", "rules"), None, "metadata.rules is missing"),
         (("metadata", "rules"), {"size": 1}, "metadata.rules"),
         (("metadata", "rules", "max_length"), 99, "field 'prompt' is not what these rules tell"),
         (("metadata", "optimal_score"), 1, "'optimal_score' are not those"),
