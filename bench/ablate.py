@@ -55,6 +55,7 @@ class OneEpisodeGroups(Loop):
         return converted
 
 
+NO_IMPORTANCE = ["algorithm.rollout_correction.rollout_is=null"]
 ARMS: dict[str, tuple[str, dict[str, Any], type[Loop]]] = {
     "full": ("all choices as by default", {}, Loop),
     "one_episode_groups": (
@@ -62,7 +63,7 @@ ARMS: dict[str, tuple[str, dict[str, Any], type[Loop]]] = {
         {"train.keep_zero_signal": True},
         OneEpisodeGroups,
     ),
-    "no_importance": ("(b) importance correction off", {"train.importance_threshold": 0}, Loop),
+    "no_importance": ("(b) importance correction off", {"train.overrides": NO_IMPORTANCE}, Loop),
     "two_epochs": ("(c) two epochs", {"train.epochs": 2}, Loop),
     "zero_signal_kept": ("(d) groups without signal kept", {"train.keep_zero_signal": True}, Loop),
 }

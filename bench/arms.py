@@ -79,9 +79,9 @@ class Effort(BaseModel):
     """Effort of a training: minutes of all its stages, and its amounts of play and learning.
 
     Attributes:
-        sampled_tokens: Tokens that the policy sampled; for imitation, the teacher's tokens that it learned.
-        updates: Number of optimizer steps; None for runs of earlier versions, which did not count them.
-        shared: Number of held-out states that were also trained on.
+        sampled_tokens: of the policy's own; of imitation, those of the teacher that it learned.
+        updates: optimizer steps; None where a training did not count them.
+        shared: held-out states that it trained on too.
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -8,14 +8,13 @@ from collections.abc import Callable
 import typer
 
 from selfplay_pipeline.core import stopping
-from selfplay_pipeline.core.command_line import earlier_names
 from selfplay_pipeline.core.errors import UserError
 
 
 def run(main: Callable[..., None]) -> None:
     """Run `main` as a command line: mistakes give one line, and servers are stopped at any end."""
     stopping.interrupt()
-    app = typer.Typer(add_completion=False, context_settings=earlier_names(out="output"))
+    app = typer.Typer(add_completion=False)
     app.command()(main)
     try:
         app()

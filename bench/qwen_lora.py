@@ -32,7 +32,7 @@ CONFIG: dict[str, Any] = {
     "generate": {"episodes_per_state": 4, "temperature": 1.0, "max_new_tokens": 16},
     "train": {
         "mini_batches": 1, "old_log_probs": "step", "micro_batch_size": 2, "keep_zero_signal": True,
-        "kl_coef": 0.0, "entropy_coef": 0.01, "learning_rate": 1e-4,
+        "kl_coef": 0.0, "overrides": ["actor_rollout_ref.actor.entropy_coeff=0.01"], "learning_rate": 1e-4,
         "lora_rank": 16, "lora_alpha": 32,
     },
 }  # fmt: skip

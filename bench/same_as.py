@@ -1,8 +1,8 @@
 """Compares play, conversion and training of this code with an earlier revision.
 
 `python -m bench.same_as REVISION [--train]` unpacks the revision into a temporary folder and gives the same commands to
-both codes, each in processes of its own, in one environment and with options as the revision names them. Prints a line
-for each comparison, and exits with 1 if anything differs. `FIELDS` below lists the allowed differences with reasons.
+both codes, each in processes of its own and in one environment. Prints a line
+for each comparison, and exits with 1 if anything differs. `FIELDS` below says what may: each entry with its reason.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from safetensors.numpy import load_file
 
 from bench import command
 from bench.differences import Fields, first_difference, first_different_line
-from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
 
 T = TypeVar("T")
@@ -42,43 +41,10 @@ ROWS = "a row of train.parquet and its columns"
 FACTS = "the metadata of train.parquet"
 STEPS = "a line of metrics.jsonl"
 TRAINED = "a line of trained_rows.jsonl"
-VERSION = "version 2 has other names"
-SAMPLER = "episodes and rows name the model that sampled them, with its content hash"
 FIELDS = {
-    GAMES: Fields(
-        renamed={
-            "game_id": ["episode_id"],
-            "play": ["episode"],
-            "turns.*.player": ["turns.*.seat"],
-            "trajectories.*.player_index": ["trajectories.*.seat"],
-        },
-        added={
-            "policy.thinking": "47d9014: whether the model was told to think before it acts",
-            "policy.weights": SAMPLER,
-        },
-        apart={"schema_version": VERSION},
-    ),
-    ROWS: Fields(
-        renamed={
-            f"extra_info.{old}": [f"extra_info.{new}"]
-            for old, new in (
-                ("game_id", "episode_id"),
-                ("player_index", "seat"),
-                ("play", "episode"),
-                ("plays_per_state", "episodes_per_state"),
-            )
-        }
-    ),
-    FACTS: Fields(
-        renamed={"plays_per_state": ["episodes_per_state"]},
-        apart={"schema_version": VERSION},
-        added={
-            "game": "there are several games",
-            "shared_reward": "seats may have rewards of their own",
-            "checkpoint": SAMPLER,
-            "weights": SAMPLER,
-        },
-    ),
+    GAMES: Fields(),
+    ROWS: Fields(),
+    FACTS: Fields(),
     STEPS: Fields(
         apart={
             "time": "the clock",
@@ -87,25 +53,12 @@ FIELDS = {
             "actor/perf/*": "memory in use on the machine",
         }
     ),
-    TRAINED: Fields(renamed={"play": ["episode"], "player": ["seat"]}),
+    TRAINED: Fields(),
 }
-"""Allowed differences and their reasons; an entry names the commit that caused it. All of it is printed."""
-TENSORS_NOW = {
-    "row/input_ids": "verl/input_ids",
-    "row/position_ids": "verl/position_ids",
-    "row/response_mask": "verl/response_mask",
-    "row/token_level_rewards": "verl/rm_scores",
-    "row/response_logprobs": "verl/rollout_log_probs",
-    "row/attention_mask": "verl/ones",
-}
-"""Tensors of `row_tensors` in earlier code, and the same tensors today, in verl's input."""
+"""What may differ, and why; an entry names the commit that made it so. All of it is printed."""
 
 TOLERANCE = 5e-6
-"""Tolerance for the results of a training; everything else must be equal.
-
-It was 1e-6 until the rows of an update were sorted by length and log-probs taken of many tokens at a time: float32 sums
-are rounded differently since, which AdamW amplifies to 1.7e-6 in three steps.
-"""
+"""Tolerance of what a training computes; everything else must be equal."""
 STOP_SECONDS = 30
 ROOT = Path(__file__).parents[1]
 CONFIGS = {
@@ -122,25 +75,19 @@ train: {epochs: 1, train_batch_size: 16, micro_batch_size: 8, learning_rate: 7.0
         loggers: [console], dump_rows: true}
 """,
 }
-"""Configurations that are not built in. They set all keys that matter, because defaults differed before d7c9358."""
+"""Configurations that are not built in."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Episodes to play.
-
-    Attributes:
-        since: The commit that changed these episodes on purpose, and its change; None if there is none.
-    """
+    """Games to play."""
 
     config: str
     players: tuple[str, str]
     games: int = 100
     per_state: int = 2
-    since: tuple[str, str] | None = None
 
 
-READER = ("14894f3", "which turns are understood, and what an illegal one is told")
 CASES = (
     Case("tiny", ("sharing", "sharing")),
     Case("tiny", ("asker", "shy")),
@@ -154,7 +101,7 @@ CASES = (
     Case("muted", ("sharing", "own-view")),
     Case("tiny", ("policy", "policy"), 32, 4),
     Case("tiny", ("shy", "policy"), 32, 4),
-    Case("hot", ("policy", "policy"), 8, 2, READER),
+    Case("hot", ("policy", "policy"), 8, 2),
 )
 """Cases to compare; a case's index in this list is its seed."""
 CONVERTED = (10, 11)
@@ -164,8 +111,6 @@ CONTEXT_LENGTH = 4096
 
 The shipped model's own context cannot hold DialOp's prompts, and skill does not matter here.
 """
-START = "from selfplay_pipeline.cli import main; main()"
-"""Program that starts a code without `__main__`."""
 
 
 class CommandFailedError(Exception):
@@ -190,8 +135,7 @@ class Code:
         Raises:
             CommandFailedError: The command failed.
         """
-        has_main = (self.tree / "selfplay_pipeline" / "__main__.py").exists()
-        self.python(*(["-m", "selfplay_pipeline"] if has_main else ["-c", START]), *arguments)
+        self.python("-m", "selfplay_pipeline", *arguments)
 
     def python(self, *arguments: object) -> str:
         """Run Python with this tree's modules, without a GPU; returns its output.
@@ -279,9 +223,6 @@ def run(revision: str, work: Path, train: bool) -> bool:
     comparison = Comparison(*codes, model=longer_model(tree / "data" / "tiny_model", work / "model"))
     for seed, case in enumerate(CASES):
         what = f"games of {' and '.join(case.players)}, {case.config}"
-        if case.since and not contains(revision, case.since[0]):
-            print(f"not compared: {what}: since {case.since[0]} they are others on purpose: {case.since[1]}")
-            continue
         comparison.check(what, partial(same_games, comparison, case, seed))
     for number in CONVERTED:
         rows = f"rows of {' and '.join(CASES[number].players)}"
@@ -295,11 +236,6 @@ def run(revision: str, work: Path, train: bool) -> bool:
         for line in fields.described():
             print(f"allowed in {what}: {line}")
     return comparison.same
-
-
-def contains(revision: str, commit: str) -> bool:
-    """Whether a revision has a commit in its history."""
-    return subprocess.run(["git", "-C", ROOT, "merge-base", "--is-ancestor", commit, revision]).returncode == 0
 
 
 def longer_model(shipped: Path, folder: Path) -> Path:
@@ -339,8 +275,8 @@ def same_games(comparison: Comparison, case: Case, seed: int) -> tuple[str | Non
     """Compare the episodes of both codes, played one at a time, so that the order of draws and of lines is fixed."""
     own = comparison.work / f"{case.config}.yaml"
     options = ["--config", own if case.config in CONFIGS else case.config, "--seed", seed]
-    options += ["--player0", case.players[0], "--player1", case.players[1]]
-    options += ["--num-games", case.games, "--plays-per-state", case.per_state, "--max-concurrency", 1]
+    options += ["--player", case.players[0], "--player", case.players[1]]
+    options += ["--num-episodes", case.games, "--episodes-per-state", case.per_state, "--max-concurrency", 1]
     options += ["--engine", "transformers", "--model", comparison.model]
 
     def play(code: Code) -> list[dict[str, Any]]:
@@ -354,16 +290,10 @@ def same_games(comparison: Comparison, case: Case, seed: int) -> tuple[str | Non
 
 
 def same_rows(comparison: Comparison, number: int) -> tuple[str | None, str]:
-    """Compare the rows that both codes make of the earlier code's episodes.
-
-    This code needs the model's content hash in them, which is added.
-    """
-    written, named = comparison.old.work / f"{number}.jsonl", comparison.new.work / f"earlier_{number}.jsonl"
-    weights = {"weights": content_hash(str(comparison.model))}
-    lines_now = [line | {"policy": weights | line["policy"]} for line in lines(written)]
-    named.write_text("".join(json.dumps(line) + "\n" for line in lines_now))
+    """Let both convert the games that the earlier code wrote."""
+    games = comparison.old.work / f"{number}.jsonl"
     options = ["--config", "tiny", "--val-fraction", 0.25, "--seed", number]
-    for code, games in ((comparison.old, written), (comparison.new, named)):
+    for code in (comparison.old, comparison.new):
         code.selfplay("convert", games, *options, "--output", code.rows(number).parent)
     much = []
     for name in ("train.parquet", "val.parquet"):
@@ -409,9 +339,6 @@ def different_array(old: Mapping[str, Array], new: Mapping[str, Array]) -> str |
     """Returns the first of the named arrays that is not equal."""
     for name, before in old.items():
         now = new.get(name)
-        if now is None:
-            tensor, slash, shape = name.partition("/shape")
-            now = new.get(TENSORS_NOW.get(tensor, "") + slash + shape)
         if now is None:
             return f"{name} is gone"
         if before.dtype != now.dtype or before.shape != now.shape:

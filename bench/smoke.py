@@ -44,7 +44,7 @@ QWEN_RUN: dict[str, Any] = {
     # All episodes of random weights may have reward 0: without the entropy term there would be no gradient.
     "train": {
         "train_batch_size": 16, "micro_batch_size": 2, "learning_rate": 1e-5, "keep_zero_signal": True,
-        "entropy_coef": 0.001, "loggers": [],
+        "overrides": ["actor_rollout_ref.actor.entropy_coeff=0.001"], "loggers": [],
     },
     "iterate": {"num_iterations": 1, "evaluate_every": 0},
 }  # fmt: skip

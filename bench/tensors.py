@@ -15,18 +15,10 @@ import torch
 
 from selfplay_pipeline.train.verl_ext.replay import trajectory_fields
 
-try:
-    from selfplay_pipeline.convert.rows import row_tensors  # type: ignore[attr-defined]
-except ImportError:  # exists only in earlier code; `same_as.TENSORS_NOW` names the tensors that replace its own
-    row_tensors = None
-
 arrays = defaultdict(list)
 for row in pq.read_table(sys.argv[1]).to_pylist():
     fields = trajectory_fields(row)
     tensors = {f"verl/{name}": value for name, value in fields.items() if torch.is_tensor(value)}
-    tensors["verl/ones"] = torch.ones_like(fields["input_ids"])
-    if row_tensors is not None:
-        tensors |= {f"row/{name}": value for name, value in row_tensors(row, 0).items()}
     for name, value in tensors.items():
         arrays[name].append(value.numpy())
         arrays[f"{name}/shape"].append(np.array(value.shape))

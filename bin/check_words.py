@@ -16,7 +16,6 @@ KINDS = {".py", ".js", ".css", ".j2", ".yaml"}
 NAMES = {
     r"data/matching_game_\w+": "default folders, which users' runs and scripts have",
     r"matching_selfplay_online_grpo": "the configuration that users give to verl by this name",
-    r'"dialops_board"': "the earlier name of a field, in stored logs",
     r"(?:matching_config\.yaml|run_slime_matching\.sh)": "files that users give to slime, and start it with",
 }
 """Expressions that may contain a word of a game, with the reason."""

@@ -106,7 +106,7 @@ def play(games: int, folder: Path) -> tuple[Ended, list[Sample], int, list[str]]
     with room(folder) as place:
         began = time.monotonic()
         running = place.start(
-            "generate", "--config", "tiny", "--player0", "own-view", "--player1", "sharing",
+            "generate", "--config", "tiny", "--player", "own-view", "--player", "sharing",
             "--num-episodes", str(games), "--output", str(output),
         )  # fmt: skip
         process = psutil.Process(running.process.pid)

@@ -219,7 +219,7 @@ def dice(seed: int, name: str) -> random.Random:
 
 
 SCRIPTED = Command(
-    lambda: ("generate", "--config", "tiny", "--player0", "own-view", "--player1", "sharing", "--num-episodes", "3000")
+    lambda: ("generate", "--config", "tiny", "--player", "own-view", "--player", "sharing", "--num-episodes", "3000")
 )
 """Some seconds of play that need no server."""
 SHORT = {"num_episodes": 48, "episodes_per_state": 4, "max_concurrency": 8, "max_failures": 4}

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from selfplay_pipeline.core.addresses import checked_address
-from selfplay_pipeline.core.earlier import renamed
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.keys import SERVER_KEY
 from selfplay_pipeline.core.sections import FREE, Identity, Option, Section, UsedBy
@@ -52,7 +51,7 @@ class EngineConfig(Section):
     `train-online` has as many as fit on the GPUs that it trains on, and refuses any other number but 1.
     """
     memory_fraction: Annotated[
-        float, Field(gt=0, lt=1), UsedBy(*PLAYING, instead={"train-online": "online.memory_fraction"}), FREE
+        float, Field(gt=0, lt=1), UsedBy(*PLAYING, instead={"train-online": "a key of verl's"}), FREE
     ] = 0.8
     """Share of the GPU's memory that the server takes for weights and cache."""
     context_length: Annotated[int | None, UsedBy(*PLAYING, "train-online", "imitate")] = None
@@ -67,8 +66,6 @@ class EngineConfig(Section):
     Signs of life are an answer, a health check, and work of its processes where they can be seen. A launched server
     that hangs is started again.
     """
-    max_restarts: Annotated[int, Field(ge=0), FREE] = 3
-    """How often a launched server that has died or hangs is started again, with the weights that it served last."""
     reconnect_timeout: Annotated[float, Field(ge=0), FREE] = 120
     """Seconds to wait for an attached server (`server_url`) that is gone, before its episodes are lost.
 
@@ -122,15 +119,14 @@ class GenerateConfig(Section):
     the partner does not read them.
     """
     max_concurrency: Annotated[
-        int, Field(ge=1), UsedBy(*PLAYING, instead={"train-online": "online.agent_workers"}), FREE
+        int, Field(ge=1), UsedBy(*PLAYING, instead={"train-online": "all episodes of a step"}), FREE
     ] = 256
     """Episodes that are played at a time. A server queues what it cannot take."""
-    max_failures: Annotated[
-        int, Field(ge=0), UsedBy(*PLAYING, instead={"train-online": "online.max_failures"}), FREE
-    ] = 16
+    max_failures: Annotated[int, Field(ge=0), FREE] = 16
     """Episodes that may be lost to the server or the partner, after a second try at the end of the run.
 
     With more the command stops, and `iterate` does not train on what is left. The same command plays what was lost.
+    `train-online` counts the lost episodes of each step.
     """
 
 
@@ -186,8 +182,6 @@ class ImitateConfig(Section):
     """
     schedule: Literal["constant", "cosine"] = "cosine"
     """Whether the learning rate stays, or goes down to 0 along a cosine."""
-    warm_up: Annotated[float, Field(ge=0, lt=1)] = 0.05
-    """Share of the steps in which the learning rate rises by equal parts, to one such part in the first step."""
 
 
 class EvaluateConfig(Section):
@@ -209,7 +203,7 @@ class EvaluateConfig(Section):
                 "crossplay": "--episodes",
                 "listen": "one episode a state",
                 "iterate": "one episode a state",
-                "train-online": "online.held_out_episodes",
+                "train-online": "one episode a state",
             },
         ),
         FREE,
@@ -247,13 +241,6 @@ class IterateConfig(Section):
     """Held-out states of these evaluations, each played once sampled and once greedily."""
     decay_iterations: Annotated[int, Field(ge=0)] = 0
     """Iterations over which the learning rate falls linearly, to 0 after the last of them; 0 keeps it as it is."""
-    stop_on_collapse: Annotated[bool, FREE] = False
-    """Stop, with the reason, when a collapse is noticed, instead of only saying so."""
-    keep_trainer_states: Annotated[Literal["all", "last"], FREE] = "last"
-    """Which iterations' trainer states are kept: `all`, or the `last` one's.
-
-    Such a state holds weights and optimizer, about 91 GB for a model of 7B parameters.
-    """
 
     @model_validator(mode="after")
     def _rate_is_above_zero(self) -> IterateConfig:
@@ -411,12 +398,7 @@ def _read(source: str) -> YamlFile:
             names = ", ".join(built_in())
             raise UserError(f"--config: no built-in configuration or file {source!r}; built-in: {names}")
     check_regular(path, "give a YAML file to --config")
-    file = read_yaml(path)
-    try:
-        file.data = renamed(file.data)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-    return file
+    return read_yaml(path)
 
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -144,9 +144,9 @@ def _options(settings: Settings, output: str, seats: int) -> tuple[GRPOConfig, i
         num_generations=group, generation_batch_size=rows, per_device_train_batch_size=batch,
         max_steps=iterations * rows // batch, num_iterations=1, shuffle_dataset=False,
         temperature=generate["temperature"], top_p=1.0, top_k=0, max_completion_length=generate["max_new_tokens"],
-        learning_rate=train["learning_rate"], lr_scheduler_type="constant", weight_decay=train["weight_decay"],
-        max_grad_norm=train["grad_clip"], beta=train["kl_coef"], epsilon=train["clip_low"],
-        epsilon_high=train["clip_high"], loss_type="dapo", scale_rewards="group", use_bias_correction_kl=False,
+        learning_rate=train["learning_rate"], lr_scheduler_type="constant", weight_decay=0.0,
+        max_grad_norm=1.0, beta=train["kl_coef"], epsilon=0.2, epsilon_high=0.2,
+        loss_type="dapo", scale_rewards="group", use_bias_correction_kl=False,
         logging_steps=1, disable_tqdm=True, report_to="none", save_strategy="no",
     )  # fmt: skip
     return options, iterations * states

@@ -13,7 +13,7 @@ from chaos.inputs.good import Good
 
 KIND = "chat partner"
 COMMAND = (
-    "generate", "--config", "own.yaml", "--player0", "random", "--player1", "chat", "--num-episodes", "8",
+    "generate", "--config", "own.yaml", "--player", "random", "--player", "chat", "--num-episodes", "8",
     "--output", "out/games.jsonl",
 )  # fmt: skip
 CLOSED = "http://127.0.0.1:9/v1"

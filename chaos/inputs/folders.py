@@ -17,9 +17,9 @@ KIND = "run folders"
 ITERATE = ("iterate", "--dry-run", "--config", "tiny", "--output", "run")
 GENERATE = (
     "generate",
-    "--player0",
+    "--player",
     "random",
-    "--player1",
+    "--player",
     "random",
     "--num-episodes",
     "16",

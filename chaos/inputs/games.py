@@ -53,7 +53,7 @@ TEMPLATE: Row = {
 }  # fmt: skip
 """Structure of a record; its values come from a real one."""
 OPTIONAL = {("schema_version",), ("players",), ("state", "papers"), ("state", "reviewers")}
-"""Fields that earlier versions, or DialOp, did not write."""
+"""Fields that may be missing."""
 
 
 def ordered(good: Good) -> list[Row]:
@@ -260,9 +260,9 @@ def _continued() -> Iterator[Input]:
 
     command = (
         "generate",
-        "--player0",
+        "--player",
         "random",
-        "--player1",
+        "--player",
         "random",
         "--num-episodes",
         "24",

@@ -36,8 +36,8 @@ class Good:
 
     @property
     def scripted(self) -> Path:
-        """File of games of two scripted partners, with arguments and summary next to it."""
-        players = ("--player0", "random", "--player1", "random", "--num-episodes", "16")
+        """Games of two scripted partners; the file, with its arguments and its summary beside it."""
+        players = ("--player", "random", "--player", "random", "--num-episodes", "16")
         return self._made("scripted", ("generate", *players, "--output", "games.jsonl")) / "games.jsonl"
 
     @property

@@ -52,8 +52,8 @@ OUTPUT_FILES = {"generate", "humans", "report", "silence", "slime data"}
 """Commands whose output is a file; other commands write a folder."""
 NAMES = {
     "engine": "warp", "device": "abacus", "logger": "stone", "partner": "nobody", "lesson": "none", "form": "gif",
-    "player": "nobody", "player0": "nobody", "player1": "nobody", "checkpoint": "nobody", "episode": "none",
-    "server_url": "nowhere", "config": "none.yaml", "model": "./nowhere", "keep_trainer_states": "some",
+    "player": "nobody", "checkpoint": "nobody", "episode": "none",
+    "server_url": "nowhere", "config": "none.yaml", "model": "./nowhere", 
     "ray_address": "nowhere", "seat": "left", "method": "magic", "schedule": "none", "credit": "none",
 }  # fmt: skip
 """An unknown word for each option that takes words."""

@@ -17,7 +17,7 @@ SETS = Path(__file__).parents[2] / "selfplay_pipeline" / "games" / "matching" / 
 FOLDER = "bad_prompts"
 GAME = ("games", "--config", "own.yaml", "--num-train", "2", "--num-test", "2", "--output", "out")
 PLAY = (
-    "generate", "--config", "own.yaml", "--player0", "random", "--player1", "random", "--num-episodes", "8",
+    "generate", "--config", "own.yaml", "--player", "random", "--player", "random", "--num-episodes", "8",
     "--output", "out/games.jsonl",
 )  # fmt: skip
 CHAT = (*PLAY[:6], "chat", *PLAY[7:])

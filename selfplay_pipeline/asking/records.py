@@ -8,15 +8,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import appending, explain, write_text
 from selfplay_pipeline.generate.records import Count, read_lines
 from selfplay_pipeline.generate.store import repair
 
-FILE_NAME, EARLIER_NAME = "questions.jsonl", "dialogues.jsonl"
-"""Name of the file of records in a log directory, today and in earlier versions."""
+FILE_NAME = "questions.jsonl"
+"""Name of the records in a log directory."""
 
 
 class AskingRecord(BaseModel):
@@ -28,9 +28,8 @@ class AskingRecord(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     step: Count
-    """Step of training: the number of updates of the policy so far, or the iteration that played."""
-    episode_id: str = Field(validation_alias=AliasChoices("episode_id", "game_id"))
-    """Id of the episode; called `game_id` in logs of earlier versions."""
+    """Step of training: how often the policy had been updated, or the iteration that played."""
+    episode_id: str
     group: int = Field(ge=0, lt=2**63)
     """Number of the game state; the episodes of one state are one group."""
     reward: float = Field(ge=0, le=1, allow_inf_nan=False)
@@ -39,16 +38,16 @@ class AskingRecord(BaseModel):
     """End of the episode: a `games.base.Status`, or one of the game's goals."""
     turns: Count
     """Turns of all seats."""
-    people_played: bool | None = Field(default=None, validation_alias=AliasChoices("people_played", "dialops_board"))
-    """Whether people have played states of the same configuration; None in logs of earlier versions."""
+    people_played: bool | None = None
+    """Whether people have played states of the same configuration; None in records that are made of episodes."""
     messages: Count
     """Messages of the policy."""
     questions: Count
     """Messages that ask."""
     specific: Count
     """Questions for a fact of the state."""
-    facts: Count = Field(validation_alias=AliasChoices("facts", "pairs"))
-    """Different facts asked for; called `pairs` in logs of earlier versions."""
+    facts: Count
+    """Different facts asked for."""
     repeated: Count
     """Specific questions that ask only for facts already asked for."""
     learned: Count
@@ -103,16 +102,15 @@ def log_step(log_dir: Path, step: int, records: Iterable[AskingRecord]) -> None:
 @contextmanager
 def _locked(log_dir: Path) -> Iterator[Path]:
     log_dir.mkdir(parents=True, exist_ok=True)
-    path, earlier = log_dir / FILE_NAME, log_dir / EARLIER_NAME
+    path = log_dir / FILE_NAME
     with FileLock(path.with_name(path.name + ".lock")):
-        if earlier.exists() and not path.exists():
-            earlier.rename(path)
         yield path
 
 
 def log_in(log_dir: Path) -> Path | None:
-    """Returns the file of episodes in a log directory, None if there is none."""
-    return next((log_dir / name for name in (FILE_NAME, EARLIER_NAME) if (log_dir / name).exists()), None)
+    """The file of episodes in a log directory, None where there is none."""
+    path = log_dir / FILE_NAME
+    return path if path.exists() else None
 
 
 def _lines(records: Iterable[AskingRecord]) -> str:

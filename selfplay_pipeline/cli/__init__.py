@@ -13,7 +13,7 @@ import typer
 from selfplay_pipeline.cli import doctor, figures, look, loops, models, slime, stages
 from selfplay_pipeline.cli.failures import Commands
 from selfplay_pipeline.core import stopping, terminal
-from selfplay_pipeline.core.command_line import earlier_names, program
+from selfplay_pipeline.core.command_line import program
 
 app = typer.Typer(
     name="selfplay",
@@ -27,15 +27,6 @@ app = typer.Typer(
     "it; [report], [show] and [questions] are there to look at runs and episodes. Every command that plays or trains\n"
     "takes --config; `selfplay config` prints all keys with defaults.",
     no_args_is_help=True,
-    context_settings=earlier_names(
-        out="output",
-        num_games="num-episodes",
-        plays_per_state="episodes-per-state",
-        plays="episodes",
-        opponent="partner",
-        per_player="per-seat",
-        game="episode",
-    ),
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

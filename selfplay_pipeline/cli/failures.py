@@ -108,10 +108,9 @@ def _expected(error: BaseException) -> bool:
     from selfplay_pipeline.core.files import FileChangedError
     from selfplay_pipeline.engines.types import EngineError
     from selfplay_pipeline.generate.run import NoTurnsError
-    from selfplay_pipeline.iterate.metrics import CollapseError
     from selfplay_pipeline.train.process import TrainError
 
-    return isinstance(error, EngineError | FileChangedError | NoTurnsError | TrainError | CollapseError | UserError)
+    return isinstance(error, EngineError | FileChangedError | NoTurnsError | TrainError | UserError)
 
 
 def _fail_group(group: BaseExceptionGroup[BaseException]) -> NoReturn:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from selfplay_pipeline.cli.options import load, taking
-from selfplay_pipeline.cli.shared import MACHINES, PLAYING, RUNS, TRAINING, DryRun, planned, warn
+from selfplay_pipeline.cli.shared import MACHINES, PLAYING, RUNS, TRAINING, DryRun, planned
 from selfplay_pipeline.cli.verl_keys import path_and_overrides
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST
@@ -85,7 +85,6 @@ def train_online(
     from selfplay_pipeline.online.job import train_online as run
     from selfplay_pipeline.online.show import show_online
 
-    warn(settings.train.clip_without_effect(online=True))
     if dry_run:
         planned(plan_online(settings, output, games))
     show_online(run(settings, output, games))
@@ -103,7 +102,6 @@ def iterate(
     Killed anywhere, the same command continues at the stage that was cut.
     """
     settings = load(context)
-    warn(settings.train.clip_without_effect())
     if dry_run:
         from selfplay_pipeline.iterate.run import plan_iterate
 

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from selfplay_pipeline.cli.look import questions
 from selfplay_pipeline.cli.shared import DryRun, planned
-from selfplay_pipeline.core.command_line import LARGEST, announced, earlier_names
+from selfplay_pipeline.core.command_line import LARGEST, announced
 from selfplay_pipeline.core.shipped import built_in
 from selfplay_pipeline.core.terminal.harmless import one_line
 
@@ -19,7 +18,7 @@ app = typer.Typer(
 )
 
 
-@app.command(context_settings=earlier_names(out="output", num_games="num-states"))
+@app.command()
 def data(
     num_states: Annotated[int, typer.Option(min=1, max=LARGEST, help="Game states, one row each.")] = 1000,
     output: Annotated[Path, typer.Option(help="JSONL file, for slime's --prompt-data or --eval-prompt-data.")] = Path(
@@ -72,7 +71,7 @@ def data(
     result(one_line(f"{output}: {num_states} rows; slime reads it with --input-key prompt --metadata-key metadata"))
 
 
-@app.command(context_settings=earlier_names(config="custom-config"))
+@app.command()
 def check(
     data: Annotated[
         list[Path] | None, typer.Option(help="Prompt data of `selfplay slime data` to read as well; may be repeated.")
@@ -100,11 +99,3 @@ def check(
     Terminal().print(table)
     if not all(item.ok for item in found):
         raise typer.Exit(2)
-
-
-@app.command(hidden=True)
-def analyze(
-    log_dir: Path = typer.Option(), output: Path = Path("plots"), form: str = typer.Option("png,svg", "--format")
-) -> None:
-    """The earlier name of `selfplay questions`."""
-    questions(log_dir, output, form)

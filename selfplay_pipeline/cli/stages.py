@@ -42,8 +42,6 @@ def generate(
         list[str] | None,
         typer.Option(help=f"Who holds the seats: policy, {OTHERS}. One name holds all, or give one for each seat."),
     ] = None,
-    player0: Annotated[str | None, typer.Option(hidden=True)] = None,
-    player1: Annotated[str | None, typer.Option(hidden=True)] = None,
     first_state: Annotated[int, typer.Option(min=0, max=LARGEST, help="Number of the first game state.")] = 0,
     output: Annotated[Path, typer.Option(help="JSONL file; one episode a line.")] = DATA / "selfplay_games.jsonl",
     dry_run: DryRun = False,
@@ -58,14 +56,8 @@ def generate(
     from selfplay_pipeline.generate.seats import self_play
     from selfplay_pipeline.generate.show import show_summary
 
-    if player and (player0 or player1):
-        raise UserError(
-            "--player0 and --player1 are earlier names of --player, which is given too; give --player alone, once for "
-            "each seat"
-        )
     all_seats = self_play(settings)
-    former = dict(enumerate((player0, player1)))
-    seats = [*map(shipped, player or [former.get(seat) or name for seat, name in enumerate(all_seats)])]
+    seats = [*map(shipped, player or all_seats)]
     if len(seats) == 1:
         seats *= len(all_seats)
     if len(seats) != len(all_seats):
@@ -212,7 +204,6 @@ def train(
         announced.append(one_line(f"model: {sampler}, which sampled the rows"))
     from selfplay_pipeline.train.show import show_training
 
-    warn(settings.train.clip_without_effect())
     output = output or data.parent / "training"
     job = training_of(settings, data, output, checkpoint=str(settings.model), seed=settings.seed)
     if dry_run:

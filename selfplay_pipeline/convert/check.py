@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from selfplay_pipeline.convert.parquet import read_rows
-from selfplay_pipeline.convert.rows import CREDITED, CREDITS, METADATA_KEY, SCHEMA, upgrade_rows
+from selfplay_pipeline.convert.rows import CREDITED, CREDITS, METADATA_KEY, SCHEMA
 from selfplay_pipeline.core.checkpoints import vocabulary_of
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.games.base import read_state
-from selfplay_pipeline.games.registry import FIRST_GAME, game_named
+from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.records import ChatMessage
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
@@ -77,7 +77,7 @@ def _read(path: Path, vocabulary: int | None) -> list[dict[str, Any]]:
     for _ in read_rows(path, vocabulary):
         pass
     try:
-        table = upgrade_rows(pq.read_table(path))
+        table = pq.read_table(path)
     except (OSError, pa.ArrowException, ValueError) as error:
         raise UserError(f"{path}: cannot be read as parquet: {first_line(error)}") from None
     ours = CREDITED if CREDITS in table.column_names else SCHEMA
@@ -126,8 +126,8 @@ def _check_tokens(where: str, row: dict[str, Any], chat: ChatTokenizer) -> None:
 
 
 def _check_groups(path: Path, rows: list[dict[str, Any]]) -> tuple[int, int]:
-    facts = json.loads((pq.read_schema(path).metadata or {}).get(METADATA_KEY, b"{}"))
-    game, shared = game_named(facts.get("game", FIRST_GAME)), facts.get("shared_reward", True)
+    facts = json.loads(pq.read_schema(path).metadata[METADATA_KEY])
+    game, shared = game_named(facts["game"]), facts["shared_reward"]
     episodes: dict[tuple[int, int], set[tuple[float, str]]] = defaultdict(set)
     states: dict[int, set[str]] = defaultdict(set)
     for row in rows:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from selfplay_pipeline.convert.rows import CREDITED, CREDITS, METADATA_KEY, SCHEMA, own_turns, upgrade_rows
+from selfplay_pipeline.convert.rows import CREDITED, CREDITS, METADATA_KEY, SCHEMA, own_turns
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.games.registry import all_games
@@ -89,7 +89,7 @@ def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
         UserError: the file is missing, damaged or not ours, or a row is impossible; names file, row and field.
     """
     reader = _open(path)
-    _check_columns(path, upgrade_rows(reader.schema_arrow.empty_table()).schema)
+    _check_columns(path, reader.schema_arrow)
     shared = _facts(path, reader.schema_arrow.metadata or {}).get("shared_reward", True) is True
     credited = CREDITS in reader.schema_arrow.names
     temperature = None
@@ -170,7 +170,7 @@ def _batches(path: Path, reader: pq.ParquetFile, columns: Sequence[str]) -> Iter
         if batch is None:
             return
         if batch.num_rows:
-            yield upgrade_rows(pa.Table.from_batches([batch])).to_batches()[0]
+            yield batch
 
 
 def _facts(path: Path, metadata: dict[bytes, bytes]) -> dict[str, Any]:
@@ -182,10 +182,10 @@ def _facts(path: Path, metadata: dict[bytes, bytes]) -> dict[str, Any]:
     if not isinstance(facts, dict):
         raise UserError(f"{path}: its metadata 'selfplay' is no JSON object; convert the episodes again")
     version = facts.get("schema_version", SCHEMA_VERSION)
-    if version not in (1, SCHEMA_VERSION):
+    if version != SCHEMA_VERSION:
         raise UserError(
-            f"{path}: written in version {version} of the format, but this program reads versions up to "
-            f"{SCHEMA_VERSION}; convert the episodes again"
+            f"{path}: written in version {version} of the format, but this program reads version {SCHEMA_VERSION}; "
+            "convert the episodes again"
         )
     for key, neutral in NEUTRAL.items():
         if facts.get(key, neutral) != neutral:

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Converted(BaseModel):
-    """Counts of a conversion; also written as text beside the data."""
+    """What was converted; also written as text beside the data."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 

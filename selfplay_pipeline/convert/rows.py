@@ -90,26 +90,6 @@ def described(
     return schema.with_metadata({METADATA_KEY: json.dumps(facts).encode()})
 
 
-EARLIER = {"game_id": "episode_id", "player_index": "seat", "play": "episode", "plays_per_state": "episodes_per_state"}
-"""Fields of `extra_info` in files of schema version 1, and what they are called since version 2."""
-
-
-def upgrade_rows(table: pa.Table) -> pa.Table:
-    """Rows of schema version 1 under today's names; any other table stays as it is."""
-    at = table.schema.get_field_index("extra_info")
-    if at < 0 or not pa.types.is_struct(table.schema.field(at).type):
-        return table
-    column = table.schema.field(at)
-    fields = [field.with_name(EARLIER.get(field.name, field.name)) for field in column.type]
-    if fields == list(column.type) or len({field.name for field in fields}) < len(fields):
-        return table
-    chunks = [
-        pa.StructArray.from_arrays(chunk.flatten(), fields=fields, mask=chunk.is_null())
-        for chunk in table.column(at).chunks
-    ]
-    return table.set_column(at, column.with_type(pa.struct(fields)), pa.chunked_array(chunks, pa.struct(fields)))
-
-
 def episode_to_rows(record: EpisodeRecord, episodes_per_state: int, group_rows: int = 0) -> list[dict[str, Any]]:
     """The rows of one episode: none after an engine failure, none for a seat that never sampled a token.
 

@@ -1,4 +1,4 @@
-"""Parts of all command lines: earlier names of options, how to call the program again, what is said at the start."""
+"""What all command lines share: how to call the program again, what is said at the start."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 LARGEST = 2**31 - 1
 """Largest number that the command line takes, as the configuration does."""
@@ -15,16 +14,6 @@ announced: list[str] = []
 
 options: dict[str, str] = {}
 """The options that the running command takes, by what they give: keys of the configuration, or its own parameters."""
-
-
-def earlier_names(**names: str) -> dict[str, Any]:
-    """Context settings under which options are understood by an earlier name too, which no help shows.
-
-    Args:
-        names: earlier names, with underscores for hyphens, to today's.
-    """
-    renamed = {earlier.replace("_", "-"): today for earlier, today in names.items()}
-    return {"token_normalize_func": lambda name: renamed.get(name, name)}
 
 
 def program() -> str:

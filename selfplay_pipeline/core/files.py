@@ -18,7 +18,6 @@ from typing import IO, Any, TypeVar
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ValidationError
 
-from selfplay_pipeline.core.earlier import renamed
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.links import append_to
 from selfplay_pipeline.core.small_files import read_json
@@ -263,13 +262,13 @@ def _sync(path: Path) -> None:
 
 
 def read_model(path: Path, kind: type[Model], writer: str) -> Model:
-    """Read JSON as a pydantic model; that of an earlier version gets today's keys.
+    """Read JSON as a pydantic model.
 
     Raises:
         UserError: the file is missing, not JSON or not of this kind; names `writer`, the command that writes it.
     """
     try:
-        return kind.model_validate(renamed(read_json(path, f"`{writer}` writes this file")))
+        return kind.model_validate(read_json(path, f"`{writer}` writes this file"))
     except ValidationError as error:
         raise UserError(f"{path}: {explain(error)}; `{writer}` writes this file") from None
 

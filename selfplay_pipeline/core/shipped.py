@@ -18,7 +18,7 @@ def built_in() -> dict[str, Path]:
 
 
 def as_listed(path: str) -> str:
-    """Returns the `data/` name of a path in the package; the inverse of `shipped`."""
+    """What `shipped` made of a path below `data/`, as it was given."""
     inside = Path(path).relative_to(PACKAGE).parts if Path(path).is_relative_to(PACKAGE) else ()
     return str(Path(*inside[inside.index("data") :])) if "data" in inside else path
 

@@ -10,7 +10,6 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.core.earlier import renamed
 from selfplay_pipeline.core.errors import UserError
 
 MOST_BYTES = 50_000_000
@@ -81,7 +80,7 @@ def read_json(path: Path, hint: str = "") -> Any:
 
 
 def read_object(path: Path, writer: str, *keys: str) -> dict[str, Any]:
-    """Read a JSON object that has these keys; one of an earlier version gets today's.
+    """Read a JSON object that has these keys.
 
     Raises:
         UserError: it is none; names `writer`, the command that writes the file.
@@ -90,7 +89,6 @@ def read_object(path: Path, writer: str, *keys: str) -> dict[str, Any]:
     data = read_json(path, hint)
     if not isinstance(data, dict):
         raise UserError(f"{path}: expected a JSON object; {hint}")
-    data = renamed(data)
     missing = [key for key in keys if key not in data]
     if missing:
         raise UserError(f"{path}: field '{missing[0]}' is missing; {hint}")

@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml
 
-from selfplay_pipeline.core.earlier import today_of
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.small_files import read_small_text
 
@@ -142,7 +141,7 @@ def _line(node: yaml.Node | None, path: list[str]) -> tuple[int, bool]:
     line = 1
     for part in path:
         held = node.value if isinstance(node, yaml.MappingNode) else []
-        place = next(((key, value) for key, value in held if today_of(key.value) == part), None)
+        place = next(((key, value) for key, value in held if key.value == part), None)
         if place is None:
             return line, False
         line, node = _number(place[0].start_mark), place[1]

@@ -131,8 +131,7 @@ def _disk_peak(config: Config, written: Disk) -> int:
     All checkpoints are kept.
     """
     iterations = config.iterate.num_iterations
-    states = iterations if config.iterate.keep_trainer_states == "all" else min(2, iterations)
-    return states * written.state + written.saving + iterations * written.checkpoint
+    return min(2, iterations) * written.state + written.saving + iterations * written.checkpoint
 
 
 def _faults(config: Config, found: Examination, row: int, context: int) -> list[str]:
@@ -153,8 +152,6 @@ def _faults(config: Config, found: Examination, row: int, context: int) -> list[
         faults.append(
             f"{config.iterate.num_iterations} iterations take {gigabytes(found.disk_peak)} of disk, "
             f"{gigabytes(machine.disk)} are free: give another --output, or set iterate.num_iterations lower"
-            + " or iterate.keep_trainer_states last"
-            * (config.iterate.keep_trainer_states == "all")
         )
     return faults
 

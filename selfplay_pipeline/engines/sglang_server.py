@@ -235,7 +235,7 @@ class SGLangServer:
             self._restarts += 1
             self._tell(
                 f"{reason.splitlines()[0].rstrip(':')}; starting it again with {self.model} "
-                f"({self._restarts} of {self.max_restarts}, engine.max_restarts)"
+                f"({self._restarts} of {self.max_restarts})"
             )
             try:
                 await self._launch()
@@ -244,7 +244,7 @@ class SGLangServer:
             else:
                 self._tell("the SGLang server answers again; what was under way goes on")
                 return
-        times = f"; it was started again {self._restarts} times (engine.max_restarts)" if self._restarts else ""
+        times = f"; it was started again {self._restarts} times" if self._restarts else ""
         raise EngineError(reason + times)
 
     async def _still_lives(self, child: Child) -> bool:

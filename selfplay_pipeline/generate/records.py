@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -16,12 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import explain
-from selfplay_pipeline.core.small_files import check_regular, parse_json
+from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.engines.types import ROUNDING
 from selfplay_pipeline.games.base import CUT, INVALID, SAME_SCORE, Game, Outcome, State, Status, Step
 from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.streams import LEAST_LOGPROB, MAX_COUNT, Fault, Lists, Streams, first_fault
-from selfplay_pipeline.generate.upgrade import OLD, upgrade
 
 SCHEMA_VERSION: Literal[2] = 2
 POLICY = "policy"
@@ -289,25 +287,11 @@ def parse_episode(line: bytes) -> EpisodeRecord:
         ValueError: it is none; the message names the field.
     """
     try:
-        record = record_of(line)
+        record = EpisodeRecord.model_validate_json(line)
     except ValidationError as error:
         raise ValueError(explain(error)) from None
-    if OLD.search(line) or not _has_no_key_twice(line, record):
-        json.loads(line, object_pairs_hook=_different)
     check_rules(record)
     return record
-
-
-def record_of(line: bytes) -> EpisodeRecord:
-    """One line of this schema version or an earlier one, not yet compared with the rules of its game.
-
-    Raises:
-        ValueError: it is none; a `ValidationError` where it has other fields than an episode.
-    """
-    if OLD.search(line):
-        found = parse_json(line)
-        return EpisodeRecord.model_validate(upgrade(found) if isinstance(found, dict) else found)
-    return EpisodeRecord.model_validate_json(line)
 
 
 def check_rules(record: EpisodeRecord) -> None:
@@ -367,40 +351,6 @@ def _check_turn(where: str, turn: TurnRecord, game: Game, state: State) -> None:
 @lru_cache(maxsize=64)
 def _load(game: str, state: str) -> State:
     return game_named(game).load_state(json.loads(state))
-
-
-def _has_no_key_twice(line: bytes, record: EpisodeRecord) -> bool:
-    """A quick check by counting: True means that no key is there twice, of which pydantic would take the last."""
-    text = line.translate(None, b"0123456789.-,[]")  # what is left is short
-    if b" :" in text or b"\t:" in text or b"\r:" in text:
-        return False
-    keys = text.count(b'":') - text.count(b'\\":')  # quotes inside of strings follow a backslash
-    return keys == (
-        _keys_set(record, record.outcome, record.policy, record.partner, *record.turns, *record.trajectories)
-        + len(ChatMessage.model_fields) * sum(len(seat.messages) for seat in record.trajectories)
-        + _keys(record.state)
-        + _keys(record.other_weights)
-    )
-
-
-def _keys_set(*models: BaseModel | None) -> int:
-    return sum(len(model.model_fields_set) for model in models if model is not None)
-
-
-def _keys(value: Any) -> int:
-    if isinstance(value, dict):
-        return len(value) + sum(map(_keys, value.values()))
-    if not isinstance(value, list) or isinstance(value[0] if value else 0, int):  # to miss some is safe
-        return 0
-    return sum(map(_keys, value))
-
-
-def _different(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = Counter(key for key, _ in pairs)
-    for key, count in keys.items():
-        if count > 1:
-            raise ValueError(f"field '{key}': is there {count} times; write it once")
-    return dict(pairs)
 
 
 def read_episodes(path: Path) -> Iterator[EpisodeRecord]:

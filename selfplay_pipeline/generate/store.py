@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.files import appending, locked, replacing, write_json
+from selfplay_pipeline.core.files import appending, locked, write_json
 from selfplay_pipeline.core.links import open_itself
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.games.base import Status
@@ -47,8 +47,7 @@ class EpisodeStore:
     def opened(self, take: Callable[[EpisodeRecord], None]) -> Iterator[Callable[[EpisodeRecord], None]]:
         """Hand the episodes that the file holds to `take`, and yield a function that appends one.
 
-        Only once all of them were taken is a torn last line cut off, and are episodes removed that the engine failed:
-        earlier versions wrote these too, and they are played again.
+        Only once all of them were taken is a torn last line cut off.
 
         Args:
             take: raises a `ValueError` that says why an episode must not be there.
@@ -57,19 +56,15 @@ class EpisodeStore:
             UserError: a line is bad; the file is as it was.
             FileChangedError: the file is no longer what was written, because another program has changed it.
         """
-        lost = self._read(take) if self.path.exists() else set()
+        if self.path.exists():
+            self._read(take)
         if not self.arguments_path.exists():
             write_json(self.arguments_path, self.arguments)
         repair(self.path)
-        if lost:
-            with replacing(self.path) as temporary, self.path.open("rb") as file, temporary.open("wb") as kept:
-                kept.writelines(line for number, line in enumerate(file, start=1) if number not in lost)
         with appending(self.path) as append:
             yield lambda record: append(record.model_dump_json().encode() + b"\n")
 
-    def _read(self, take: Callable[[EpisodeRecord], None]) -> set[int]:
-        """Returns the numbers of the lines whose episodes the engine failed."""
-        lost: set[int] = set()
+    def _read(self, take: Callable[[EpisodeRecord], None]) -> None:
         lines: dict[tuple[int, int], int] = {}
         for number, line in read_lines(self.path):
             if not line.strip() or not line.endswith(b"\n"):
@@ -77,15 +72,13 @@ class EpisodeStore:
             try:
                 record = parse_episode(line)
                 if record.outcome.status == Status.ENGINE_FAILURE:
-                    lost.add(number)
-                    continue
+                    raise ValueError("field 'outcome.status': a lost episode is played again; remove this line")
                 first = lines.setdefault((record.group_index, record.episode), number)
                 if first != number:
                     raise ValueError(f"episode {record.episode_id} is in line {first} too; remove one of the lines")
                 take(record)
             except ValueError as error:
                 raise UserError(f"{self.path}:{number}: {error}") from None
-        return lost
 
     def check(self) -> None:
         """Whether the file was made with these arguments, if it is there; writes nothing.

@@ -19,7 +19,7 @@ from selfplay_pipeline.metrics.signal import Signal, groups_of
 
 
 class Played(BaseModel):
-    """The figures of played episodes, as `generate` stores them. None is what an earlier version did not take.
+    """The figures of played episodes, as `generate` stores them. None is what nothing was measured for.
 
     Figures that no code asks for by name are extra fields: `games.figures.Figure.summary` is the key of each.
     """

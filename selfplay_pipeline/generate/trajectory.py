@@ -13,7 +13,6 @@ from selfplay_pipeline.core.hub import look_for
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason
 from selfplay_pipeline.generate.control import CONTROL, THOUGHT, THOUGHT_END, after_thought, without_control
 from selfplay_pipeline.generate.records import ChatMessage, Trajectory
-from selfplay_pipeline.generate.template_trial import unbounded
 
 REPLY, HEARD = "\x02reply\x03", "\x02heard\x03"
 """Stand for an assistant's reply and the next observation while the template around them is looked at."""
@@ -51,7 +50,6 @@ class ChatTokenizer:
         self._silent = {token for token, about in added.items() if about.special and about.content not in tags}
         # Without a system message, which Mistral's templates repeat in the last user message.
         probe = _messages(("user", "u"), ("assistant", REPLY), ("user", HEARD))
-        self._try(template, [_messages(("system", "s"), ("user", "u")), probe, _LONG])
         # A template that refuses a system message says so here, before a server is started.
         self._render(_messages(("system", "s"), ("user", "u")))
         parts = re.fullmatch(f".*?{REPLY}(.+?){HEARD}(.*)", self._render(probe), re.DOTALL)
@@ -179,17 +177,6 @@ class ChatTokenizer:
             raise self._refused(f"cannot render a system and a user message: {reason}") from None
         return str(rendered)
 
-    def _try(self, template: str, conversations: Sequence[Sequence[ChatMessage]]) -> None:
-        """Render conversations where this can do no harm.
-
-        Raises:
-            UserError: the template takes too much for them.
-        """
-        dicts = [[message.model_dump() for message in messages] for messages in conversations]
-        much = unbounded(template, dicts, self.tokenizer.special_tokens_map | self._switches)
-        if much:
-            raise self._refused(f"takes {much} for a short conversation")
-
     def _refused(self, problem: str) -> UserError:
         name = self.tokenizer.name_or_path
         return UserError(f"{name}: the chat template {problem}; copy the model anew, or take another one")
@@ -200,10 +187,6 @@ class ChatTokenizer:
 
 def _messages(*messages: tuple[Literal["system", "user", "assistant"], str]) -> list[ChatMessage]:
     return [ChatMessage(role=role, content=text) for role, text in messages]
-
-
-_LONG = _messages(("system", "What a player knows. " * 200), ("user", "What a player hears.\n" * 100))
-"""A conversation as long as what a player reads first."""
 
 
 def _controls(token: Any, template: str) -> bool:

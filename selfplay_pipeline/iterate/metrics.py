@@ -11,11 +11,6 @@ from selfplay_pipeline.iterate.manifest import RunState, Stage
 from selfplay_pipeline.iterate.results import Best, Evaluated, Trained
 from selfplay_pipeline.metrics.figures import TALK, figures_of, summarised
 
-
-class CollapseError(RuntimeError):
-    """The run collapsed and was told to stop then."""
-
-
 EPISODE_FIGURES = ("reward_standard_error", "distinct_messages", *summarised())
 
 MIN_ENTROPY = 1e-3

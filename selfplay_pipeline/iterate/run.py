@@ -35,7 +35,7 @@ from selfplay_pipeline.generate.seats import check_seats, is_checkpoint, opposit
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.loggers import PipelineLog
 from selfplay_pipeline.iterate.manifest import RunDirectory, Stage, StageRecord
-from selfplay_pipeline.iterate.metrics import CollapseError, best_iteration, history_of, in_words
+from selfplay_pipeline.iterate.metrics import best_iteration, history_of, in_words
 from selfplay_pipeline.iterate.results import Evaluated, Trained, known
 from selfplay_pipeline.iterate.show import short, watching
 from selfplay_pipeline.metrics.figures import TALK, figures_of
@@ -63,7 +63,6 @@ def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = No
 
     Raises:
         UserError: the directory is in use or holds a run with another configuration; or bad input to a stage.
-        CollapseError: the run collapsed and was told to stop then.
     """
     RunDirectory(run_dir).check(config)  # before the lock, which is a file too
     check_run(config)
@@ -118,9 +117,8 @@ class Loop:
 
     def _remove_earlier_states(self, number: int) -> None:
         """Remove all but the last, once the training is recorded: one that was cut begins from the state before."""
-        if self.config.iterate.keep_trainer_states == "last":
-            for state in self._trainer_states(number)[:-1]:
-                shutil.rmtree(state, ignore_errors=True)
+        for state in self._trainer_states(number)[:-1]:
+            shutil.rmtree(state, ignore_errors=True)
 
     def _stage(self, number: int, stage: Stage, checkpoint: str) -> None:
         """Run one stage unless it is done.
@@ -202,7 +200,7 @@ class Loop:
             seed=self.config.seed + number,
             initial_trainer_state=self._earlier_state(number),
             base_model=str(self.config.model) if self.config.train.lora_rank else None,
-            reference_model=str(self.config.model) if self.config.train.kl_reference == "initial" else checkpoint,
+            reference_model=str(self.config.model),
             shares_gpu=shares_gpu(self.config),
             rate_share=self.config.iterate.rate_share(number),
         )
@@ -263,11 +261,7 @@ class Loop:
         )
 
     def _watch(self, number: int) -> None:
-        """Write the figures of the iterations so far, and look for a collapse.
-
-        Raises:
-            CollapseError: a collapse was found, and the run shall stop then.
-        """
+        """Write the figures of the iterations so far, and warn of a collapse."""
         history = history_of(self.run.state)
         write_lines(self.run.path / "metrics.jsonl", (iteration.to_line() for iteration in history))
         best = best_iteration(history)
@@ -278,11 +272,8 @@ class Loop:
         if newest is None:
             return
         self.tell(f"{self._at(number)}: {in_words(newest)}")
-        if newest.collapse is None:
-            return
-        if self.config.iterate.stop_on_collapse:
-            raise CollapseError(f"iteration {number}: {newest.collapse}; the run stops, its iterations are kept")
-        say(f"iteration {number}: collapse? {newest.collapse}")
+        if newest.collapse is not None:
+            say(f"iteration {number}: collapse? {newest.collapse}")
 
 
 def stages_of(config: Config, number: int) -> tuple[Stage, ...]:

@@ -26,9 +26,8 @@ from selfplay_pipeline.train.process import Trainer
 from selfplay_pipeline.train.run import TrainResult
 
 LEARNING_RATE = 2e-3
-WEIGHT_DECAY = 0.01
-OPTIMIZER = ["actor_rollout_ref.actor.optim.betas=[0.9,0.98]"]
-"""AdamW's second beta, for fewer than a thousand steps."""
+OPTIMIZER = ["actor_rollout_ref.actor.optim.betas=[0.9,0.98]", "actor_rollout_ref.actor.optim.weight_decay=0.01"]
+"""AdamW's second beta is for fewer than a thousand steps."""
 SAVE_EVERY = 100
 HELD_OUT = 0.02
 FIRST_STATE = 1_000_000
@@ -127,7 +126,6 @@ def _settings(config: Config, model: Path, stage: Stage, lesson: Lesson) -> Conf
     )
     trained = config.train.model_copy(
         update={
-            "weight_decay": WEIGHT_DECAY,
             "save_every": SAVE_EVERY,
             "overrides": [*OPTIMIZER, *config.train.overrides],
         }

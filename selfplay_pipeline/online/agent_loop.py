@@ -19,7 +19,6 @@ from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord, Traj
 from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.online.figures import figures_of
-from selfplay_pipeline.online.games import todays
 from selfplay_pipeline.online.verl_engine import VerlEngine, check_sampling
 
 
@@ -54,7 +53,7 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
             EngineError: The episode was lost; verl reports it and keeps the other episodes of the group.
         """
         check_sampling(sampling_params)
-        began, row = time.monotonic(), todays(row)
+        began = time.monotonic()
         info = row["extra_info"]
         game = game_of(info["rules"])
         policy = PolicyRecord(

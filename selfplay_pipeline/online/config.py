@@ -23,13 +23,11 @@ class OnlineOptions(Section):
     states_per_step: Annotated[int, Field(ge=1)] = 8
     """States per step; each state gives `generate.episodes_per_state` episodes, and each episode one row per player."""
     held_out_states: Annotated[int, Field(ge=1)] = 100
-    """Number of states in a validation.
+    """States of a validation, each played once.
 
     These are the monitor states of `evaluate.state_seed`, on which `iterate` also compares its iterations. Neither
     training nor `selfplay evaluate` plays them.
     """
-    held_out_episodes: Annotated[int, Field(ge=1)] = 1
-    """Number of sampled episodes of each held-out state."""
     validate_every: Annotated[int, Field(ge=0)] = 0
     """Steps between validations; 0 validates before the first step and after the last."""
     tokens_per_pass: Annotated[int | None, Field(ge=1), FREE] = None
@@ -37,14 +35,6 @@ class OnlineOptions(Section):
 
     The number is raised to the context length if it is smaller.
     """
-    agent_workers: Annotated[int, Field(ge=1), FREE] = 1
-    """Number of processes that play; each plays all its episodes concurrently."""
-    max_failures: Annotated[int, Field(ge=0), FREE] = 16
-    """Episodes of a step that may be lost to engine failures; with more losses the run stops."""
-    memory_fraction: Annotated[float, Field(gt=0, lt=1), FREE] = 0.5
-    """Share of a GPU's memory for the server; weights and optimizer share the GPU unless they are offloaded."""
-    offload: Annotated[bool | None, FREE] = None
-    """Keep weights and optimizer in host memory while the server plays; by default only with one GPU."""
 
 
 def tokens_per_pass(online: OnlineOptions, train: TrainOptions, context: int) -> int:
@@ -73,5 +63,7 @@ class OnlineConfig(PolicyTraining):
     """Value of `enable_thinking` for chat templates that have this switch."""
     context_length: Annotated[int, Field(ge=2)]
     """Longest trajectory in tokens."""
+    max_failures: Annotated[int, Field(ge=0), FREE] = 16
+    """Episodes of a step that may be lost to the engine; with more the run stops."""
     tensor_parallel: Annotated[int, Field(ge=1)] = 1
     """Number of GPUs that share one copy of the model while playing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ Perspectives = Literal["both", "one"]
 """Training rows that a state's row leads to: those of all players of its episodes, or only that of `seat`."""
 
 TRAIN_SPLIT, MONITOR_SPLIT = "train", "monitor"
-"""Values of `extra_info.split` in the two files. Earlier versions wrote `test`, for states of `evaluate`."""
+"""`extra_info.split` of the two files."""
 
 SCHEMA = pa.schema(
     {
@@ -41,14 +41,6 @@ SCHEMA = pa.schema(
 `prompt` is the player's first prompt, `extra_info.index` the state's number. `extra_info.rules` is the game's
 configuration as JSON, so that states and rules stay together.
 """
-
-EARLIER = {"game_id": "state_id", "player_index": "seat"}
-"""Columns of earlier versions and their names today."""
-
-
-def todays(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a row with today's column names."""
-    return {EARLIER.get(name, name): value for name, value in row.items()}
 
 
 def write_games(

@@ -106,6 +106,7 @@ def online_job(config: Config, output: Path, games: Path | None = None) -> Onlin
         max_new_tokens=config.generate.max_new_tokens,
         thinking=config.generate.thinking,
         context_length=model_context_length(model, config.engine.context_length),
+        max_failures=config.generate.max_failures,
         tensor_parallel=config.engine.tensor_parallel,
     )
 

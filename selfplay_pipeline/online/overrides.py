@@ -76,13 +76,10 @@ def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) ->
         f"{rollout}.max_model_len": config.context_length,
         f"{rollout}.temperature": config.temperature,
         f"{rollout}.val_kwargs.temperature": config.temperature,
-        f"{rollout}.val_kwargs.n": online.held_out_episodes,
         f"{rollout}.tensor_model_parallel_size": config.tensor_parallel,
-        f"{rollout}.gpu_memory_utilization": online.memory_fraction,
         f"{rollout}.dtype": resolve_dtype(config, device),
-        f"{rollout}.agent.num_workers": online.agent_workers,
         f"{rollout}.agent.agent_loop_config_path": str(config_folder() / "agent_loops.yaml"),
-        "trainer.v1.sampler.sampler_kwargs.max_failures": online.max_failures,
+        "trainer.v1.sampler.sampler_kwargs.max_failures": config.max_failures,
         "trainer.v1.sampler.sampler_kwargs.held_out_path": str(held_out_path(config)),
         "trainer.total_training_steps": online.steps,
         "trainer.total_epochs": -(-online.steps // (games.rows // online.states_per_step)),
@@ -95,8 +92,8 @@ def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) ->
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
     }
     if device == "cuda":
-        offload = config.workers == 1 if online.offload is None else online.offload
-        settings |= {f"actor_rollout_ref.actor.fsdp_config.{part}_offload": offload for part in ("param", "optimizer")}
+        waits = "actor_rollout_ref.actor.fsdp_config"  # with one GPU in the host's memory, while the server plays
+        settings |= {f"{waits}.{part}_offload": config.workers == 1 for part in ("param", "optimizer")}
     else:
         settings |= {
             f"{rollout}.name": CPU_ROLLOUT,

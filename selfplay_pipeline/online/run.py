@@ -23,7 +23,7 @@ from selfplay_pipeline.games.registry import GameConfig, make_game
 from selfplay_pipeline.identity import deciding, differences, flatten, in_words
 from selfplay_pipeline.online.config import OnlineConfig
 from selfplay_pipeline.online.figures import to_line
-from selfplay_pipeline.online.games import EARLIER, MONITOR_SPLIT, SCHEMA, Perspectives, todays
+from selfplay_pipeline.online.games import MONITOR_SPLIT, SCHEMA, Perspectives
 from selfplay_pipeline.online.overrides import (
     CONFIG_NAME,
     EXTENSION,
@@ -179,8 +179,8 @@ def _look_at(config: OnlineConfig) -> StatesFile:
     )
     if test and validation["split"] != MONITOR_SPLIT:
         raise UserError(
-            f"{config.games / 'test.parquet'}: written by an earlier version, with states of `selfplay evaluate`, "
-            "which a validation must not use; write the states anew with `selfplay games`, and train to a new folder"
+            f"{config.games / 'test.parquet'}: its states are not those that a validation uses; write the states anew "
+            "with `selfplay games`, and train to a new folder"
         )
     if train < config.online.states_per_step or not test:
         raise UserError(
@@ -212,8 +212,7 @@ def read_rows(config: GameConfig, path: Path) -> tuple[int, dict[str, Any]]:
     check_regular(path, "`selfplay games` writes it; without a folder of states new ones are made")
     with _readable(path):
         file = pq.ParquetFile(path)
-    columns = pa.schema([field.with_name(EARLIER.get(field.name, field.name)) for field in file.schema_arrow])
-    if not columns.equals(SCHEMA):
+    if not file.schema_arrow.equals(SCHEMA):
         raise UserError(f"{path}: its columns are not those that `selfplay games` writes")
     game, first, number = make_game(config), dict[str, Any](), 0
     for row in _read(path, file):
@@ -230,7 +229,7 @@ def read_rows(config: GameConfig, path: Path) -> tuple[int, dict[str, Any]]:
 def _read(path: Path, file: pq.ParquetFile) -> Iterator[dict[str, Any]]:
     with _readable(path):
         for batch in file.iter_batches(batch_size=ROWS_AT_A_TIME):
-            yield from map(todays, batch.to_pylist())
+            yield from batch.to_pylist()
 
 
 @contextmanager

@@ -93,25 +93,21 @@ def game_row(game: Game, state: State, state_id: str) -> dict[str, Any]:
 
 
 def game_of(metadata: dict[str, Any]) -> tuple[Game, State]:
-    """Returns the rules and the state of a row; a row without rules belongs to the first game.
+    """The rules and the state of a row.
 
     Raises:
-        UserError: The state is missing, or the state or the rules are unusable.
+        UserError: the rules or the state are missing or unusable.
     """
-    data = metadata.get("game_state")
-    if not isinstance(data, dict):
-        raise UserError("metadata.game_state is missing; `selfplay slime data` writes it, slime needs --metadata-key")
+    data, written = metadata.get("game_state"), metadata.get("rules")
+    for name, value in (("game_state", data), ("rules", written)):
+        if not isinstance(value, dict):
+            raise UserError(f"metadata.{name} is missing; `selfplay slime data` writes it, slime needs --metadata-key")
     try:
-        rules = parse_game_config(metadata.get("rules") or {"size": len(data.get("table", ()))})
+        rules = parse_game_config(written)
     except ValidationError as error:
         raise UserError(f"metadata.rules: {explain(error)}") from None
     game = make_game(rules)
     return game, game.load_state(data)
-
-
-def state_id_of(metadata: dict[str, Any]) -> Any:
-    """Returns the id of a row's state; its key is `game_id` in files of earlier versions."""
-    return metadata.get("state_id", metadata.get("game_id"))
 
 
 def check_data(path: Path) -> list[GameConfig]:
@@ -152,7 +148,7 @@ def _check_row(row: Any) -> tuple[GameConfig, str]:
     except UNUSABLE as error:
         what = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise UserError(f"field 'metadata.game_state' is unusable ({what}); write the file again") from None
-    state_id = state_id_of(metadata)
+    state_id = metadata.get("state_id")
     if not state_id:
         raise UserError("field 'state_id' is missing; `selfplay slime data` writes it")
     if not isinstance(state_id, str):

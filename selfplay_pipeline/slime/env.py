@@ -25,7 +25,7 @@ from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.partners.client import RequestCapError
 from selfplay_pipeline.slime.config import RolloutConfig
-from selfplay_pipeline.slime.data import game_of, state_id_of
+from selfplay_pipeline.slime.data import game_of
 
 T = TypeVar("T")
 POLICY_SEAT = 0
@@ -80,7 +80,7 @@ class EpisodeEnv:
         place = tuple(abs(int(number or 0)) for number in numbers)
         partner = _partner(self.config.model_dump_json(), asyncio.get_running_loop())
         players: list[Player] = [ChatPlayer(), *[_Guarded(partner, self)] * (len(self.game.roles) - 1)]
-        episode_id = str(state_id_of(self.sample.metadata))
+        episode_id = str(self.sample.metadata.get("state_id"))
         self.episode = Sitting(self.game, self.state, players, episode_id, (place[0], place[1], place[2])).episode
         await self._partner_speaks()
         return self._observation(), {"status": None}
@@ -138,7 +138,7 @@ class EpisodeEnv:
             self.failure = str(self.episode.lost_to)
             self.sample.remove_sample = True
             logger.warning(
-                "an episode of %s is lost to the partner: %s", state_id_of(self.sample.metadata), self.failure
+                "an episode of %s is lost to the partner: %s", self.sample.metadata.get("state_id"), self.failure
             )
         self.sample.non_generation_time += self.partner_seconds - waited
         self._report()

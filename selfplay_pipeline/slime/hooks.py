@@ -19,7 +19,7 @@ from selfplay_pipeline.asking.statistics import FIGURES, parts_of
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import Said, Status
 from selfplay_pipeline.slime.config import TRACKING, RolloutConfig
-from selfplay_pipeline.slime.data import game_of, state_id_of
+from selfplay_pipeline.slime.data import game_of
 from selfplay_pipeline.slime.env import EPISODE, POLICY_SEAT
 
 GROUP_NORMALISED = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
@@ -149,7 +149,7 @@ def record_of(sample: Any, step: int) -> AskingRecord:
     """Returns the record of the questions and answers in a sample's episode."""
     game, state = game_of(sample.metadata)
     episode = sample.metadata[EPISODE]
-    state_id = str(state_id_of(sample.metadata) or sample.group_index)
+    state_id = str(sample.metadata.get("state_id") or sample.group_index)
     turns = [Said(turn["seat"], turn["text"], turn["action"]) for turn in episode["turns"]]
     return AskingRecord(
         step=step,

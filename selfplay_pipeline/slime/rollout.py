@@ -23,7 +23,6 @@ from selfplay_pipeline.engines.types import Completion, FinishReason, SamplingPa
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import ChatMessage
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from selfplay_pipeline.slime.data import state_id_of
 from selfplay_pipeline.slime.env import EpisodeEnv, build_env, chat_of
 
 T = TypeVar("T")
@@ -97,7 +96,7 @@ class EpisodeRollout:
             if room <= 0 and not self.sample.response_length:
                 tokens = len(self.sample.tokens)
                 raise UserError(
-                    f"episode {state_id_of(self.sample.metadata)}: its prompt of {tokens} tokens leaves room for "
+                    f"episode {self.sample.metadata.get('state_id')}: its prompt of {tokens} tokens leaves room for "
                     f"none in a context of {self.context}, a response of {self.sampling['max_new_tokens']}; "
                     "raise --rollout-max-context-len or --rollout-max-response-len (--eval-max-… for evaluations)"
                 )

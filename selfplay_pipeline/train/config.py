@@ -6,14 +6,12 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from selfplay_pipeline.core.sections import FREE, Option, Section, UsedBy
 
 SUPERVISED = {"imitate": "a supervised loss"}
-"""Substitute for GRPO's loss options in `imitate`, which has a supervised loss."""
-COMPARING = UsedBy("train", "iterate", "train-online", instead=SUPERVISED)
-"""Marks options of GRPO's advantages and of PPO's loss."""
+"""The loss of `imitate`, in place of all that GRPO has options for."""
 
 
 class TrainOptions(Section):
@@ -92,41 +90,8 @@ class TrainOptions(Section):
     `games` they are the log-probs stored while playing: clipping bounds how far the policy moves from the weights that
     played, and replaces the importance weights, which verl does not apply then.
     """
-    clip_low: Annotated[float, Field(gt=0), COMPARING] = 0.2
-    """Lower clip range of PPO's ratio, which is clipped at 1 - clip_low.
-
-    Clipping has an effect only with `old_log_probs: games` or with several `mini_batches`; otherwise the ratio is
-    always 1.
-    """
-    clip_high: Annotated[float, Field(gt=0), COMPARING] = 0.2
-    """Upper clip range of PPO's ratio, which is clipped at 1 + clip_high; a value above clip_low is DAPO's clip-higher.
-
-    It has an effect under the same conditions as `clip_low`.
-    """
-    kl_coef: Annotated[float, Field(ge=0), COMPARING] = 0.0
-    """Weight of the KL loss to the reference policy; 0 switches it off."""
-    kl_reference: Annotated[
-        Literal["initial", "previous"],
-        UsedBy("iterate", instead=SUPERVISED | {"train": "the model that is trained"}),
-    ] = "initial"
-    """Reference policy: the `initial` model of the run, or the `previous` iteration's model, which played."""
-    importance_threshold: Annotated[float, Field(ge=0), COMPARING] = 2.0
-    """Upper bound of the importance weights (trainer over engine, per token); 0 switches importance weights off.
-
-    They are not applied with `old_log_probs: games`.
-    """
-    loss_aggregation: Annotated[Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"], COMPARING] = (
-        "token-mean"
-    )
-    """Aggregation of token losses to one loss: verl's loss_agg_mode."""
-    normalize_by_std: Annotated[bool, COMPARING] = True
-    """Divide advantages by the standard deviation of their group, as GRPO does and Dr. GRPO does not."""
-    grad_clip: Annotated[float, Field(gt=0)] = 1.0
-    """Largest norm of the gradient; a gradient with a larger norm is scaled down to it."""
-    entropy_coef: Annotated[float, COMPARING] = 0.0
-    """Weight of the entropy bonus."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """AdamW's weight decay."""
+    kl_coef: Annotated[float, Field(ge=0), UsedBy("train", "iterate", "train-online", instead=SUPERVISED)] = 0.0
+    """Weight of the KL loss to the reference policy, the model that a run begins with; 0 is off."""
     lora_rank: Annotated[int, Field(ge=0)] = 0
     """Rank of a LoRA adapter, which is trained while the model's own weights are frozen; 0 trains all weights instead.
 
@@ -165,14 +130,7 @@ class TrainOptions(Section):
     games`, mean nothing. Without this option, `train` refuses such a model.
     """
     keep_zero_signal: Annotated[bool, UsedBy("train", "iterate", instead={"imitate": "imitate.best_of_group"})] = False
-    """Train also on groups whose episodes all have the same reward, which give GRPO no signal."""
-    keep_optimizer: Annotated[
-        bool, UsedBy("iterate", instead=dict.fromkeys(("train", "imitate"), "a new optimizer"))
-    ] = True
-    """Carry the optimizer's state from one iteration to the next.
-
-    The float32 weights are carried on in any case.
-    """
+    """Train also on groups whose episodes all scored alike, which give GRPO no signal."""
     save_every: Annotated[int, Field(ge=0), FREE] = 0
     """Number of steps between saved states, from which a training can continue; 0 saves only at the end."""
     gpus_per_node: Annotated[int, Field(ge=1)] = 1
@@ -239,29 +197,6 @@ class TrainOptions(Section):
             _check_override(override)
         return overrides
 
-    @model_validator(mode="after")
-    def _reference_is_there(self) -> TrainOptions:
-        if self.lora_rank and self.has_reference and self.kl_reference == "previous":
-            raise ValueError(
-                "kl_reference: previous is not possible with lora_rank, where the reference policy is the initial "
-                "model, the one without the adapter; give kl_reference: initial, or lora_rank: 0"
-            )
-        return self
-
-    def clip_without_effect(self, *, online: bool = False) -> str | None:
-        """Returns a warning if a changed clip range cannot have an effect, else None.
-
-        Args:
-            online: Whether each step is one update on its own episodes, whatever the options of offline training say.
-        """
-        usual = type(self).model_fields
-        given = [name for name in ("clip_low", "clip_high") if getattr(self, name) != usual[name].default]
-        if not given or (not online and (self.old_log_probs == "games" or self.mini_batches > 1)):
-            return None
-        names = " and ".join(f"train.{name}" for name in given)
-        remedy = "" if online else "; set train.old_log_probs: games, or train.mini_batches above 1"
-        return f"{names}: without effect, since each batch is one update and PPO's ratio is then 1{remedy}"
-
 
 def _check_override(override: str) -> None:
     """Raises ValueError unless Hydra can read the override; verl itself would notice only after its start."""
@@ -308,7 +243,7 @@ class TrainConfig(PolicyTraining):
     initial_trainer_state: Path | None = None
     """trainer_state/ of an earlier iteration, whose float32 weights are continued; with LoRA they are the adapter's.
 
-    Its optimizer and scheduler are continued too, unless `keep_optimizer` is false.
+    Its optimizer and scheduler are continued too.
     """
     reference_model: str | None = None
     """The reference policy of the KL loss; `model` by default."""

@@ -31,7 +31,9 @@ from selfplay_pipeline.train.process import Trainer
 from selfplay_pipeline.train.run import TrainResult, check_options, plan_train
 
 HIGHEST_RATE = 3e-3
-"""Highest default learning rate of `imitate`: the best of those tried on the untrained tiny model."""
+WARM_UP = 0.05
+"""Share of the steps in which the learning rate rises by equal parts, to one such part in the first step."""
+"""Highest learning rate that `imitate` takes by itself: the best of those tried on the untrained tiny model."""
 
 
 def imitate_episodes(
@@ -104,14 +106,13 @@ def _begun(config: Config, sources: Sequence[Source], output: Path) -> dict[str,
         "seed": config.seed,
         "games": [[str(path.resolve()), weight] for path, weight in sources],
     }
-    # Records of earlier versions lack these keys.
-    added = deciding(config.engine, "imitate", "engine.")
-    added |= {f"{CONTENTS}{path.resolve()}": _digest(path) for path, _ in sources}
+    now |= deciding(config.engine, "imitate", "engine.")
+    now |= {f"{CONTENTS}{path.resolve()}": _digest(path) for path, _ in sources}
     record = output / IMITATED
     if record.exists():
-        check_same(output, added | read_object(record, "selfplay imitate"), now | added)
+        check_same(output, read_object(record, "selfplay imitate"), now)
         return None
-    return now | added
+    return now
 
 
 def _prepare(config: Config, sources: Sequence[Source], output: Path) -> None:
@@ -179,5 +180,5 @@ def training_of(config: Config, output: Path) -> TrainConfig:
         seed=config.seed,
         held_out=held_out if held_out.exists() else None,
         schedule=choice.schedule,
-        warm_up=choice.warm_up,
+        warm_up=WARM_UP,
     )

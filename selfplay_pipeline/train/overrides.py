@@ -17,6 +17,8 @@ from selfplay_pipeline.train.groups import TrainData, plan_steps, to_groups
 
 Device = Literal["cpu", "cuda"]
 EXTENSION = "selfplay_pipeline.train.verl_ext"
+IMPORTANCE_THRESHOLD = 2.0
+"""Largest importance weight (trainer over engine, for each token); larger ones are cut to it."""
 OBJECT_STORE_BYTES = 300_000_000
 """Size of Ray's shared memory. Trajectories do not pass through it but through TransferQueue's own sockets."""
 
@@ -83,7 +85,6 @@ def process_settings(config: TrainConfig, device: Device) -> dict[str, Any]:
         "+selfplay.one_update": one_update(config),
         "+selfplay.imitates": config.imitated is not None,
         "+actor_rollout_ref.imitates": config.imitated is not None,
-        "+selfplay.importance_threshold": config.importance_threshold,
         "+actor_rollout_ref.threads": worker_threads(config.gpus_per_node) if device == "cpu" else None,
         "data.shuffle": False,
         "data.dataloader_num_workers": 0,
@@ -169,7 +170,6 @@ def training_settings(config: TrainConfig, data: TrainData, num_groups: int) -> 
         "+selfplay.initial_trainer_state": str(config.initial_trainer_state.resolve())
         if config.initial_trainer_state
         else None,
-        "+selfplay.keep_optimizer": config.keep_optimizer or config.initial_trainer_state is None,
         **{f"+selfplay.environment.{name}": value for name, value in logging_environment(config).items()},
     }
 
@@ -195,23 +195,15 @@ def policy_settings(options: TrainOptions, device: Device) -> dict[str, Any]:
     half = resolve_dtype(options, device) == "bfloat16"
     flash = device == "cuda" and half and _flash_attention_installed()
     settings: dict[str, Any] = {
-        "algorithm.norm_adv_by_std_in_grpo": options.normalize_by_std,
-        "algorithm.rollout_correction.rollout_is": "token" if options.importance_threshold else None,
-        "algorithm.rollout_correction.rollout_is_threshold": options.importance_threshold or 2.0,
+        "algorithm.rollout_correction.rollout_is": "token",
+        "algorithm.rollout_correction.rollout_is_threshold": IMPORTANCE_THRESHOLD,
         "actor_rollout_ref.model.use_remove_padding": flash,
         "actor_rollout_ref.model.enable_gradient_checkpointing": options.gradient_checkpointing,
         "+actor_rollout_ref.model.override_config.attn_implementation": "flash_attention_2" if flash else "sdpa",
         "actor_rollout_ref.actor.strategy": "fsdp2",
         "actor_rollout_ref.actor.ppo_epochs": 1,
         "actor_rollout_ref.actor.optim.lr": options.learning_rate,
-        "actor_rollout_ref.actor.optim.weight_decay": options.weight_decay,
-        "actor_rollout_ref.actor.grad_clip": options.grad_clip,
-        "actor_rollout_ref.actor.optim.clip_grad": options.grad_clip,
-        "actor_rollout_ref.actor.clip_ratio": options.clip_low,
-        "actor_rollout_ref.actor.clip_ratio_low": options.clip_low,
-        "actor_rollout_ref.actor.clip_ratio_high": options.clip_high,
-        "actor_rollout_ref.actor.loss_agg_mode": options.loss_aggregation,
-        "actor_rollout_ref.actor.entropy_coeff": options.entropy_coef if options.imitated is None else 0.0,
+        "actor_rollout_ref.actor.optim.weight_decay": 0.0,
         "actor_rollout_ref.actor.use_kl_loss": options.has_reference,
         "actor_rollout_ref.actor.kl_loss_coef": options.kl_coef,
         "trainer.nnodes": options.nodes,

@@ -8,9 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.core.earlier import renamed
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.files import write_json, write_text
+from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.small_files import check_regular
 
 LATEST = "latest_checkpointed_iteration.txt"
@@ -20,10 +19,7 @@ WHOLE = "whole.json"
 ADAPTER = "adapter"
 """Name of the folder of a LoRA adapter in peft's format: in a save, and next to a checkpoint."""
 PICKLED_POSITION = "data.pt"
-"""Name of the pickled position of the dataloader, the last file of a save in earlier versions.
-
-It is not needed: the rows of a step follow from its number.
-"""
+"""verl's file of the dataloader's position. A pickle, and not needed: what a step trains on follows from its number."""
 
 HELD_OUT_LOSSES = ("selfplay/held_out_loss/before", "selfplay/held_out_loss")
 """Metrics of imitation: at the first step, and at the last of each epoch."""
@@ -61,10 +57,8 @@ def go_back_to_last_logged_save(state: Path, metrics: Path) -> int:
     the last save that a kill left incomplete.
     """
     folders, logged = saves(state), {line["step"] for line in read_lines(metrics)}
-    for step, folder in folders.items():
-        if (folder / PICKLED_POSITION).exists():
-            write_json(folder / WHOLE, {"step": step})
-            (folder / PICKLED_POSITION).unlink()
+    for folder in folders.values():
+        (folder / PICKLED_POSITION).unlink(missing_ok=True)
     step = max((step for step, folder in folders.items() if step in logged and is_whole(folder)), default=0)
     if step:
         write_text(state / LATEST, str(step))
@@ -86,7 +80,7 @@ def prune(state: Path, step: int) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Returns the complete JSON lines, one per step, with today's metric names; skips an incomplete last line.
+    """Whole JSON lines, each of a step; a torn last one is not there yet.
 
     Raises:
         UserError: A line is damaged.
@@ -115,7 +109,7 @@ class NewLines:
 
     def _parse(self, number: int, text: bytes) -> dict[str, Any]:
         try:
-            line = renamed(json.loads(text))
+            line = json.loads(text)
         except (ValueError, RecursionError):
             line = None
         if not isinstance(line, dict) or not isinstance(line.get("step"), int):

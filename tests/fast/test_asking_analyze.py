@@ -71,13 +71,13 @@ def log_dir(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def done(log_dir, tmp_path_factory):
     out = tmp_path_factory.mktemp("out") / "plots"
-    return selfplay("questions", str(log_dir), "--out", str(out), "--format", "svg"), out
+    return selfplay("questions", str(log_dir), "--output", str(out), "--format", "svg"), out
 
 
 @pytest.mark.long
 def test_every_plot_is_written_in_every_format(log_dir, tmp_path):
     out = tmp_path / "plots"
-    result = selfplay("questions", str(log_dir), "--out", str(out), "--format", "png,svg,pdf")
+    result = selfplay("questions", str(log_dir), "--output", str(out), "--format", "png,svg,pdf")
     assert result.returncode == 0
     plots = {f"{key}.{form}" for key in CHARTS for form in ("png", "svg", "pdf")}
     assert {path.name for path in out.iterdir()} == plots | {"analysis.json", "analysis.md"}
@@ -146,8 +146,8 @@ def test_the_table_has_a_row_for_each_step_all_of_them_and_the_humans(done):
 
 
 @pytest.mark.long
-def test_the_same_dialogues_give_the_same_bytes_also_by_the_commands_earlier_name(log_dir, done, tmp_path):
-    selfplay("slime", "analyze", "--log-dir", str(log_dir), "--out", str(tmp_path), "--format", "svg")
+def test_the_same_dialogues_give_the_same_bytes(log_dir, done, tmp_path):
+    selfplay("questions", str(log_dir), "--output", str(tmp_path), "--format", "svg")
     for name in ("questions.svg", "analysis.json", "analysis.md"):
         assert (tmp_path / name).read_bytes() == (done[1] / name).read_bytes()
 
@@ -183,7 +183,7 @@ def test_an_iteration_that_is_still_playing_is_left_out_since_short_episodes_end
 def test_one_step_and_silent_dialogues_are_drawn_as_far_as_they_go(tmp_path):
     silent = {"messages": 0, "questions": 0, "specific": 0, "repeated": 0}
     append_records(tmp_path / "logs", [dialogue(5, group, **silent) for group in range(3)])
-    done = selfplay("questions", str(tmp_path / "logs"), "--out", str(tmp_path / "out"))
+    done = selfplay("questions", str(tmp_path / "logs"), "--output", str(tmp_path / "out"))
     assert done.returncode == 0
     assert "Whether questions an episode rose or fell cannot be told: it is known at 1 training step" in " ".join(
         done.stdout.split()
@@ -246,7 +246,7 @@ def test_no_evidence_is_said_where_there_is_none(tmp_path):
         (["EMPTY"], "no episode in it (yet); expected questions.jsonl"),
         (["BAD"], f"{FILE_NAME}:1: field 'reward'"),
         (["LOST"], "did not all fail"),
-        (["LOGS", "--out", "FILE"], "is a file; give a folder"),
+        (["LOGS", "--output", "FILE"], "is a file; give a folder"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, words, tmp_path, log_dir):
@@ -257,7 +257,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, words, tmp_path, log_d
     bad.write_text(bad.read_text().replace('"reward":0.5', '"reward":"high"'))
     append_records(places["LOST"], [dialogue(status="engine_failure")])
     given = [str({**places, "FILE": tmp_path / "file"}.get(argument, argument)) for argument in arguments]
-    done = selfplay("questions", "--out", str(tmp_path / "out"), *given)
+    done = selfplay("questions", "--output", str(tmp_path / "out"), *given)
     assert done.returncode == 2
     assert words in done.stderr and len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "out").exists()

@@ -588,7 +588,7 @@ class TestGenerate:
         )
         command += "sys.argv[0] = 'selfplay'; main()"
         done = subprocess.run(
-            [sys.executable, "-c", command, "generate", "--player0", "sharing", "--player1", "chat", "--config",
+            [sys.executable, "-c", command, "generate", "--player", "sharing", "--player", "chat", "--config",
              str(config), "--output", str(tmp_path / "games.jsonl")],
             capture_output=True, text=True, env={**os.environ, "OPENAI_LOG": "debug", "SELFPLAY_DEBUG": "1"},
         )  # fmt: skip

@@ -124,10 +124,8 @@ def test_every_command_explains_its_options(command):
         (("evaluate", "random", "--compare", "/nowhere"), "/nowhere: no finished evaluation"),
         (("crossplay", "random"), "name two or more different players"),
         (("generate", "--player", "policy", "--player", "nobody"), "no scripted player or checkpoint 'nobody'"),
-        (("generate", "--player1", "nobody"), "no scripted player or checkpoint 'nobody'"),
         (("generate", *["--player", "random"] * 3), "--player: given 3 times, but the game has 2 seats"),
         (("generate", "--player", "random", "--player", "greedy"), "'greedy' plays another game"),
-        (("generate", "--player", "random", "--player", "random", "--player0", "policy"), "give --player alone"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_exit_code_2(tmp_path, arguments, words):
@@ -229,21 +227,18 @@ def test_setup_says_how_to_call_the_program(tmp_path):
     assert f"{tmp_path}/bin/selfplay" in done.stdout and f"source {tmp_path}/bin/activate" in done.stdout
 
 
-@pytest.mark.parametrize("option", ["--output", "--out"])
-def test_results_go_where_the_same_option_says_everywhere(tmp_path, option):
-    """Also by the earlier name, which no help shows."""
+def test_results_go_where_the_same_option_says_everywhere(tmp_path):
     for command in (
-        ("games", "--num-train", "1", "--num-test", "1", option, str(tmp_path / "games")),
-        ("slime", "data", "--config", "tiny", "--num-states", "1", option, str(tmp_path / "slime.jsonl")),
-        ("slime", "data", "--config", "tiny", "--num-states", "1", option, str(tmp_path / "slime.jsonl")),
-        ("generate", "--dry-run", option, str(tmp_path / "games.jsonl")),
+        ("games", "--num-train", "1", "--num-test", "1", "--output", str(tmp_path / "games")),
+        ("slime", "data", "--config", "tiny", "--num-states", "1", "--output", str(tmp_path / "slime.jsonl")),
+        ("generate", "--dry-run", "--output", str(tmp_path / "games.jsonl")),
     ):
         done = selfplay(*command)
         assert done.returncode == 0 and str(tmp_path) in done.stdout, done.stderr
     for command in ("generate", "convert", "train", "games", "train-online", "iterate", "evaluate", "crossplay",
                     "report", "model tiny", "model smollm2", "slime data", "questions"):  # fmt: skip
         shown = selfplay(*command.split(), "--help").stdout.split()
-        assert "--output" in shown and "--out" not in shown, command
+        assert "--output" in shown, command
 
 
 def test_a_dry_run_of_a_loop_says_what_is_left(tmp_path):

@@ -20,7 +20,6 @@ from selfplay_pipeline.iterate.loggers import PipelineLog
 from selfplay_pipeline.iterate.manifest import RunDirectory, RunState, StageRecord, describe
 from selfplay_pipeline.iterate.metrics import (
     EPISODE_FIGURES,
-    CollapseError,
     Iteration,
     best_iteration,
     collapse_reason,
@@ -130,8 +129,7 @@ def test_signs_of_degeneration_are_counted_from_the_episodes():
     assert figures["token_entropy"] == pytest.approx(-sum(own) / len(own))
 
 
-@pytest.mark.parametrize("stop", [False, True])
-def test_a_run_that_collapsed_says_so_and_stops_only_if_told(tmp_path, capsys, stop):
+def test_a_run_that_collapsed_says_so(tmp_path, capsys):
     episode = {**dict.fromkeys(EPISODE_FIGURES, 0.5), "repeated_messages": 0.9, "distinct_messages": 5}
     episode |= {"groups_without_signal": 0, "groups": 8}
     run = RunDirectory(tmp_path)
@@ -141,15 +139,11 @@ def test_a_run_that_collapsed_says_so_and_stops_only_if_told(tmp_path, capsys, s
         "evaluate": held_out(0.8),
     }.items():
         run.finish(1, stage, StageRecord(seconds=1, figures=figures))
-    config = load_config("tiny", {"iterate.stop_on_collapse": stop})
+    config = load_config("tiny", {})
     log, servers = PipelineLog(config, tmp_path), Servers(config.engine, tmp_path)
     loop = Loop(config, run, servers, Trainer(), asyncio.Runner(), log, console.print)
-    if stop:
-        with pytest.raises(CollapseError, match="iteration 1: 90% of the messages repeat"):
-            loop._watch(1)
-    else:
-        loop._watch(1)
-        assert "iteration 1: collapse? 90% of the messages repeat" in capsys.readouterr().err
+    loop._watch(1)
+    assert "iteration 1: collapse? 90% of the messages repeat" in capsys.readouterr().err
     (line,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     assert "90% of the messages repeat" in line["collapse"]
     assert json.loads((tmp_path / "best.json").read_text())["iteration"] == 1

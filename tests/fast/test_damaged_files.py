@@ -264,7 +264,7 @@ def test_the_version_is_printed_and_what_comes_next_is_said(tmp_path):
     assert selfplay("--version").stdout.startswith("selfplay-pipeline ")
     games = write_episodes(tmp_path / "games.jsonl", make_episodes(2, 2))
     assert selfplay("convert", str(games)).stderr.endswith(f"train {tmp_path / 'train.parquet'}\n")
-    scripted = ("--player0", "random", "--player1", "random", "--num-episodes", "2", "--episodes-per-state", "1")
+    scripted = ("--player", "random", "--player", "random", "--num-episodes", "2", "--episodes-per-state", "1")
     done = selfplay("generate", *scripted, "--output", str(tmp_path / "new.jsonl"))
     assert done.stderr.endswith(f"show {tmp_path / 'new.jsonl'}\n")
 

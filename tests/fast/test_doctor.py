@@ -181,7 +181,7 @@ class TestDecisions:
     def test_a_file_of_ones_own_keeps_the_defaults_of_a_gpu(self, tmp_path: Path) -> None:
         (tmp_path / "my.yaml").write_text("train: {epochs: 2}")
         config = load_config(str(tmp_path / "my.yaml"), {}, gpu=True)
-        assert (config.model, config.train.epochs, config.iterate.keep_trainer_states) == (GPU_MODEL, 2, "last")
+        assert (config.model, config.train.epochs) == (GPU_MODEL, 2)
         assert (config.train.gradient_checkpointing, config.train.max_tokens_per_pass) == (True, 8192)
         context = config.engine.context_length
         assert context == tokens_per_pass(config.online, config.train, context) == 8192

@@ -19,7 +19,7 @@ def selfplay(*arguments):
 
 
 FEW = ("--num-states", 2)
-SCRIPTED = ("--num-episodes", 2, "--episodes-per-state", 2, "--player0", "random", "--player1", "sharing")
+SCRIPTED = ("--num-episodes", 2, "--episodes-per-state", 2, "--player", "random", "--player", "sharing")
 
 
 @cache

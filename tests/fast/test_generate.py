@@ -258,18 +258,15 @@ def test_what_is_lost_twice_is_counted_and_played_by_the_same_command(tmp_path):
     assert ids_in(path) == ALL
 
 
-def test_lost_episodes_in_a_file_of_an_earlier_version_are_replaced(tmp_path):
+def test_a_lost_episode_in_the_file_is_named(tmp_path):
     path = tmp_path / "games.jsonl"
     run_silent(job(path))
     lines = path.read_text().splitlines(keepends=True)
     lost = json.loads(lines[2])
     lost["outcome"] |= {"status": "engine_failure", "score": 0, "normalized_reward": 0, "proposal": None}
     path.write_text("".join([*lines[:2], json.dumps(lost) + "\n", *lines[3:]]))
-    summary = run_silent(job(path))
-    assert ids_in(path) == ALL
-    assert (summary.episodes, summary.failures) == (6, 0)
-    assert path.read_text().startswith("".join([*lines[:2], *lines[3:]]))
-    assert [file.name for file in tmp_path.iterdir() if file.name.endswith(".tmp")] == []
+    with pytest.raises(UserError, match=r"games\.jsonl:3: field 'outcome\.status': a lost episode is played again"):
+        run_silent(job(path))
 
 
 def test_a_run_without_a_single_episode_is_no_success(tmp_path):

@@ -65,7 +65,7 @@ def no_gpu(monkeypatch):
         ("seed: true", r":1: key 'seed': expected a number, found true"),
         ("generate: {temperature: yes}", r":1: key 'generate.temperature': expected a number, found true"),
         ("train: {learning_rate: 1e400}", r":1: key 'train.learning_rate': Input should be a finite number"),
-        ("train: {entropy_coef: .nan}", r":1: key 'train.entropy_coef': Input should be a finite number"),
+        ("train: {kl_coef: .nan}", r":1: key 'train.kl_coef': Input should be a finite number"),
         ("engine: {startup_timeout: 1.0e+300}", r":1: key 'engine.startup_timeout': the largest number is"),
     ],
 )  # fmt: skip
@@ -99,9 +99,9 @@ def test_a_byte_order_mark_an_empty_file_and_numbers_as_people_write_them_are_un
     assert load_config(str(path), {}).seed == 7
     path.write_text("")
     assert load_config(str(path), {}).seed == 0
-    path.write_text("train: {learning_rate: 1e-6, clip_low: 1}\ngenerate: {num_episodes: 1_000, thinking: yes}\n")
+    path.write_text("train: {learning_rate: 1e-6, kl_coef: 1}\ngenerate: {num_episodes: 1_000, thinking: yes}\n")
     config = load_config(str(path), {})
-    assert (config.train.learning_rate, config.train.clip_low) == (1e-6, 1)
+    assert (config.train.learning_rate, config.train.kl_coef) == (1e-6, 1)
     assert (config.generate.num_episodes, config.generate.thinking) == (1000, True)
 
 

@@ -195,16 +195,6 @@ def test_another_context_length_is_refused_since_it_decides_which_rows_are_left_
         imitate_episodes(longer, [Source(episodes)], output)
 
 
-def test_a_training_that_was_begun_before_these_were_recorded_goes_on(begun):
-    episodes, settings, output = begun
-    record = output / "imitate.json"
-    stored = json.loads(record.read_text())
-    added = {"engine.context_length", f"contents of {episodes}"}
-    assert added < stored.keys()
-    record.write_text(json.dumps({key: value for key, value in stored.items() if key not in added}))
-    imitate_episodes(settings, [Source(episodes)], output)
-
-
 def test_rows_to_write_down_are_refused_before_any_are_made(games, tmp_path):
     settings = load_config("tiny", {"train.dump_rows": True}).model_copy(update={"game": COMPACT})
     with pytest.raises(UserError, match=r"train.dump_rows: rows that are imitated have no advantages"):

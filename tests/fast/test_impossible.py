@@ -171,9 +171,6 @@ def test_a_score_that_the_proposal_does_not_have_is_refused(tmp_path):
     ("change", "words"),
     [
         (lambda line: line.replace(b'"episode": ', b'"episode": 1e400, "x": '), "number"),
-        (lambda line: line.replace(b'"episode": ', b'"episode": 7, "episode": '), "field 'episode': is there 2 times"),
-        (lambda line: line.replace(b'"episode": ', b'"episode" : 7, "episode":'), "field 'episode': is there 2 times"),
-        (lambda line: line.replace(b'"table": ', b'"table": 0, "table": '), "field 'table': is there 2 times"),
         (lambda line: line.replace(b'"text": "', b'"text": "\xff\xfe', 1), "JSON"),
         (lambda line: line.replace(b'"text": "', b'"text": "\0', 1), "JSON"),
         (lambda line: line.replace(b'"text": "', b'"text": "\\ud800', 1), "JSON"),
@@ -326,7 +323,7 @@ def test_training_refuses_impossible_rows_before_it_writes_anything(tmp_path):
         (b"\xff", "'selfplay' is not JSON"),
         (b"[1]", "'selfplay' is no JSON object"),
         (b'{"top_p": "much"}', "top_p=much"),
-        (b'{"schema_version": 99}', "written in version 99 of the format, but this program reads versions up to 2"),
+        (b'{"schema_version": 99}', "written in version 99 of the format, but this program reads version 2"),
     ],
 )
 def test_damaged_metadata_is_one_line(tmp_path, facts, words):

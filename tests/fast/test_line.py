@@ -297,7 +297,7 @@ def test_a_launched_server_that_is_killed_is_started_again_as_often_as_allowed(t
 
     said = asyncio.run(play())
     assert "has ended with code -9" in said[0]
-    assert "(1 of 1, engine.max_restarts)" in said[0]
+    assert "(1 of 1)" in said[0]
     assert len(said) == 2
 
 
@@ -323,7 +323,7 @@ def test_a_server_that_finds_a_port_taken_is_started_again_on_another(tmp_path):
     assert asyncio.run(play(TAKES_ONCE + ANSWERS, 1)) > 0
     again, answers = said
     assert f"ended with code 1 while starting (Address already in use); see {log}; starting it again with" in again
-    assert "(1 of 1, engine.max_restarts)" in again
+    assert "(1 of 1)" in again
     assert "answers again" in answers
     with pytest.raises(EngineError, match="while starting; see"):
         # The words that the first start has left in the log are no reason for a second one.

@@ -136,10 +136,10 @@ class TestRefusals:
         _, test = write_games(tmp_path, COMPACT, num_train=9, num_test=2, seed=0, test_seed=0)
         rows = pq.read_table(test).to_pylist()
         for row in rows:
-            row["extra_info"]["split"] = "test"  # as earlier versions wrote
+            row["extra_info"]["split"] = "test"
         pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), test)
         said = self.train_online(tmp_path, "--games", str(tmp_path))
-        assert "test.parquet: written by an earlier version, with states of `selfplay evaluate`" in said
+        assert "test.parquet: its states are not those that a validation uses" in said
 
 
 @pytest.mark.long

@@ -83,7 +83,7 @@ def test_a_new_field_is_an_option_a_help_and_a_comment(monkeypatch, tmp_path):
     ):
         done = selfplay("generate", option, value, "--dry-run", "--output", str(tmp_path / "games.jsonl"))
         assert done.returncode == 2 and words in done.stderr
-    given = ("--haste", "much", "--patience", "3", "--player0", "random", "--player1", "random")
+    given = ("--haste", "much", "--patience", "3", "--player", "random", "--player", "random")
     assert selfplay("generate", *given, "--dry-run", "--output", str(tmp_path / "games.jsonl")).returncode == 0
 
 
@@ -115,7 +115,7 @@ def test_a_mistake_in_a_file_is_said_in_plain_words(tmp_path, text, words):
 
 
 def test_more_games_than_before_are_refused_by_the_name_of_their_option(tmp_path):
-    command = ("generate", "--player0", "random", "--player1", "random", "--output", str(tmp_path / "games.jsonl"))
+    command = ("generate", "--player", "random", "--player", "random", "--output", str(tmp_path / "games.jsonl"))
     assert selfplay(*command, "--num-episodes", "8").returncode == 0
     done = selfplay(*command, "--num-episodes", "20", "--temperature", "0.9")
     assert done.returncode == 2

@@ -93,7 +93,7 @@ def test_what_is_shipped_is_found_from_any_folder_and_what_lies_there_comes_firs
 
 
 def test_what_is_shipped_has_one_name_in_records_wherever_the_package_has_it():
-    folders = (PACKAGE.resolve() / "data", GAMES / "matching" / "data")  # an earlier version's, and today's
+    folders = (PACKAGE.resolve() / "data", GAMES / "matching" / "data")
     for path in ("data/tiny_model", *(str(folder / "tiny_model") for folder in folders)):
         assert as_listed(path) == "data/tiny_model"
     assert as_listed("/elsewhere/data/tiny_model") == "/elsewhere/data/tiny_model"

@@ -24,13 +24,12 @@ from selfplay_pipeline.train.run import TrainResult, claim
 from selfplay_pipeline.train.saves import LATEST, PICKLED_POSITION, WHOLE, NewLines, go_back_to_last_logged_save
 
 
-def saved(
-    folder: Path, whole: list[int], torn: list[int], logged: list[int], latest: str | None, mark: str
-) -> tuple[Path, Path]:
+def saved(folder: Path, whole: list[int], torn: list[int], logged: list[int], latest: str | None) -> tuple[Path, Path]:
     for step in whole + torn:
         (folder / f"global_step_{step}" / "actor").mkdir(parents=True)
+        (folder / f"global_step_{step}" / PICKLED_POSITION).touch()  # killed before it was removed
     for step in whole:
-        (folder / f"global_step_{step}" / mark).touch()
+        (folder / f"global_step_{step}" / WHOLE).touch()
     if latest is not None:
         (folder / LATEST).write_text(latest)
     metrics = folder / "metrics.jsonl"
@@ -49,9 +48,8 @@ def saved(
         ([2], [], [1], "2", 0),
     ],
 )
-@pytest.mark.parametrize("mark", [WHOLE, PICKLED_POSITION], ids=["now", "an earlier version"])
-def test_it_goes_back_to_the_last_whole_save_that_was_logged(tmp_path, whole, torn, logged, latest, expected, mark):
-    folder, metrics = saved(tmp_path, whole, torn, logged, latest, mark)
+def test_it_goes_back_to_the_last_whole_save_that_was_logged(tmp_path, whole, torn, logged, latest, expected):
+    folder, metrics = saved(tmp_path, whole, torn, logged, latest)
     assert go_back_to_last_logged_save(folder, metrics) == expected
     assert (folder / LATEST).exists() == bool(expected)
     assert [int(left.name.split("_")[-1]) for left in folder.glob("global_step_*")] == [
@@ -77,7 +75,7 @@ def test_each_line_of_a_growing_file_is_read_once(tmp_path):
 
 
 def test_a_save_whose_content_was_taken_away_is_none(tmp_path):
-    folder, metrics = saved(tmp_path, [1, 2], [], [1, 2], "2", WHOLE)
+    folder, metrics = saved(tmp_path, [1, 2], [], [1, 2], "2")
     (folder / "global_step_2" / "actor").rmdir()
     assert go_back_to_last_logged_save(folder, metrics) == 1
 
@@ -111,20 +109,12 @@ class OnlyTraining(Loop):
         pass
 
 
-@pytest.mark.parametrize("keep_optimizer", [True, False])
-def test_a_loop_keeps_the_newest_trainer_state_and_the_one_that_a_cut_training_began_with(
-    tmp_path, monkeypatch, keep_optimizer
-):
-    """The weights of a trainer state go on with a new optimizer too."""
-    file = tmp_path / "config.yaml"
-    file.write_text("model: data/tiny_model\niterate: {evaluate_every: 0, num_iterations: 3}\n")
-    options = {"iterate.evaluate_every": 0, "iterate.keep_processes": False, "train.keep_optimizer": keep_optimizer}
+def test_a_loop_keeps_the_newest_trainer_state_and_the_one_that_a_cut_training_began_with(tmp_path, monkeypatch):
+    options = {"iterate.evaluate_every": 0, "iterate.keep_processes": False}
     config, run = load_config("tiny", options), tmp_path / "run"
-    assert load_config(str(file), {}).iterate.keep_trainer_states == "last"
     began_with = []
 
     def train(job, trainer):
-        assert job.keep_optimizer == keep_optimizer
         state, output = job.initial_trainer_state, job.output
         began_with.append(state and state.parent.name)
         for made in ("trainer_state", "checkpoint"):

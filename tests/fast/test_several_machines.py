@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from test_train_config import DATA, config
 
 import selfplay_pipeline
-from selfplay_pipeline.config import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.identity import deciding
 from selfplay_pipeline.loopback import loopback_environment
@@ -62,11 +61,6 @@ def test_where_a_training_runs_may_change_and_how_many_processes_it_has_may_not(
     decides = deciding(config(**CLUSTER), "train")
     assert (decides["nodes"], decides["gpus_per_node"]) == (2, 4)
     assert "ray_address" not in decides
-
-
-def test_the_earlier_name_of_gpus_is_read(tmp_path):
-    (tmp_path / "my.yaml").write_text("train: {num_gpus: 8}")
-    assert load_config(str(tmp_path / "my.yaml"), {}).train.gpus_per_node == 8
 
 
 @pytest.mark.parametrize("address", ["ray://10.0.0.1:10001", "10.0.0.1", "Local", "", "http://a:1"])

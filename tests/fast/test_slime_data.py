@@ -44,14 +44,16 @@ def test_a_row_says_what_seat_0_sees_and_holds_the_whole_game(size, number):
 
 def test_the_command_writes_the_states_that_it_was_asked_for(tmp_path):
     out = tmp_path / "new" / "games.jsonl"
-    done = selfplay("slime", "data", "--config", "tiny", "--num-states", "5", "--first-state", "2", "--out", str(out))
+    done = selfplay(
+        "slime", "data", "--config", "tiny", "--num-states", "5", "--first-state", "2", "--output", str(out)
+    )
     assert done.returncode == 0, done.stderr
     game = MatchingGame(load_config("tiny", {"game.max_length": 40}).game)
     expected = [game.sample_state(state_rng(0, number)).to_dict() for number in range(2, 7)]
     assert [row["metadata"]["game_state"] for row in rows(out)] == expected
     assert check_data(out) == [game.config]
     before = out.stat().st_mtime_ns
-    selfplay("slime", "data", "--config", "tiny", "--num-states", "5", "--first-state", "2", "--out", str(out))
+    selfplay("slime", "data", "--config", "tiny", "--num-states", "5", "--first-state", "2", "--output", out)
     assert out.stat().st_mtime_ns == before
     assert [path.name for path in out.parent.iterdir()] == ["games.jsonl"]
 
@@ -60,14 +62,14 @@ def test_turns_are_those_of_the_file_or_those_that_were_asked_for(tmp_path):
     config, out = tmp_path / "config.yaml", tmp_path / "games.jsonl"
     config.write_text("game: {size: 3, hard_factor: 0, max_length: 14}")
     for options, turns in (((), 14), (("--max-length", "6"), 6)):
-        selfplay("slime", "data", "--config", str(config), "--num-states", "1", "--out", str(out), *options)
+        selfplay("slime", "data", "--config", str(config), "--num-states", "1", "--output", str(out), *options)
         assert [rules.max_length for rules in check_data(out)] == [turns]
 
 
 def test_held_out_rows_are_the_states_of_evaluate_and_none_to_train_on(tmp_path):
     files = [tmp_path / "train.jsonl", tmp_path / "held.jsonl"]
     for path, options in zip(files, [(), ("--held-out",)], strict=True):
-        selfplay("slime", "data", "--config", "tiny", "--num-states", "20", "--out", str(path), *options)
+        selfplay("slime", "data", "--config", "tiny", "--num-states", "20", "--output", str(path), *options)
     train, held = ([row["metadata"]["game_state"] for row in rows(path)] for path in files)
     settings = load_config("tiny", {"game.max_length": 40})
     assert held == [state.to_dict() for state in held_out_states(MatchingGame(settings.game), 20).states]
@@ -75,7 +77,9 @@ def test_held_out_rows_are_the_states_of_evaluate_and_none_to_train_on(tmp_path)
 
 
 def test_a_dry_run_writes_nothing(tmp_path):
-    done = selfplay("slime", "data", "--dry-run", "--held-out", "--seed", "3", "--out", str(tmp_path / "games.jsonl"))
+    done = selfplay(
+        "slime", "data", "--dry-run", "--held-out", "--seed", "3", "--output", str(tmp_path / "games.jsonl")
+    )
     assert "held-out states 0…999 of seed 3, board 8×8, at most 40 turns" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
@@ -84,7 +88,7 @@ def test_a_dry_run_writes_nothing(tmp_path):
 def test_a_board_without_states_leaves_no_file(tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text("game: {size: 2, hard_factor: 50}")
-    done = selfplay("slime", "data", "--config", str(config), "--out", str(tmp_path / "games.jsonl"))
+    done = selfplay("slime", "data", "--config", str(config), "--output", str(tmp_path / "games.jsonl"))
     assert (done.returncode, "no state passed the hard filter" in done.stderr) == (2, True)
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
@@ -101,6 +105,7 @@ def spoil(row: dict, *path: str, value: object) -> None:
         (("metadata",), None, "field 'metadata' is missing"),
         (("metadata", "game_state"), None, "metadata.game_state is missing"),
         (("metadata", "game_state", "best_assignment_reward"), 1, "the table's best matching gives"),
+        (("metadata", "rules"), None, "metadata.rules is missing"),
         (("metadata", "rules"), {"size": 1}, "metadata.rules"),
         (("metadata", "rules", "max_length"), 99, "field 'prompt' is not what these rules tell"),
         (("metadata", "optimal_score"), 1, "'optimal_score' are not those"),

@@ -42,7 +42,6 @@ def test_nothing_prints_but_the_one_module():
     for path in PACKAGE.rglob("*.py"):
         if path in (
             PACKAGE / "core" / "terminal" / "__init__.py",
-            PACKAGE / "generate" / "template_trial.py",
             PACKAGE / "train" / "cluster.py",
         ):  # children, read by their parents
             continue
@@ -139,7 +138,7 @@ PATH = f"./{HOSTILE}/x"
     [
         ("generate", "--model", PATH),
         ("generate", "--config", PATH),
-        ("generate", "--player1", HOSTILE),
+        ("generate", "--player", HOSTILE),
         ("convert", PATH),
         ("convert", "--check", PATH),
         ("train", PATH),
@@ -158,7 +157,7 @@ PATH = f"./{HOSTILE}/x"
         ("config", "--config", PATH),
         ("model", "tiny", "--lesson", HOSTILE),
         ("slime", "data", "--config", PATH),
-        ("slime", "analyze", "--log-dir", PATH),
+        ("questions", PATH),
     ],
 )
 def test_no_name_that_is_given_to_a_command_reaches_the_terminal_as_it_is(tmp_path, command):

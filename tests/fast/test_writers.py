@@ -293,7 +293,7 @@ def disk(request, tmp_path):
 
 def scripted(folder, command):
     few = ("--config", "tiny", "--output", str(folder / "out"))
-    episodes = ("--num-episodes", "8", "--episodes-per-state", "2", "--player0", "random", "--player1", "sharing")
+    episodes = ("--num-episodes", "8", "--episodes-per-state", "2", "--player", "random", "--player", "sharing")
     return {
         "generate": (
             "generate",

@@ -16,8 +16,8 @@ def test_games_with_a_chat_model_become_one_row_each(sglang_server, tmp_path, mo
     (tmp_path / "run.yaml").write_text(f"{tiny}\npartner: {json.dumps(partner)}\n")
     games = tmp_path / "games.jsonl"
     done = selfplay(
-        "generate", "--config", str(tmp_path / "run.yaml"), "--player1", "chat", "--num-episodes", "64",
-        "--server-url", sglang_server.url, "--output", str(games),
+        "generate", "--config", str(tmp_path / "run.yaml"), "--player", "policy", "--player", "chat",
+        "--num-episodes", "64", "--server-url", sglang_server.url, "--output", str(games),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     records = list(read_episodes(games))

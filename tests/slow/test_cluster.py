@@ -45,7 +45,8 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
     write_games(folder / "train.parquet", folder / "model", stale=0.1)
     return TrainConfig(
         model=str(folder / "model"), data=folder / "train.parquet", output=folder / "one", train_batch_size=20,
-        learning_rate=1e-3, kl_coef=0.5, save_every=1, device="cpu", loss_aggregation="seq-mean-token-mean",
+        learning_rate=1e-3, kl_coef=0.5, save_every=1, device="cpu", 
+        overrides=["actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"],
     )  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def test_verl_trains_on_the_advantage_of_each_turn(model: Path, tmp_path: Path, 
     data = write_credited(tmp_path / "train.parquet", model)
     config = TrainConfig(
         model=str(model), data=data, output=tmp_path / "out", train_batch_size=12, dump_rows=True, device="cpu",
-        normalize_by_std=by_std,
+        overrides=[f"algorithm.norm_adv_by_std_in_grpo={str(by_std).lower()}"],
     )  # fmt: skip
     with Trainer() as trainer:
         run_train(config, trainer=trainer)

@@ -188,13 +188,6 @@ def test_the_reference_policy_is_the_model_without_the_adapter(first: Run, secon
     assert second.lines()[0]["actor/kl_loss"] == pytest.approx(expected, rel=1e-3)
 
 
-def test_with_a_new_optimizer_the_adapter_goes_on_all_the_same(first: Run, staying: Trainer, tmp_path: Path) -> None:
-    config = further(first, tmp_path / "out", keep_optimizer=False)
-    run = Run(config, run_train(config, trainer=staying), [], set())
-    assert run.lines()[0]["selfplay/log_prob_gap/max"] < 1e-4
-    assert optimizer_updates(run.result.trainer_state) == 1
-
-
 class Stop(Exception):
     pass
 

@@ -110,7 +110,9 @@ def test_games_with_a_partner_become_one_row_each(sglang_server, tmp_path):
     games = tmp_path / "games.jsonl"
     done = selfplay(
         "generate",
-        "--player1",
+        "--player",
+        "policy",
+        "--player",
         "sharing",
         "--config",
         "tiny",

@@ -75,7 +75,7 @@ def test_a_launched_server_is_started_again_and_every_game_is_there_once(tmp_pat
         ("has ended with code 137", 1),
         ("hangs: no sign of life for 8 s (engine.hang_timeout)", 2),
     ):
-        again = f"starting it again with data/tiny_model ({number} of 3, engine.max_restarts)"
+        again = f"starting it again with data/tiny_model ({number} of 3)"
         (line,) = (line for line in run.said().splitlines() if again in line)
         assert reason in line
     driver.assert_nothing_is_left()

@@ -392,13 +392,18 @@ def test_passes_of_so_many_tokens_train_as_passes_of_so_many_rows(plain: Run, tr
     assert 0 < farthest(run.result.checkpoint, plain.result.checkpoint) < 1e-4, "other passes round differently"
 
 
+AGGREGATION = "actor_rollout_ref.actor.loss_agg_mode="
+
+
 @pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"])
 def test_rows_that_fill_up_a_batch_do_not_count_in_its_loss(
     plain: Run, trainer: Trainer, tmp_path: Path, aggregation: Any
 ) -> None:
     """52 rows in passes of at most 5 are filled up to 55. The reference is verl's own function, of the 52 alone."""
     changes = {"epochs": 1, "train_batch_size": GROUPS * 2 * EPISODES, "micro_batch_size": 5, "dump_rows": False}
-    config = plain.config.model_copy(update={"output": tmp_path / "out", "loss_aggregation": aggregation} | changes)
+    config = plain.config.model_copy(
+        update={"output": tmp_path / "out", "overrides": [AGGREGATION + aggregation]} | changes
+    )
     run = Run(config, run_train(config, trainer=trainer), [], set())
     (line,) = run.lines()
     assert line["selfplay/rows"] == 52
@@ -428,9 +433,7 @@ def master_weights(state: Path) -> dict[str, Any]:
     return {name: getattr(value, "_local_tensor", value) for name, value in found.items()}
 
 
-def test_with_a_new_optimizer_the_float32_weights_go_on_all_the_same(
-    plain: Run, trainer: Trainer, tmp_path: Path
-) -> None:
+def test_the_float32_weights_go_on(plain: Run, trainer: Trainer, tmp_path: Path) -> None:
     """Checkpoints are in bfloat16, whose resolution is coarser than an update at this learning rate."""
     config = plain.config.model_copy(
         update={"epochs": 1, "train_batch_size": 64, "learning_rate": 1e-6, "dtype": "bfloat16", "dump_rows": False}
@@ -439,13 +442,13 @@ def test_with_a_new_optimizer_the_float32_weights_go_on_all_the_same(
     for number in range(4):
         config = config.model_copy(update={"output": tmp_path / str(number)})
         result = run_train(config, trainer=trainer)
-        assert optimizer_updates(result.trainer_state) == 1
+        assert optimizer_updates(result.trainer_state) == number + 1
         states.append(master_weights(result.trainer_state))
         further = {"model": str(result.checkpoint), "initial_trainer_state": result.trainer_state}
-        config = config.model_copy(update=further | {"keep_optimizer": False, "any_model": True})
+        config = config.model_copy(update=further | {"any_model": True})
     for before, after in itertools.pairwise(states):
         moved = max(float((after[name] - before[name]).abs().max()) for name in before)
-        assert moved == pytest.approx(1e-6, rel=0.1)
+        assert 3e-7 < moved < 4e-6, "AdamW's step, not bfloat16's rounding"
 
 
 def test_verl_accepts_what_it_is_given_for_gpus(model: Path, data: Path, tmp_path: Path) -> None:
@@ -492,7 +495,8 @@ def test_with_the_games_log_probs_a_token_beyond_the_clip_range_has_no_gradient(
     config = TrainConfig(
         model=str(model), data=tmp_path / "train.parquet", output=tmp_path / "out",
         train_batch_size=GROUPS * 2 * EPISODES,
-        learning_rate=1e-3, old_log_probs="games", clip_low=0.1, clip_high=0.3, device="cpu",
+        learning_rate=1e-3, old_log_probs="games", device="cpu",
+        overrides=["actor_rollout_ref.actor.clip_ratio_low=0.1", "actor_rollout_ref.actor.clip_ratio_high=0.3"],
     )  # fmt: skip
     run = Run(config, run_train(config, trainer=trainer), [], set())
     assert distance_from_plain_torch(run, clip=(0.1, 0.3)) < 1e-3

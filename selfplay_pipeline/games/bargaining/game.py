@@ -60,17 +60,17 @@ class BargainingGame:
         return known_silence(self.config)
 
     def describe(self) -> str:
-        config = self.config
-        return f"{config.min_items} to {config.max_items} items worth {config.total_value}, {config.reward} reward"
+        items = f"{rules.MIN_ITEMS} to {rules.MAX_ITEMS} items worth {rules.TOTAL_VALUE}"
+        return f"{items}, {self.config.reward} reward"
 
     def sample_state(self, rng: np.random.Generator) -> BargainingState:
-        return rules.sample_state(self.config, rng)
+        return rules.sample_state(rng)
 
     def load_state(self, data: Any) -> BargainingState:
         return rules.load_state(data)
 
     def check_fits(self, state: BargainingState) -> None:
-        rules.check_fits(self.config, state)
+        rules.check_fits(state)
 
     def problem_of(self, data: dict[str, Any]) -> Any:
         """The counts and both players' values."""

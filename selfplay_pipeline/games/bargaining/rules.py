@@ -23,6 +23,10 @@ from selfplay_pipeline.games.base import GameSettings
 ITEMS = ("book", "hat", "ball")
 MOST_OF_A_TYPE = 4
 """Largest count of an item type. The paper names none, but its data has none larger, and all counts up to it."""
+MIN_ITEMS, MAX_ITEMS = 5, 7
+"""Number of items of all types together."""
+TOTAL_VALUE = 10
+"""Value of all items together to each player."""
 
 Triple = tuple[int, int, int]
 """A number for each item type, in the order of `ITEMS`."""
@@ -33,30 +37,18 @@ Pair = tuple[Triple, Triple]
 
 
 class BargainingConfig(GameSettings):
-    """The items, the reward and the limits."""
+    """The reward and the limits."""
 
     name: Literal["bargaining"] = "bargaining"
     """Name of the game."""
     reward: Literal["cooperative", "semi", "selfish"] = "cooperative"
     """Value that a player is rewarded for: both players' sum, its own and a part of the partner's, or its own."""
     semi_lambda: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Weight of the partner's value beside the own one where `reward` is semi."""
-    min_items: Annotated[int, Field(ge=3, le=3 * MOST_OF_A_TYPE)] = 5
-    """Fewest items of all types together; each type has 1 to 4."""
-    max_items: Annotated[int, Field(ge=3, le=3 * MOST_OF_A_TYPE)] = 7
-    """Most items of all types together."""
-    total_value: Annotated[int, Field(ge=1, le=20)] = 10
-    """Value of all items together to each player."""
+    """How much the partner's value counts beside the own one where `reward` is semi."""
     max_length: Annotated[int, Field(ge=1)] = 20
     """Turns of all players together, illegal ones included, after which an episode ends without agreement."""
     max_errors: Annotated[int, Field(ge=1)] = 5
     """Illegal actions of one player in a row after which an episode ends without agreement."""
-
-    @model_validator(mode="after")
-    def _ordered_items(self) -> Self:
-        if self.min_items > self.max_items:
-            raise ValueError(f"min_items {self.min_items} is above max_items {self.max_items}")
-        return self
 
     @property
     def partners_part(self) -> float:
@@ -152,30 +144,21 @@ def possible_pairs(counts: Triple, total: int) -> tuple[Pair, ...]:
 
 
 @lru_cache
-def possible_counts(min_items: int, max_items: int, total: int) -> tuple[Triple, ...]:
+def possible_counts() -> tuple[Triple, ...]:
     """All counts of the item types for which there are values of both players; each is as likely."""
     numbers = range(1, MOST_OF_A_TYPE + 1)
     return tuple(
         counts
         for counts in product(numbers, numbers, numbers)
-        if min_items <= sum(counts) <= max_items and possible_pairs(counts, total)
+        if MIN_ITEMS <= sum(counts) <= MAX_ITEMS and possible_pairs(counts, TOTAL_VALUE)
     )
 
 
-def sample_state(config: BargainingConfig, rng: np.random.Generator) -> BargainingState:
-    """Draw counts, then values. Lewis et al. do not say how likely each state was.
-
-    Raises:
-        UserError: no state fits this configuration.
-    """
-    all_counts = possible_counts(config.min_items, config.max_items, config.total_value)
-    if not all_counts:
-        raise UserError(
-            f"game: no state has {config.min_items} to {config.max_items} items that are worth {config.total_value} to "
-            "each player; change game.total_value"
-        )
+def sample_state(rng: np.random.Generator) -> BargainingState:
+    """Draw counts, then values. Lewis et al. do not say how likely each state was."""
+    all_counts = possible_counts()
     counts = all_counts[rng.integers(len(all_counts))]
-    pairs = possible_pairs(counts, config.total_value)
+    pairs = possible_pairs(counts, TOTAL_VALUE)
     return BargainingState(counts=counts, values=pairs[rng.integers(len(pairs))])
 
 
@@ -193,12 +176,12 @@ def load_state(data: Any) -> BargainingState:
         raise UserError(f"game state: field '{field}': {what}" if field else f"game state: {what}") from None
 
 
-def check_fits(config: BargainingConfig, state: BargainingState) -> None:
-    """Raises UserError unless the configuration could have drawn the state."""
-    if not config.min_items <= sum(state.counts) <= config.max_items or state.total != config.total_value:
+def check_fits(state: BargainingState) -> None:
+    """Raises UserError unless a state has as many items, worth as much, as the game has."""
+    if not MIN_ITEMS <= sum(state.counts) <= MAX_ITEMS or state.total != TOTAL_VALUE:
         raise UserError(
-            f"{sum(state.counts)} items that are worth {state.total}, but in the configuration there are "
-            f"{config.min_items} to {config.max_items} items that are worth {config.total_value}"
+            f"{sum(state.counts)} items that are worth {state.total}, but the game has {MIN_ITEMS} to {MAX_ITEMS} "
+            f"items that are worth {TOTAL_VALUE}"
         )
 
 

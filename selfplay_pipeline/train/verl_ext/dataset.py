@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from torch.utils.data import Dataset
 
-from selfplay_pipeline.convert.rows import CREDITS, WEIGHT, upgrade_rows
+from selfplay_pipeline.convert.rows import CREDITS, WEIGHT
 from selfplay_pipeline.train.groups import Group, read_data
 
 COLUMNS = ["prompt_ids", "response_ids", "response_mask", "response_logprobs", "reward_model", "extra_info"]
@@ -75,4 +75,4 @@ def _load(
 
 def _table(path: Path) -> pa.Table:
     there = [name for name in pq.read_schema(path).names if name in (*COLUMNS, WEIGHT, CREDITS)]
-    return upgrade_rows(pq.read_table(path, columns=there))
+    return pq.read_table(path, columns=there)

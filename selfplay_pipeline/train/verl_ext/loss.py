@@ -16,7 +16,7 @@ from verl.workers.utils.padding import response_from_nested
 from selfplay_pipeline.convert.rows import WEIGHT
 
 ONE_UPDATE = "one_update"
-"""Key that marks such a batch; its value is the bound of the importance weights, 0 for none."""
+"""What a batch says of itself; its value is the bound of importance weights."""
 
 PPOLoss = Callable[..., tuple[torch.Tensor, dict[str, Any]]]
 
@@ -49,11 +49,10 @@ def one_update_loss(
     if not share:  # only padding rows: verl refuses an empty mask
         mask = torch.ones_like(mask)
     weights, _, found = compute_rollout_correction_and_rejection_mask(
-        old, played, mask, rollout_is="token" if bound else None, rollout_is_threshold=bound or 2.0
+        old, played, mask, rollout_is="token", rollout_is_threshold=bound
     )
     data["old_log_probs"] = own
-    if weights is not None:
-        data["rollout_is_weights"] = weights.batch["rollout_is_weights"]
+    data["rollout_is_weights"] = weights.batch["rollout_is_weights"]
     loss, metrics = ppo_loss(model_output=model_output, data=data, dp_group=dp_group)
     own_tokens = mask.bool()
     gaps = (old - played)[own_tokens].abs()

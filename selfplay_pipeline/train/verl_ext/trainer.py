@@ -28,6 +28,7 @@ from selfplay_pipeline.convert.rows import WEIGHT
 from selfplay_pipeline.core.files import appending
 from selfplay_pipeline.train.credit import token_advantages
 from selfplay_pipeline.train.groups import by_length, mixed, plan_steps, split_rows, updates_of
+from selfplay_pipeline.train.overrides import IMPORTANCE_THRESHOLD
 from selfplay_pipeline.train.verl_ext.guard import Guarded, loading
 from selfplay_pipeline.train.verl_ext.loss import ONE_UPDATE
 from selfplay_pipeline.train.verl_ext.replay import row_key
@@ -102,8 +103,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         if len(self.plan) != self.total_training_steps:
             raise RuntimeError(f"{len(self.plan)} steps in the plan, {self.total_training_steps} in verl's config")
         self.steps_per_epoch = len(self.plan) // options.epochs
-        earlier = options.initial_trainer_state if options.keep_optimizer else None
-        continues = earlier or find_latest_ckpt_path(config.trainer.default_local_dir)
+        continues = options.initial_trainer_state or find_latest_ckpt_path(config.trainer.default_local_dir)
         if made_with(config) != self._made_with or not (continues or self._untouched == self._fresh):
             self._make_workers()
         super()._load_checkpoint()
@@ -127,15 +127,13 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
     def _continue(self, earlier: str) -> None:
         """Begin with an earlier training's weights, which this process may still hold.
 
-        Optimizer and scheduler continue too, unless `keep_optimizer` is false. Step number and data position belong to
-        other data.
+        Optimizer and scheduler go on too. Step number and data position belong to other data.
         """
         save = Path(find_latest_ckpt_path(earlier))
         if save != self._held:
             self._untouched = None
-            keeps, workers = self.config.selfplay.keep_optimizer, self.actor_rollout_wg
             with loading(earlier):
-                (workers.load_checkpoint if keeps else workers.load_weights)(str(save / "actor"))
+                self.actor_rollout_wg.load_checkpoint(str(save / "actor"))
 
     def _save_checkpoint(self) -> None:
         super()._save_checkpoint()
@@ -144,7 +142,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
         self._held = self._untouched = None
         if self.config.selfplay.one_update:
-            batch.extra_info[ONE_UPDATE] = self.config.selfplay.importance_threshold
+            batch.extra_info[ONE_UPDATE] = IMPORTANCE_THRESHOLD
         batch = super()._update_actor(self._in_passes(batch), metrics)
         for name in [name for name in metrics if name.startswith(("actor/rollout_corr/", "actor/selfplay/"))]:
             metrics[name.removeprefix("actor/")] = metrics.pop(name)

@@ -88,14 +88,6 @@ class PolicyWorker(ActorRolloutRefWorker):  # type: ignore[misc]
         self.init_model()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
-    def load_weights(self, folder: str) -> None:
-        """Load the float32 weights of a save, and keep optimizer and schedule as they are."""
-        saves = self.actor.engine.checkpoint_manager
-        contents, saves.checkpoint_load_contents = saves.checkpoint_load_contents, ["model"]
-        self.actor.load_checkpoint(folder)
-        saves.checkpoint_load_contents = contents
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def set_learning_rate(self, rate: float) -> None:
         """Continue the schedule at its current step with another rate; a saved optimizer brings its old rate."""
         engine = self.actor.engine
