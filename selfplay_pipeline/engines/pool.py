@@ -24,6 +24,9 @@ from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.engines.types import Completion, Engine, EngineError, LoadingEngine, SamplingParams
 
+MAX_RESTARTS = 3
+"""Number of times that a launched server that has died or hangs is started again, with the weights it served last."""
+
 
 def plan(config: EngineConfig, at_once: int) -> list[EngineConfig]:
     """Returns the configuration of each engine of a pool.
@@ -308,7 +311,7 @@ async def open_engine(
         spec,
         config.startup_timeout,
         hang_timeout=config.hang_timeout,
-        max_restarts=config.max_restarts,
+        max_restarts=MAX_RESTARTS,
         tell=tell,
     )
     notify(f"reading {model}")
