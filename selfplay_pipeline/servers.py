@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from selfplay_pipeline.config import EngineConfig
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.terminal import say
-from selfplay_pipeline.core.terminal.progress import waiting
+from selfplay_pipeline.core.reporting import logger, waiting
 from selfplay_pipeline.engines.line import version_of
 from selfplay_pipeline.engines.open import open_engine
 from selfplay_pipeline.engines.types import Engine
@@ -40,8 +39,9 @@ class PolicyServer:
         if self.engine is None:
             with waiting(f"starting the {self.config.kind} engine for {checkpoint}") as tell:
                 self._context = open_engine(
-                    self.config, checkpoint, self.log_path, tell, say, shares_gpu=self.shares_gpu, alone=self.alone
-                )
+                    self.config, checkpoint, self.log_path, tell, logger.info, shares_gpu=self.shares_gpu,
+                    alone=self.alone,
+                )  # fmt: skip
                 self.engine = await self._context.__aenter__()
         elif other:
             await self.engine.reload(Path(checkpoint))

@@ -169,7 +169,6 @@ def silence(
     """
     settings = load(context)
     from selfplay_pipeline.core.folders import check_file
-    from selfplay_pipeline.core.terminal.progress import progress
     from selfplay_pipeline.evaluate.silence import compute_silence, store_silence
     from selfplay_pipeline.games.registry import make_game
 
@@ -178,8 +177,7 @@ def silence(
     if dry_run:
         known = f"known is {game.silence}" if game.silence else "none is known"
         planned(f"{game.describe()}: silence line on {states} states (seed {settings.seed}) to {output}; {known}")
-    with progress("silence line") as report:
-        found = compute_silence(game, states, settings.seed, lambda done, total: report(done, total, lambda: "states"))
+    found = compute_silence(game, states, settings.seed)
     store_silence(output, game, found)
     terminal.result(one_line(f"silence {found}, written to {output}"))
 

@@ -108,7 +108,10 @@ def iterate(
         from selfplay_pipeline.iterate.run import plan_iterate
 
         planned(*plan_iterate(settings, output))
+    from selfplay_pipeline.core.terminal.progress import in_place
     from selfplay_pipeline.iterate.run import run_iterate
-    from selfplay_pipeline.iterate.show import show_run
+    from selfplay_pipeline.iterate.show import live_table, show_run
 
-    show_run(run_iterate(settings, output))
+    with in_place(lambda: live_table(output)):
+        run = run_iterate(settings, output)
+    show_run(run)

@@ -214,7 +214,7 @@ def train(
 
     warn(settings.train.clip_without_effect())
     output = output or data.parent / "training"
-    job = training_of(settings, data, output, checkpoint=str(settings.model), seed=settings.seed)
+    job = training_of(settings, data, output)
     if dry_run:
         check_folder(output, "train")
         planned(plan_train(job))

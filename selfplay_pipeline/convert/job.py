@@ -11,7 +11,6 @@ from selfplay_pipeline.convert.credit import check_credit
 from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.convert.run import check_claim, count_convert, run_convert
 from selfplay_pipeline.core.folders import check_folder
-from selfplay_pipeline.core.terminal.progress import progress
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.identity import deciding
 
@@ -30,7 +29,6 @@ def convert_episodes(config: Config, games: Path, out_dir: Path, *, skip_bad: bo
         placebo=config.convert.placebo,
         credits_by=make_game(config.game) if config.convert.credit == "turn" else None,
         skip_bad=skip_bad,
-        bar=progress,
         decided=decided,
     )
 
@@ -44,7 +42,6 @@ def plan_convert(config: Config, games: Path, out_dir: Path, *, skip_bad: bool =
         seed=config.seed,
         credits_by=make_game(config.game) if config.convert.credit == "turn" else None,
         skip_bad=skip_bad,
-        bar=progress,
     )
     aside = f"; {found.val_groups} to val.parquet" * bool(found.val_groups)
     bad = f"; {len(found.bad_lines)} bad lines are left out" * bool(found.bad_lines)

@@ -193,6 +193,12 @@ def describe(settings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def short(path: str) -> str:
+    """Returns a path below the working directory without that directory's own."""
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
+
+
 def _partner(config: Config) -> dict[str, Any]:
     """What decides the partner's words."""
     return partner_arguments(config.partner, [config.iterate.partner])

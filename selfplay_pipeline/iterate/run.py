@@ -20,8 +20,8 @@ from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, write_json, write_lines
+from selfplay_pipeline.core.reporting import begin, logger, status
 from selfplay_pipeline.core.stopping import stoppable
-from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.engines.open import resolve_device
 from selfplay_pipeline.evaluate.pairing import check_names
 from selfplay_pipeline.evaluate.run import SELF, EvaluationJob, run_evaluate
@@ -33,10 +33,9 @@ from selfplay_pipeline.generate.records import CHAT, POLICY
 from selfplay_pipeline.generate.seats import check_seats, is_checkpoint, opposite, self_play
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.loggers import PipelineLog
-from selfplay_pipeline.iterate.manifest import RunDirectory, Stage, StageRecord
+from selfplay_pipeline.iterate.manifest import RunDirectory, Stage, StageRecord, short
 from selfplay_pipeline.iterate.metrics import CollapseError, best_iteration, history_of, in_words
 from selfplay_pipeline.iterate.results import Evaluated, Trained, known
-from selfplay_pipeline.iterate.show import short, watching
 from selfplay_pipeline.metrics.figures import TALK, figures_of
 from selfplay_pipeline.servers import Servers
 from selfplay_pipeline.train.cluster import check_cluster
@@ -70,12 +69,12 @@ def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = No
     with locked(run_dir / ".lock", f"run directory {run_dir}"):
         run = RunDirectory(run_dir)
         run.open(config)
-        # The runner copies its context when it is opened, so the table must be there by then.
-        with PipelineLog(config, run_dir) as log, watching(run) as tell, asyncio.Runner() as runner:
+        begin()
+        with PipelineLog(config, run_dir) as log, asyncio.Runner() as runner:
             two = is_checkpoint(seats_of(config)[-1])
             servers = Servers(config.engine, run_dir, two=two, shares_gpu=shares_gpu(config), alone=True)
             trainer = Trainer()
-            loop = (loop_type or Loop)(config, run, servers, trainer, runner, log, tell)
+            loop = (loop_type or Loop)(config, run, servers, trainer, runner, log)
             try:
                 loop.run_all()
             finally:
@@ -98,8 +97,6 @@ class Loop:
     trainer: Trainer
     runner: asyncio.Runner
     log: PipelineLog
-    tell: Callable[[str], None]
-    """Takes lines for people."""
 
     def run_all(self) -> None:
         """All iterations, each with the checkpoint of the one before."""
@@ -134,7 +131,7 @@ class Loop:
                 f"{checkpoint}: holds other files than when the iteration had made it (content hash {made.weights}); "
                 "restore them, or begin a new run with --output"
             )
-        self.tell(f"{self._at(number)}: {stage} with {short(checkpoint)}")
+        status(f"{self._at(number)}: {stage} with {short(checkpoint)}")
         self.log.open()
         started = time.monotonic()
         work: dict[Stage, Callable[[int, str], BaseModel]] = {
@@ -169,7 +166,7 @@ class Loop:
         try:
             result = train_policy(self._training(number, checkpoint), self.trainer)
         except NoSignalError as reason:
-            say(f"iteration {number}: not trained, the checkpoint is carried forward: {reason}")
+            logger.warning(f"iteration {number}: not trained, the checkpoint is carried forward: {reason}")
             return Trained(
                 checkpoint=checkpoint, carried=True, weights=content_hash(checkpoint), steps=0, seconds_in_steps=0.0
             )
@@ -234,7 +231,7 @@ class Loop:
         played = set[str]().union(*(states_in(game, self.run.games(earlier)) for earlier in since))
         shared = count_shared(game, states, played)
         if shared:
-            say(f"iteration {number}: {shared} held-out states were among those trained on")
+            logger.warning(f"iteration {number}: {shared} held-out states were among those trained on")
         job = EvaluationJob(
             checkpoint,
             states,
@@ -275,12 +272,12 @@ class Loop:
         newest = next((iteration for iteration in history if iteration.number == number), None)
         if newest is None:
             return
-        self.tell(f"{self._at(number)}: {in_words(newest)}")
+        status(f"{self._at(number)}: {in_words(newest)}")
         if newest.collapse is None:
             return
         if self.config.iterate.stop_on_collapse:
             raise CollapseError(f"iteration {number}: {newest.collapse}; the run stops, its iterations are kept")
-        say(f"iteration {number}: collapse? {newest.collapse}")
+        logger.warning(f"iteration {number}: collapse? {newest.collapse}")
 
 
 def stages_of(config: Config, number: int) -> tuple[Stage, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from selfplay_pipeline.convert.rows import AGENT_NAME
 from selfplay_pipeline.core.files import locked, replacing
+from selfplay_pipeline.core.reporting import progress
 from selfplay_pipeline.games.base import MONITOR, TRAIN, Game, State, state_rng
 from selfplay_pipeline.games.registry import GameConfig, make_game
 
@@ -57,7 +58,6 @@ def write_games(
     seed: int,
     test_seed: int,
     per_seat: bool = False,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Path, Path]:
     """Sample states and write `train.parquet` and `test.parquet`.
 
@@ -66,7 +66,6 @@ def write_games(
         test_seed: of the states to validate on, which are those that `iterate` watches its iterations on: a training
             that was judged by them can still be evaluated honestly on those of `evaluate`.
         per_seat: one row for each player of a state instead of one for the state.
-        on_progress: called with the states sampled and those to sample, both files counted.
 
     Raises:
         UserError: the configuration admits no state.
@@ -74,15 +73,18 @@ def write_games(
     game = make_game(config)
     files = out / "train.parquet", out / "test.parquet"
     done, rows = 0, {path: list[dict[str, Any]]() for path in files}
-    for path, count, space, space_seed, split in zip(
+    parts = zip(
         files, (num_train, num_test), (TRAIN, MONITOR), (seed, test_seed), (TRAIN_SPLIT, MONITOR_SPLIT), strict=True
-    ):
-        for number in range(count):
-            state = game.sample_state(state_rng(space_seed, number, space))
-            # Each monitor state is one row in any layout, so that no episode is left out where a player never spoke.
-            rows[path] += game_rows(game, state, number, space_seed, split, per_seat and space == TRAIN)
-            done += 1
-            on_progress(done, num_train + num_test)
+    )
+    with progress("sampling game states", brief=True) as report:
+        for path, count, space, space_seed, split in parts:
+            for number in range(count):
+                state = game.sample_state(state_rng(space_seed, number, space))
+                # Each monitor state is one row in any layout, so that no episode is left out where a player never
+                # spoke.
+                rows[path] += game_rows(game, state, number, space_seed, split, per_seat and space == TRAIN)
+                done += 1
+                report(done, num_train + num_test)
     with locked(out / ".games.lock", f"folder {out}"):
         for path in files:
             with replacing(path) as temporary:

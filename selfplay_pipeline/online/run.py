@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from selfplay_pipeline.convert.parquet import ROWS_AT_A_TIME
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import appending, locked, write_json
+from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import check_regular, parse_json
 from selfplay_pipeline.games.base import Game, read_state
 from selfplay_pipeline.games.registry import GameConfig, make_game
@@ -39,7 +40,6 @@ from selfplay_pipeline.train.launch import Launch
 from selfplay_pipeline.train.overrides import environment, metrics_path, resolve_device, state_dir
 from selfplay_pipeline.train.process import Making, Trainer, TrainError
 from selfplay_pipeline.train.run import (
-    Progress,
     check_claim,
     check_options,
     claim,
@@ -72,13 +72,18 @@ class OnlineResult:
     """Mean time of this process's steps, without saving."""
 
 
-def run_online(config: OnlineConfig, on_progress: Callable[[Progress], None] | None = None) -> OnlineResult:
+def run_online(config: OnlineConfig) -> OnlineResult:
     """Train a policy on episodes that it plays meanwhile; a training that was cut continues at its last save.
 
     Raises:
         UserError: unusable states or options.
         TrainError: verl failed.
     """
+    with progress("training online", "waiting for step 1") as report:
+        return _trained(config, report)
+
+
+def _trained(config: OnlineConfig, report: Update) -> OnlineResult:
     began = time.time()
     check_options(config)
     planned, state, device = config.online.steps, state_dir(config), resolve_device(config)
@@ -92,8 +97,10 @@ def run_online(config: OnlineConfig, on_progress: Callable[[Progress], None] | N
 
     def watch(step: int, line: dict[str, Any]) -> None:
         times.append((time.time(), line))
-        if on_progress:
-            on_progress(Progress(step, planned, line))
+        played, held_out = (line.get(f"{place}/reward") for place in ("selfplay", "held_out"))
+        figures = [f"reward {played:.3f}"] if played is not None else []
+        figures += [f"held out {held_out:.3f}"] if held_out is not None else []
+        report(step, planned, lambda: "steps, " + ", ".join(figures))
 
     with locked(config.output / ".train.lock", f"training folder {config.output}"):
         claim(config, _identity(config), checkpoint)

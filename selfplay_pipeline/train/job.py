@@ -9,11 +9,10 @@ from selfplay_pipeline.convert.parquet import sampler_of
 from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.folders import check_folder
-from selfplay_pipeline.core.terminal.progress import progress
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.fit import offload_here
 from selfplay_pipeline.train.process import Trainer
-from selfplay_pipeline.train.run import Progress, TrainResult, run_train
+from selfplay_pipeline.train.run import TrainResult, run_train
 
 
 def training_of(
@@ -21,19 +20,22 @@ def training_of(
     data: Path,
     output: Path,
     *,
-    checkpoint: str,
-    seed: int,
+    checkpoint: str | None = None,
+    seed: int | None = None,
     initial_trainer_state: Path | None = None,
     base_model: str | None = None,
     reference_model: str | None = None,
     shares_gpu: bool = False,
     rate_share: float = 1.0,
 ) -> TrainConfig:
-    """The training of `checkpoint` on one parquet file under a configuration.
+    """Returns the training on one parquet file under a configuration.
 
     Args:
+        checkpoint: the model to train, by default that of the configuration.
+        seed: the seed, by default that of the configuration.
         rate_share: what the configured learning rate is multiplied by.
     """
+    checkpoint = checkpoint or str(config.model)
     here = {
         "learning_rate": config.train.learning_rate * rate_share,
         "offload": offload_here(config.train, checkpoint, shares_gpu=shares_gpu),
@@ -43,7 +45,7 @@ def training_of(
         model=checkpoint,
         data=data,
         output=output,
-        seed=seed,
+        seed=config.seed if seed is None else seed,
         initial_trainer_state=initial_trainer_state,
         base_model=base_model,
         reference_model=reference_model,
@@ -78,11 +80,4 @@ def train_policy(job: TrainConfig, trainer: Trainer | None = None, command: str 
         command: whose folder the output is.
     """
     check_folder(job.output, command)
-    with progress(f"training on {job.data.name}", "waiting for step 1") as report:
-
-        def on_progress(step: Progress) -> None:
-            loss = step.metrics.get("actor/pg_loss", step.metrics.get("selfplay/loss", 0.0))
-            norm = step.metrics.get("actor/grad_norm", 0.0)
-            report(step.step, step.planned_steps, lambda: f"steps, loss {loss:+.4f}, gradient norm {norm:.3f}")
-
-        return run_train(job, on_progress, trainer)
+    return run_train(job, trainer)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from selfplay_pipeline.core.processes import Child, last_lines, spawn
-from selfplay_pipeline.core.terminal import say
+from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.loopback import TAKEN, port_was_taken
 from selfplay_pipeline.train.launch import REASON, Launch, ended_file
 from selfplay_pipeline.train.stopped import prepare_reason, take_reason
@@ -122,7 +122,7 @@ class Trainer:
         while not self._done(making, launch, watch, repeats < MAX_REPEATS):
             repeats += 1
             again = f"starting it again ({repeats} of {MAX_REPEATS})"
-            say(f"verl found a port taken before the first step ({TAKEN}; see {launch.log}); {again}")
+            logger.warning(f"verl found a port taken before the first step ({TAKEN}; see {launch.log}); {again}")
 
     def _done(self, making: Making, launch: Launch, watch: Callable[[], bool], may_repeat: bool) -> bool:
         """Does a task to its end; returns False if it may be repeated and found a port taken before it began."""

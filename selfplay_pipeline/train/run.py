@@ -15,6 +15,7 @@ from selfplay_pipeline.core.checkpoints import check_checkpoint, vocabulary_of
 from selfplay_pipeline.core.content import content_hash, file_hash
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.files import locked, write_json
+from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.identity import check_same, deciding, portable
 from selfplay_pipeline.preflight import check_gpus
@@ -53,16 +54,6 @@ WANDB_LOGIN = "run `wandb login`, or set WANDB_API_KEY, or WANDB_MODE=offline to
 
 
 @dataclass(frozen=True)
-class Progress:
-    """A training step that is done."""
-
-    step: int
-    planned_steps: int
-    metrics: dict[str, Any]
-    """verl's metrics of the step, by verl's names."""
-
-
-@dataclass(frozen=True)
 class TrainResult:
     """What a training did, over all its resumptions but for the seconds."""
 
@@ -91,14 +82,11 @@ class TrainResult:
     """Mean negative log-probs of held-out own tokens in nats: before the first step, and after each epoch."""
 
 
-def run_train(
-    config: TrainConfig, on_progress: Callable[[Progress], None] | None = None, trainer: Trainer | None = None
-) -> TrainResult:
+def run_train(config: TrainConfig, trainer: Trainer | None = None) -> TrainResult:
     """Train a policy on converted episodes; a training that was cut continues at its last save.
 
     Args:
         config: the training.
-        on_progress: told each step.
         trainer: verl's process, which stays; without it one is started for this training alone, if a cluster that is
             to do it can.
 
@@ -107,6 +95,11 @@ def run_train(
         NoSignalError: no group has episodes that scored differently (also a UserError).
         TrainError: verl failed.
     """
+    with progress(f"training on {config.data.name}", "waiting for step 1") as report:
+        return _trained(config, trainer, report)
+
+
+def _trained(config: TrainConfig, trainer: Trainer | None, report: Update) -> TrainResult:
     began = time.monotonic()
     _check_training_of(config)
     if trainer is None and not exported(state_dir(config), config.output / "checkpoint"):
@@ -124,8 +117,9 @@ def run_train(
         def watch(step: int, line: dict[str, Any]) -> None:
             nonlocal seconds_in_steps
             seconds_in_steps += line.get("timing_s/step", 0.0) - line.get("timing_s/save_checkpoint", 0.0)
-            if on_progress:
-                on_progress(Progress(step, planned, line))
+            loss = line.get("actor/pg_loss", line.get("selfplay/loss", 0.0))
+            norm = line.get("actor/grad_norm", 0.0)
+            report(step, planned, lambda: f"steps, loss {loss:+.4f}, gradient norm {norm:.3f}")
 
         if done < planned or not exported(state, checkpoint):
             with nullcontext(trainer) if trainer else Trainer() as process:

@@ -170,7 +170,7 @@ def begun_online(config: Config) -> list[Any]:
     def games(config: Config, out: Path, num_train: int, num_test: int) -> None:
         told.append((config.game, config.seed, config.evaluate.state_seed, num_train, num_test))
 
-    def run(job: OnlineConfig, on_progress: Any) -> None:
+    def run(job: OnlineConfig) -> None:
         told.extend(online_overrides(job, StatesFile(rows=9, rows_per_episode=2), device) for device in ("cpu", "cuda"))
 
     with pytest.MonkeyPatch.context() as patch:

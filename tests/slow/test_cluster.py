@@ -13,17 +13,19 @@ from typing import Any
 import psutil
 import pytest
 from conftest import TINY
+from reports import Report, Reports
 from test_kill import Driver
 from test_train import MARK, build_model, farthest, remaining, share_apart, traces, write_games
 from two_nodes import TwoNodes, two_nodes
 from watching import Watch
 
 from selfplay_pipeline.config import load_config
+from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.job import training_of
 from selfplay_pipeline.train.process import Trainer, TrainError
-from selfplay_pipeline.train.run import Progress, TrainResult, prepare_training, run_train
+from selfplay_pipeline.train.run import TrainResult, prepare_training, run_train
 
 STEPS = 3
 HOW = ("time", "timing_", "perf/", "actor/perf/", "global_seqlen/", "rollout_corr/", "prompt_length/clip_ratio")
@@ -86,7 +88,7 @@ def test_two_processes_do_what_one_does(one: Expected, tmp_path: Path) -> None:
     config = one.config.model_copy(update={"output": tmp_path / "two", "gpus_per_node": 2})
     running: set[str] = set()
 
-    def kill_a_worker(progress: Progress) -> None:
+    def kill_a_worker(report: Report) -> None:
         running.update(traces(config.output))
         for process in psutil.process_iter(["cmdline"]):
             if "ray::WorkerDict" in " ".join(process.info["cmdline"] or ()) and f"process {process.pid}" in running:
@@ -95,15 +97,16 @@ def test_two_processes_do_what_one_does(one: Expected, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(MARK, str(config.output))
         watch = Watch(str(config.output))
-        with pytest.raises(TrainError):
-            run_train(config, kill_a_worker)
+        with pytest.raises(TrainError), reporting.use(Reports(kill_a_worker)):
+            run_train(config)
         assert not remaining(running)
-        seen: list[Progress] = []
-        result = run_train(config, seen.append)
+        reports = Reports()
+        with reporting.use(reports):
+            result = run_train(config)
         watch.stop()
     assert len(running) > 6, "Ray's processes, verl's, and folders in /tmp"
     assert not traces(config.output)
-    assert seen[0].step > 1
+    assert reports.seen[0].done > 1
     one.is_done_by(result.checkpoint)
     commands = " ".join(listener.command for listener in watch.listeners)
     for of_training in ("raylet", "gcs_server", "verl_main", "WorkerDict", "TransferQueue"):

@@ -21,16 +21,18 @@ import numpy as np
 import psutil
 import pyarrow.parquet as pq
 import pytest
+from reports import Report, Reports
 from test_kill import GONE_WITHIN
 from training_rows import training_row, write_training_rows
 
+from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.groups import read_data
 from selfplay_pipeline.train.overrides import verl_overrides
 from selfplay_pipeline.train.process import Trainer
-from selfplay_pipeline.train.run import Progress, TrainResult, prepare_training, run_train
+from selfplay_pipeline.train.run import TrainResult, prepare_training, run_train
 
 TEMPERATURE = 0.7
 EPISODES = 2
@@ -120,7 +122,7 @@ class Run:
 
     config: TrainConfig
     result: TrainResult
-    seen: list[Progress]
+    seen: list[Report]
     traces: set[str]
     """What ran and lay about while it trained."""
 
@@ -210,16 +212,11 @@ def plain(tmp_path_factory: pytest.TempPathFactory, model: Path, data: Path) -> 
         model=str(model), data=data, output=tmp_path_factory.mktemp("plain") / "out", epochs=2, train_batch_size=32,
         learning_rate=3e-3, dump_rows=True, device="cpu",
     )  # fmt: skip
-    seen: list[Progress] = []
     left: set[str] = set()
-
-    def watch(progress: Progress) -> None:
-        seen.append(progress)
-        left.update(traces(config.output))
-
-    with pytest.MonkeyPatch.context() as patch:
+    reports = Reports(lambda _: left.update(traces(config.output)))
+    with pytest.MonkeyPatch.context() as patch, reporting.use(reports):
         patch.setenv(MARK, str(config.output))
-        return Run(config, run_train(config, watch), seen, left)
+        return Run(config, run_train(config), reports.seen, left)
 
 
 @pytest.fixture(scope="module")
@@ -244,7 +241,7 @@ def test_every_group_with_a_signal_is_trained_on_once_an_epoch(plain: Run) -> No
 
 def test_progress_is_reported_step_by_step(plain: Run) -> None:
     run = plain
-    assert [(progress.step, progress.planned_steps) for progress in run.seen] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert [(report.done, report.total) for report in run.seen] == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert 0 < run.result.seconds_in_steps < run.result.seconds_total
 
 
@@ -619,15 +616,16 @@ run_train(TrainConfig.model_validate_json({config.model_dump_json()!r}))
         time.sleep(0.2)
     assert running and not remaining(running) | traces(config.output), "still there after kill -9 of the driver"
     assert metrics.read_text().count("\n") < 12, "the training was over before the kill"
-    seen: list[Progress] = []
-    result = run_train(config, seen.append, staying)
+    reports = Reports()
+    with reporting.use(reports):
+        result = run_train(config, staying)
     assert staying.process_id == prepared
-    return Run(config, result, seen, running)
+    return Run(config, result, reports.seen, running)
 
 
 def test_a_killed_training_is_resumed_and_misses_and_repeats_nothing(resumed: Run) -> None:
     assert resumed.result.steps == resumed.result.planned_steps == 12
-    assert resumed.seen[0].step > 1, "resumed at the last save, not from the start"
+    assert resumed.seen[0].done > 1, "resumed at the last save, not from the start"
     seen = Counter(index for line in resumed.lines() for _, index in line["groups"])
     assert seen == {group: 6 for group in range(GROUPS + 1) if group != 5}
     rows = Counter((row["step"], row["group"], row["episode"], row["seat"]) for row in resumed.dumped())
