@@ -9,11 +9,12 @@ import typer
 
 from selfplay_pipeline.cli.failures import fail_if_lost
 from selfplay_pipeline.cli.options import load, taking
-from selfplay_pipeline.cli.shared import OTHERS, DryRun, planned, run
+from selfplay_pipeline.cli.shared import OTHERS, DryRun, planned
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import shipped
+from selfplay_pipeline.core.stopping import run
 from selfplay_pipeline.core.terminal.harmless import one_line
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from selfplay_pipeline.cli.shared import (
     TRAINING,
     DryRun,
     planned,
-    run,
     suggest,
     warn,
 )
@@ -28,6 +27,7 @@ from selfplay_pipeline.core.command_line import LARGEST, announced, program
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import built_in, shipped
 from selfplay_pipeline.core.small_files import check_regular
+from selfplay_pipeline.core.stopping import run
 from selfplay_pipeline.core.terminal.harmless import one_line
 
 app = typer.Typer()
@@ -218,7 +218,7 @@ def train(
     if dry_run:
         check_folder(output, "train")
         planned(plan_train(job))
-    show_training(train_policy(job))
+    show_training(run(train_policy(job)))
 
 
 @app.command(cls=taking(*IMITATING))
@@ -249,7 +249,7 @@ def imitate(
     output = output or sources[0].path.parent / "imitation"
     if dry_run:
         planned(plan_imitate(settings, sources, output))
-    result = imitate_episodes(settings, sources, output)
+    result = run(imitate_episodes(settings, sources, output))
     show_imitation(result)
     warn(barely_fell(result))
     # Without --config the model has chosen the game, which its new checkpoint does not.

@@ -109,6 +109,9 @@ class RunDirectory:
     def games(self, number: int) -> Path:
         return self.iteration(number) / "selfplay_games.jsonl"
 
+    def rows(self, number: int) -> Path:
+        return self.iteration(number) / "train.parquet"
+
     def checkpoint(self, number: int) -> str:
         """Returns the checkpoint that a finished iteration made or carried forward, where the run folder is now.
 

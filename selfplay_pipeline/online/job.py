@@ -9,6 +9,7 @@ from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import check_is_folder
 from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.stopping import computing
 from selfplay_pipeline.engines.compiler import check_compiler
 from selfplay_pipeline.engines.open import model_context_length, resolve_device
 from selfplay_pipeline.games.registry import make_game
@@ -129,16 +130,17 @@ def _samples_states(job: OnlineConfig, games: Path | None) -> bool:
     return games is None and not (job.output / "trainer_state" / "training.json").exists()
 
 
-def train_online(config: Config, output: Path, games: Path | None = None) -> OnlineResult:
+async def train_online(config: Config, output: Path, games: Path | None = None) -> OnlineResult:
     """Train on episodes that the policy plays meanwhile, or continue a training that was cut.
 
     Args:
         games: folder with the states to play; without it new ones are written to `output`, one state for each time
             that a step takes one.
     """
-    job = online_job(config, output, games)
-    if _samples_states(job, games):
-        check_sizes(job, len(make_game(config.game).roles))
-        num_train = config.online.steps * config.online.states_per_step
-        online_games(config, job.games, num_train, config.online.held_out_states)
-    return run_online(job)
+    with computing():
+        job = online_job(config, output, games)
+        if _samples_states(job, games):
+            check_sizes(job, len(make_game(config.game).roles))
+            num_train = config.online.steps * config.online.states_per_step
+            online_games(config, job.games, num_train, config.online.held_out_states)
+    return await run_online(job)

@@ -19,6 +19,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import appending, locked, write_json
 from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import check_regular, parse_json
+from selfplay_pipeline.core.stopping import computing
 from selfplay_pipeline.games.base import Game, read_state
 from selfplay_pipeline.games.registry import GameConfig, make_game
 from selfplay_pipeline.identity import deciding, differences, flatten, in_words
@@ -72,7 +73,7 @@ class OnlineResult:
     """Mean time of this process's steps, without saving."""
 
 
-def run_online(config: OnlineConfig) -> OnlineResult:
+async def run_online(config: OnlineConfig) -> OnlineResult:
     """Train a policy on episodes that it plays meanwhile; a training that was cut continues at its last save.
 
     Raises:
@@ -80,19 +81,20 @@ def run_online(config: OnlineConfig) -> OnlineResult:
         TrainError: verl failed.
     """
     with progress("training online", "waiting for step 1") as report:
-        return _trained(config, report)
+        return await _trained(config, report)
 
 
-def _trained(config: OnlineConfig, report: Update) -> OnlineResult:
+async def _trained(config: OnlineConfig, report: Update) -> OnlineResult:
     began = time.time()
-    check_options(config)
     planned, state, device = config.online.steps, state_dir(config), resolve_device(config)
-    games = _look_at(config)
     checkpoint = config.output.resolve() / "checkpoint"
-    if not exported(state, checkpoint):
-        check_cluster(
-            config, [config.model, config.games / "train.parquet", config.games / "test.parquet"], config.output
-        )
+    with computing():
+        check_options(config)
+        games = _look_at(config)
+        if not exported(state, checkpoint):
+            check_cluster(
+                config, [config.model, config.games / "train.parquet", config.games / "test.parquet"], config.output
+            )
     times: list[tuple[float, dict[str, Any]]] = []
 
     def watch(step: int, line: dict[str, Any]) -> None:
@@ -103,7 +105,8 @@ def _trained(config: OnlineConfig, report: Update) -> OnlineResult:
         report(step, planned, lambda: "steps, " + ", ".join(figures))
 
     with locked(config.output / ".train.lock", f"training folder {config.output}"):
-        claim(config, _identity(config), checkpoint)
+        with computing():
+            claim(config, _identity(config), checkpoint)
         keep_lines(metrics_path(config), planned)  # without a last line that a kill has torn
         _absorb(config, read_lines(verl_log(config)))
         done = go_back_to_last_logged_save(state, metrics_path(config))
@@ -122,7 +125,7 @@ def _trained(config: OnlineConfig, report: Update) -> OnlineResult:
             logged = NewLines(verl_log(config))
             with Trainer() as trainer:
                 follow = follower(lambda: _absorb(config, logged.read()), done or -1, watch)
-                trainer.run(Making((), env), launch, follow)
+                await trainer.run(Making((), env), launch, follow)
             write_json(state / "exported.json", {"step": planned})
         lines = read_lines(metrics_path(config))
         if [line["step"] for line in lines] != list(range(planned + 1)):

@@ -17,6 +17,7 @@ from selfplay_pipeline.core.folders import IMITATED, check_folder
 from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.shapes import shapes_of
 from selfplay_pipeline.core.small_files import check_regular, read_object
+from selfplay_pipeline.core.stopping import computing
 from selfplay_pipeline.engines.open import model_context_length
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_lines
@@ -32,7 +33,7 @@ HIGHEST_RATE = 3e-3
 """Highest learning rate that `imitate` takes by itself: the best of those tried on the untrained tiny model."""
 
 
-def imitate_episodes(
+async def imitate_episodes(
     config: Config, sources: Sequence[Source], output: Path, trainer: Trainer | None = None
 ) -> TrainResult:
     """Make rows of the episodes, unless an earlier call has, and train on them; a training that was cut continues.
@@ -48,13 +49,14 @@ def imitate_episodes(
     """
     _check_folder_and_thoughts(config, output)
     with locked(output / ".imitate.lock", f"training folder {output}"):
-        check_checkpoint(str(config.model))
-        check_options(training_of(config, output))
-        _prepare(config, sources, output)
+        with computing():
+            check_checkpoint(str(config.model))
+            check_options(training_of(config, output))
+            _prepare(config, sources, output)
         if config.imitate.learning_rate is None:
             weights = trained_weights(config)
             logger.info(f"learning rate {usual_rate(weights):.1e}, by the number of trained weights ({weights:,})")
-        return train_policy(training_of(config, output), trainer, "imitate")
+        return await train_policy(training_of(config, output), trainer, "imitate")
 
 
 def plan_imitate(config: Config, sources: Sequence[Source], output: Path) -> str:

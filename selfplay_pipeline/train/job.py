@@ -71,7 +71,7 @@ def model_of(data: Path) -> str:
     return found.checkpoint
 
 
-def train_policy(job: TrainConfig, trainer: Trainer | None = None, command: str = "train") -> TrainResult:
+async def train_policy(job: TrainConfig, trainer: Trainer | None = None, command: str = "train") -> TrainResult:
     """Do a training, or continue one that was cut.
 
     Args:
@@ -80,4 +80,4 @@ def train_policy(job: TrainConfig, trainer: Trainer | None = None, command: str 
         command: whose folder the output is.
     """
     check_folder(job.output, command)
-    return run_train(job, trainer)
+    return await run_train(job, trainer)

@@ -17,6 +17,7 @@ from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.files import locked, write_json
 from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import read_object
+from selfplay_pipeline.core.stopping import computing
 from selfplay_pipeline.identity import check_same, deciding, portable
 from selfplay_pipeline.preflight import check_gpus
 from selfplay_pipeline.train.adapter import check_targets
@@ -82,7 +83,7 @@ class TrainResult:
     """Mean negative log-probs of held-out own tokens in nats: before the first step, and after each epoch."""
 
 
-def run_train(config: TrainConfig, trainer: Trainer | None = None) -> TrainResult:
+async def run_train(config: TrainConfig, trainer: Trainer | None = None) -> TrainResult:
     """Train a policy on converted episodes; a training that was cut continues at its last save.
 
     Args:
@@ -96,19 +97,21 @@ def run_train(config: TrainConfig, trainer: Trainer | None = None) -> TrainResul
         TrainError: verl failed.
     """
     with progress(f"training on {config.data.name}", "waiting for step 1") as report:
-        return _trained(config, trainer, report)
+        return await _trained(config, trainer, report)
 
 
-def _trained(config: TrainConfig, trainer: Trainer | None, report: Update) -> TrainResult:
+async def _trained(config: TrainConfig, trainer: Trainer | None, report: Update) -> TrainResult:
     began = time.monotonic()
-    _check_training_of(config)
-    if trainer is None and not exported(state_dir(config), config.output / "checkpoint"):
-        check_cluster(config, [config.model, config.reference_model, config.data], config.output)
-    data, groups, planned = _read_groups(config)
+    with computing():
+        _check_training_of(config)
+        if trainer is None and not exported(state_dir(config), config.output / "checkpoint"):
+            check_cluster(config, [config.model, config.reference_model, config.data], config.output)
+        data, groups, planned = _read_groups(config)
     state, metrics = state_dir(config), metrics_path(config)
     checkpoint = config.output.resolve() / "checkpoint"
     with locked(config.output / ".train.lock", f"training folder {config.output}"):
-        claim(config, _record(config, data, groups), checkpoint)
+        with computing():
+            claim(config, _record(config, data, groups), checkpoint)
         done = go_back_to_last_logged_save(state, metrics)
         keep_lines(metrics, done)
         keep_lines(config.output / "trained_rows.jsonl", done)
@@ -123,7 +126,7 @@ def _trained(config: TrainConfig, trainer: Trainer | None, report: Update) -> Tr
 
         if done < planned or not exported(state, checkpoint):
             with nullcontext(trainer) if trainer else Trainer() as process:
-                _run_verl(config, data, groups, planned, done, watch, process)
+                await _run_verl(config, data, groups, planned, done, watch, process)
         done = saved_step(state)
         lines = read_lines(metrics)
         steps = [line["step"] for line in lines]
@@ -215,7 +218,7 @@ def prepare_training(config: TrainConfig, trainer: Trainer, log: Path) -> None:
     trainer.prepare(making, Launch(log=log, overrides=overrides, joins_cluster=config.joins_cluster))
 
 
-def _run_verl(
+async def _run_verl(
     config: TrainConfig,
     data: TrainData,
     groups: list[Group],
@@ -232,7 +235,7 @@ def _run_verl(
         joins_cluster=config.joins_cluster,
     )
     follow = follower(NewLines(metrics_path(config)).read, done, watch)
-    trainer.run(making_of(config, device), launch, follow)
+    await trainer.run(making_of(config, device), launch, follow)
     write_json(state / "exported.json", {"step": planned})
 
 

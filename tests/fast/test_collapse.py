@@ -1,6 +1,5 @@
 """Figures of a run by iteration, which is the best, and when a run has collapsed."""
 
-import asyncio
 import json
 
 import pytest
@@ -136,7 +135,7 @@ def test_a_run_that_collapsed_says_so_and_stops_only_if_told(tmp_path, caplog, s
         run.finish(1, stage, StageRecord(seconds=1, figures=figures))
     config = load_config("tiny", {"iterate.stop_on_collapse": stop})
     log, servers = PipelineLog(config, tmp_path), Servers(config.engine, tmp_path)
-    loop = Loop(config, run, servers, Trainer(), asyncio.Runner(), log)
+    loop = Loop(config, run, servers, Trainer(), log)
     if stop:
         with pytest.raises(CollapseError, match="iteration 1: 90% of the messages repeat"):
             loop._watch(1)

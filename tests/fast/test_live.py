@@ -1,5 +1,6 @@
 """What a person sees while `iterate` runs: one table in place on a terminal, plain lines in a log."""
 
+import asyncio
 import io
 import re
 
@@ -23,16 +24,13 @@ HELD_OUT["checkpoint"] = "c"
 
 
 class OneStage(Loop):
-    """Plays nothing, with a bar, inside the runner as the real stages do."""
+    """Plays nothing, with a bar, as the real stages do."""
 
-    def run_all(self) -> None:
-        async def play() -> None:
-            with reporting.progress("playing") as report:
-                report(1, 2, lambda: "half")
-                report(2, 2, lambda: "all")
-
+    async def run_all(self) -> None:
         reporting.status("iteration 1/1: generate")
-        self.runner.run(play())
+        with reporting.progress("playing") as report:
+            report(1, 2, lambda: "half")
+            report(2, 2, lambda: "all")
         self.run.finish(1, "generate", StageRecord(seconds=3, figures=PLAY))
         reporting.status("iteration 1/1: done")
 
@@ -41,7 +39,7 @@ def run(tmp_path, monkeypatch, *, drawn: bool) -> str:
     console = Console(file=io.StringIO(), force_terminal=drawn, width=110, markup=False, highlight=False)
     monkeypatch.setattr(terminal, "console", console)
     with shown(), in_place(lambda: live_table(tmp_path)):
-        run_iterate(load_config("tiny", {}), tmp_path, OneStage)
+        asyncio.run(run_iterate(load_config("tiny", {}), tmp_path, OneStage))
     return console.file.getvalue()
 
 

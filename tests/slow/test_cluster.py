@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -80,7 +81,7 @@ class Expected:
 
 @pytest.fixture(scope="module")
 def one(training: TrainConfig) -> Expected:
-    return Expected(training, run_train(training))
+    return Expected(training, asyncio.run(run_train(training)))
 
 
 def test_two_processes_do_what_one_does(one: Expected, tmp_path: Path) -> None:
@@ -98,11 +99,11 @@ def test_two_processes_do_what_one_does(one: Expected, tmp_path: Path) -> None:
         patch.setenv(MARK, str(config.output))
         watch = Watch(str(config.output))
         with pytest.raises(TrainError), reporting.use(Reports(kill_a_worker)):
-            run_train(config)
+            asyncio.run(run_train(config))
         assert not remaining(running)
         reports = Reports()
         with reporting.use(reports):
-            result = run_train(config)
+            result = asyncio.run(run_train(config))
         watch.stop()
     assert len(running) > 6, "Ray's processes, verl's, and folders in /tmp"
     assert not traces(config.output)
@@ -181,7 +182,7 @@ def test_a_loop_whose_trainer_is_in_a_cluster_does_what_one_process_does(iterate
     config.train.nodes, config.train.ray_address = 1, "local"
     data, model = iterated.run / "iter_1" / "train.parquet", str(TINY.resolve())
     training = training_of(config, data, tmp_path, checkpoint=model, reference_model=model, seed=config.seed + 1)
-    Expected(training, run_train(training)).is_done_by(iterated.run / "iter_1" / "checkpoint")
+    Expected(training, asyncio.run(run_train(training))).is_done_by(iterated.run / "iter_1" / "checkpoint")
 
 
 def test_ctrl_c_leaves_the_cluster_as_it_was(iterated: Iterated) -> None:
@@ -214,12 +215,12 @@ def joined(cluster: TwoNodes, training: TrainConfig, tmp_path_factory: pytest.Te
     config = training.model_copy(update={"output": folder / "out", "nodes": 2, "ray_address": cluster.address})
     with Trainer() as trainer:
         prepare_training(config, trainer, folder / "trainer.log")
-        result = run_train(config, trainer=trainer)
+        result = asyncio.run(run_train(config, trainer=trainer))
         processes = [trainer.process_id]
-        again = run_train(config.model_copy(update={"output": folder / "again"}), trainer=trainer)
+        again = asyncio.run(run_train(config.model_copy(update={"output": folder / "again"}), trainer=trainer))
         processes.append(trainer.process_id)
         with pytest.raises(UserError) as meanwhile:
-            run_train(config.model_copy(update={"output": folder / "meanwhile"}))
+            asyncio.run(run_train(config.model_copy(update={"output": folder / "meanwhile"})))
     cluster.settles_at(before)
     return Joined(config, result, processes, again, str(meanwhile.value))
 
@@ -245,7 +246,7 @@ def test_a_save_has_the_shards_of_both_nodes(joined: Joined) -> None:
         update={"output": joined.config.output / "x", "nodes": 3, "initial_trainer_state": joined.result.trainer_state}
     )
     with pytest.raises(UserError, match=r"another number of training processes than nodes=3 × gpus_per_node=1"):
-        run_train(wrong)
+        asyncio.run(run_train(wrong))
 
 
 def test_a_cluster_with_too_few_gpus_is_refused(cluster: TwoNodes, training: TrainConfig, tmp_path: Path) -> None:
@@ -253,7 +254,7 @@ def test_a_cluster_with_too_few_gpus_is_refused(cluster: TwoNodes, training: Tra
         update={"output": tmp_path / "out", "nodes": 2, "gpus_per_node": 2, "ray_address": cluster.address}
     )
     with pytest.raises(UserError, match=r"train.nodes 2 × train.gpus_per_node 2: the Ray cluster has room for 0 of"):
-        run_train(config)
+        asyncio.run(run_train(config))
     assert not config.output.exists()
 
 
@@ -268,7 +269,7 @@ def test_a_node_that_cannot_see_a_folder_is_refused(
     cluster.ask(f"blind {config.model if hidden == 'model' else tmp_path / 'output'}")
     named = config.model if hidden == "model" else str(config.output)
     with pytest.raises(UserError) as refused:
-        run_train(config)
+        asyncio.run(run_train(config))
     cluster.ask("alone")
     assert str(refused.value).startswith(f"{named}: the node ")
     assert "of the Ray cluster sees there: No such file or directory; this machine: " in str(refused.value)
@@ -280,7 +281,7 @@ def test_a_node_that_cannot_see_a_folder_is_refused(
 def test_an_address_where_nothing_answers_is_refused(training: TrainConfig, tmp_path: Path) -> None:
     config = training.model_copy(update={"output": tmp_path / "out", "ray_address": "127.0.0.1:1"})
     with pytest.raises(UserError, match=r"train.ray_address 127.0.0.1:1: nothing answers there"):
-        run_train(config)
+        asyncio.run(run_train(config))
 
 
 ONLINE = """\
