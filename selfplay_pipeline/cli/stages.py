@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from selfplay_pipeline.cli.failures import fail_if_lost
-from selfplay_pipeline.cli.options import given, load, shared_with, taking
+from selfplay_pipeline.cli.options import chosen_game, given, load, shared_with, taking
 from selfplay_pipeline.cli.shared import (
     DATA,
     IMITATING,
@@ -88,17 +88,14 @@ def generate(
 
 def _suggest_warm_start(output: Path, context: typer.Context) -> None:
     """Say how a model is shown a game in which it reaches no agreement, so that it has nothing to compare."""
-    from selfplay_pipeline.config import configuration_of
-
-    taught = output.with_name("teacher.jsonl")
-    config = given(context, "config") or (configuration_of(model) if (model := given(context, "model")) else None)
+    taught, game = output.with_name("teacher.jsonl"), chosen_game(context)
     words = ["--player", "teacher", "--num-episodes", "2000", "--episodes-per-state", "1", "--output", str(taught)]
-    command = shlex.join(["generate", *words, *(["--config", config] if config else [])])
+    command = shlex.join(["generate", *words, *(["--config", game["config"]] if game else [])])
     terminal.say(
         "no episode ended in agreement, so that there is nothing to compare: the model needs a warm start, on episodes "
         f"such as `{program()} {command}` plays"
     )
-    suggest("imitate", taught, shared_with(context, "imitate") | {"config": config})
+    suggest("imitate", taught, shared_with(context, "imitate") | game)
 
 
 @app.command()
@@ -240,7 +237,6 @@ def imitate(
     Killed, the same command continues at the last saved step.
     """
     settings = load(context)
-    from selfplay_pipeline.config import configuration_of
     from selfplay_pipeline.convert.imitation import Source
     from selfplay_pipeline.train.imitate import imitate_episodes, plan_imitate
     from selfplay_pipeline.train.show import barely_fell, show_imitation
@@ -253,5 +249,4 @@ def imitate(
     show_imitation(result)
     warn(barely_fell(result))
     # Without --config the model has chosen the game, which its new checkpoint does not.
-    chosen = {"config": configuration_of(str(settings.model))} if given(context, "model") else {}
-    suggest("evaluate", output / "checkpoint", chosen | shared_with(context, "evaluate"))
+    suggest("evaluate", output / "checkpoint", chosen_game(context) | shared_with(context, "evaluate"))

@@ -73,6 +73,7 @@ def run_convert(
     credits_by: Game | None = None,
     skip_bad: bool = False,
     decided: Mapping[str, Any] | None = None,
+    write: bool = True,
 ) -> Converted:
     """Write `train.parquet`, `val.parquet` if it has rows, and `convert_report.txt`.
 
@@ -86,16 +87,19 @@ def run_convert(
         credits_by: the game, with the configuration that was played with, that credits each turn; None credits none.
         skip_bad: leave out and report bad lines instead of stopping at the first.
         decided: all that decides the rows, which is stored beside them, so that another conversion is refused.
+        write: write the rows; else they are only counted, and the same episodes are refused.
 
     Raises:
         UserError: a bad line or an impossible episode, one episode per state, repeated episodes, sampling that cannot
             be trained on, two checkpoints, or no episode in which the policy took a turn.
     """
     report = Converted(placebo=placebo, credit="episode" if credits_by is None else "turn")
-    with beside(out_dir / "train.parquet") as aside:
+    with beside(out_dir / "train.parquet") if write else Path(os.devnull).open("r+b") as aside:
         index = _Index(aside)
         _read(games, index, report, skip_bad, credits_by)
         order, val_groups = _plan(games, index, report, val_fraction, seed)
+        if not write:
+            return report
         if placebo:
             _permute_rewards(index, seed)
         with locked(out_dir / ".convert.lock", f"folder {out_dir}"):
@@ -104,23 +108,6 @@ def run_convert(
             with progress("writing train.parquet") as shown:
                 _write(out_dir, index, order, val_groups, report, shown)
             write_text(out_dir / "convert_report.txt", report.to_text())
-    return report
-
-
-def count_convert(
-    games: Path,
-    *,
-    val_fraction: float = 0.0,
-    seed: int = 0,
-    credits_by: Game | None = None,
-    skip_bad: bool = False,
-) -> Converted:
-    """Returns what `run_convert` would report before it writes rows; it refuses the same episodes."""
-    report = Converted(credit="episode" if credits_by is None else "turn")
-    with Path(os.devnull).open("r+b") as nowhere:
-        index = _Index(nowhere)
-        _read(games, index, report, skip_bad, credits_by)
-        _plan(games, index, report, val_fraction, seed)
     return report
 
 
