@@ -1,11 +1,14 @@
 """Stages are coroutines: one goes on while another waits."""
 
 import asyncio
+import signal
 import sys
 
+import psutil
 import pytest
 
 from selfplay_pipeline.config import load_config
+from selfplay_pipeline.core import stopping
 from selfplay_pipeline.core.processes import spawn
 from selfplay_pipeline.generate.job import generate_episodes
 from selfplay_pipeline.train import process
@@ -59,3 +62,25 @@ def test_the_trainer_is_stopped_when_its_wait_is_cancelled(trainer, tmp_path):
 
     assert asyncio.run(cancelled())
     assert trainer.process_id is None
+
+
+def test_ctrl_c_while_a_training_is_waited_for_stops_its_processes(trainer, tmp_path):
+    """As a command takes it; nothing but the wait hears of it."""
+    log, asked = tmp_path / "train.log", []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+
+    def watch() -> bool:
+        if not asked and "training" in log.read_text():
+            asked.append(trainer.process_id)
+            signal.raise_signal(signal.SIGINT)
+        return False
+
+    try:
+        stopping.interrupt()
+        with pytest.raises(KeyboardInterrupt):
+            stopping.run(trainer.run(Making((), {}), Launch(log=log), watch))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        stopping.stop.asked = None
+    assert asked and trainer.process_id is None and not psutil.pid_exists(asked[0])
