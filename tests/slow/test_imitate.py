@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import signal
@@ -179,7 +180,7 @@ def test_an_adapter_imitates_too(games: Path, one_step: Run, tmp_path: Path) -> 
 
 
 def test_people_are_imitated_and_what_others_of_them_said_becomes_likelier(
-    trainer: Trainer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trainer: Trainer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By a model without any training whose vocabulary holds English, of a context that some of their games exceed."""
     qwen.build(tmp_path / "model", layers=1, tokens=4000, heads=2)
@@ -194,8 +195,9 @@ def test_people_are_imitated_and_what_others_of_them_said_becomes_likelier(
     everyone, some = tmp_path / "everyone.jsonl", tmp_path / "some.jsonl"
     write_people(make_game(config.game), everyone)
     some.write_text("".join(everyone.read_text().splitlines(keepends=True)[:12]))
+    caplog.set_level(logging.INFO, "selfplay_pipeline")
     result = asyncio.run(imitate_episodes(config, [Source(some)], tmp_path / "out", trainer))
-    said = capsys.readouterr().err
+    said = caplog.text
     (left_out,) = re.findall(r"left out: (\d+) rows, longer than the 1500 tokens of the context", said)
     assert said.count("left out: ") == 1
     held_out = len(pq.read_table(tmp_path / "out" / HELD_OUT))
@@ -205,15 +207,16 @@ def test_people_are_imitated_and_what_others_of_them_said_becomes_likelier(
 
 
 def test_a_random_model_learns_at_the_usual_rate_and_a_low_one_is_warned_of(
-    trainer: Trainer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trainer: Trainer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = load_config("tiny_honest", {"generate.num_episodes": 128, "generate.episodes_per_state": 1})
     lesson = make_game(config.game).lessons["self-play"]
     model, played = _untrained(lesson, 0, tmp_path / "model"), tmp_path / "games.jsonl"
     asyncio.run(generate_episodes(config, played, seats=["teacher", "teacher"]))
     config.model, config.imitate.train_batch_size = str(model), 16
+    caplog.set_level(logging.INFO, "selfplay_pipeline")
     usual = asyncio.run(imitate_episodes(config, [Source(played)], tmp_path / "usual", trainer))
-    assert "learning rate 1.0e-03, by the number of trained weights (954,752)" in capsys.readouterr().err
+    assert "learning rate 1.0e-03, by the number of trained weights (954,752)" in caplog.text
     config.imitate.learning_rate = 1e-5
     low = asyncio.run(imitate_episodes(config, [Source(played)], tmp_path / "low", trainer))
     assert usual.held_out_losses[-1] < 0.5 * usual.held_out_losses[0]
