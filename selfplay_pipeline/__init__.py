@@ -21,27 +21,17 @@ if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from selfplay_pipeline.config import load_config
-    from selfplay_pipeline.convert.job import convert_episodes
-    from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate
-    from selfplay_pipeline.evaluate.states import sample_held_out
-    from selfplay_pipeline.generate.job import generate_episodes
-    from selfplay_pipeline.generate.records import read_episodes
-    from selfplay_pipeline.iterate.run import run_iterate
-    from selfplay_pipeline.train.job import train_policy, training_of
+    from selfplay_pipeline.config import load_config as load_config
+    from selfplay_pipeline.convert.job import convert_episodes as convert_episodes
+    from selfplay_pipeline.evaluate.run import EvaluationJob as EvaluationJob
+    from selfplay_pipeline.evaluate.run import run_evaluate as run_evaluate
+    from selfplay_pipeline.evaluate.states import sample_held_out as sample_held_out
+    from selfplay_pipeline.generate.job import generate_episodes as generate_episodes
+    from selfplay_pipeline.generate.records import read_episodes as read_episodes
+    from selfplay_pipeline.iterate.run import run_iterate as run_iterate
+    from selfplay_pipeline.train.job import train_policy as train_policy
+    from selfplay_pipeline.train.job import training_of as training_of
 
-__all__ = [
-    "EvaluationJob",
-    "convert_episodes",
-    "generate_episodes",
-    "load_config",
-    "read_episodes",
-    "run_evaluate",
-    "run_iterate",
-    "sample_held_out",
-    "train_policy",
-    "training_of",
-]
 _MODULES = {
     "EvaluationJob": "evaluate.run",
     "convert_episodes": "convert.job",
@@ -55,6 +45,7 @@ _MODULES = {
     "training_of": "train.job",
 }
 """Modules of the names above, which are imported when they are first asked for."""
+__all__ = [*_MODULES]
 
 
 def __getattr__(name: str) -> Any:
