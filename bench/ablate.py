@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from bench import command
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.convert.result import Converted
+from selfplay_pipeline.core import stopping
 from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate, totals_of
 from selfplay_pipeline.evaluate.states import StateSet, held_out_states
@@ -38,9 +39,9 @@ class OneEpisodeGroups(Loop):
     Each row counts as an episode of its own, so that verl puts the two rows into one group.
     """
 
-    def _convert(self, number: int, checkpoint: str) -> Converted:
-        converted = super()._convert(number, checkpoint)
-        path = self.run.iteration(number) / "train.parquet"
+    async def _convert(self, number: int, games: Path) -> Converted:
+        converted = await super()._convert(number, games)
+        path = self.run.rows(number)
         table = pq.read_table(path)
         rows = table.column("extra_info").to_pylist()
         for row in rows:
@@ -95,7 +96,7 @@ def main(
         arm = load_config(
             "tiny", {"seed": SEED, "iterate.num_iterations": iterations, "iterate.evaluate_every": 0} | changes
         )
-        run = run_iterate(arm, work / name, loop)
+        run = stopping.run(run_iterate(arm, work / name, loop))
         checkpoints[name], labels[name] = run.checkpoint(iterations), label
     totals = asyncio.run(evaluate_all(config, checkpoints, held_out, episodes, work))
     rows = {name: _row(labels[name], totals[name], totals["before"], totals["full"]) for name in checkpoints}

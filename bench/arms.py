@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.convert.imitation import Source
+from selfplay_pipeline.core import stopping
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import read_model, write_text
 from selfplay_pipeline.evaluate.listen import LISTENING_FILE, Listening, run_listen
@@ -151,7 +152,7 @@ class Study:
         if arm == IMITATION:
             self._imitate(seed)
         else:
-            run_iterate(self.config(seed, ARMS[arm].changes), self.work / arm / f"seed_{seed}")
+            stopping.run(run_iterate(self.config(seed, ARMS[arm].changes), self.work / arm / f"seed_{seed}"))
 
     def _imitate(self, seed: int) -> None:
         """Imitate new episodes of the teacher with as many tokens as self-play sampled.
@@ -171,7 +172,7 @@ class Study:
         config = self.config(seed, ARMS[IMITATION].changes | {"generate.num_episodes": count})
         episodes, game = folder / "episodes" / "teacher.jsonl", make_game(config.game)
         asyncio.run(generate_episodes(config, episodes, seats=[self.teacher] * len(game.roles)))
-        trained = imitate_episodes(config, [Source(episodes)], folder / "training")
+        trained = stopping.run(imitate_episodes(config, [Source(episodes)], folder / "training"))
         effort = Effort(
             minutes=round((time.monotonic() - began) / 60, 1),
             episodes=count,

@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from bench import command
 from bench.ablate import STATE_SEED, evaluate_all
 from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.core import stopping
 from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.registry import make_game
@@ -66,7 +67,7 @@ def main(
     for seed in range(1, seeds + 1):
         for arm in chosen:
             name = f"{arm}_{seed}"
-            run = run_iterate(_settings(arm, seed, iterations), work / name)
+            run = stopping.run(run_iterate(_settings(arm, seed, iterations), work / name))
             checkpoints[name] = run.checkpoint(iterations)
             clipped[name] = _clipped_share([run.iteration(n) / "metrics.jsonl" for n in range(1, iterations + 1)])
     held_out = held_out_states(make_game(config.game), states, STATE_SEED)

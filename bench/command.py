@@ -9,6 +9,7 @@ import typer
 
 from selfplay_pipeline.core import stopping
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.terminal.progress import shown
 
 
 def run(main: Callable[..., None]) -> None:
@@ -17,7 +18,8 @@ def run(main: Callable[..., None]) -> None:
     app = typer.Typer(add_completion=False)
     app.command()(main)
     try:
-        app()
+        with shown():
+            app()
     except UserError as error:
         print(f"bench: {error}", file=sys.stderr)
         sys.exit(2)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.config import load_config
+from selfplay_pipeline.core import stopping
 from selfplay_pipeline.iterate.run import run_iterate
 
 
@@ -16,7 +17,7 @@ def run() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         config = load_config("tiny", {"iterate.num_iterations": 2, "iterate.evaluate_every": 0})
         started = time.monotonic()
-        run = run_iterate(config, Path(folder) / "run")
+        run = stopping.run(run_iterate(config, Path(folder) / "run"))
         seconds = time.monotonic() - started
     result: dict[str, Any] = {"seconds": round(seconds, 1)}
     for number, stages in sorted(run.state.iterations.items()):

@@ -24,6 +24,7 @@ from bench import command
 from bench.arms import MODES, WARM
 from bench.compared import markdown_table, references_line
 from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.core import stopping
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, run_evaluate, totals_of
@@ -206,7 +207,7 @@ def measured(study: Study, arms: Arms, seeds: Iterable[int], grpo: str | None = 
         checkpoints = {WARM: str(study.config(seed).model)}
         for arm, changes in arms.items():
             say(f"{arm}, seed {seed}")
-            run = run_iterate(study.config(seed, changes), study.folder(seed, arm) / "run")
+            run = stopping.run(run_iterate(study.config(seed, changes), study.folder(seed, arm) / "run"))
             checkpoints[arm] = run.checkpoint(study.iterations)
             budgets[arm].append(budget_of(run.state, study.iterations))
         outcomes[seed] = asyncio.run(study.evaluate(seed, checkpoints))

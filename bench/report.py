@@ -50,7 +50,7 @@ def _stretched(real: Path, times: int) -> list[dict[str, Any]]:
 def _report(games: Path) -> None:
     started = time.perf_counter()
     source, page = discover(games), games.with_suffix(".html")
-    write_page(source, scan_all(source, lambda done, total, figures: None), page, max_megabytes=14)
+    write_page(source, scan_all(source), page, max_megabytes=14)
     seconds = time.perf_counter() - started
     sizes = {"games_mb": games.stat().st_size / 1e6, "page_mb": page.stat().st_size / 1e6}
     print(json.dumps({"seconds": round(seconds, 1), "peak_mb": peak_mb()} | {k: round(v, 1) for k, v in sizes.items()}))

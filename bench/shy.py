@@ -26,6 +26,7 @@ from selfplay_pipeline.asking.analysis import TRENDS, Analysis, analyse
 from selfplay_pipeline.asking.output import write
 from selfplay_pipeline.asking.sources import read
 from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.core import stopping
 from selfplay_pipeline.core.files import write_json, write_text
 from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, run_evaluate, totals_of
 from selfplay_pipeline.evaluate.states import StateSet, held_out_states, references
@@ -73,7 +74,7 @@ def main(
         }
         checkpoints = {WARM: str(config.model)}
         for arm, placebo in ARMS.items():
-            run = run_iterate(configured(seed, placebo=placebo), work / f"{arm}_{seed}")
+            run = stopping.run(run_iterate(configured(seed, placebo=placebo), work / f"{arm}_{seed}"))
             trends[arm].append(analyse(read(run.path)))
             write(trends[arm][-1], ["png"], output / f"{arm}_{seed}")
             checkpoints[arm] = run.checkpoint(iterations)

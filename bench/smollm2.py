@@ -23,6 +23,7 @@ from bench.compared import Figures, markdown_table
 from bench.methods import CLONING, GRPO, Budget, Outcomes, Study, budget_of, cloning, mean_of
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.convert.imitation import Source
+from selfplay_pipeline.core import stopping
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.evaluate.run import Mode
@@ -110,7 +111,9 @@ def main(
         show()
         for arm, changes in arms.items():
             say(f"{arm}, seed {seed} of {seeds}")
-            run = run_iterate(study.config(seed, changes | {"model": warm}), study.folder(seed, arm) / "run")
+            run = stopping.run(
+                run_iterate(study.config(seed, changes | {"model": warm}), study.folder(seed, arm) / "run")
+            )
             budgets[arm].append(budget_of(run.state, iterations))
             outcomes[seed] |= asyncio.run(study.evaluate(seed, {arm: run.checkpoint(iterations)}))
             show()
@@ -138,7 +141,7 @@ def warm_start(study: Study, model: Path, teacher: str, episodes: int) -> str:
     config = load_config(study.source, {"model": str(model)} | played | trained)
     file, output = study.work / "teacher.jsonl", study.work / "warm_start"
     asyncio.run(generate_episodes(config, file, seats=[teacher] * len(make_game(config.game).roles)))
-    imitate_episodes(config, [Source(file)], output)
+    stopping.run(imitate_episodes(config, [Source(file)], output))
     return str(output / "checkpoint")
 
 

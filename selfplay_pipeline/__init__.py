@@ -1,5 +1,56 @@
+"""Teach a language model to cooperate in dialogue by playing against itself: the stages as Python functions.
+
+They are the functions that the commands call. They print nothing: lines go to the logger `selfplay_pipeline`, bars to
+the reporter that a program installs (`core.reporting`).
+
+    import asyncio
+    from pathlib import Path
+    from selfplay_pipeline import convert_episodes, generate_episodes, load_config
+
+    config, games = load_config("tiny", {"generate.num_episodes": 64}), Path("data/mine/games.jsonl")
+    played = asyncio.run(generate_episodes(config, games))
+    rows = convert_episodes(config, games, games.parent)
+"""
+
 import sys
 
 # `python -m` puts the working directory first, whose files must not run as code. No import may come before this.
 if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
     del sys.path[0]
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from selfplay_pipeline.config import load_config as load_config
+    from selfplay_pipeline.convert.job import convert_episodes as convert_episodes
+    from selfplay_pipeline.evaluate.run import EvaluationJob as EvaluationJob
+    from selfplay_pipeline.evaluate.run import run_evaluate as run_evaluate
+    from selfplay_pipeline.evaluate.states import sample_held_out as sample_held_out
+    from selfplay_pipeline.generate.job import generate_episodes as generate_episodes
+    from selfplay_pipeline.generate.records import read_episodes as read_episodes
+    from selfplay_pipeline.iterate.run import run_iterate as run_iterate
+    from selfplay_pipeline.train.job import train_policy as train_policy
+    from selfplay_pipeline.train.job import training_of as training_of
+
+_MODULES = {
+    "EvaluationJob": "evaluate.run",
+    "convert_episodes": "convert.job",
+    "generate_episodes": "generate.job",
+    "load_config": "config",
+    "read_episodes": "generate.records",
+    "run_evaluate": "evaluate.run",
+    "run_iterate": "iterate.run",
+    "sample_held_out": "evaluate.states",
+    "train_policy": "train.job",
+    "training_of": "train.job",
+}
+"""Modules of the names above, which are imported when they are first asked for."""
+__all__ = [*_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -34,7 +34,7 @@ class Commands(typer.core.TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run a command; typer says what is wrong with its options, and shows how to get help."""
         try:
-            with _in_one_line():
+            with _in_one_line(), _reports_shown():
                 result = super().invoke(ctx)
             terminal.flush()  # here a full disk can still be told in one line
             return result
@@ -93,6 +93,14 @@ def _in_one_line() -> Iterator[None]:
             message = one_line(_nearest_first(error) or error.format_message())
             error.format_message = lambda: message
         raise
+
+
+@contextlib.contextmanager
+def _reports_shown() -> Iterator[None]:
+    from selfplay_pipeline.core.terminal.progress import shown
+
+    with shown():
+        yield
 
 
 def _nearest_first(error: Any) -> str | None:

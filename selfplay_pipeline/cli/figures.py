@@ -9,11 +9,12 @@ import typer
 
 from selfplay_pipeline.cli.failures import fail_if_lost
 from selfplay_pipeline.cli.options import load, taking
-from selfplay_pipeline.cli.shared import OTHERS, DryRun, planned, run
+from selfplay_pipeline.cli.shared import OTHERS, DryRun, planned
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import shipped
+from selfplay_pipeline.core.stopping import run
 from selfplay_pipeline.core.terminal.harmless import one_line
 
 if TYPE_CHECKING:
@@ -169,7 +170,6 @@ def silence(
     """
     settings = load(context)
     from selfplay_pipeline.core.folders import check_file
-    from selfplay_pipeline.core.terminal.progress import progress
     from selfplay_pipeline.evaluate.silence import compute_silence, store_silence
     from selfplay_pipeline.games.registry import make_game
 
@@ -178,8 +178,7 @@ def silence(
     if dry_run:
         known = f"known is {game.silence}" if game.silence else "none is known"
         planned(f"{game.describe()}: silence line on {states} states (seed {settings.seed}) to {output}; {known}")
-    with progress("silence line") as report:
-        found = compute_silence(game, states, settings.seed, lambda done, total: report(done, total, lambda: "states"))
+    found = compute_silence(game, states, settings.seed)
     store_silence(output, game, found)
     terminal.result(one_line(f"silence {found}, written to {output}"))
 

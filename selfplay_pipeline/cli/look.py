@@ -46,7 +46,6 @@ def report(
     curves as files instead.
     """
     from selfplay_pipeline.core.folders import check_file
-    from selfplay_pipeline.core.terminal.progress import progress
     from selfplay_pipeline.report.draw import formats_in
     from selfplay_pipeline.report.sources import discover
 
@@ -59,8 +58,7 @@ def report(
         check_file(page, "report")  # before the episodes are read, which takes long
     from selfplay_pipeline.report.run import scan_all, write_page, write_plots
 
-    with progress("reading episodes") as on_progress:
-        scans = scan_all(source, on_progress)
+    scans = scan_all(source)
     if dry_run:
         what = f"page {page}" if as_page else f"curves as {', '.join(formats)} in {output or folder / 'plots'}"
         planned(f"{path} ({source.kind}; files of episodes: {len(source.files)}) to {what}")
@@ -148,7 +146,7 @@ def questions(
     from selfplay_pipeline.asking.show import show_analysis
     from selfplay_pipeline.asking.sources import read
     from selfplay_pipeline.core.files import check_is_folder
-    from selfplay_pipeline.core.terminal.progress import waiting
+    from selfplay_pipeline.core.reporting import waiting
 
     check_is_folder(output)
     found = read(path)

@@ -12,6 +12,7 @@ from selfplay_pipeline.cli.shared import MACHINES, PLAYING, RUNS, TRAINING, DryR
 from selfplay_pipeline.cli.verl_keys import path_and_overrides
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST
+from selfplay_pipeline.core.stopping import run
 from selfplay_pipeline.core.terminal.harmless import one_line
 
 app = typer.Typer()
@@ -82,12 +83,12 @@ def train_online(
     games, overrides = path_and_overrides("train-online", arguments, "--games", games)
     settings = load(context, {"train.overrides": overrides or None})
     from selfplay_pipeline.online.job import plan_online
-    from selfplay_pipeline.online.job import train_online as run
+    from selfplay_pipeline.online.job import train_online as train
     from selfplay_pipeline.online.show import show_online
 
     if dry_run:
         planned(plan_online(settings, output, games))
-    show_online(run(settings, output, games))
+    show_online(run(train(settings, output, games)))
 
 
 @app.command(cls=taking(*PLAYING, *TRAINING, "iterate"))
@@ -106,7 +107,10 @@ def iterate(
         from selfplay_pipeline.iterate.run import plan_iterate
 
         planned(*plan_iterate(settings, output))
+    from selfplay_pipeline.core.terminal.progress import in_place
     from selfplay_pipeline.iterate.run import run_iterate
-    from selfplay_pipeline.iterate.show import show_run
+    from selfplay_pipeline.iterate.show import live_table, show_run
 
-    show_run(run_iterate(settings, output))
+    with in_place(lambda: live_table(output)):
+        done = run(run_iterate(settings, output))
+    show_run(done)

@@ -10,6 +10,7 @@ import typer
 from selfplay_pipeline.cli.shared import DryRun, planned, suggest
 from selfplay_pipeline.core.command_line import LARGEST, announced
 from selfplay_pipeline.core.shipped import built_in
+from selfplay_pipeline.core.stopping import run
 
 app = typer.Typer(help="Build models for machines without a hub.", no_args_is_help=True)
 
@@ -40,7 +41,7 @@ def tiny(
     settings = load_config(config, {"seed": seed}, announced.append)
     if dry_run:
         planned(plan_tiny_model(settings, lesson, output))
-    suggest("evaluate", build_tiny_model(settings, lesson, output), {"config": config})
+    suggest("evaluate", run(build_tiny_model(settings, lesson, output)), {"config": config})
 
 
 @app.command()

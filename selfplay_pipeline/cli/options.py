@@ -82,6 +82,18 @@ def shared_with(context: typer.Context, command: str) -> dict[str, Any]:
     return {name: value for name, value in context.meta[GIVEN].items() if name in names and value is not None}
 
 
+def chosen_game(context: typer.Context) -> dict[str, Any]:
+    """Returns the option --config that chooses the same game again: as given, or by the game that --model plays.
+
+    Without these it is empty.
+    """
+    from selfplay_pipeline.config import configuration_of
+
+    model = given(context, "model")
+    config = given(context, "config") or (configuration_of(model) if model else None)
+    return {"config": config} if config else {}
+
+
 class Configured(typer.core.TyperCommand):
     """A command with options that are made when they are needed, so that the list of commands is quick."""
 

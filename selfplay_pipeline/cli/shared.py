@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from selfplay_pipeline.core import stopping, terminal
+from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import program
 from selfplay_pipeline.core.terminal.harmless import one_line
-
-T = TypeVar("T")
 
 DATA = Path("data/matching_game_selfplay")
 RUNS = Path("data/matching_game_selfplay_iterations")
@@ -50,11 +47,6 @@ def planned(*lines: str) -> NoReturn:
     terminal.result("\n".join(map(one_line, lines)))
     terminal.flush()  # here a full disk can still be told in one line
     raise typer.Exit
-
-
-def run(task: Coroutine[Any, Any, T]) -> T:
-    """Run to the end, or until a signal stops it."""
-    return asyncio.run(stopping.stoppable(task))
 
 
 def suggest(command: str, path: Path, options: Mapping[str, Any] = {}) -> None:

@@ -49,7 +49,6 @@ def data(
     from selfplay_pipeline.config import load_config
     from selfplay_pipeline.core.folders import check_file
     from selfplay_pipeline.core.terminal import result
-    from selfplay_pipeline.core.terminal.progress import progress
     from selfplay_pipeline.slime.data import DataJob, write_data
 
     overrides = {"evaluate.state_seed" if held_out else "seed": seed, "game.max_length": max_length}
@@ -66,8 +65,7 @@ def data(
     if dry_run:
         check_file(output, "slime data")
         planned(job.plan(output))
-    with progress("sampling game states", brief=True) as on_progress:
-        write_data(output, job, lambda count: on_progress(count, num_states, str))
+    write_data(output, job)
     result(one_line(f"{output}: {num_states} rows; slime reads it with --input-key prompt --metadata-key metadata"))
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from selfplay_pipeline.cli.failures import fail_if_lost
-from selfplay_pipeline.cli.options import given, load, shared_with, taking
+from selfplay_pipeline.cli.options import chosen_game, given, load, shared_with, taking
 from selfplay_pipeline.cli.shared import (
     DATA,
     IMITATING,
@@ -18,7 +18,6 @@ from selfplay_pipeline.cli.shared import (
     TRAINING,
     DryRun,
     planned,
-    run,
     suggest,
     warn,
 )
@@ -28,6 +27,7 @@ from selfplay_pipeline.core.command_line import LARGEST, announced, program
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import built_in, shipped
 from selfplay_pipeline.core.small_files import check_regular
+from selfplay_pipeline.core.stopping import run
 from selfplay_pipeline.core.terminal.harmless import one_line
 
 app = typer.Typer()
@@ -80,17 +80,14 @@ def generate(
 
 def _suggest_warm_start(output: Path, context: typer.Context) -> None:
     """Say how a model is shown a game in which it reaches no agreement, so that it has nothing to compare."""
-    from selfplay_pipeline.config import configuration_of
-
-    taught = output.with_name("teacher.jsonl")
-    config = given(context, "config") or (configuration_of(model) if (model := given(context, "model")) else None)
+    taught, game = output.with_name("teacher.jsonl"), chosen_game(context)
     words = ["--player", "teacher", "--num-episodes", "2000", "--episodes-per-state", "1", "--output", str(taught)]
-    command = shlex.join(["generate", *words, *(["--config", config] if config else [])])
+    command = shlex.join(["generate", *words, *(["--config", game["config"]] if game else [])])
     terminal.say(
         "no episode ended in agreement, so that there is nothing to compare: the model needs a warm start, on episodes "
         f"such as `{program()} {command}` plays"
     )
-    suggest("imitate", taught, shared_with(context, "imitate") | {"config": config})
+    suggest("imitate", taught, shared_with(context, "imitate") | game)
 
 
 @app.command()
@@ -205,11 +202,11 @@ def train(
     from selfplay_pipeline.train.show import show_training
 
     output = output or data.parent / "training"
-    job = training_of(settings, data, output, checkpoint=str(settings.model), seed=settings.seed)
+    job = training_of(settings, data, output)
     if dry_run:
         check_folder(output, "train")
         planned(plan_train(job))
-    show_training(train_policy(job))
+    show_training(run(train_policy(job)))
 
 
 @app.command(cls=taking(*IMITATING))
@@ -231,7 +228,6 @@ def imitate(
     Killed, the same command continues at the last saved step.
     """
     settings = load(context)
-    from selfplay_pipeline.config import configuration_of
     from selfplay_pipeline.convert.imitation import Source
     from selfplay_pipeline.train.imitate import imitate_episodes, plan_imitate
     from selfplay_pipeline.train.show import barely_fell, show_imitation
@@ -240,9 +236,8 @@ def imitate(
     output = output or sources[0].path.parent / "imitation"
     if dry_run:
         planned(plan_imitate(settings, sources, output))
-    result = imitate_episodes(settings, sources, output)
+    result = run(imitate_episodes(settings, sources, output))
     show_imitation(result)
     warn(barely_fell(result))
     # Without --config the model has chosen the game, which its new checkpoint does not.
-    chosen = {"config": configuration_of(str(settings.model))} if given(context, "model") else {}
-    suggest("evaluate", output / "checkpoint", chosen | shared_with(context, "evaluate"))
+    suggest("evaluate", output / "checkpoint", chosen_game(context) | shared_with(context, "evaluate"))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from selfplay_pipeline.convert.run import STREAM_CODES
 from selfplay_pipeline.convert.selection import Candidate, best_of_groups, held_out
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import replacing
-from selfplay_pipeline.core.terminal.progress import Reporter, without_progress
+from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.generate.records import EpisodeRecord, parse_episode, read_lines
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
@@ -86,7 +85,6 @@ def write_rows(
     *,
     context_length: int,
     seed: int,
-    bar: Callable[[str], AbstractContextManager[Reporter]] = without_progress,
 ) -> Imitated:
     """Write train.parquet, and held_out.parquet if a share of the states is held out.
 
@@ -96,7 +94,6 @@ def write_rows(
         chat: of the model that is to imitate them.
         context_length: tokens of the longest row that the model can learn from; a longer one is left out, and counted.
         seed: of the states that are held out.
-        bar: given a title, shows how far the reading is, in bytes.
 
     Raises:
         UserError: a bad line, an episode of another game or configuration, or nothing is left to imitate.
@@ -105,7 +102,7 @@ def write_rows(
     if strange:
         raise UserError(f"imitate.seats: {strange[0]}, but {game.name} has {len(game.roles)} seats, numbered from 0")
     done = Imitated()
-    with bar("replaying episodes") as shown:
+    with progress("replaying episodes", brief=True) as shown:
         rows = [*_rows(_episodes(sources, game, shown), game, chat, choice, context_length, done)]
     best = best_of_groups((_candidate(row) for row in rows), choice.best_of_group, shared=game.shared_reward)
     done.left_out["not among the best of its state"] += best.count(False)
@@ -188,7 +185,7 @@ def _rows(
                 )
 
 
-def _episodes(sources: Sequence[Source], game: Game, shown: Reporter) -> Iterator[tuple[Source, str, EpisodeRecord]]:
+def _episodes(sources: Sequence[Source], game: Game, shown: Update) -> Iterator[tuple[Source, str, EpisodeRecord]]:
     """The episodes of all files, each with the place where it stands."""
     size, done = sum(source.path.stat().st_size for source in sources if source.path.is_file()), 0
     for source in sources:

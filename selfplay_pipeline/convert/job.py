@@ -9,19 +9,31 @@ from typing import Any
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.convert.credit import check_credit
 from selfplay_pipeline.convert.result import Converted
-from selfplay_pipeline.convert.run import check_claim, count_convert, run_convert
+from selfplay_pipeline.convert.run import check_claim, run_convert
 from selfplay_pipeline.core.folders import check_folder
-from selfplay_pipeline.core.terminal.progress import progress
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.identity import deciding
 
 
-def convert_episodes(config: Config, games: Path, out_dir: Path, *, skip_bad: bool = False) -> Converted:
+def convert_episodes(
+    config: Config, games: Path, out_dir: Path, *, skip_bad: bool = False, write: bool = True
+) -> Converted:
     """Write train.parquet, and val.parquet if a share is set aside, for a file of episodes.
 
     The same command converts the file anew, with the episodes that it has got since. Another one is refused.
+
+    Args:
+        skip_bad: leave out and report bad lines instead of stopping at the first.
+        write: write the rows; else they are only counted.
+
+    Raises:
+        UserError: The credit is unknown, the folder is another command's or holds rows of another conversion, or as
+            for `run_convert`.
     """
-    decided = _checked(config, games, out_dir)
+    check_credit(config)
+    check_folder(out_dir, "convert")
+    decided = decided_by(config, games, out_dir)
+    check_claim(out_dir, decided)
     return run_convert(
         games,
         out_dir,
@@ -30,22 +42,14 @@ def convert_episodes(config: Config, games: Path, out_dir: Path, *, skip_bad: bo
         placebo=config.convert.placebo,
         credits_by=make_game(config.game) if config.convert.credit == "turn" else None,
         skip_bad=skip_bad,
-        bar=progress,
         decided=decided,
+        write=write,
     )
 
 
 def plan_convert(config: Config, games: Path, out_dir: Path, *, skip_bad: bool = False) -> str:
     """Returns what `convert` would do, in one line; reads all episodes and writes nothing."""
-    _checked(config, games, out_dir)
-    found = count_convert(
-        games,
-        val_fraction=config.convert.val_fraction,
-        seed=config.seed,
-        credits_by=make_game(config.game) if config.convert.credit == "turn" else None,
-        skip_bad=skip_bad,
-        bar=progress,
-    )
+    found = convert_episodes(config, games, out_dir, skip_bad=skip_bad, write=False)
     aside = f"; {found.val_groups} to val.parquet" * bool(found.val_groups)
     bad = f"; {len(found.bad_lines)} bad lines are left out" * bool(found.bad_lines)
     placebo = ", rewards permuted within groups" * config.convert.placebo
@@ -53,19 +57,6 @@ def plan_convert(config: Config, games: Path, out_dir: Path, *, skip_bad: bool =
         f"{games}: {found.episodes} episodes, {found.train_groups} groups to {out_dir / 'train.parquet'} (credit: "
         f"{found.credit}{placebo}){aside}{bad}"
     )
-
-
-def _checked(config: Config, games: Path, out_dir: Path) -> dict[str, Any]:
-    """Returns what decides the rows.
-
-    Raises:
-        UserError: The credit is unknown, or the folder is another command's or holds rows of another conversion.
-    """
-    check_credit(config)
-    check_folder(out_dir, "convert")
-    decided = decided_by(config, games, out_dir)
-    check_claim(out_dir, decided)
-    return decided
 
 
 def decided_by(config: Config, games: Path, out_dir: Path) -> dict[str, Any]:

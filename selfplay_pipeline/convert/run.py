@@ -9,7 +9,6 @@ import pickle
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -26,8 +25,8 @@ from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.convert.rows import CREDITED, CREDITS, SCHEMA, described, episode_to_rows
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import beside, locked, replacing, write_json, write_text
+from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import read_object
-from selfplay_pipeline.core.terminal.progress import Reporter, without_progress
 from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.generate.records import POLICY, EpisodeRecord, PolicyRecord, parse_episode, read_lines
 from selfplay_pipeline.identity import check_same
@@ -73,8 +72,8 @@ def run_convert(
     placebo: bool = False,
     credits_by: Game | None = None,
     skip_bad: bool = False,
-    bar: Callable[[str], AbstractContextManager[Reporter]] = without_progress,
     decided: Mapping[str, Any] | None = None,
+    write: bool = True,
 ) -> Converted:
     """Write `train.parquet`, `val.parquet` if it has rows, and `convert_report.txt`.
 
@@ -87,44 +86,28 @@ def run_convert(
         placebo: permute the rewards within each group, as a control.
         credits_by: the game, with the configuration that was played with, that credits each turn; None credits none.
         skip_bad: leave out and report bad lines instead of stopping at the first.
-        bar: given a title, shows how far a part of the work is: first the bytes read, then the episodes written.
         decided: all that decides the rows, which is stored beside them, so that another conversion is refused.
+        write: write the rows; else they are only counted, and the same episodes are refused.
 
     Raises:
         UserError: a bad line or an impossible episode, one episode per state, repeated episodes, sampling that cannot
             be trained on, two checkpoints, or no episode in which the policy took a turn.
     """
     report = Converted(placebo=placebo, credit="episode" if credits_by is None else "turn")
-    with beside(out_dir / "train.parquet") as aside:
+    with beside(out_dir / "train.parquet") if write else Path(os.devnull).open("r+b") as aside:
         index = _Index(aside)
-        _read(games, index, report, skip_bad, credits_by, bar)
+        _read(games, index, report, skip_bad, credits_by)
         order, val_groups = _plan(games, index, report, val_fraction, seed)
+        if not write:
+            return report
         if placebo:
             _permute_rewards(index, seed)
         with locked(out_dir / ".convert.lock", f"folder {out_dir}"):
             if decided is not None and not check_claim(out_dir, decided):
                 write_json(out_dir / CONVERTED, decided)
-            with bar("writing train.parquet") as shown:
+            with progress("writing train.parquet") as shown:
                 _write(out_dir, index, order, val_groups, report, shown)
             write_text(out_dir / "convert_report.txt", report.to_text())
-    return report
-
-
-def count_convert(
-    games: Path,
-    *,
-    val_fraction: float = 0.0,
-    seed: int = 0,
-    credits_by: Game | None = None,
-    skip_bad: bool = False,
-    bar: Callable[[str], AbstractContextManager[Reporter]] = without_progress,
-) -> Converted:
-    """Returns what `run_convert` would report before it writes rows; it refuses the same episodes."""
-    report = Converted(credit="episode" if credits_by is None else "turn")
-    with Path(os.devnull).open("r+b") as nowhere:
-        index = _Index(nowhere)
-        _read(games, index, report, skip_bad, credits_by, bar)
-        _plan(games, index, report, val_fraction, seed)
     return report
 
 
@@ -147,10 +130,9 @@ def _read(
     report: Converted,
     skip_bad: bool,
     credits_by: Game | None,
-    bar: Callable[[str], AbstractContextManager[Reporter]],
 ) -> None:
     size = games.stat().st_size if games.exists() else 0
-    with bar(f"reading {games.name}") as shown:
+    with progress(f"reading {games.name}") as shown:
         _read_lines(games, index, report, skip_bad, credits_by, lambda done: shown(done, size, lambda: "bytes"))
 
 
@@ -304,7 +286,7 @@ def _write(
     order: list[int],
     val_groups: set[int],
     report: Converted,
-    shown: Reporter,
+    shown: Update,
 ) -> None:
     assert index.policy is not None, "_plan refuses episodes without a policy"
     schema = described(

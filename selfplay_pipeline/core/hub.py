@@ -8,7 +8,7 @@ from pathlib import Path
 
 from selfplay_pipeline.core.checkpoints import shards
 from selfplay_pipeline.core.errors import UserError, first_line
-from selfplay_pipeline.core.terminal import say
+from selfplay_pipeline.core.reporting import logger
 
 PATIENCE_SECONDS = 10.0
 """Limits the wait for the answer whether there is such a model, not its download."""
@@ -32,7 +32,7 @@ def look_for(name: str) -> None:
     try:
         if isinstance(try_to_load_from_cache(name, "config.json"), str):
             return
-        say(f"looking for {name} on the hub")
+        logger.info(f"looking for {name} on the hub")
         HfApi().model_info(name, timeout=PATIENCE_SECONDS)
     except RepositoryNotFoundError:
         raise UserError(
@@ -62,7 +62,7 @@ def fetched(name: str, patterns: Sequence[str]) -> Path:
     config = try_to_load_from_cache(name, "config.json")
     if isinstance(config, str) and _has_weights(Path(config).parent):
         return Path(config).parent
-    say(f"downloading {name} from the hub")
+    logger.info(f"downloading {name} from the hub")
     try:
         folder = Path(snapshot_download(name, allow_patterns=[pattern for pattern in patterns if pattern != "*.bin"]))
         if not _has_weights(folder):

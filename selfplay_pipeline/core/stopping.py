@@ -9,8 +9,8 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -28,10 +28,12 @@ class Stop:
     Attributes:
         asked: when, by the monotonic clock; None if it has not.
         cancel: cancels the task that is running, if any, so that it can clean up.
+        computing: whether the task does work of its own for long, so that a cancellation would be heard late.
     """
 
     asked: float | None = None
     cancel: Callable[[], object] | None = None
+    computing = False
 
     def on_signal(self, *_: object) -> None:
         """Stop, unless that is under way."""
@@ -42,13 +44,26 @@ class Stop:
         self.asked = now
         if before is None:
             _write("selfplay: stopping")
-            if self.cancel is not None:
+            if self.cancel is not None and not self.computing:
                 self.cancel()
                 return
         raise KeyboardInterrupt
 
 
 stop = Stop()
+
+
+@contextmanager
+def computing() -> Iterator[None]:
+    """Lets a signal interrupt the work of a block, or of a function, at once; without it a task goes on to an await.
+
+    The block is the main thread's, awaits nothing, and holds nothing that its callers do not clean up.
+    """
+    before, stop.computing = stop.computing, True
+    try:
+        yield
+    finally:
+        stop.computing = before
 
 
 def quit_at_once() -> None:
@@ -94,6 +109,13 @@ async def stoppable(work: Coroutine[Any, Any, T]) -> T:
         raise KeyboardInterrupt from None
     finally:
         stop.cancel = None
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Do work to its end, or until a signal stops it."""
+    import asyncio  # takes long
+
+    return asyncio.run(stoppable(work))
 
 
 def leave_closed_terminal() -> bool:

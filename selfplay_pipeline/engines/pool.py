@@ -14,8 +14,7 @@ from typing import Any, Self
 from selfplay_pipeline.config import EngineConfig
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.keys import SERVER_KEY, key_from_environment
-from selfplay_pipeline.core.terminal import say
-from selfplay_pipeline.core.terminal.progress import waiting
+from selfplay_pipeline.core.reporting import logger, waiting
 from selfplay_pipeline.engines.attached import AttachedServer
 from selfplay_pipeline.engines.hold import Holds, in_lock_order
 from selfplay_pipeline.engines.line import Server, version_of
@@ -181,7 +180,7 @@ class _Slot:
         if self.engine is None:
             with waiting(f"starting the {self._config.kind} engine for {checkpoint}") as notify:
                 self._context = open_engine(
-                    self._config, checkpoint, self._log_path, notify, say, shares_gpu=self._shares_gpu,
+                    self._config, checkpoint, self._log_path, notify, logger.info, shares_gpu=self._shares_gpu,
                     alone=self._alone,
                 )  # fmt: skip
                 self.engine = await self._context.__aenter__()

@@ -19,7 +19,7 @@ from selfplay_pipeline.config import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.folders import check_folder
-from selfplay_pipeline.core.terminal.progress import progress
+from selfplay_pipeline.core.reporting import progress
 from selfplay_pipeline.evaluate.pairing import play_pairing
 from selfplay_pipeline.evaluate.run import EvaluationJob, check_job
 from selfplay_pipeline.games.base import LISTENING, MESSAGE, Game, State, state_rng
@@ -167,7 +167,7 @@ async def _replays(
     with progress("deciding after altered messages") as report:
         for done, one in enumerate(asyncio.as_completed(waiting), start=1):
             found.append(await one)
-            report(done, len(waiting), str)
+            report(done, len(waiting))
     return sorted((one for one in found if one is not None), key=lambda one: (one.state, one.kind))
 
 

@@ -13,10 +13,10 @@ from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.job import play, policy_record, record_of
+from selfplay_pipeline.generate.job import policy_record, record_of
 from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import POLICY
-from selfplay_pipeline.generate.run import GenerateJob
+from selfplay_pipeline.generate.run import GenerateJob, run_generate
 from selfplay_pipeline.generate.seats import check_players, is_checkpoint, seat_players, self_play, weights_of
 from selfplay_pipeline.identity import differences, portable
 from selfplay_pipeline.servers import Servers
@@ -106,7 +106,7 @@ async def play_pairing(config: Config, pairing: Pairing, servers: Servers) -> in
     def players(number: int) -> Sequence[Player]:
         return seatings[number % len(seatings) if pairing.both_seatings else 0]
 
-    return (await play(task, make_game(config.game), pairing.states.states.__getitem__, players)).failures
+    return (await run_generate(task, make_game(config.game), pairing.states.states.__getitem__, players)).failures
 
 
 def _is_whole(task: GenerateJob) -> bool:

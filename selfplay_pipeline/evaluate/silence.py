@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from selfplay_pipeline.core.files import write_text
+from selfplay_pipeline.core.reporting import progress
 from selfplay_pipeline.games.base import SILENCE, Game, state_rng
 from selfplay_pipeline.games.silence import Silence, StoredLine, StoredLines, settings_of
 
@@ -15,24 +15,22 @@ AT_ONCE = 50
 """States whose views are computed together."""
 
 
-def compute_silence(
-    game: Game, states: int, seed: int, on_progress: Callable[[int, int], None] = lambda done, total: None
-) -> Silence:
+def compute_silence(game: Game, states: int, seed: int) -> Silence:
     """Sample states from a seed space of their own, and take the mean of what silent play can expect on each.
 
     Args:
         states: how many, 2 or more.
-        on_progress: told how many are done, of how many.
 
     Raises:
         UserError: the game knows no silence line under this configuration.
     """
     rewards: list[float] = []
-    for start in range(0, states, AT_ONCE):
-        numbers = range(start, min(start + AT_ONCE, states))
-        sampled = [game.sample_state(state_rng(seed, number, SILENCE)) for number in numbers]
-        rewards += game.silent_rewards(sampled, np.random.default_rng([SILENCE, seed, start, AT_ONCE]))
-        on_progress(len(rewards), states)
+    with progress("silence line") as report:
+        for start in range(0, states, AT_ONCE):
+            numbers = range(start, min(start + AT_ONCE, states))
+            sampled = [game.sample_state(state_rng(seed, number, SILENCE)) for number in numbers]
+            rewards += game.silent_rewards(sampled, np.random.default_rng([SILENCE, seed, start, AT_ONCE]))
+            report(len(rewards), states, lambda: "states")
     return Silence(
         value=float(np.mean(rewards)), standard_error=float(np.std(rewards, ddof=1) / states**0.5), states=states
     )

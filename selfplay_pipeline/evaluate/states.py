@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.reporting import progress
 from selfplay_pipeline.core.small_files import parse_json
-from selfplay_pipeline.core.terminal.progress import progress
 from selfplay_pipeline.games.base import HELD_OUT, Game, State, state_rng
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_lines
@@ -55,31 +55,19 @@ class StateSet:
         return source | {f"{CONTENTS}states": self.fingerprint}
 
 
-def held_out_states(
-    game: Game,
-    count: int,
-    seed: int = 0,
-    space: int = HELD_OUT,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
-) -> StateSet:
+def held_out_states(game: Game, count: int, seed: int = 0, space: int = HELD_OUT) -> StateSet:
     """The first `count` states of a held-out seed space: no training of any seed draws from its streams."""
     states = []
-    for number in range(count):
-        states.append(game.sample_state(state_rng(seed, number, space)))
-        on_progress(number + 1, count)
+    with progress("sampling held-out states", brief=True) as report:
+        for number in range(count):
+            states.append(game.sample_state(state_rng(seed, number, space)))
+            report(number + 1, count)
     return StateSet(f"{count} held-out states (seed {seed})", tuple(states), seed=seed)
 
 
 def sample_held_out(config: Config, count: int, space: int = HELD_OUT) -> StateSet:
-    """Held-out states of the configuration's game, with a progress bar: those of large games take long to find."""
-    with progress("sampling held-out states", brief=True) as report:
-        return held_out_states(
-            make_game(config.game),
-            count,
-            config.evaluate.state_seed,
-            space,
-            lambda done, total: report(done, total, str),
-        )
+    """Held-out states of the configuration's game."""
+    return held_out_states(make_game(config.game), count, config.evaluate.state_seed, space)
 
 
 def read_states(path: Path, game: Game) -> StateSet:

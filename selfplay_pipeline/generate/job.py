@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +10,11 @@ from selfplay_pipeline.config import Config
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.folders import check_folder
-from selfplay_pipeline.core.terminal import say
-from selfplay_pipeline.core.terminal.progress import progress
-from selfplay_pipeline.games.base import TRAIN, Game, State, state_rng
+from selfplay_pipeline.games.base import TRAIN, State, state_rng
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord
 from selfplay_pipeline.generate.run import GenerateJob, run_generate
 from selfplay_pipeline.generate.seats import check_seats, checkpoints_of, seat_players, self_play, weights_of
-from selfplay_pipeline.generate.show import line_of
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.identity import PLAYED, deciding, portable
@@ -168,24 +164,4 @@ async def generate_episodes(
     def state(number: int) -> State:
         return game.sample_state(state_rng(config.seed, number, TRAIN))
 
-    return await play(job, game, state, lambda number: players)
-
-
-async def play(
-    job: GenerateJob, game: Game, states: Callable[[int], State], players: Callable[[int], Sequence[Player]]
-) -> Summary:
-    """Play a job with a progress bar."""
-    with progress(f"playing {job.output.name}") as report:
-        summary = await run_generate(
-            job,
-            game,
-            states,
-            players,
-            lambda summary: report(summary.episodes, job.num_episodes, lambda: line_of(summary)),
-        )
-    if summary.failures:
-        say(
-            f"playing {job.output.name}: {summary.failures} of {job.num_episodes} episodes were lost twice to the "
-            f"engine or the partner, at most {job.max_failures} may be (generate.max_failures)"
-        )
-    return summary
+    return await run_generate(job, game, state, lambda number: players)

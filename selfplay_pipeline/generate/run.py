@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.core.files import write_json
+from selfplay_pipeline.core.reporting import Update, logger, progress
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game, State, Status
 from selfplay_pipeline.generate.chat import SeatedChat
@@ -80,7 +81,6 @@ async def run_generate(
     game: Game,
     states: Callable[[int], State],
     players: Callable[[int], Sequence[Player]],
-    on_episode: Callable[[Summary], None] = lambda summary: None,
 ) -> Summary:
     """Play what is missing from `job.output` and return the figures of the whole file.
 
@@ -90,7 +90,6 @@ async def run_generate(
     Args:
         states: gives the state of a number.
         players: who holds which seat, given the number of the episode within its group.
-        on_episode: called with the figures so far, after each episode.
 
     Raises:
         EngineError: more than `max_failures` episodes, or all, were lost to the engine or the partner.
@@ -98,10 +97,15 @@ async def run_generate(
         UserError: the file belongs to another process or to other arguments, or holds what is none of these episodes.
         FileChangedError: another program changed the file meanwhile.
     """
-    with job.store.held():
-        summary = await _run_missing(job, game, states, players, on_episode)
+    with progress(f"playing {job.output.name}") as report, job.store.held():
+        summary = await _run_missing(job, game, states, players, report)
         _check_played(job, summary)
         write_json(job.summary_path, summary.to_dict())
+    if summary.failures:
+        logger.warning(
+            f"playing {job.output.name}: {summary.failures} of {job.num_episodes} episodes were lost twice to the "
+            f"engine or the partner, at most {job.max_failures} may be (generate.max_failures)"
+        )
     return summary
 
 
@@ -110,7 +114,7 @@ async def _run_missing(
     game: Game,
     states: Callable[[int], State],
     players: Callable[[int], Sequence[Player]],
-    on_episode: Callable[[Summary], None],
+    report: Update,
 ) -> Summary:
     summary, done = Summary(), set[tuple[int, int]]()
 
@@ -121,7 +125,7 @@ async def _run_missing(
 
     with job.store.opened(take) as append:
         summary.start()
-        on_episode(summary)
+        report(summary.episodes, job.num_episodes, summary.line)
         started = time.monotonic()
         main = asyncio.current_task()
 
@@ -141,7 +145,7 @@ async def _run_missing(
                 record = sitting.record(job.policy)
                 summary.add(record)
                 summary.seconds = time.monotonic() - started
-                on_episode(summary)
+                report(summary.episodes, job.num_episodes, summary.line)
                 if sitting.episode.lost_to is None:
                     append(record)
                     continue

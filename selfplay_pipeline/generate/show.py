@@ -1,4 +1,4 @@
-"""What a person sees of episodes that are played: the figures beside the bar, and the closing table."""
+"""What a person sees of episodes that were played: the closing table."""
 
 from __future__ import annotations
 
@@ -10,15 +10,6 @@ from selfplay_pipeline.core.terminal import Terminal
 from selfplay_pipeline.core.terminal.harmless import one_line
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.metrics.figures import REWARD
-
-
-def line_of(summary: Summary) -> str:
-    """One line of figures for a progress bar."""
-    played = summary.result()
-    return (
-        f"{played.episodes_per_second:.1f} episodes/s, {played.sampled_tokens_per_second:.0f} tokens/s, "
-        f"reward {played.mean_reward:.3f}, agreed {played.agreement_rate:.0%}"
-    )
 
 
 def show_summary(summary: Summary, output: Path) -> None:

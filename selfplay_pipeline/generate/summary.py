@@ -126,6 +126,14 @@ class Summary:
                 self.sums[key] = (summed[0] + above, summed[1] + below)
         self.distinct.update(hash(text.strip()) for text in everyone.said)
 
+    def line(self) -> str:
+        """Returns the figures so far in one line."""
+        played = self.result()
+        return (
+            f"{played.episodes_per_second:.1f} episodes/s, {played.sampled_tokens_per_second:.0f} tokens/s, "
+            f"reward {played.mean_reward:.3f}, agreed {played.agreement_rate:.0%}"
+        )
+
     @property
     def episodes(self) -> int:
         return self.statuses.total()

@@ -109,6 +109,9 @@ class RunDirectory:
     def games(self, number: int) -> Path:
         return self.iteration(number) / "selfplay_games.jsonl"
 
+    def rows(self, number: int) -> Path:
+        return self.iteration(number) / "train.parquet"
+
     def checkpoint(self, number: int) -> str:
         """Returns the checkpoint that a finished iteration made or carried forward, where the run folder is now.
 
@@ -191,6 +194,12 @@ def describe(settings: dict[str, Any]) -> dict[str, Any]:
         "python": platform.python_version(),
         "git_revision": _git_revision(),
     }
+
+
+def short(path: str) -> str:
+    """Returns a path below the working directory without that directory's own."""
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
 def _partner(config: Config) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -17,11 +16,12 @@ from selfplay_pipeline.config import Config
 from selfplay_pipeline.convert.credit import check_credit
 from selfplay_pipeline.convert.job import convert_episodes
 from selfplay_pipeline.convert.result import Converted
+from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, write_json, write_lines
-from selfplay_pipeline.core.stopping import stoppable
-from selfplay_pipeline.core.terminal import say
+from selfplay_pipeline.core.reporting import logger
+from selfplay_pipeline.core.stopping import computing
 from selfplay_pipeline.engines.open import resolve_device
 from selfplay_pipeline.engines.pool import plan
 from selfplay_pipeline.evaluate.pairing import check_names
@@ -34,10 +34,9 @@ from selfplay_pipeline.generate.records import CHAT, POLICY
 from selfplay_pipeline.generate.seats import check_seats, is_checkpoint, opposite, self_play
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.loggers import PipelineLog
-from selfplay_pipeline.iterate.manifest import RunDirectory, Stage, StageRecord
+from selfplay_pipeline.iterate.manifest import RunDirectory, Stage, StageRecord, short
 from selfplay_pipeline.iterate.metrics import best_iteration, history_of, in_words
 from selfplay_pipeline.iterate.results import Evaluated, Trained, known
-from selfplay_pipeline.iterate.show import short, watching
 from selfplay_pipeline.metrics.figures import TALK, figures_of
 from selfplay_pipeline.servers import Servers
 from selfplay_pipeline.train.cluster import check_cluster
@@ -52,7 +51,7 @@ PLAY_AND_LEARN: tuple[Stage, ...] = ("generate", "convert", "train")
 """Stages of every iteration."""
 
 
-def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = None) -> RunDirectory:
+async def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = None) -> RunDirectory:
     """Run what is missing of `config.iterate.num_iterations` iterations in `run_dir`.
 
     Killed anywhere, the same call continues at the stage that was cut: each stage resumes by itself, and is
@@ -64,23 +63,25 @@ def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = No
     Raises:
         UserError: the directory is in use or holds a run with another configuration; or bad input to a stage.
     """
-    RunDirectory(run_dir).check(config)  # before the lock, which is a file too
-    check_run(config)
-    check_cluster(config.train, [config.model], run_dir)
+    with computing():
+        RunDirectory(run_dir).check(config)  # before the lock, which is a file too
+        check_run(config)
+        check_cluster(config.train, [config.model], run_dir)
     with locked(run_dir / ".lock", f"run directory {run_dir}"):
         run = RunDirectory(run_dir)
-        run.open(config)
-        # The runner copies its context when it is opened, so the table must be there by then.
-        with PipelineLog(config, run_dir) as log, watching(run) as tell, asyncio.Runner() as runner:
+        with computing():
+            run.open(config)
+        reporting.begin()
+        with PipelineLog(config, run_dir) as log:
             servers = Servers(
                 config.engine, run_dir, at_once=at_once(config), shares_gpu=shares_gpu(config), alone=True
             )
             trainer = Trainer()
-            loop = (loop_type or Loop)(config, run, servers, trainer, runner, log, tell)
+            loop = (loop_type or Loop)(config, run, servers, trainer, log)
             try:
-                loop.run_all()
+                await loop.run_all()
             finally:
-                runner.run(stoppable(_stop(trainer, servers)))
+                await _stop(trainer, servers)
         return run
 
 
@@ -97,18 +98,15 @@ class Loop:
     run: RunDirectory
     servers: Servers
     trainer: Trainer
-    runner: asyncio.Runner
     log: PipelineLog
-    tell: Callable[[str], None]
-    """Takes lines for people."""
 
-    def run_all(self) -> None:
+    async def run_all(self) -> None:
         """All iterations, each with the checkpoint of the one before."""
         checkpoint = str(self.config.model)
         for number in range(self.config.iterate.num_iterations + 1):
             self._prepare_training(number, checkpoint)
             for stage in stages_of(self.config, number):
-                self._stage(number, stage, checkpoint)
+                await self._stage(number, stage, checkpoint)
                 if stage == "train":
                     checkpoint = self.run.checkpoint(number)
                     self._remove_earlier_states(number)
@@ -120,7 +118,7 @@ class Loop:
         for state in self._trainer_states(number)[:-1]:
             shutil.rmtree(state, ignore_errors=True)
 
-    def _stage(self, number: int, stage: Stage, checkpoint: str) -> None:
+    async def _stage(self, number: int, stage: Stage, checkpoint: str) -> None:
         """Run one stage unless it is done.
 
         Raises:
@@ -129,25 +127,35 @@ class Loop:
         if self.run.state.get(number, stage) is not None:
             return
         made = self.run.state.trained(number if stage == "evaluate" else number - 1)
-        if made is not None and made.weights and content_hash(checkpoint) != made.weights:
+        if made is not None and made.weights and _hash_of(checkpoint) != made.weights:
             raise UserError(
                 f"{checkpoint}: holds other files than when the iteration had made it (content hash {made.weights}); "
                 "restore them, or begin a new run with --output"
             )
-        self.tell(f"{self._at(number)}: {stage} with {short(checkpoint)}")
-        self.log.open()
+        reporting.status(f"{self._at(number)}: {stage} with {short(checkpoint)}")
+        with computing():
+            self.log.open()
         started = time.monotonic()
-        work: dict[Stage, Callable[[int, str], BaseModel]] = {
-            "generate": self._generate, "convert": self._convert, "train": self._train, "evaluate": self._evaluate
-        }  # fmt: skip
-        result = work[stage](number, checkpoint).model_dump(mode="json")
+        result = (await self._result(number, stage, checkpoint)).model_dump(mode="json")
         self.run.finish(number, stage, StageRecord(seconds=time.monotonic() - started, figures=result))
+
+    async def _result(self, number: int, stage: Stage, checkpoint: str) -> BaseModel:
+        """Do a stage. What it reads of other stages is what it is given here: a checkpoint, a file."""
+        match stage:
+            case "generate":
+                return await self._generate(number, checkpoint)
+            case "convert":
+                return await self._convert(number, self.run.games(number))
+            case "train":
+                return await self._train(number, checkpoint, self.run.rows(number))
+            case "evaluate":
+                return await self._evaluate(number, checkpoint)
 
     def _at(self, number: int) -> str:
         return f"iteration {number}/{self.config.iterate.num_iterations}"
 
-    def _generate(self, number: int, checkpoint: str) -> Played:
-        task = generate_episodes(
+    async def _generate(self, number: int, checkpoint: str) -> Played:
+        played = await generate_episodes(
             self.config,
             self.run.games(number),
             checkpoint=checkpoint,
@@ -156,22 +164,23 @@ class Loop:
             seats=seats_of(self.config),
             servers=self.servers,
         )
-        return self.runner.run(stoppable(task)).result()
+        return played.result()
 
-    def _convert(self, number: int, checkpoint: str) -> Converted:
-        return convert_episodes(self.config, self.run.games(number), self.run.iteration(number))
+    async def _convert(self, number: int, games: Path) -> Converted:
+        with computing():
+            return convert_episodes(self.config, games, self.run.iteration(number))
 
-    def _train(self, number: int, checkpoint: str) -> Trained:
+    async def _train(self, number: int, checkpoint: str, rows: Path) -> Trained:
         if not self.config.iterate.keep_processes:
-            self.runner.run(stoppable(self.servers.stop()))
+            await self.servers.stop()
         elif shares_gpu(self.config):
-            self.runner.run(stoppable(self.servers.release()))
+            await self.servers.release()
         try:
-            result = train_policy(self._training(number, checkpoint), self.trainer)
+            result = await train_policy(self._training(number, checkpoint, rows), self.trainer)
         except NoSignalError as reason:
-            say(f"iteration {number}: not trained, the checkpoint is carried forward: {reason}")
+            logger.warning(f"iteration {number}: not trained, the checkpoint is carried forward: {reason}")
             return Trained(
-                checkpoint=checkpoint, carried=True, weights=content_hash(checkpoint), steps=0, seconds_in_steps=0.0
+                checkpoint=checkpoint, carried=True, weights=_hash_of(checkpoint), steps=0, seconds_in_steps=0.0
             )
         finally:
             if not self.config.iterate.keep_processes:
@@ -179,7 +188,7 @@ class Loop:
         return Trained(
             checkpoint=str(result.checkpoint),
             carried=False,
-            weights=content_hash(str(result.checkpoint)),
+            weights=_hash_of(str(result.checkpoint)),
             steps=result.steps,
             groups=result.groups,
             groups_without_signal=result.groups_without_signal,
@@ -190,12 +199,11 @@ class Loop:
             log_prob_gap=result.log_prob_gap,
         )
 
-    def _training(self, number: int, checkpoint: str) -> TrainConfig:
-        folder = self.run.iteration(number)
+    def _training(self, number: int, checkpoint: str, rows: Path) -> TrainConfig:
         return training_of(
             self.config,
-            folder / "train.parquet",
-            folder,
+            rows,
+            self.run.iteration(number),
             checkpoint=checkpoint,
             seed=self.config.seed + number,
             initial_trainer_state=self._earlier_state(number),
@@ -209,7 +217,8 @@ class Loop:
         """Let the trainer get ready while the episodes that it will need are played."""
         wanted = "train" in stages_of(self.config, number) and self.run.state.get(number, "train") is None
         if wanted and self.config.iterate.keep_processes:
-            prepare_training(self._training(number, checkpoint), self.trainer, self.run.path / "trainer.log")
+            training = self._training(number, checkpoint, self.run.rows(number))
+            prepare_training(training, self.trainer, self.run.path / "trainer.log")
 
     def _earlier_state(self, number: int) -> Path | None:
         """The newest earlier trainer state; a checkpoint in bfloat16 lacks the small updates that its weights hold."""
@@ -223,18 +232,20 @@ class Loop:
 
     @cached_property
     def _held_out(self) -> StateSet:
-        return sample_held_out(self.config, self.config.iterate.evaluate_states, MONITOR)
+        with computing():
+            return sample_held_out(self.config, self.config.iterate.evaluate_states, MONITOR)
 
-    def _evaluate(self, number: int, checkpoint: str) -> Evaluated:
+    async def _evaluate(self, number: int, checkpoint: str) -> Evaluated:
         """Held-out figures of a checkpoint; the states are checked not to be among those trained on since the last."""
         config = self.config
         states = self._held_out
         since = range(max(1, number - config.iterate.evaluate_every + 1), number + 1)
         game = make_game(config.game)
-        played = set[str]().union(*(states_in(game, self.run.games(earlier)) for earlier in since))
+        with computing():
+            played = set[str]().union(*(states_in(game, self.run.games(earlier)) for earlier in since))
         shared = count_shared(game, states, played)
         if shared:
-            say(f"iteration {number}: {shared} held-out states were among those trained on")
+            logger.warning(f"iteration {number}: {shared} held-out states were among those trained on")
         job = EvaluationJob(
             checkpoint,
             states,
@@ -243,7 +254,7 @@ class Loop:
             episodes=1,
             first_only=True,
         )
-        evaluation = self.runner.run(stoppable(run_evaluate(config, job, self.servers)))
+        evaluation = await run_evaluate(config, job, self.servers)
         figures = {mode: report.figures for mode, report in evaluation.modes.items()}
         sampled = figures["sampled"]
         questions = {"held_out_questions": sampled["questions"]} if config.iterate.partner != SELF else {}
@@ -260,6 +271,7 @@ class Loop:
             **questions,
         )
 
+    @computing()
     def _watch(self, number: int) -> None:
         """Write the figures of the iterations so far, and warn of a collapse."""
         history = history_of(self.run.state)
@@ -271,9 +283,14 @@ class Loop:
         newest = next((iteration for iteration in history if iteration.number == number), None)
         if newest is None:
             return
-        self.tell(f"{self._at(number)}: {in_words(newest)}")
+        reporting.status(f"{self._at(number)}: {in_words(newest)}")
         if newest.collapse is not None:
-            say(f"iteration {number}: collapse? {newest.collapse}")
+            logger.warning(f"iteration {number}: collapse? {newest.collapse}")
+
+
+@computing()
+def _hash_of(checkpoint: str) -> str:
+    return content_hash(checkpoint)
 
 
 def stages_of(config: Config, number: int) -> tuple[Stage, ...]:

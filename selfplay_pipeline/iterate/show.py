@@ -1,10 +1,8 @@
-"""The view of a run: its table, redrawn in place, and the closing lines of `iterate`."""
+"""Table of a run, and the closing lines of `iterate`."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from rich.table import Table
@@ -13,8 +11,7 @@ from selfplay_pipeline.core.command_line import program
 from selfplay_pipeline.core.files import read_model
 from selfplay_pipeline.core.terminal import Terminal
 from selfplay_pipeline.core.terminal.harmless import one_line
-from selfplay_pipeline.core.terminal.progress import in_place
-from selfplay_pipeline.iterate.manifest import RunDirectory, Stage
+from selfplay_pipeline.iterate.manifest import RunDirectory, Stage, short
 from selfplay_pipeline.iterate.results import Best
 from selfplay_pipeline.metrics.bootstrap import Interval
 
@@ -25,12 +22,11 @@ OF_EPISODES = ("reward", "agreed", "illegal", "messages")
 PLAY_AND_TRAIN: tuple[Stage, ...] = ("generate", "train")
 
 
-def watching(run: RunDirectory) -> AbstractContextManager[Callable[[str], None]]:
-    """A table of a run, brought up to date in place on a terminal; plain lines in a log.
-
-    Yields a function that takes what has changed or begun, in one line.
-    """
-    return in_place(lambda: run_table(run, newest=LIVE_ROWS))
+def live_table(path: Path) -> Table:
+    """Returns the table of a run that is going on, as far as its files say."""
+    run = RunDirectory(path)
+    run.load()
+    return run_table(run, newest=LIVE_ROWS)
 
 
 def run_table(run: RunDirectory, newest: int | None = None) -> Table:
@@ -80,9 +76,3 @@ def show_run(run: RunDirectory) -> None:
         show.print(one_line(f"best on held-out states: iteration {best.iteration}, {where}"), soft_wrap=True)
     command = f"{program()} report {shlex.quote(short(str(run.path)))}"
     show.print(one_line(f"to look at curves and episodes: {command}"), soft_wrap=True)
-
-
-def short(path: str) -> str:
-    """A path below the working directory without that directory's own."""
-    here = Path.cwd()
-    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path

@@ -6,7 +6,6 @@ that self-play can still improve. It is built with `generate` and `imitate`, lik
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 from dataclasses import asdict
@@ -17,7 +16,7 @@ from selfplay_pipeline.convert.imitation import Source
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import filling
 from selfplay_pipeline.core.folders import check_folder
-from selfplay_pipeline.core.stopping import stoppable
+from selfplay_pipeline.core.stopping import computing
 from selfplay_pipeline.games.base import Lesson, Stage
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.job import generate_episodes
@@ -34,7 +33,7 @@ FIRST_STATE = 1_000_000
 """Stage n is played on states from n times this number on, and self-play on states from 0 on."""
 
 
-def build_tiny_model(config: Config, lesson: str, out: Path | None = None) -> Path:
+async def build_tiny_model(config: Config, lesson: str, out: Path | None = None) -> Path:
     """Build the tokenizer, the model and its warm start; an interrupted call continues.
 
     Args:
@@ -52,10 +51,11 @@ def build_tiny_model(config: Config, lesson: str, out: Path | None = None) -> Pa
     """
     taught, out = _taught(config, lesson, out)
     making = (out / "making").resolve()  # absolute, so that all calls give it one name, wherever they are started
-    model, results = _untrained(taught, config.seed, making / "untrained"), list[TrainResult]()
+    with computing():
+        model, results = _untrained(taught, config.seed, making / "untrained"), list[TrainResult]()
     with Trainer() as trainer:
         for number, stage in enumerate(taught.stages, start=1):
-            results.append(_imitate(_settings(config, model, stage, taught), stage, number, making, trainer))
+            results.append(await _imitate(_settings(config, model, stage, taught), stage, number, making, trainer))
             model = results[-1].checkpoint
     made = {
         "lesson": lesson,
@@ -133,9 +133,9 @@ def _settings(config: Config, model: Path, stage: Stage, lesson: Lesson) -> Conf
     return config.model_copy(update={"model": str(model), "generate": played, "imitate": imitated, "train": trained})
 
 
-def _imitate(config: Config, stage: Stage, number: int, making: Path, trainer: Trainer) -> TrainResult:
+async def _imitate(config: Config, stage: Stage, number: int, making: Path, trainer: Trainer) -> TrainResult:
     """Play the episodes of a stage, and train the model on them."""
     games = making / f"stage_{number}" / "games.jsonl"
     first = number * FIRST_STATE
-    asyncio.run(stoppable(generate_episodes(config, games, first_state=first, seats=stage.players)))
-    return imitate_episodes(config, [Source(games)], games.with_name("training"), trainer)
+    await generate_episodes(config, games, first_state=first, seats=stage.players)
+    return await imitate_episodes(config, [Source(games)], games.with_name("training"), trainer)

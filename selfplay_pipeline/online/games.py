@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +11,7 @@ import pyarrow.parquet as pq
 
 from selfplay_pipeline.convert.rows import AGENT_NAME
 from selfplay_pipeline.core.files import locked, replacing
+from selfplay_pipeline.core.reporting import progress
 from selfplay_pipeline.games.base import MONITOR, TRAIN, Game, State, state_rng
 from selfplay_pipeline.games.registry import GameConfig, make_game
 
@@ -52,7 +52,6 @@ def write_games(
     seed: int,
     test_seed: int,
     per_seat: bool = False,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Path, Path]:
     """Sample states and write `train.parquet` and `test.parquet`.
 
@@ -65,7 +64,6 @@ def write_games(
         test_seed: Seed of the validation states. These are the monitor states of `iterate`, so that a training that was
             selected on them can still be evaluated on the unseen states of `evaluate`.
         per_seat: Whether to write one row for each player of a state instead of one for the state.
-        on_progress: Function that is called with the number of states sampled so far and in all, over both files.
 
     Raises:
         UserError: The configuration admits no state.
@@ -73,15 +71,18 @@ def write_games(
     game = make_game(config)
     files = out / "train.parquet", out / "test.parquet"
     done, rows = 0, {path: list[dict[str, Any]]() for path in files}
-    for path, count, space, space_seed, split in zip(
+    parts = zip(
         files, (num_train, num_test), (TRAIN, MONITOR), (seed, test_seed), (TRAIN_SPLIT, MONITOR_SPLIT), strict=True
-    ):
-        for number in range(count):
-            state = game.sample_state(state_rng(space_seed, number, space))
-            # Each monitor state is one row in any layout, so that no episode is missing if a player never spoke.
-            rows[path] += game_rows(game, state, number, space_seed, split, per_seat and space == TRAIN)
-            done += 1
-            on_progress(done, num_train + num_test)
+    )
+    with progress("sampling game states", brief=True) as report:
+        for path, count, space, space_seed, split in parts:
+            for number in range(count):
+                state = game.sample_state(state_rng(space_seed, number, space))
+                # Each monitor state is one row in any layout, so that no episode is left out where a player never
+                # spoke.
+                rows[path] += game_rows(game, state, number, space_seed, split, per_seat and space == TRAIN)
+                done += 1
+                report(done, num_train + num_test)
     with locked(out / ".games.lock", f"folder {out}"):
         for path in files:
             with replacing(path) as temporary:

@@ -9,7 +9,7 @@ from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import check_is_folder
 from selfplay_pipeline.core.folders import check_folder
-from selfplay_pipeline.core.terminal.progress import progress
+from selfplay_pipeline.core.stopping import computing
 from selfplay_pipeline.engines.compiler import check_compiler
 from selfplay_pipeline.engines.open import model_context_length, resolve_device
 from selfplay_pipeline.games.registry import make_game
@@ -19,7 +19,7 @@ from selfplay_pipeline.online.games import write_games
 from selfplay_pipeline.online.run import OnlineResult, check_begun, check_sizes, run_online
 from selfplay_pipeline.preflight import check_context, check_not_shared
 from selfplay_pipeline.train.fit import check_fits, offload_here
-from selfplay_pipeline.train.run import Progress, check_adapter, check_training
+from selfplay_pipeline.train.run import check_adapter, check_training
 
 
 def plan_games(config: Config, out: Path, num_train: int, num_test: int) -> str:
@@ -38,17 +38,15 @@ def plan_games(config: Config, out: Path, num_train: int, num_test: int) -> str:
 def online_games(config: Config, out: Path, num_train: int, num_test: int, *, per_seat: bool = False) -> None:
     """Write train.parquet and test.parquet (monitor states) with the states of an online training."""
     check_folder(out, "games")
-    with progress("sampling game states", brief=True) as report:
-        write_games(
-            out,
-            config.game,
-            num_train=num_train,
-            num_test=num_test,
-            seed=config.seed,
-            test_seed=config.evaluate.state_seed,
-            per_seat=per_seat,
-            on_progress=lambda done, total: report(done, total, str),
-        )
+    write_games(
+        out,
+        config.game,
+        num_train=num_train,
+        num_test=num_test,
+        seed=config.seed,
+        test_seed=config.evaluate.state_seed,
+        per_seat=per_seat,
+    )
 
 
 def check_online(config: Config) -> None:
@@ -133,7 +131,7 @@ def _samples_states(job: OnlineConfig, games: Path | None) -> bool:
     return games is None and not (job.output / "trainer_state" / "training.json").exists()
 
 
-def train_online(config: Config, output: Path, games: Path | None = None) -> OnlineResult:
+async def train_online(config: Config, output: Path, games: Path | None = None) -> OnlineResult:
     """Train on episodes that the policy plays during training, or continue an interrupted training.
 
     Args:
@@ -142,17 +140,10 @@ def train_online(config: Config, output: Path, games: Path | None = None) -> Onl
         games: Folder with the states to play. By default new states are written to `output`, enough for each to be
             played in one step only.
     """
-    job = online_job(config, output, games)
-    if _samples_states(job, games):
-        check_sizes(job, len(make_game(config.game).roles))
-        num_train = config.online.steps * config.online.states_per_step
-        online_games(config, job.games, num_train, config.online.held_out_states)
-    with progress("training online", "waiting for step 1") as report:
-
-        def on_progress(step: Progress) -> None:
-            played, held_out = (step.metrics.get(f"{place}/reward") for place in ("selfplay", "held_out"))
-            figures = [f"reward {played:.3f}"] if played is not None else []
-            figures += [f"held out {held_out:.3f}"] if held_out is not None else []
-            report(step.step, step.planned_steps, lambda: "steps, " + ", ".join(figures))
-
-        return run_online(job, on_progress)
+    with computing():
+        job = online_job(config, output, games)
+        if _samples_states(job, games):
+            check_sizes(job, len(make_game(config.game).roles))
+            num_train = config.online.steps * config.online.states_per_step
+            online_games(config, job.games, num_train, config.online.held_out_states)
+    return await run_online(job)

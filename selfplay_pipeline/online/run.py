@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,9 @@ import pyarrow.parquet as pq
 from selfplay_pipeline.convert.parquet import ROWS_AT_A_TIME
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import appending, locked, write_json
+from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import check_regular, parse_json
+from selfplay_pipeline.core.stopping import computing
 from selfplay_pipeline.games.base import Game, read_state
 from selfplay_pipeline.games.registry import GameConfig, make_game
 from selfplay_pipeline.identity import deciding, differences, flatten, in_words
@@ -39,7 +41,6 @@ from selfplay_pipeline.train.launch import Launch
 from selfplay_pipeline.train.overrides import environment, metrics_path, resolve_device, state_dir
 from selfplay_pipeline.train.process import Making, Trainer, TrainError
 from selfplay_pipeline.train.run import (
-    Progress,
     check_claim,
     check_options,
     claim,
@@ -72,31 +73,40 @@ class OnlineResult:
     """Mean seconds per step of this process, without saving."""
 
 
-def run_online(config: OnlineConfig, on_progress: Callable[[Progress], None] | None = None) -> OnlineResult:
+async def run_online(config: OnlineConfig) -> OnlineResult:
     """Train a policy on episodes that it plays during training; an interrupted training continues at its last save.
 
     Raises:
         UserError: States or options are unusable.
         TrainError: verl failed.
     """
+    with progress("training online", "waiting for step 1") as report:
+        return await _trained(config, report)
+
+
+async def _trained(config: OnlineConfig, report: Update) -> OnlineResult:
     began = time.time()
-    check_options(config)
     planned, state, device = config.online.steps, state_dir(config), resolve_device(config)
-    games = _look_at(config)
     checkpoint = config.output.resolve() / "checkpoint"
-    if not exported(state, checkpoint):
-        check_cluster(
-            config, [config.model, config.games / "train.parquet", config.games / "test.parquet"], config.output
-        )
+    with computing():
+        check_options(config)
+        games = _look_at(config)
+        if not exported(state, checkpoint):
+            check_cluster(
+                config, [config.model, config.games / "train.parquet", config.games / "test.parquet"], config.output
+            )
     times: list[tuple[float, dict[str, Any]]] = []
 
     def watch(step: int, line: dict[str, Any]) -> None:
         times.append((time.time(), line))
-        if on_progress:
-            on_progress(Progress(step, planned, line))
+        played, held_out = (line.get(f"{place}/reward") for place in ("selfplay", "held_out"))
+        figures = [f"reward {played:.3f}"] if played is not None else []
+        figures += [f"held out {held_out:.3f}"] if held_out is not None else []
+        report(step, planned, lambda: "steps, " + ", ".join(figures))
 
     with locked(config.output / ".train.lock", f"training folder {config.output}"):
-        claim(config, _identity(config), checkpoint)
+        with computing():
+            claim(config, _identity(config), checkpoint)
         keep_lines(metrics_path(config), planned)  # drops a last line that a kill left incomplete
         _absorb(config, read_lines(verl_log(config)))
         done = go_back_to_last_logged_save(state, metrics_path(config))
@@ -115,7 +125,7 @@ def run_online(config: OnlineConfig, on_progress: Callable[[Progress], None] | N
             logged = NewLines(verl_log(config))
             with Trainer() as trainer:
                 follow = follower(lambda: _absorb(config, logged.read()), done or -1, watch)
-                trainer.run(Making((), env), launch, follow)
+                await trainer.run(Making((), env), launch, follow)
             write_json(state / "exported.json", {"step": planned})
         lines = read_lines(metrics_path(config))
         if [line["step"] for line in lines] != list(range(planned + 1)):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_bytes
+from selfplay_pipeline.core.reporting import progress
 from selfplay_pipeline.report.charts import charts_of
 from selfplay_pipeline.report.draw import Format, draw
 from selfplay_pipeline.report.page import render
@@ -15,10 +16,8 @@ from selfplay_pipeline.report.scan import Scan, scan
 from selfplay_pipeline.report.sources import Source
 from selfplay_pipeline.report.tokens import CheckpointDecoder, find_decoder, nearby_checkpoints
 
-Progress = Callable[[int, int, Callable[[], str]], None]
 
-
-def scan_all(source: Source, report: Progress) -> list[Scan]:
+def scan_all(source: Source) -> list[Scan]:
     """Read all files of episodes.
 
     Raises:
@@ -26,14 +25,16 @@ def scan_all(source: Source, report: Progress) -> list[Scan]:
     """
     total, done, episodes = sum(file.path.stat().st_size for file in source.files), 0, 0
 
-    def on_bytes(count: int) -> None:
-        nonlocal done, episodes
-        done, episodes = done + count, episodes + 1
-        if done < total:  # files may grow meanwhile
-            report(done, total, lambda: f"bytes, {episodes} episodes")
+    with progress("reading episodes") as report:
 
-    scans = [scan(file, on_bytes) for file in source.files]
-    report(total, total, lambda: f"bytes, {episodes} episodes")
+        def on_bytes(count: int) -> None:
+            nonlocal done, episodes
+            done, episodes = done + count, episodes + 1
+            if done < total:  # files may grow meanwhile
+                report(done, total, lambda: f"bytes, {episodes} episodes")
+
+        scans = [scan(file, on_bytes) for file in source.files]
+        report(total, total, lambda: f"bytes, {episodes} episodes")
     if source.kind == "episodes" and not source.steps and not any(scan.places for scan in scans):
         raise UserError(f"{source.path}: no whole episode in it (yet); `selfplay generate` writes one a line")
     return scans

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import explain, write_lines
 from selfplay_pipeline.core.folders import check_file
+from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import parse_json
 from selfplay_pipeline.games.base import HELD_OUT, TRAIN, Game, State, state_rng
 from selfplay_pipeline.games.registry import GameConfig, make_game, parse_game_config
@@ -45,29 +46,29 @@ class DataJob:
         )
 
 
-def write_data(out: Path, job: DataJob, on_row: Callable[[int], None] = lambda count: None) -> None:
+def write_data(out: Path, job: DataJob) -> None:
     """Write the job's rows; the file is either complete or absent.
 
     Args:
         out: The file to write.
         job: The states to write.
-        on_row: Function that is called with the number of rows written.
 
     Raises:
         UserError: The configuration admits no state, or the file cannot be written.
     """
     check_file(out, "slime data")
-    write_lines(out, _rows(job, on_row))
+    with progress("sampling game states", brief=True) as report:
+        write_lines(out, _rows(job, report))
 
 
-def _rows(job: DataJob, on_row: Callable[[int], None]) -> Iterator[dict[str, Any]]:
+def _rows(job: DataJob, report: Update) -> Iterator[dict[str, Any]]:
     game = make_game(job.game)
     space, split = (HELD_OUT, "held-out") if job.held_out else (TRAIN, "train")
     for count in range(job.num_states):
         number = job.first_state + count
         state = game.sample_state(state_rng(job.seed, number, space))
         yield game_row(game, state, f"{split}-s{job.seed}-g{number:06d}")
-        on_row(count + 1)
+        report(count + 1, job.num_states)
 
 
 def game_row(game: Game, state: State, state_id: str) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,10 @@ from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, write_json
 from selfplay_pipeline.core.folders import IMITATED, check_folder
+from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.shapes import shapes_of
 from selfplay_pipeline.core.small_files import check_regular, read_object
-from selfplay_pipeline.core.terminal import say
-from selfplay_pipeline.core.terminal.progress import progress
+from selfplay_pipeline.core.stopping import computing
 from selfplay_pipeline.engines.open import model_context_length
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_lines
@@ -36,7 +35,7 @@ WARM_UP = 0.05
 """Highest learning rate that `imitate` takes by itself: the best of those tried on the untrained tiny model."""
 
 
-def imitate_episodes(
+async def imitate_episodes(
     config: Config, sources: Sequence[Source], output: Path, trainer: Trainer | None = None
 ) -> TrainResult:
     """Convert the episodes to rows, unless an earlier call has, and train on them; an interrupted training continues.
@@ -53,13 +52,14 @@ def imitate_episodes(
     """
     _check_folder_and_thoughts(config, output)
     with locked(output / ".imitate.lock", f"training folder {output}"):
-        check_checkpoint(str(config.model))
-        check_options(training_of(config, output))
-        _prepare(config, sources, output)
+        with computing():
+            check_checkpoint(str(config.model))
+            check_options(training_of(config, output))
+            _prepare(config, sources, output)
         if config.imitate.learning_rate is None:
             weights = trained_weights(config)
-            say(f"learning rate {usual_rate(weights):.1e}, by the number of trained weights ({weights:,})")
-        return train_policy(training_of(config, output), trainer, "imitate")
+            logger.info(f"learning rate {usual_rate(weights):.1e}, by the number of trained weights ({weights:,})")
+        return await train_policy(training_of(config, output), trainer, "imitate")
 
 
 def plan_imitate(config: Config, sources: Sequence[Source], output: Path) -> str:
@@ -130,9 +130,8 @@ def _prepare(config: Config, sources: Sequence[Source], output: Path) -> None:
         output,
         context_length=model_context_length(model, config.engine.context_length),
         seed=config.seed,
-        bar=partial(progress, brief=True),
     )
-    say(done.to_text())
+    logger.info(done.to_text())
     write_json(output / IMITATED, decided)
 
 

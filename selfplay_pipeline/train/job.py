@@ -9,11 +9,10 @@ from selfplay_pipeline.convert.parquet import sampler_of
 from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.folders import check_folder
-from selfplay_pipeline.core.terminal.progress import progress
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.fit import offload_here
 from selfplay_pipeline.train.process import Trainer
-from selfplay_pipeline.train.run import Progress, TrainResult, run_train
+from selfplay_pipeline.train.run import TrainResult, run_train
 
 
 def training_of(
@@ -21,8 +20,8 @@ def training_of(
     data: Path,
     output: Path,
     *,
-    checkpoint: str,
-    seed: int,
+    checkpoint: str | None = None,
+    seed: int | None = None,
     initial_trainer_state: Path | None = None,
     base_model: str | None = None,
     reference_model: str | None = None,
@@ -35,14 +34,15 @@ def training_of(
         config: The configuration of the run.
         data: The parquet file to train on.
         output: The output folder of the training.
-        checkpoint: The model to train, a folder or a hub name.
-        seed: Seed of the order of the groups, and of the trainer.
+        checkpoint: The model to train, by default that of the configuration.
+        seed: Seed of the order of the groups and of the trainer, by default that of the configuration.
         initial_trainer_state: trainer_state/ of an earlier iteration that is continued.
         base_model: The model that a LoRA adapter is added to; `checkpoint` by default.
         reference_model: The reference policy of the KL loss; `checkpoint` by default.
         shares_gpu: Whether a server needs the GPU's memory before and after the training.
         rate_share: Factor of the configured learning rate.
     """
+    checkpoint = checkpoint or str(config.model)
     here = {
         "learning_rate": config.train.learning_rate * rate_share,
         "offload": offload_here(config.train, checkpoint, shares_gpu=shares_gpu),
@@ -52,7 +52,7 @@ def training_of(
         model=checkpoint,
         data=data,
         output=output,
-        seed=seed,
+        seed=config.seed if seed is None else seed,
         initial_trainer_state=initial_trainer_state,
         base_model=base_model,
         reference_model=reference_model,
@@ -78,7 +78,7 @@ def model_of(data: Path) -> str:
     return found.checkpoint
 
 
-def train_policy(job: TrainConfig, trainer: Trainer | None = None, command: str = "train") -> TrainResult:
+async def train_policy(job: TrainConfig, trainer: Trainer | None = None, command: str = "train") -> TrainResult:
     """Run a training, or continue an interrupted one.
 
     Args:
@@ -87,11 +87,4 @@ def train_policy(job: TrainConfig, trainer: Trainer | None = None, command: str 
         command: The command that the output folder belongs to.
     """
     check_folder(job.output, command)
-    with progress(f"training on {job.data.name}", "waiting for step 1") as report:
-
-        def on_progress(step: Progress) -> None:
-            loss = step.metrics.get("actor/pg_loss", step.metrics.get("selfplay/loss", 0.0))
-            norm = step.metrics.get("actor/grad_norm", 0.0)
-            report(step.step, step.planned_steps, lambda: f"steps, loss {loss:+.4f}, gradient norm {norm:.3f}")
-
-        return run_train(job, on_progress, trainer)
+    return await run_train(job, trainer)

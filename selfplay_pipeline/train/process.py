@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from selfplay_pipeline.core.processes import Child, last_lines, spawn
-from selfplay_pipeline.core.terminal import say
+from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.loopback import TAKEN, port_was_taken
 from selfplay_pipeline.train.launch import REASON, Launch, ended_file
 from selfplay_pipeline.train.stopped import prepare_reason, take_reason
@@ -106,7 +106,7 @@ class Trainer:
         if not self._fits(making):
             self._started(making, launch.log).send(launch)
 
-    def run(self, making: Making, launch: Launch, watch: Callable[[], bool]) -> None:
+    async def run(self, making: Making, launch: Launch, watch: Callable[[], bool]) -> None:
         """Run a task to its end; a start that finds a port taken is repeated.
 
         Args:
@@ -119,12 +119,12 @@ class Trainer:
             TrainError: verl failed.
         """
         repeats = 0
-        while not self._done(making, launch, watch, repeats < MAX_REPEATS):
+        while not await self._done(making, launch, watch, repeats < MAX_REPEATS):
             repeats += 1
             again = f"starting it again ({repeats} of {MAX_REPEATS})"
-            say(f"verl found a port taken before the first step ({TAKEN}; see {launch.log}); {again}")
+            logger.warning(f"verl found a port taken before the first step ({TAKEN}; see {launch.log}); {again}")
 
-    def _done(self, making: Making, launch: Launch, watch: Callable[[], bool], may_repeat: bool) -> bool:
+    async def _done(self, making: Making, launch: Launch, watch: Callable[[], bool], may_repeat: bool) -> bool:
         """Run a task to its end; returns False if the task may be repeated and found a port taken before it began."""
         process = self._process
         if process is None or not self._fits(making):
@@ -136,7 +136,7 @@ class Trainer:
                 over = process.ended or process.exit_code is not None
                 begun = watch()
                 if not over:
-                    time.sleep(POLL_SECONDS)
+                    await asyncio.sleep(POLL_SECONDS)
         except BaseException:
             self.stop()
             raise

@@ -15,7 +15,9 @@ from selfplay_pipeline.core.checkpoints import check_checkpoint, vocabulary_of
 from selfplay_pipeline.core.content import content_hash, file_hash
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.files import locked, write_json
+from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import read_object
+from selfplay_pipeline.core.stopping import computing
 from selfplay_pipeline.identity import check_same, deciding, portable
 from selfplay_pipeline.preflight import check_gpus
 from selfplay_pipeline.train.adapter import check_targets
@@ -53,16 +55,6 @@ WANDB_LOGIN = "run `wandb login`, or set WANDB_API_KEY, or WANDB_MODE=offline to
 
 
 @dataclass(frozen=True)
-class Progress:
-    """A finished training step."""
-
-    step: int
-    planned_steps: int
-    metrics: dict[str, Any]
-    """verl's metrics of the step, by verl's names."""
-
-
-@dataclass(frozen=True)
 class TrainResult:
     """Result of a training; figures cover all its resumptions, except for seconds."""
 
@@ -94,14 +86,11 @@ class TrainResult:
     """Mean negative log-probs of held-out own tokens in nats: before the first step, and after each epoch."""
 
 
-def run_train(
-    config: TrainConfig, on_progress: Callable[[Progress], None] | None = None, trainer: Trainer | None = None
-) -> TrainResult:
+async def run_train(config: TrainConfig, trainer: Trainer | None = None) -> TrainResult:
     """Train a policy on converted episodes; an interrupted training continues at its last save.
 
     Args:
         config: The training.
-        on_progress: Function that is called after each step.
         trainer: verl's process, which keeps running afterwards. None starts one for this training only, once the
             cluster, if one is to be joined, has been checked.
 
@@ -110,15 +99,22 @@ def run_train(
         NoSignalError: No group has episodes with different rewards (also a UserError).
         TrainError: verl failed.
     """
+    with progress(f"training on {config.data.name}", "waiting for step 1") as report:
+        return await _trained(config, trainer, report)
+
+
+async def _trained(config: TrainConfig, trainer: Trainer | None, report: Update) -> TrainResult:
     began = time.monotonic()
-    _check_training_of(config)
-    if trainer is None and not exported(state_dir(config), config.output / "checkpoint"):
-        check_cluster(config, [config.model, config.reference_model, config.data], config.output)
-    data, groups, planned = _read_groups(config)
+    with computing():
+        _check_training_of(config)
+        if trainer is None and not exported(state_dir(config), config.output / "checkpoint"):
+            check_cluster(config, [config.model, config.reference_model, config.data], config.output)
+        data, groups, planned = _read_groups(config)
     state, metrics = state_dir(config), metrics_path(config)
     checkpoint = config.output.resolve() / "checkpoint"
     with locked(config.output / ".train.lock", f"training folder {config.output}"):
-        claim(config, _record(config, data, groups), checkpoint)
+        with computing():
+            claim(config, _record(config, data, groups), checkpoint)
         done = go_back_to_last_logged_save(state, metrics)
         keep_lines(metrics, done)
         keep_lines(config.output / "trained_rows.jsonl", done)
@@ -127,12 +123,13 @@ def run_train(
         def watch(step: int, line: dict[str, Any]) -> None:
             nonlocal seconds_in_steps
             seconds_in_steps += line.get("timing_s/step", 0.0) - line.get("timing_s/save_checkpoint", 0.0)
-            if on_progress:
-                on_progress(Progress(step, planned, line))
+            loss = line.get("actor/pg_loss", line.get("selfplay/loss", 0.0))
+            norm = line.get("actor/grad_norm", 0.0)
+            report(step, planned, lambda: f"steps, loss {loss:+.4f}, gradient norm {norm:.3f}")
 
         if done < planned or not exported(state, checkpoint):
             with nullcontext(trainer) if trainer else Trainer() as process:
-                _run_verl(config, data, groups, planned, done, watch, process)
+                await _run_verl(config, data, groups, planned, done, watch, process)
         done = saved_step(state)
         lines = read_lines(metrics)
         steps = [line["step"] for line in lines]
@@ -224,7 +221,7 @@ def prepare_training(config: TrainConfig, trainer: Trainer, log: Path) -> None:
     trainer.prepare(making, Launch(log=log, overrides=overrides, joins_cluster=config.joins_cluster))
 
 
-def _run_verl(
+async def _run_verl(
     config: TrainConfig,
     data: TrainData,
     groups: list[Group],
@@ -241,7 +238,7 @@ def _run_verl(
         joins_cluster=config.joins_cluster,
     )
     follow = follower(NewLines(metrics_path(config)).read, done, watch)
-    trainer.run(making_of(config, device), launch, follow)
+    await trainer.run(making_of(config, device), launch, follow)
     write_json(state / "exported.json", {"step": planned})
 
 

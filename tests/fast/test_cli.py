@@ -15,8 +15,8 @@ from command import selfplay
 from factories import FINISHED, make_episodes, write_episodes
 
 from selfplay_pipeline.config import load_config
-from selfplay_pipeline.core import terminal
-from selfplay_pipeline.core.terminal import progress
+from selfplay_pipeline.core import reporting, terminal
+from selfplay_pipeline.core.terminal.progress import shown
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer, cpu_cache_tokens
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.registry import make_game
@@ -269,7 +269,7 @@ def test_a_dry_run_of_a_new_loop_leaves_nothing(tmp_path):
 
 @pytest.mark.parametrize(
     "wait",
-    [lambda: progress.waiting("the server"), lambda: progress.progress("training", "waiting for step 1")],
+    [lambda: reporting.waiting("the server"), lambda: reporting.progress("training", "waiting for step 1")],
 )
 @pytest.mark.parametrize("drawn", [pytest.param(True, marks=pytest.mark.long), False])
 def test_waiting_shows_that_time_passes(monkeypatch, wait, drawn):
@@ -280,9 +280,9 @@ def test_waiting_shows_that_time_passes(monkeypatch, wait, drawn):
             return super().write(text)
 
     passed = threading.Event()
-    monkeypatch.setattr(progress, "LOG_EVERY_SECONDS", 0.02, raising=True)
+    monkeypatch.setattr(reporting, "LOG_EVERY_SECONDS", 0.02)
     monkeypatch.setattr(terminal, "console", terminal.Terminal(file=Screen(), force_terminal=drawn, width=120))
-    with wait():
+    with shown(), wait():
         assert passed.wait(60)
     assert (
         "the server" in terminal.console.file.getvalue()
@@ -292,7 +292,7 @@ def test_waiting_shows_that_time_passes(monkeypatch, wait, drawn):
 
 
 def test_sampling_states_shows_how_far_it_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(progress, "LOG_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(reporting, "LOG_EVERY_SECONDS", 0.0)
     for words, command in {
         "sampling held-out states: 2/3": ("evaluate", "random", "--num-states", "3", "--episodes", "1"),
         "sampling game states: 2/3": ("games", "--num-train", "2", "--num-test", "1"),

@@ -1,6 +1,5 @@
 """Figures of a run by iteration, which is the best, and when a run has collapsed."""
 
-import asyncio
 import json
 import platform
 import subprocess
@@ -13,7 +12,6 @@ import pytest
 from factories import FINISHED, Habits, make_episode
 
 from selfplay_pipeline.config import load_config
-from selfplay_pipeline.core.terminal import console
 from selfplay_pipeline.games.tags import ActionKind
 from selfplay_pipeline.generate.summary import Played, Summary
 from selfplay_pipeline.iterate.loggers import PipelineLog
@@ -129,7 +127,7 @@ def test_signs_of_degeneration_are_counted_from_the_episodes():
     assert figures["token_entropy"] == pytest.approx(-sum(own) / len(own))
 
 
-def test_a_run_that_collapsed_says_so(tmp_path, capsys):
+def test_a_run_that_collapsed_says_so(tmp_path, caplog):
     episode = {**dict.fromkeys(EPISODE_FIGURES, 0.5), "repeated_messages": 0.9, "distinct_messages": 5}
     episode |= {"groups_without_signal": 0, "groups": 8}
     run = RunDirectory(tmp_path)
@@ -141,9 +139,9 @@ def test_a_run_that_collapsed_says_so(tmp_path, capsys):
         run.finish(1, stage, StageRecord(seconds=1, figures=figures))
     config = load_config("tiny", {})
     log, servers = PipelineLog(config, tmp_path), Servers(config.engine, tmp_path)
-    loop = Loop(config, run, servers, Trainer(), asyncio.Runner(), log, console.print)
+    loop = Loop(config, run, servers, Trainer(), log)
     loop._watch(1)
-    assert "iteration 1: collapse? 90% of the messages repeat" in capsys.readouterr().err
+    assert "iteration 1: collapse? 90% of the messages repeat" in caplog.text
     (line,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     assert "90% of the messages repeat" in line["collapse"]
     assert json.loads((tmp_path / "best.json").read_text())["iteration"] == 1

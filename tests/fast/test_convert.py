@@ -1,7 +1,6 @@
 """Games to rows: groups stay whole, nothing is half-written, and what cannot be trained on is refused with a reason."""
 
 import json
-from contextlib import contextmanager
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -9,6 +8,7 @@ import pytest
 from factories import POLICY, Habits, episode_records, make_episode, make_episodes, write_episodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reports import Report, Reports
 from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
@@ -17,6 +17,7 @@ from selfplay_pipeline.convert.placebo import permuted
 from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.convert.rows import METADATA_KEY, episode_to_rows
 from selfplay_pipeline.convert.run import run_convert
+from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.iterate.manifest import RunDirectory
@@ -67,11 +68,11 @@ def test_each_episode_becomes_two_rows_of_its_group_and_groups_are_never_split(g
 def test_each_part_of_the_work_has_a_bar_with_one_total(games, tmp_path):
     bars: dict[str, list[tuple[int, int]]] = {}
 
-    @contextmanager
-    def bar(title):
-        yield lambda done, total, figures: bars.setdefault(f"{title}, {figures()}", []).append((done, total))
+    def keep(report: Report) -> None:
+        bars.setdefault(f"{report.title}, {report.figures}", []).append((report.done, report.total))
 
-    run_convert(games, tmp_path, bar=bar)
+    with reporting.use(Reports(keep)):
+        run_convert(games, tmp_path)
     assert {title: (len({total for _, total in seen}), seen[-1]) for title, seen in bars.items()} == {
         "reading games.jsonl, bytes": (1, (games.stat().st_size,) * 2),
         "writing train.parquet, episodes": (1, (GROUPS * EPISODES,) * 2),

@@ -11,8 +11,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from reports import Reports
 
 from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import FileChangedError
 from selfplay_pipeline.engines.transformers_engine import TransformersEngine
@@ -113,10 +115,11 @@ def test_a_file_of_unknown_origin_is_refused(tmp_path):
 SILENT = [Scripted("silent")] * 2
 
 
-def run_silent(task: GenerateJob, on_episode=lambda summary: None):
+def run_silent(task: GenerateJob, on_episode=lambda report: None):
     game = make_game(config().game)
     states = lambda number: game.sample_state(state_rng(0, number))  # noqa: E731
-    return asyncio.run(run_generate(task, game, states, lambda number: SILENT, on_episode))
+    with reporting.use(Reports(on_episode)):
+        return asyncio.run(run_generate(task, game, states, lambda number: SILENT))
 
 
 def other_places(text: bytes) -> bytes:
@@ -186,9 +189,9 @@ def test_a_file_that_another_program_changes_meanwhile_is_no_success(tmp_path, c
     path = tmp_path / "games.jsonl"
     summary_path = job(path).summary_path
 
-    def interfere(summary):
+    def interfere(report):
         assert not summary_path.exists()
-        if summary.episodes == episodes:
+        if report.done == episodes:
             change(path)
 
     def told(error: BaseException) -> BaseException:
@@ -282,14 +285,14 @@ def test_ctrl_c_is_heard_between_two_games_of_scripted_players(tmp_path, concurr
     players = [Scripted("silent")] * 2
     played: list[int] = []
 
-    def on_episode(summary):
-        played.append(summary.episodes)
-        if summary.episodes == 20:
+    def on_episode(report):
+        played.append(report.done)
+        if report.done == 20:
             signal.raise_signal(signal.SIGINT)
 
     states = lambda number: game.sample_state(state_rng(0, 0))  # noqa: E731
-    with pytest.raises(KeyboardInterrupt):
-        asyncio.run(run_generate(task, game, states, lambda number: players, on_episode))
+    with pytest.raises(KeyboardInterrupt), reporting.use(Reports(on_episode)):
+        asyncio.run(run_generate(task, game, states, lambda number: players))
     assert played[-1] <= 21
     assert len(ids_in(task.output)) == played[-1]
 

@@ -1,5 +1,6 @@
 """Which episodes are imitated: selection, weights, held-out states, and what is refused in one clear line."""
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -155,26 +156,30 @@ def test_a_model_without_a_chat_template_is_refused_before_anything_is_written(g
     assert not (tmp_path / "out" / "train.parquet").exists()
 
 
+async def only_told(job, *rest):
+    return job
+
+
 def test_rows_are_made_once_and_other_choices_are_refused_afterwards(games, tmp_path, monkeypatch):
-    monkeypatch.setattr("selfplay_pipeline.train.imitate.train_policy", lambda config, *rest: config)
+    monkeypatch.setattr("selfplay_pipeline.train.imitate.train_policy", only_told)
     settings = load_config("tiny", {"imitate.epochs": 3, "imitate.held_out": 0.2}).model_copy(update={"game": COMPACT})
-    config = imitate_episodes(settings, [Source(games)], tmp_path)
+    config = asyncio.run(imitate_episodes(settings, [Source(games)], tmp_path))
     assert config.held_out == tmp_path / HELD_OUT and config.epochs == 3 and config.imitated == 0
     (tmp_path / TRAIN).write_bytes(b"not made anew")
-    imitate_episodes(settings, [Source(games)], tmp_path)
+    asyncio.run(imitate_episodes(settings, [Source(games)], tmp_path))
     assert (tmp_path / TRAIN).read_bytes() == b"not made anew"
     other = settings.model_copy(update={"imitate": settings.imitate.model_copy(update={"min_reward": 0.5})})
     with pytest.raises(UserError, match=r"begun with imitate.min_reward = 0.0, now it is 0.5"):
-        imitate_episodes(other, [Source(games)], tmp_path)
+        asyncio.run(imitate_episodes(other, [Source(games)], tmp_path))
 
 
 @pytest.fixture
 def begun(games, tmp_path, monkeypatch):
     """A copy of the episodes, the configuration by which their rows were made, and the folder of the training."""
-    monkeypatch.setattr("selfplay_pipeline.train.imitate.train_policy", lambda config, *rest: config)
+    monkeypatch.setattr("selfplay_pipeline.train.imitate.train_policy", only_told)
     settings = load_config("tiny", {}).model_copy(update={"game": COMPACT})
     copied = Path(shutil.copy(games, tmp_path / "copied.jsonl"))
-    imitate_episodes(settings, [Source(copied)], tmp_path / "out")
+    asyncio.run(imitate_episodes(settings, [Source(copied)], tmp_path / "out"))
     return copied, settings, tmp_path / "out"
 
 
@@ -182,30 +187,30 @@ def test_other_episodes_in_the_same_file_are_refused_and_the_same_ones_written_a
     episodes, settings, output = begun
     lines = episodes.read_bytes().splitlines(keepends=True)
     episodes.write_bytes(b"".join(lines))
-    imitate_episodes(settings, [Source(episodes)], output)
+    asyncio.run(imitate_episodes(settings, [Source(episodes)], output))
     episodes.write_bytes(b"".join(lines[:-1]))
     with pytest.raises(UserError, match=r"begun with contents of .*/copied.jsonl = '\w{16}', now it is '\w{16}'"):
-        imitate_episodes(settings, [Source(episodes)], output)
+        asyncio.run(imitate_episodes(settings, [Source(episodes)], output))
 
 
 def test_another_context_length_is_refused_since_it_decides_which_rows_are_left_out(begun):
     episodes, settings, output = begun
     longer = settings.model_copy(update={"engine": settings.engine.model_copy(update={"context_length": 900})})
     with pytest.raises(UserError, match=r"begun with engine.context_length = None, now it is 900"):
-        imitate_episodes(longer, [Source(episodes)], output)
+        asyncio.run(imitate_episodes(longer, [Source(episodes)], output))
 
 
 def test_rows_to_write_down_are_refused_before_any_are_made(games, tmp_path):
     settings = load_config("tiny", {"train.dump_rows": True}).model_copy(update={"game": COMPACT})
     with pytest.raises(UserError, match=r"train.dump_rows: rows that are imitated have no advantages"):
-        imitate_episodes(settings, [Source(games)], tmp_path)
+        asyncio.run(imitate_episodes(settings, [Source(games)], tmp_path))
     assert not (tmp_path / TRAIN).exists()
 
 
 def test_thoughts_are_refused_since_episodes_hold_none(games, tmp_path):
     settings = load_config("tiny", {"generate.thinking": True})
     with pytest.raises(UserError, match=r"generate.thinking: episodes hold no thoughts"):
-        imitate_episodes(settings, [Source(games)], tmp_path / "out")
+        asyncio.run(imitate_episodes(settings, [Source(games)], tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 

@@ -1,5 +1,6 @@
 """What a person sees while `iterate` runs: one table in place on a terminal, plain lines in a log."""
 
+import asyncio
 import io
 import re
 
@@ -7,14 +8,14 @@ import pytest
 from rich.console import Console
 
 from selfplay_pipeline.config import load_config
-from selfplay_pipeline.core import terminal
-from selfplay_pipeline.core.terminal.progress import progress
+from selfplay_pipeline.core import reporting, terminal
+from selfplay_pipeline.core.terminal.progress import in_place, shown
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
 from selfplay_pipeline.iterate.metrics import Iteration, in_words
 from selfplay_pipeline.iterate.results import Evaluated, Trained
 from selfplay_pipeline.iterate.run import Loop, run_iterate
-from selfplay_pipeline.iterate.show import run_table
+from selfplay_pipeline.iterate.show import live_table, run_table
 
 PLAY = {"mean_reward": 0.8, "reward_standard_error": 0.01, "agreement_rate": 1.0, "illegal_per_episode": 0.0}
 PLAY |= {"messages_per_episode": 1.5, "groups_without_signal": 2, "groups": 8}
@@ -23,24 +24,22 @@ HELD_OUT["checkpoint"] = "c"
 
 
 class OneStage(Loop):
-    """Plays nothing, with a bar, inside the runner as the real stages do."""
+    """Plays nothing, with a bar, as the real stages do."""
 
-    def run_all(self) -> None:
-        async def play() -> None:
-            with progress("playing") as report:
-                report(1, 2, lambda: "half")
-                report(2, 2, lambda: "all")
-
-        self.tell("iteration 1/1: generate")
-        self.runner.run(play())
+    async def run_all(self) -> None:
+        reporting.status("iteration 1/1: generate")
+        with reporting.progress("playing") as report:
+            report(1, 2, lambda: "half")
+            report(2, 2, lambda: "all")
         self.run.finish(1, "generate", StageRecord(seconds=3, figures=PLAY))
-        self.tell("iteration 1/1: done")
+        reporting.status("iteration 1/1: done")
 
 
 def run(tmp_path, monkeypatch, *, drawn: bool) -> str:
     console = Console(file=io.StringIO(), force_terminal=drawn, width=110, markup=False, highlight=False)
     monkeypatch.setattr(terminal, "console", console)
-    run_iterate(load_config("tiny", {}), tmp_path, OneStage)
+    with shown(), in_place(lambda: live_table(tmp_path)):
+        asyncio.run(run_iterate(load_config("tiny", {}), tmp_path, OneStage))
     return console.file.getvalue()
 
 

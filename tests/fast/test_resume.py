@@ -1,5 +1,6 @@
 """Where a training that was killed goes on, and which trainer states a loop keeps for that."""
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -99,10 +100,10 @@ def test_a_damaged_record_of_a_training_is_named(tmp_path):
 class OnlyTraining(Loop):
     """The loop without its games; what verl would do is in the test."""
 
-    def _generate(self, number, checkpoint):
+    async def _generate(self, number, checkpoint):
         return Played(**FINISHED["generate"])
 
-    def _convert(self, number, checkpoint):
+    async def _convert(self, number, games):
         return Converted()
 
     def _watch(self, number):
@@ -114,7 +115,7 @@ def test_a_loop_keeps_the_newest_trainer_state_and_the_one_that_a_cut_training_b
     config, run = load_config("tiny", options), tmp_path / "run"
     began_with = []
 
-    def train(job, trainer):
+    async def train(job, trainer):
         state, output = job.initial_trainer_state, job.output
         began_with.append(state and state.parent.name)
         for made in ("trainer_state", "checkpoint"):
@@ -135,10 +136,10 @@ def test_a_loop_keeps_the_newest_trainer_state_and_the_one_that_a_cut_training_b
     monkeypatch.setattr("selfplay_pipeline.iterate.run.train_policy", train)
     monkeypatch.setattr(RunDirectory, "finish", cut)
     with pytest.raises(KeyboardInterrupt):
-        run_iterate(config, run, OnlyTraining)
+        asyncio.run(run_iterate(config, run, OnlyTraining))
     assert left() == ["iter_1", "iter_2"]
     monkeypatch.setattr(RunDirectory, "finish", finish)
-    run_iterate(config, run, OnlyTraining)
+    asyncio.run(run_iterate(config, run, OnlyTraining))
     assert left() == ["iter_3"]
     assert began_with == [None, "iter_1", "iter_1", "iter_2"]
 
@@ -161,7 +162,7 @@ def test_a_run_in_another_place_goes_on_with_its_own_files(tmp_path, monkeypatch
     config, run, place = load_config("tiny", options), tmp_path / "run", tmp_path / "elsewhere" / "run"
     began_with, identities = [], []
 
-    def train(job, trainer):
+    async def train(job, trainer):
         training = deciding(job, "train") | {"data": str(job.data.resolve())}
         claim(job, training, job.output.resolve() / "checkpoint")
         identities.append((job.output / "trainer_state" / "training.json").read_text())
@@ -174,7 +175,7 @@ def test_a_run_in_another_place_goes_on_with_its_own_files(tmp_path, monkeypatch
 
     monkeypatch.setattr("selfplay_pipeline.iterate.run.train_policy", train)
     with pytest.raises(KeyboardInterrupt):
-        run_iterate(config, run, OnlyTraining)
+        asyncio.run(run_iterate(config, run, OnlyTraining))
     place.parent.mkdir()
     if moved:
         run.rename(place)
@@ -182,9 +183,9 @@ def test_a_run_in_another_place_goes_on_with_its_own_files(tmp_path, monkeypatch
         shutil.copytree(run, place)
     (place / "iter_1" / "checkpoint" / "config.json").write_text("{}")
     with pytest.raises(UserError, match="holds other files than when the iteration had made it"):
-        run_iterate(config, place, OnlyTraining)
+        asyncio.run(run_iterate(config, place, OnlyTraining))
     (place / "iter_1" / "checkpoint" / "config.json").unlink()
-    run_iterate(config, place, OnlyTraining)
+    asyncio.run(run_iterate(config, place, OnlyTraining))
     first = place / "iter_1"
     assert began_with[-1] == (str(first / "checkpoint"), str(first / "trainer_state"))
     assert identities[-1] == identities[-2], "another identity would have been refused"

@@ -228,11 +228,11 @@ class Noted(iterate.Loop):
 
     notes: list[str]
 
-    def _generate(self, number, checkpoint):
+    async def _generate(self, number, checkpoint):
         self.notes.append("play")
         return Played(**FINISHED["generate"])
 
-    def _convert(self, number, checkpoint):
+    async def _convert(self, number, games):
         return Converted()
 
     def _watch(self, number):
@@ -253,7 +253,7 @@ def test_the_server_gives_memory_back_before_a_training_and_the_trainer_after_it
 ):
     notes, told = [], set()
 
-    def train(job, trainer):
+    async def train(job, trainer):
         notes.append("train")
         told.add(job.shares_gpu)
         if len(notes) > len(noted):
@@ -279,6 +279,6 @@ def test_the_server_gives_memory_back_before_a_training_and_the_trainer_after_it
     monkeypatch.setattr(iterate.Servers, "release", released)
     monkeypatch.setattr(iterate.Servers, "stop", stopped)
     monkeypatch.setattr(iterate.Trainer, "stop", noting("stop trainer"))
-    iterate.run_iterate(config, tmp_path / "run", Noted)
+    asyncio.run(iterate.run_iterate(config, tmp_path / "run", Noted))
     assert notes == [*noted, *noted, "stop trainer", "stop server"]
     assert told == {device == "cuda" and keeps}

@@ -46,6 +46,26 @@ def test_a_task_cleans_up_whatever_further_signals_come(stop, capfd, first):
     assert capfd.readouterr().err == "selfplay: stopping\n"
 
 
+def test_long_work_of_a_task_is_interrupted_at_once_and_the_task_cleans_up(stop):
+    done = []
+
+    @stopping.computing()
+    def convert():
+        signal.raise_signal(signal.SIGINT)
+        done.append("all of it")
+
+    async def work():
+        try:
+            convert()
+        finally:
+            await asyncio.sleep(0)
+            done.append("cleaned up")
+
+    with pytest.raises(KeyboardInterrupt):
+        stopping.run(work())
+    assert done == ["cleaned up"]
+
+
 def test_what_is_no_task_cleans_up_likewise(stop):
     def work():
         try:

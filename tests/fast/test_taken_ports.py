@@ -1,5 +1,6 @@
 """A port that another process took between the choice and the bind costs a start, and no training."""
 
+import asyncio
 import sys
 
 import pytest
@@ -24,7 +25,7 @@ if FAILS:
 
 
 @pytest.fixture
-def train(tmp_path, monkeypatch, capsys):
+def train(tmp_path, monkeypatch, caplog):
     """Runs a training whose process finds ports taken the first times, and notes the starts and the lines told."""
 
     def run(taken: int, *, fails: bool = False, begun: bool = False) -> None:
@@ -38,9 +39,9 @@ def train(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(process, "spawn", spawn_instead)
         try:
             with Trainer() as trainer:
-                trainer.run(Making((), {}), Launch(log=tmp_path / "train.log"), lambda: begun)
+                asyncio.run(trainer.run(Making((), {}), Launch(log=tmp_path / "train.log"), lambda: begun))
         finally:
-            run.starts, run.told = len(tries.read_text()), capsys.readouterr().err.splitlines()
+            run.starts, run.told = len(tries.read_text()), caplog.messages
 
     return run
 

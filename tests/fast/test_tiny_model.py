@@ -1,5 +1,6 @@
 """What the tiny models are made of: lessons that can be played, and weights that look back."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def test_a_lesson_names_a_scripted_player_for_each_seat(game: Game, lesson: str)
 
 def test_an_unknown_lesson_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no lesson 'chess' of the game matching; there are: self-play, deaf, shy"):
-        build_tiny_model(load_config("tiny", {}), "chess", tmp_path / "out")
+        asyncio.run(build_tiny_model(load_config("tiny", {}), "chess", tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 

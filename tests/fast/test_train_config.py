@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -417,9 +418,9 @@ class TestRun:
     def test_a_missing_model_or_trainer_state_is_found_before_verl_starts(self, tmp_path: Path) -> None:
         data = write(tmp_path / "a", [[0.1, 0.9]])
         with pytest.raises(UserError, match=r"config.json is missing"):
-            run_train(config(model=str(tmp_path / "none"), data=data, output=tmp_path / "out"))
+            asyncio.run(run_train(config(model=str(tmp_path / "none"), data=data, output=tmp_path / "out")))
         with pytest.raises(UserError, match="no trainer state there"):
-            run_train(config(data=data, output=tmp_path / "out", initial_trainer_state=tmp_path / "state"))
+            asyncio.run(run_train(config(data=data, output=tmp_path / "out", initial_trainer_state=tmp_path / "state")))
 
     def test_an_adapter_to_layers_that_the_model_lacks_or_with_another_reference_is_refused(
         self, tmp_path: Path
@@ -428,9 +429,9 @@ class TestRun:
         with_adapter = {"model": tiny, "data": data, "output": tmp_path / "out", "device": "cpu", "lora_rank": 4}
         for target in ("c_attn", "lm_head", "embed_tokens", "input_layernorm"):
             with pytest.raises(UserError, match=rf"no layers '{target}'; its layers are down_proj, .*q_proj"):
-                run_train(config(lora_targets=["q_proj", target], **with_adapter))
+                asyncio.run(run_train(config(lora_targets=["q_proj", target], **with_adapter)))
         with pytest.raises(UserError, match=r"the reference policy is data/tiny_model, the model without the adapter"):
-            run_train(config(reference_model="a/b", kl_coef=0.1, **with_adapter))
+            asyncio.run(run_train(config(reference_model="a/b", kl_coef=0.1, **with_adapter)))
         assert not (tmp_path / "out").exists()
 
     def test_a_trainer_state_without_an_adapter_is_no_beginning_for_one(self, tmp_path: Path) -> None:
@@ -438,7 +439,7 @@ class TestRun:
         (state / "global_step_4" / "actor").mkdir(parents=True)
         (state / "latest_checkpointed_iteration.txt").write_text("4")
         with pytest.raises(UserError, match="saved without a LoRA adapter"):
-            run_train(config(data=data, output=tmp_path / "out", initial_trainer_state=state, lora_rank=4))
+            asyncio.run(run_train(config(data=data, output=tmp_path / "out", initial_trainer_state=state, lora_rank=4)))
 
     @pytest.mark.long
     def test_importing_the_stage_loads_neither_torch_nor_verl(self) -> None:

@@ -1,5 +1,6 @@
 """Each key says which commands use it; what would have no effect on a command is refused, and not left unread."""
 
+import asyncio
 import json
 import re
 from functools import cache
@@ -167,14 +168,14 @@ def begun_online(config: Config) -> list[Any]:
     def games(config: Config, out: Path, num_train: int, num_test: int) -> None:
         told.append((config.game, config.seed, config.evaluate.state_seed, num_train, num_test))
 
-    def run(job: OnlineConfig, on_progress: Any) -> None:
+    async def run(job: OnlineConfig) -> None:
         told.extend(online_overrides(job, StatesFile(rows=9, rows_per_episode=2), device) for device in ("cpu", "cuda"))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(online, "online_games", games)
         patch.setattr(online, "run_online", run)
         try:
-            online.train_online(config, Path("/nowhere/x"))
+            asyncio.run(online.train_online(config, Path("/nowhere/x")))
         except UserError as error:
             told.append(str(error))
     return told

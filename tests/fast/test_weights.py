@@ -150,7 +150,7 @@ def test_a_moved_model_with_equal_files_is_trained(tmp_path, model, trained):
     selfplay("train", str(rows), "--model", str(moved))
     assert [training.model for training in trained] == [str(moved)]
     with pytest.raises(UserError, match="no trainer state there"):  # what is looked at after the rows' model
-        run_train(trained[0].model_copy(update={"initial_trainer_state": tmp_path}))
+        asyncio.run(run_train(trained[0].model_copy(update={"initial_trainer_state": tmp_path})))
 
 
 @pytest.mark.parametrize("other", [APART, BARGAINING])
@@ -188,9 +188,9 @@ def test_rows_that_name_no_model_are_trained_on_by_any_model_alone(tmp_path, tra
     assert "does not say which model sampled its rows" in selfplay("train", str(rows)).stderr
     config = TrainConfig(model=TINY, data=rows, output=tmp_path / "training", initial_trainer_state=tmp_path)
     with pytest.raises(UserError, match="does not say which model sampled its rows"):
-        run_train(config)
+        asyncio.run(run_train(config))
     with pytest.raises(UserError, match="no trainer state there"):
-        run_train(config.model_copy(update={"any_model": True}))
+        asyncio.run(run_train(config.model_copy(update={"any_model": True})))
 
 
 # --- resumed runs ---------------------------------------------------------------------------------------------------
@@ -199,13 +199,13 @@ def test_rows_that_name_no_model_are_trained_on_by_any_model_alone(tmp_path, tra
 class Dies:
     """A trainer that ends before the first step."""
 
-    def run(self, *task: Any) -> None:
+    async def run(self, *task: Any) -> None:
         raise TrainError("on purpose")
 
 
 def train_and_die(config: TrainConfig) -> None:
     with pytest.raises(TrainError, match="on purpose"):
-        run_train(config, trainer=Dies())  # type: ignore[arg-type]
+        asyncio.run(run_train(config, trainer=Dies()))  # type: ignore[arg-type]
 
 
 def test_a_training_goes_on_only_with_the_same_rows_and_the_same_model(tmp_path, model):
@@ -219,11 +219,11 @@ def test_a_training_goes_on_only_with_the_same_rows_and_the_same_model(tmp_path,
     ]
     pq.write_table(pa.Table.from_pylist(others, table.schema), rows)
     with pytest.raises(UserError, match=r"begun with rows = '\w{32}', now it is '\w{32}' \(content hash\)"):
-        run_train(config, trainer=Dies())  # type: ignore[arg-type]
+        asyncio.run(run_train(config, trainer=Dies()))  # type: ignore[arg-type]
     rows_of(model, tmp_path)
     change(model)
     with pytest.raises(UserError, match=r"begun with weights\.model = '\w{32}', now it is '\w{32}' \(content hash\)"):
-        run_train(config, trainer=Dies())  # type: ignore[arg-type]
+        asyncio.run(run_train(config, trainer=Dies()))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("seats", "key"), [((), r"policy\.weights"), (("policy", "other"), r"weights\.1")])
@@ -265,11 +265,15 @@ def test_an_imitation_goes_on_only_with_the_same_model(tmp_path, model, monkeypa
     games = write_episodes(tmp_path / "games.jsonl", make_episodes(8, 2))
     game = BOARD.model_copy(update={"prompts": "compact"})
     config = load_config("tiny", {"model": str(model)}).model_copy(update={"game": game})
-    monkeypatch.setattr(imitate, "train_policy", lambda config, *rest: config)
-    assert imitate.imitate_episodes(config, [Source(games)], tmp_path / "out").any_model  # type: ignore[attr-defined]
+
+    async def trained(job: TrainConfig, *rest: Any) -> TrainConfig:
+        return job
+
+    monkeypatch.setattr(imitate, "train_policy", trained)
+    assert asyncio.run(imitate.imitate_episodes(config, [Source(games)], tmp_path / "out")).any_model  # type: ignore[attr-defined]
     change(model)
     with pytest.raises(UserError, match=r"begun with weights = '\w{32}', now it is '\w{32}'"):
-        imitate.imitate_episodes(config, [Source(games)], tmp_path / "out")
+        asyncio.run(imitate.imitate_episodes(config, [Source(games)], tmp_path / "out"))
 
 
 # --- printed commands -----------------------------------------------------------------------------------------------
@@ -299,7 +303,9 @@ def test_a_printed_command_has_the_options_that_it_takes_and_that_were_given_to_
     [((), ()), (("--model", "data/tiny_shy_model"), ("--config", "tiny_shy")), (("--config", "tiny"),) * 2],
 )
 def test_the_evaluation_after_an_imitation_plays_the_same_game(tmp_path, monkeypatch, given, chosen):
-    monkeypatch.setattr("selfplay_pipeline.train.imitate.imitate_episodes", lambda *arguments: None)
+    async def nothing(*arguments: Any) -> None: ...
+
+    monkeypatch.setattr("selfplay_pipeline.train.imitate.imitate_episodes", nothing)
     for shown in ("show_imitation", "barely_fell"):
         monkeypatch.setattr(f"selfplay_pipeline.train.show.{shown}", lambda result: None)
     done = selfplay("imitate", "games.jsonl", *given, "--device", "cpu", "--output", str(tmp_path))

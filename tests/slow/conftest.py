@@ -101,7 +101,7 @@ def run(_session_server, loop_with_trainer, tmp_path_factory) -> Run:
                 "engine.server_url": [proxy.url],
             },
         )
-        directory = run_iterate(config, path, loop_with_trainer)
+        directory = asyncio.run(run_iterate(config, path, loop_with_trainer))
     return Run(path, config, directory, proxy)
 
 

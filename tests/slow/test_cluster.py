@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -14,15 +15,17 @@ import psutil
 import pytest
 from conftest import TINY
 from hostile_folder import fill, ran
+from reports import Report, Reports
 from test_kill import Driver
 from test_train import MARK, build_model, farthest, remaining, share_apart, traces, write_games
 from two_nodes import TwoNodes, two_nodes
 from watching import Watch
 
+from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.process import Trainer, TrainError
-from selfplay_pipeline.train.run import Progress, TrainResult, prepare_training, run_train
+from selfplay_pipeline.train.run import TrainResult, prepare_training, run_train
 
 STEPS = 3
 HOW = ("time", "timing_", "perf/", "actor/perf/", "global_seqlen/", "rollout_corr/", "prompt_length/clip_ratio")
@@ -78,7 +81,7 @@ class Expected:
 
 @pytest.fixture(scope="module")
 def one(training: TrainConfig) -> Expected:
-    return Expected(training, run_train(training))
+    return Expected(training, asyncio.run(run_train(training)))
 
 
 def test_two_processes_do_what_one_does(one: Expected, tmp_path: Path) -> None:
@@ -91,7 +94,7 @@ def test_two_processes_do_what_one_does(one: Expected, tmp_path: Path) -> None:
     config = one.config.model_copy(update={"output": tmp_path / "two", "gpus_per_node": 2})
     running: set[str] = set()
 
-    def kill_a_worker(progress: Progress) -> None:
+    def kill_a_worker(report: Report) -> None:
         running.update(traces(config.output))
         for process in psutil.process_iter(["cmdline"]):
             if "ray::WorkerDict" in " ".join(process.info["cmdline"] or ()) and f"process {process.pid}" in running:
@@ -101,16 +104,17 @@ def test_two_processes_do_what_one_does(one: Expected, tmp_path: Path) -> None:
         patch.setenv(MARK, str(config.output))
         patch.chdir(tmp_path / "hostile")
         watch = Watch(str(config.output))
-        with pytest.raises(TrainError):
-            run_train(config, kill_a_worker)
+        with pytest.raises(TrainError), reporting.use(Reports(kill_a_worker)):
+            asyncio.run(run_train(config))
         assert not remaining(running)
-        seen: list[Progress] = []
-        result = run_train(config, seen.append)
+        reports = Reports()
+        with reporting.use(reports):
+            result = asyncio.run(run_train(config))
         watch.stop()
     assert len(running) > 6, "Ray's processes, verl's, and folders in /tmp"
     assert not traces(config.output)
     assert ran(tmp_path / "hostile") == ""
-    assert seen[0].step > 1
+    assert reports.seen[0].done > 1
     one.is_done_by(result.checkpoint)
     commands = " ".join(listener.command for listener in watch.listeners)
     for of_training in ("raylet", "gcs_server", "verl_main", "WorkerDict", "TransferQueue"):
@@ -143,12 +147,12 @@ def joined(cluster: TwoNodes, training: TrainConfig, tmp_path_factory: pytest.Te
     config = training.model_copy(update={"output": folder / "out", "nodes": 2, "ray_address": cluster.address})
     with Trainer() as trainer:
         prepare_training(config, trainer, folder / "trainer.log")
-        result = run_train(config, trainer=trainer)
+        result = asyncio.run(run_train(config, trainer=trainer))
         processes = [trainer.process_id]
-        again = run_train(config.model_copy(update={"output": folder / "again"}), trainer=trainer)
+        again = asyncio.run(run_train(config.model_copy(update={"output": folder / "again"}), trainer=trainer))
         processes.append(trainer.process_id)
         with pytest.raises(UserError) as meanwhile:
-            run_train(config.model_copy(update={"output": folder / "meanwhile"}))
+            asyncio.run(run_train(config.model_copy(update={"output": folder / "meanwhile"})))
     cluster.settles_at(before)
     return Joined(config, result, processes, again, str(meanwhile.value))
 
@@ -174,7 +178,7 @@ def test_a_save_has_the_shards_of_both_nodes(joined: Joined) -> None:
         update={"output": joined.config.output / "x", "nodes": 3, "initial_trainer_state": joined.result.trainer_state}
     )
     with pytest.raises(UserError, match=r"another number of training processes than nodes=3 × gpus_per_node=1"):
-        run_train(wrong)
+        asyncio.run(run_train(wrong))
 
 
 def test_a_cluster_with_too_few_gpus_is_refused(cluster: TwoNodes, training: TrainConfig, tmp_path: Path) -> None:
@@ -182,7 +186,7 @@ def test_a_cluster_with_too_few_gpus_is_refused(cluster: TwoNodes, training: Tra
         update={"output": tmp_path / "out", "nodes": 2, "gpus_per_node": 2, "ray_address": cluster.address}
     )
     with pytest.raises(UserError, match=r"train.nodes 2 × train.gpus_per_node 2: the Ray cluster has room for 0 of"):
-        run_train(config)
+        asyncio.run(run_train(config))
     assert not config.output.exists()
 
 
@@ -197,7 +201,7 @@ def test_a_node_that_cannot_see_a_folder_is_refused(
     cluster.ask(f"blind {config.model if hidden == 'model' else tmp_path / 'output'}")
     named = config.model if hidden == "model" else str(config.output)
     with pytest.raises(UserError) as refused:
-        run_train(config)
+        asyncio.run(run_train(config))
     cluster.ask("alone")
     assert str(refused.value).startswith(f"{named}: the node ")
     assert "of the Ray cluster sees there: No such file or directory; this machine: " in str(refused.value)
@@ -209,7 +213,7 @@ def test_a_node_that_cannot_see_a_folder_is_refused(
 def test_an_address_where_nothing_answers_is_refused(training: TrainConfig, tmp_path: Path) -> None:
     config = training.model_copy(update={"output": tmp_path / "out", "ray_address": "127.0.0.1:1"})
     with pytest.raises(UserError, match=r"train.ray_address 127.0.0.1:1: nothing answers there"):
-        run_train(config)
+        asyncio.run(run_train(config))
 
 
 ONLINE = """\

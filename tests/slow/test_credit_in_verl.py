@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -51,7 +52,7 @@ def test_verl_trains_on_the_advantage_of_each_turn(model: Path, tmp_path: Path, 
         overrides=[f"algorithm.norm_adv_by_std_in_grpo={str(by_std).lower()}"],
     )  # fmt: skip
     with Trainer() as trainer:
-        run_train(config, trainer=trainer)
+        asyncio.run(run_train(config, trainer=trainer))
     groups = defaultdict[int, list[dict[str, Any]]](list)
     for row in pq.read_table(data).to_pylist():
         groups[row["extra_info"]["index"]].append(row)

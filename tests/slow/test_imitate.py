@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import signal
@@ -18,12 +19,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import TINY, Server
+from reports import Reports
 from test_train import Run, build_model, farthest, optimise, trainable, weights, write_games
 
 from bench import qwen
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.convert.imitation import HELD_OUT, Source
 from selfplay_pipeline.convert.rows import WEIGHT
+from selfplay_pipeline.core import reporting
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.job import generate_episodes
 from selfplay_pipeline.generate.people import write_people
@@ -74,7 +77,7 @@ def training(games: Path, output: Path, **options: Any) -> TrainConfig:
 @pytest.fixture(scope="module")
 def one_step(games: Path, trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Run:
     config = training(games, tmp_path_factory.mktemp("one_step") / "out")
-    return Run(config, run_train(config, trainer=trainer), [], set())
+    return Run(config, asyncio.run(run_train(config, trainer=trainer)), [], set())
 
 
 def imitation_loss(network: Any, data: Path, *, shift: int = 0, weighted: bool = True) -> Any:
@@ -130,12 +133,13 @@ def test_one_step_moves_the_weights_as_a_plain_torch_step_does(
 def test_killed_and_continued_it_ends_where_it_would_have_ended(games: Path, trainer: Trainer, tmp_path: Path) -> None:
     """Also the learning rate, which goes up and down, goes on where it was."""
     options = {"epochs": 4, "train_batch_size": 10, "save_every": 1, "schedule": "cosine", "warm_up": 0.3}
-    whole = run_train(training(games, tmp_path / "whole", **options), trainer=trainer)
+    whole = asyncio.run(run_train(training(games, tmp_path / "whole", **options), trainer=trainer))
     config = training(games, tmp_path / "killed", **options)
     code = f"""
+import asyncio
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import run_train
-run_train(TrainConfig.model_validate_json({config.model_dump_json()!r}))
+asyncio.run(run_train(TrainConfig.model_validate_json({config.model_dump_json()!r})))
 """
     driver = subprocess.Popen([sys.executable, "-c", code])
     metrics = config.output / "metrics.jsonl"
@@ -146,9 +150,10 @@ run_train(TrainConfig.model_validate_json({config.model_dump_json()!r}))
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait()
     assert metrics.read_text().count("\n") < 8, "the training was over before the kill"
-    seen: list[int] = []
-    result = run_train(config, lambda progress: seen.append(progress.step), trainer)
-    assert seen[0] > 1 and result.steps == whole.steps == 8
+    reports = Reports()
+    with reporting.use(reports):
+        result = asyncio.run(run_train(config, trainer))
+    assert reports.seen[0].done > 1 and result.steps == whole.steps == 8
     assert farthest(result.checkpoint, whole.checkpoint) < 1e-6
     assert result.held_out_losses == pytest.approx(whole.held_out_losses, abs=1e-6)
     assert len(whole.held_out_losses) == 5 and whole.held_out_losses[-1] < whole.held_out_losses[0]
@@ -157,14 +162,14 @@ run_train(TrainConfig.model_validate_json({config.model_dump_json()!r}))
 
 
 def test_the_first_step_of_a_warm_up_learns_too(games: Path, trainer: Trainer, tmp_path: Path) -> None:
-    result = run_train(training(games, tmp_path / "out", epochs=2, warm_up=1.0), trainer=trainer)
+    result = asyncio.run(run_train(training(games, tmp_path / "out", epochs=2, warm_up=1.0), trainer=trainer))
     before, first, second = result.held_out_losses
     assert before - 1e-3 > first > second
 
 
 def test_an_adapter_imitates_too(games: Path, one_step: Run, tmp_path: Path) -> None:
     config = training(games, tmp_path / "out", lora_rank=4, epochs=3, learning_rate=1e-2)
-    result = run_train(config)
+    result = asyncio.run(run_train(config))
     (first, *_) = Run(config, result, [], set()).lines()
     assert first["selfplay/loss"] == pytest.approx(one_step.lines()[0]["selfplay/loss"], abs=1e-5)
     assert result.held_out_losses[0] == pytest.approx(one_step.result.held_out_losses[0], abs=1e-5)
@@ -173,7 +178,7 @@ def test_an_adapter_imitates_too(games: Path, one_step: Run, tmp_path: Path) -> 
 
 
 def test_people_are_imitated_and_what_others_of_them_said_becomes_likelier(
-    trainer: Trainer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trainer: Trainer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By a model without any training whose vocabulary holds English, of a context that some of their games exceed."""
     qwen.build(tmp_path / "model", layers=1, tokens=4000, heads=2)
@@ -188,8 +193,9 @@ def test_people_are_imitated_and_what_others_of_them_said_becomes_likelier(
     everyone, some = tmp_path / "everyone.jsonl", tmp_path / "some.jsonl"
     write_people(make_game(config.game), everyone)
     some.write_text("".join(everyone.read_text().splitlines(keepends=True)[:12]))
-    result = imitate_episodes(config, [Source(some)], tmp_path / "out", trainer)
-    said = capsys.readouterr().err
+    caplog.set_level(logging.INFO, "selfplay_pipeline")
+    result = asyncio.run(imitate_episodes(config, [Source(some)], tmp_path / "out", trainer))
+    said = caplog.text
     (left_out,) = re.findall(r"left out: (\d+) rows, longer than the 1500 tokens of the context", said)
     assert said.count("left out: ") == 1
     held_out = len(pq.read_table(tmp_path / "out" / HELD_OUT))
@@ -199,17 +205,18 @@ def test_people_are_imitated_and_what_others_of_them_said_becomes_likelier(
 
 
 def test_a_random_model_learns_at_the_usual_rate_and_a_low_one_is_warned_of(
-    trainer: Trainer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trainer: Trainer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = load_config("tiny_honest", {"generate.num_episodes": 128, "generate.episodes_per_state": 1})
     lesson = make_game(config.game).lessons["self-play"]
     model, played = _untrained(lesson, 0, tmp_path / "model"), tmp_path / "games.jsonl"
     asyncio.run(generate_episodes(config, played, seats=["teacher", "teacher"]))
     config.model, config.imitate.train_batch_size = str(model), 16
-    usual = imitate_episodes(config, [Source(played)], tmp_path / "usual", trainer)
-    assert "learning rate 1.0e-03, by the number of trained weights (954,752)" in capsys.readouterr().err
+    caplog.set_level(logging.INFO, "selfplay_pipeline")
+    usual = asyncio.run(imitate_episodes(config, [Source(played)], tmp_path / "usual", trainer))
+    assert "learning rate 1.0e-03, by the number of trained weights (954,752)" in caplog.text
     config.imitate.learning_rate = 1e-5
-    low = imitate_episodes(config, [Source(played)], tmp_path / "low", trainer)
+    low = asyncio.run(imitate_episodes(config, [Source(played)], tmp_path / "low", trainer))
     assert usual.held_out_losses[-1] < 0.5 * usual.held_out_losses[0]
     assert (barely_fell(usual), barely_fell(low) is None) == (None, False)
 
@@ -223,7 +230,7 @@ def test_iterate_imitates_the_best_episode_of_each_group(sglang_server: Server, 
             "train.train_batch_size": 8, "train.mini_batches": 1, "engine.server_url": [sglang_server.url],
         },
     )  # fmt: skip
-    run = run_iterate(config, tmp_path / "run")
+    run = asyncio.run(run_iterate(config, tmp_path / "run"))
     trained = run.state.trained(1)
     assert trained is not None and not trained.carried
     rewards: dict[int, dict[int, float]] = {}

@@ -155,7 +155,8 @@ def killed(tmp_path_factory) -> Killed:
     """One run serves all kills, each followed by the same command.
 
     The driver is killed in each stage and between two of them. It goes on when the server is killed, or the trainer
-    that has nothing to do, and fails with exit code 1 when the trainer is killed while it trains.
+    that has nothing to do, and fails with exit code 1 when the trainer is killed while it trains. Ctrl-C stops the
+    training.
     """
     folder = tmp_path_factory.mktemp("killed")
     (folder / "config.yaml").write_text(CONFIG)
@@ -185,6 +186,9 @@ def killed(tmp_path_factory) -> Killed:
         failing.kill_when("sglang::scheduler", lambda: now.games(2) > played)
         failing.kill_when("verl_main", lambda: now.steps(2) >= 1)
         assert failing.process.wait(1200) == 1, "the training failed, and the command says so"
+    with driver() as stopped:
+        stopped.send_when(signal.SIGINT, lambda: now.steps(2) >= 3)
+        assert stopped.process.returncode == 130, "the wait for the trainer hears Ctrl-C"
     kill_driver_when(lambda: now.finished(2, "train"))
     with driver() as last:
         assert last.process.wait(1200) == 0, (folder / "driver.log").read_text()[-3000:]

@@ -1,5 +1,6 @@
 """The whole loop, two iterations, with the real server behind a recording proxy and the real verl."""
 
+import asyncio
 import json
 import shutil
 from collections import defaultdict
@@ -187,18 +188,18 @@ def test_games_of_different_iterations_play_different_states(run):
 
 def test_the_same_command_again_does_nothing_and_other_options_are_refused(run):
     before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*") if path.is_file()}
-    again = run_iterate(run.config, run.path)
+    again = asyncio.run(run_iterate(run.config, run.path))
     assert again.state == run.directory.state
     changed = {path for path in before if path.stat().st_mtime_ns != before[path]}
     assert not changed
     other = run.config.model_copy(update={"seed": 5})
     with pytest.raises(UserError, match="begun with seed = 0, now it is 5"):
-        run_iterate(other, run.path)
+        asyncio.run(run_iterate(other, run.path))
 
 
 def test_a_run_directory_is_never_shared(run):
     with locked(run.path / ".lock", "this test"), pytest.raises(UserError, match="in use by another process"):
-        run_iterate(run.config, run.path)
+        asyncio.run(run_iterate(run.config, run.path))
 
 
 def test_one_server_served_the_whole_run(run):
@@ -282,7 +283,7 @@ def test_a_copied_and_a_moved_run_go_on_with_their_own_files(run, sglang_server,
             shutil.rmtree(copy / "iter_2" / made)
         (copy / "iter_2" / "metrics.jsonl").unlink()
         forget(copy, "train", "evaluate")
-        run_iterate(config, copy, loop_with_trainer)
+        asyncio.run(run_iterate(config, copy, loop_with_trainer))
         first = json.loads((copy / "iter_2" / "metrics.jsonl").read_text().splitlines()[0])
         assert first["selfplay/log_prob_gap/max"] < 1e-4, "other weights than those that played"
         copy.rename(moved)
@@ -291,7 +292,7 @@ def test_a_copied_and_a_moved_run_go_on_with_their_own_files(run, sglang_server,
         games.write_bytes(b"".join(lines[:5]))
         games.with_name("sampled.summary.json").unlink()
         forget(moved, "evaluate")
-        run_iterate(config, moved, loop_with_trainer)
+        asyncio.run(run_iterate(config, moved, loop_with_trainer))
     finally:
         hidden.rename(run.path)
     checkpoint = str(moved / "iter_2" / "checkpoint")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import TINY, Server
+from reports import Report, Reports
 from test_online_train import Run as OnlineRun
 from test_online_train import killed_once
 from test_train import (
@@ -27,6 +29,7 @@ from test_train import (
 )
 
 from selfplay_pipeline.config import load_config
+from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.iterate.run import Loop, run_iterate
 from selfplay_pipeline.train.config import TrainConfig
@@ -65,7 +68,7 @@ def first(tmp_path_factory: pytest.TempPathFactory, model: Path, data: Path, sta
         train_batch_size=GROUPS * 2 * EPISODES, kl_coef=0.05, lora_rank=RANK, lora_alpha=ALPHA, lora_targets=TARGETS,
         save_every=1, device="cpu",
     )  # fmt: skip
-    return Run(config, run_train(config, trainer=staying), [], set())
+    return Run(config, asyncio.run(run_train(config, trainer=staying)), [], set())
 
 
 def further(first: Run, output: Path, **changes: Any) -> TrainConfig:
@@ -87,7 +90,7 @@ def further(first: Run, output: Path, **changes: Any) -> TrainConfig:
 @pytest.fixture(scope="module")
 def second(tmp_path_factory: pytest.TempPathFactory, first: Run, staying: Trainer) -> Run:
     config = further(first, tmp_path_factory.mktemp("second") / "out")
-    return Run(config, run_train(config, trainer=staying), [], set())
+    return Run(config, asyncio.run(run_train(config, trainer=staying)), [], set())
 
 
 def plain_adapter(model: str, seed: int) -> Any:
@@ -196,17 +199,18 @@ def test_a_training_that_was_cut_ends_where_one_that_was_not_does(first: Run, st
     """Cutting it ends its process, and another one goes on."""
     config = first.config.model_copy(update={"output": tmp_path / "out"})
 
-    def cut(progress: Any) -> None:
-        if progress.step == 2:
+    def cut(report: Report) -> None:
+        if report.done == 2:
             raise Stop
 
-    with pytest.raises(Stop):
-        run_train(config, cut, staying)
+    with pytest.raises(Stop), reporting.use(Reports(cut)):
+        asyncio.run(run_train(config, trainer=staying))
     assert staying.process_id is None
     assert not (config.output / "checkpoint").exists()
-    seen: list[Any] = []
-    result = run_train(config, seen.append, staying)
-    assert seen[0].step > 1
+    reports = Reports()
+    with reporting.use(reports):
+        result = asyncio.run(run_train(config, trainer=staying))
+    assert reports.seen[0].done > 1
     assert farthest(result.checkpoint, first.result.checkpoint) < 1e-6
 
 
@@ -218,19 +222,21 @@ def test_another_model_or_another_seed_begins_with_an_adapter_of_its_own(
     process = staying.process_id
     another = {"model": str(tmp_path / "other"), "any_model": True}
     other = first.config.model_copy(update=another | {"output": tmp_path / "a", "epochs": 1})
-    changed, kept = weights(run_train(other, trainer=staying).checkpoint), weights(tmp_path / "other")
+    changed, kept = weights(asyncio.run(run_train(other, trainer=staying)).checkpoint), weights(tmp_path / "other")
     assert all(
         changed[name].equal(kept[name]) for name in kept if not name.endswith(("q_proj.weight", "down_proj.weight"))
     )
-    seeded = run_train(first.config.model_copy(update={"output": tmp_path / "b", "seed": 5}), trainer=staying)
-    again = run_train(first.config.model_copy(update={"output": tmp_path / "c"}), trainer=staying)
+    seeded = asyncio.run(
+        run_train(first.config.model_copy(update={"output": tmp_path / "b", "seed": 5}), trainer=staying)
+    )
+    again = asyncio.run(run_train(first.config.model_copy(update={"output": tmp_path / "c"}), trainer=staying))
     assert process is not None and staying.process_id == process
     assert farthest(again.checkpoint, first.result.checkpoint) < 1e-6
     assert farthest(seeded.checkpoint, first.result.checkpoint) > 1e-3
 
 
 def test_two_workers_end_where_one_does(first: Run, tmp_path: Path) -> None:
-    result = run_train(first.config.model_copy(update={"output": tmp_path / "two", "gpus_per_node": 2}))
+    result = asyncio.run(run_train(first.config.model_copy(update={"output": tmp_path / "two", "gpus_per_node": 2})))
     assert farthest(result.checkpoint, first.result.checkpoint) < 1e-4
 
 
@@ -249,7 +255,7 @@ def loop(_session_server: Server, loop_with_trainer: type[Loop], tmp_path_factor
             "engine.server_url": [_session_server.url],
         },
     )  # fmt: skip
-    run_iterate(config, path, loop_with_trainer)
+    asyncio.run(run_iterate(config, path, loop_with_trainer))
     return path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Lesson:
 
 
 def test_each_stage_goes_on_with_the_model_of_the_one_before(short: Lesson, tmp_path: Path) -> None:
-    out = build_tiny_model(load_config("tiny", {"seed": 3}), "short", tmp_path / "out")
+    out = asyncio.run(build_tiny_model(load_config("tiny", {"seed": 3}), "short", tmp_path / "out"))
     check_checkpoint(str(out))
     made = json.loads((out / "warm_start.json").read_text())
     first, second = made["stages"]

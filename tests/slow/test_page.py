@@ -51,7 +51,7 @@ def games(run, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def report(games) -> Path:
     source = discover(games)
-    write_page(source, scan_all(source, lambda *_: None), games / "report.html", max_megabytes=14)
+    write_page(source, scan_all(source), games / "report.html", max_megabytes=14)
     return games / "report.html"
 
 
@@ -396,7 +396,7 @@ def bargains(tmp_path_factory) -> Path:
 def test_a_page_of_another_game_shows_its_tables_figures_and_dialogue(open_page, bargains, width):
     source = discover(bargains)
     path = bargains.parent / f"{width}.html"
-    write_page(source, scan_all(source, lambda *_: None), path, max_megabytes=14)
+    write_page(source, scan_all(source), path, max_megabytes=14)
     opened = open_page(width, path=path)
     records = episodes_of(bargains)
     number = next(n for n, episode in enumerate(records) if episode.outcome.rewards and len(episode.turns) > 2)

@@ -3,6 +3,7 @@
 A model in this process plays it, since the tests' server has the vocabulary of another game.
 """
 
+import asyncio
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -38,7 +39,7 @@ def run(loop_with_trainer, tmp_path_factory) -> Path:
             "train.dump_rows": True,
         },
     )
-    run_iterate(config, folder / "run", loop_with_trainer)
+    asyncio.run(run_iterate(config, folder / "run", loop_with_trainer))
     return folder / "run"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import math
@@ -21,16 +22,18 @@ import numpy as np
 import psutil
 import pyarrow.parquet as pq
 import pytest
+from reports import Report, Reports
 from test_kill import GONE_WITHIN
 from training_rows import training_row, write_training_rows
 
+from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.groups import read_data
 from selfplay_pipeline.train.overrides import verl_overrides
 from selfplay_pipeline.train.process import Trainer
-from selfplay_pipeline.train.run import Progress, TrainResult, prepare_training, run_train
+from selfplay_pipeline.train.run import TrainResult, prepare_training, run_train
 
 TEMPERATURE = 0.7
 EPISODES = 2
@@ -120,7 +123,7 @@ class Run:
 
     config: TrainConfig
     result: TrainResult
-    seen: list[Progress]
+    seen: list[Report]
     traces: set[str]
     """What ran and lay about while it trained."""
 
@@ -210,16 +213,11 @@ def plain(tmp_path_factory: pytest.TempPathFactory, model: Path, data: Path) -> 
         model=str(model), data=data, output=tmp_path_factory.mktemp("plain") / "out", epochs=2, train_batch_size=32,
         learning_rate=3e-3, dump_rows=True, device="cpu",
     )  # fmt: skip
-    seen: list[Progress] = []
     left: set[str] = set()
-
-    def watch(progress: Progress) -> None:
-        seen.append(progress)
-        left.update(traces(config.output))
-
-    with pytest.MonkeyPatch.context() as patch:
+    reports = Reports(lambda _: left.update(traces(config.output)))
+    with pytest.MonkeyPatch.context() as patch, reporting.use(reports):
         patch.setenv(MARK, str(config.output))
-        return Run(config, run_train(config, watch), seen, left)
+        return Run(config, asyncio.run(run_train(config)), reports.seen, left)
 
 
 @pytest.fixture(scope="module")
@@ -244,7 +242,7 @@ def test_every_group_with_a_signal_is_trained_on_once_an_epoch(plain: Run) -> No
 
 def test_progress_is_reported_step_by_step(plain: Run) -> None:
     run = plain
-    assert [(progress.step, progress.planned_steps) for progress in run.seen] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert [(report.done, report.total) for report in run.seen] == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert 0 < run.result.seconds_in_steps < run.result.seconds_total
 
 
@@ -384,7 +382,7 @@ def test_passes_of_so_many_tokens_train_as_passes_of_so_many_rows(plain: Run, tr
     )
     changes = {"output": tmp_path / "out", "max_tokens_per_pass": 2 * longest}
     config = plain.config.model_copy(update=changes)
-    run = Run(config, run_train(config, trainer=trainer), [], set())
+    run = Run(config, asyncio.run(run_train(config, trainer=trainer)), [], set())
     for line, same in zip(run.lines(), plain.lines(), strict=True):
         assert line["groups"] == same["groups"]
         for name in ("actor/pg_loss", "actor/grad_norm", "actor/entropy", "rollout_corr/rollout_is_mean"):
@@ -404,7 +402,7 @@ def test_rows_that_fill_up_a_batch_do_not_count_in_its_loss(
     config = plain.config.model_copy(
         update={"output": tmp_path / "out", "overrides": [AGGREGATION + aggregation]} | changes
     )
-    run = Run(config, run_train(config, trainer=trainer), [], set())
+    run = Run(config, asyncio.run(run_train(config, trainer=trainer)), [], set())
     (line,) = run.lines()
     assert line["selfplay/rows"] == 52
     rows = rows_by_group(config.data)
@@ -420,7 +418,7 @@ def test_updates_are_those_that_were_made(plain: Run, trainer: Trainer, tmp_path
     """Eight updates of 52 rows are asked for, but in passes of 4 rows seven hold them all."""
     changes = {"epochs": 1, "train_batch_size": GROUPS * 2 * EPISODES, "micro_batch_size": 4, "mini_batches": 8}
     config = plain.config.model_copy(update={"output": tmp_path / "out"} | changes)
-    result = run_train(config, trainer=trainer)
+    result = asyncio.run(run_train(config, trainer=trainer))
     assert result.updates == optimizer_updates(result.trainer_state)
 
 
@@ -441,7 +439,7 @@ def test_the_float32_weights_go_on(plain: Run, trainer: Trainer, tmp_path: Path)
     states = []
     for number in range(4):
         config = config.model_copy(update={"output": tmp_path / str(number)})
-        result = run_train(config, trainer=trainer)
+        result = asyncio.run(run_train(config, trainer=trainer))
         assert optimizer_updates(result.trainer_state) == number + 1
         states.append(master_weights(result.trainer_state))
         further = {"model": str(result.checkpoint), "initial_trainer_state": result.trainer_state}
@@ -479,7 +477,7 @@ def test_games_in_which_a_partner_held_a_seat_are_trained_on_row_by_row(
         train_batch_size=GROUPS * 2 * EPISODES,
         learning_rate=1e-3, dump_rows=True, device="cpu",
     )  # fmt: skip
-    run = Run(config, run_train(config, trainer=trainer), [], set())
+    run = Run(config, asyncio.run(run_train(config, trainer=trainer)), [], set())
     network, optimizer = trainable(config.model, 1e-3)
     loss = grpo_loss(network, [*rows_by_group(config.data).values()])
     (line,) = run.lines()
@@ -498,7 +496,7 @@ def test_with_the_games_log_probs_a_token_beyond_the_clip_range_has_no_gradient(
         learning_rate=1e-3, old_log_probs="games", device="cpu",
         overrides=["actor_rollout_ref.actor.clip_ratio_low=0.1", "actor_rollout_ref.actor.clip_ratio_high=0.3"],
     )  # fmt: skip
-    run = Run(config, run_train(config, trainer=trainer), [], set())
+    run = Run(config, asyncio.run(run_train(config, trainer=trainer)), [], set())
     assert distance_from_plain_torch(run, clip=(0.1, 0.3)) < 1e-3
     assert distance_from_plain_torch(run, clip=(0.3, 0.1)) > 1e-2
     assert distance_from_plain_torch(run, clip=None) > 1e-2, "truncated importance weights are another loss"
@@ -558,13 +556,13 @@ def test_a_finished_training_is_not_repeated(plain: Run) -> None:
     run = plain
 
     class Idle(Trainer):
-        def run(self, *task: Any) -> None:
+        async def run(self, *task: Any) -> None:
             raise AssertionError("it was given a task")
 
-    again = run_train(run.config, trainer=Idle())
+    again = asyncio.run(run_train(run.config, trainer=Idle()))
     assert (again.steps, again.checkpoint) == (run.result.steps, run.result.checkpoint)
     with pytest.raises(UserError, match=r"begun with train.learning_rate = 0.003, now it is 1.0"):
-        run_train(run.config.model_copy(update={"learning_rate": 1.0}))
+        asyncio.run(run_train(run.config.model_copy(update={"learning_rate": 1.0})))
 
 
 def continued(plain: Run, output: Path) -> TrainConfig:
@@ -604,10 +602,11 @@ def resumed(plain: Run, staying: Trainer, tmp_path_factory: pytest.TempPathFacto
     prepare_training(config, staying, config.output.parent / "trainer.log")
     prepared = staying.process_id
     code = f"""
+import asyncio
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.run import run_train
-run_train(TrainConfig.model_validate_json({config.model_dump_json()!r}))
+asyncio.run(run_train(TrainConfig.model_validate_json({config.model_dump_json()!r})))
 """
     driver = subprocess.Popen([sys.executable, "-c", code], env=os.environ | {MARK: str(config.output)})
     metrics = config.output / "metrics.jsonl"
@@ -623,15 +622,16 @@ run_train(TrainConfig.model_validate_json({config.model_dump_json()!r}))
         time.sleep(0.2)
     assert running and not remaining(running) | traces(config.output), "still there after kill -9 of the driver"
     assert metrics.read_text().count("\n") < 12, "the training was over before the kill"
-    seen: list[Progress] = []
-    result = run_train(config, seen.append, staying)
+    reports = Reports()
+    with reporting.use(reports):
+        result = asyncio.run(run_train(config, staying))
     assert staying.process_id == prepared
-    return Run(config, result, seen, running)
+    return Run(config, result, reports.seen, running)
 
 
 def test_a_killed_training_is_resumed_and_misses_and_repeats_nothing(resumed: Run) -> None:
     assert resumed.result.steps == resumed.result.planned_steps == 12
-    assert resumed.seen[0].step > 1, "resumed at the last save, not from the start"
+    assert resumed.seen[0].done > 1, "resumed at the last save, not from the start"
     seen = Counter(index for line in resumed.lines() for _, index in line["groups"])
     assert seen == {group: 6 for group in range(GROUPS + 1) if group != 5}
     rows = Counter((row["step"], row["group"], row["episode"], row["seat"]) for row in resumed.dumped())
@@ -653,15 +653,15 @@ def test_a_trainer_that_stays_ends_where_one_that_starts_anew_does(
         return continued(plain, tmp_path / name).model_copy(update=began_with | changes)
 
     process = staying.process_id
-    first = run_train(after(plain.result, "other", epochs=1, seed=1), trainer=staying)
-    loaded = run_train(after(plain.result, "loaded"), trainer=staying)
+    first = asyncio.run(run_train(after(plain.result, "other", epochs=1, seed=1), trainer=staying))
+    loaded = asyncio.run(run_train(after(plain.result, "loaded"), trainer=staying))
     assert farthest(loaded.checkpoint, resumed.result.checkpoint) < 1e-6, "another training in between left nothing"
-    held = run_train(after(loaded, "held", epochs=1), trainer=staying)
-    again = run_train(after(loaded, "again", epochs=1), trainer=staying)
+    held = asyncio.run(run_train(after(loaded, "held", epochs=1), trainer=staying))
+    again = asyncio.run(run_train(after(loaded, "again", epochs=1), trainer=staying))
     assert farthest(held.checkpoint, again.checkpoint) == 0, "what is held in memory is what was saved"
     assert process is not None and staying.process_id == process, "all of it in one process"
     assert farthest(first.checkpoint, loaded.checkpoint) > 1e-4
-    slower = run_train(after(loaded, "slower", epochs=1, learning_rate=3e-5), trainer=staying)
+    slower = asyncio.run(run_train(after(loaded, "slower", epochs=1, learning_rate=3e-5), trainer=staying))
     assert {line["actor/lr"] for line in map(json.loads, slower.metrics_path.open())} == {3e-5}, (
         "its own learning rate, and not that of the optimizer's save"
     )
@@ -688,7 +688,7 @@ def one_step(tmp_path_factory: pytest.TempPathFactory, model: Path, staying: Tra
         model=str(model), data=folder / "train.parquet", output=folder / "out", train_batch_size=GROUPS * 2 * EPISODES,
         learning_rate=1e-3, kl_coef=0.05, reference_model=str(folder / "reference"), device="cpu",
     )  # fmt: skip
-    return Run(config, run_train(config, trainer=staying), [], set())
+    return Run(config, asyncio.run(run_train(config, trainer=staying)), [], set())
 
 
 @pytest.mark.parametrize(
@@ -710,7 +710,7 @@ def test_a_batch_that_is_one_update_needs_no_pass_for_old_log_probs(
 ) -> None:
     """Where rows are written down they are computed before: the update is the same, with importance weights too."""
     config = one_step.config.model_copy(update={"output": tmp_path / "out", "dump_rows": True})
-    before = Run(config, run_train(config, trainer=staying), [], set())
+    before = Run(config, asyncio.run(run_train(config, trainer=staying)), [], set())
     assert farthest(one_step.result.checkpoint, before.result.checkpoint) < 1e-6
     (line,), (expected,) = one_step.lines(), before.lines()
     assert {name for name in expected if not name.startswith("training/rollout_")} == line.keys()
@@ -728,10 +728,10 @@ def test_a_trainer_that_stays_can_begin_with_a_models_own_weights_and_other_sett
     def training(name: str, **changes: Any) -> TrainConfig:
         return plain.config.model_copy(update={"output": tmp_path / name} | changes)
 
-    first = run_train(training("first"), trainer=trainer)
+    first = asyncio.run(run_train(training("first"), trainer=trainer))
     process = trainer.process_id
-    other = run_train(training("other", learning_rate=1e-3, micro_batch_size=3, seed=2), trainer=trainer)
-    again = run_train(training("again"), trainer=trainer)
+    other = asyncio.run(run_train(training("other", learning_rate=1e-3, micro_batch_size=3, seed=2), trainer=trainer))
+    again = asyncio.run(run_train(training("again"), trainer=trainer))
     assert process is not None and trainer.process_id == process
     assert farthest(first.checkpoint, plain.result.checkpoint) < 1e-6
     assert farthest(again.checkpoint, plain.result.checkpoint) < 1e-6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import os
@@ -52,7 +53,7 @@ def training(games: Path, output: Path, **options: object) -> TrainConfig:
 def reason(config: TrainConfig, trainer: Trainer | None = None) -> str:
     """Why the training stopped; one line, and no file of it is left."""
     with pytest.raises(TrainError) as stopped:
-        run_train(config, trainer=trainer)
+        asyncio.run(run_train(config, trainer=trainer))
     text = str(stopped.value)
     print(text)
     assert "\n" not in text
@@ -164,7 +165,7 @@ def test_a_full_disk_and_a_hostile_state_stop_it_and_then_it_goes_on_to_the_same
     assert "this trainer state cannot be loaded: it asks for posix.mkdir, which may be code" in reason(somebodys)
     assert not (tmp_path / "ran").exists()
 
-    result = run_train(config, trainer=trainer)
+    result = asyncio.run(run_train(config, trainer=trainer))
     assert result.steps == 2 and logged(config) == [1, 2]
     assert (result.checkpoint / "model.safetensors").exists()
 

@@ -1,5 +1,6 @@
 """The loop opposite a partner that is not trained: only seat 0 is played, trained and evaluated."""
 
+import asyncio
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,7 @@ def run(_session_server, loop_with_trainer, tmp_path_factory) -> Run:
             "engine.server_url": [_session_server.url],
         },
     )
-    return Run(path, Path(run_iterate(config, path, loop_with_trainer).checkpoint(1)))
+    return Run(path, Path(asyncio.run(run_iterate(config, path, loop_with_trainer)).checkpoint(1)))
 
 
 def test_the_policy_holds_seat_0_in_all_episodes_and_the_partner_keeps_its_rules(run):
@@ -89,5 +90,5 @@ def test_questions_stand_in_the_metrics_of_every_iteration(run):
 def test_an_unknown_partner_is_refused_before_anything_is_written(tmp_path):
     config = load_config("tiny_shy", {"iterate.partner": "nobody"})
     with pytest.raises(UserError, match=r"no scripted player or checkpoint 'nobody'"):
-        run_iterate(config, tmp_path / "run")
+        asyncio.run(run_iterate(config, tmp_path / "run"))
     assert not (tmp_path / "run").exists()

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 import psutil
 import pytest
@@ -105,17 +106,17 @@ def test_a_loop_goes_on_with_the_other_server_where_one_is_dead_at_a_reload(
         proxies, asked = [first], {}
 
         class Loop(loop_with_trainer):
-            def _generate(self, number: int, checkpoint: str) -> Played:
+            async def _generate(self, number: int, checkpoint: str) -> Played:
                 before = len(second.exchanges)
-                played = super()._generate(number, checkpoint)
+                played = await super()._generate(number, checkpoint)
                 asked[number] = [exchange["request"]["input_ids"] for exchange in second.exchanges[before:]]
                 if number == 2:
                     proxies.append(again.enter_context(RecordingProxy(sglang_server.url, first.port)))
                 return played
 
-            def _train(self, number: int, checkpoint: str) -> Trained:
+            async def _train(self, number: int, checkpoint: str, rows: Path) -> Trained:
                 dead.close()
-                return super()._train(number, checkpoint)
+                return await super()._train(number, checkpoint, rows)
 
         config = load_config(
             "tiny",
@@ -126,7 +127,7 @@ def test_a_loop_goes_on_with_the_other_server_where_one_is_dead_at_a_reload(
                 "engine.server_url": [first.url, second.url],
             },
         )  # fmt: skip
-        run_iterate(config, tmp_path, Loop)
+        asyncio.run(run_iterate(config, tmp_path, Loop))
     turns = [
         sum(len(record.turns) for record in read_episodes(tmp_path / f"iter_{number}" / "selfplay_games.jsonl"))
         for number in (1, 2)

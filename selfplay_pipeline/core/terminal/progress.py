@@ -1,13 +1,10 @@
-"""Progress of a stage: a bar on a terminal, a line now and then in a log."""
+"""Reports of running work as a command shows them: bars and a table on a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
-import threading
-import time
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Protocol
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -22,40 +19,38 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from selfplay_pipeline.core import terminal
+from selfplay_pipeline.core import reporting, terminal
 from selfplay_pipeline.core.command_line import announced
-from selfplay_pipeline.core.terminal import say
+from selfplay_pipeline.core.reporting import Reporter, Update, at_most_every
 from selfplay_pipeline.core.terminal.harmless import one_line
 
-LOG_EVERY_SECONDS, DRAW_EVERY_SECONDS = 15.0, 0.2
-_in_place = ContextVar("in_place", default=False)
-"""Whether a table is drawn in place; bars below it go away when their stage ends."""
-
-
-class Reporter(Protocol):
-    """Told how far a stage is. `figures` is called only when they are shown: to add them up may take long."""
-
-    def __call__(self, done: int, total: int, figures: Callable[[], str]) -> None: ...
+DRAW_EVERY_SECONDS = 0.2
 
 
 def say_announced() -> None:
     """Something begins: say what was announced."""
     while announced:
-        say(announced.pop(0))
+        terminal.say(announced.pop(0))
 
 
-@contextmanager
-def progress(title: str, begin: str = "", *, brief: bool = False) -> Iterator[Reporter]:
-    """A bar where a terminal can draw one, else a line at the start, every 15 s and at the end.
+class Bars(Reporter):
+    """Draws bars where a terminal can; else the lines of the log, which `shown` prints, are all there is."""
 
-    Args:
-        begin: what goes on before the first report.
-        brief: for what may be over at once: in a log there is nothing to read of it in the first 15 s, and on a
-            terminal nothing stays.
-    """
-    title = one_line(title)
-    if terminal.console.is_terminal:
+    passing = False
+    """Whether bars go away when their work is over."""
+
+    def begin(self) -> None:
+        """Prints the lines that were announced."""
         say_announced()
+
+    @contextmanager
+    def progress(self, title: str, begin: str = "", *, brief: bool = False) -> Iterator[Update]:
+        """Draws a bar."""
+        if not terminal.console.is_terminal:
+            with super().progress(title, begin, brief=brief) as update:
+                yield update
+            return
+        self.begin()
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -64,112 +59,89 @@ def progress(title: str, begin: str = "", *, brief: bool = False) -> Iterator[Re
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
-        with Progress(*columns, console=terminal.console, transient=brief or _in_place.get()) as bar:
-            task = bar.add_task(title, total=None, figures=begin)
+        with Progress(*columns, console=terminal.console, transient=brief or self.passing) as bar:
+            task = bar.add_task(one_line(title), total=None, figures=begin)
 
             def draw(done: int, total: int, figures: str) -> None:
                 bar.update(task, completed=done, total=total, figures=figures)
 
-            yield _at_most_every(DRAW_EVERY_SECONDS, draw)
-        return
+            yield at_most_every(DRAW_EVERY_SECONDS, draw)
 
-    def log(done: int, total: int, figures: str) -> None:
-        beat.say(f"{title}: {done}/{total} {figures}".rstrip())
-
-    now_and_then = _at_most_every(LOG_EVERY_SECONDS, log, brief=brief)
-
-    def report(done: int, total: int, figures: Callable[[], str]) -> None:
-        beat.last = time.monotonic()
-        now_and_then(done, total, figures)
-
-    with _Heartbeat(f"{title}: {begin}" if begin else title) as beat:
-        yield report
-
-
-@contextmanager
-def without_progress(title: str) -> Iterator[Reporter]:
-    """Shows nothing."""
-    yield lambda done, total, figures: None
+    @contextmanager
+    def waiting(self, title: str) -> Iterator[Callable[[str], None]]:
+        """Draws a spinner."""
+        if not terminal.console.is_terminal:
+            with super().waiting(title) as tell:
+                yield tell
+            return
+        self.begin()
+        columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+        with Progress(*columns, console=terminal.console, transient=True) as bar:
+            task = bar.add_task(one_line(title), total=None)
+            yield lambda text: bar.update(task, description=one_line(text))
 
 
-class _Heartbeat(threading.Thread):
-    """Repeats the newest line of a log, with the seconds since the start, when nothing was heard for a while."""
+class Table(Bars):
+    """Draws a table besides, brought up to date in place with each status; bars below it go away."""
 
-    def __init__(self, line: str) -> None:
-        super().__init__(daemon=True)
-        self.line = line
-        self.started = self.last = time.monotonic()
-        self.over = threading.Event()
+    passing = True
 
-    def say(self, line: str) -> None:
-        """Write a line."""
-        self.line = line
-        self._print(line)
+    def __init__(self, table: Callable[[], RenderableType]) -> None:
+        self.table = table
+        self.live: Live | None = None
 
-    def _print(self, line: str) -> None:
-        say_announced()
-        self.last = time.monotonic()
-        say(line)
+    def begin(self) -> None:
+        """Prints the lines that were announced, and draws the table on a terminal."""
+        super().begin()
+        if terminal.console.is_terminal and self.live is None:
+            self.live = Live(self.table(), console=terminal.console, transient=True)
+            self.live.start()
 
-    def run(self) -> None:
-        while not self.over.wait(max(0.0, self.last + LOG_EVERY_SECONDS - time.monotonic())):
-            if time.monotonic() - self.last >= LOG_EVERY_SECONDS:
-                self._print(f"{self.line} … {time.monotonic() - self.started:.0f} s")
+    def status(self, line: str) -> None:
+        """Brings the table up to date and shows the line below it."""
+        self.begin()
+        if self.live is None:
+            super().status(line)
+        else:
+            self.live.update(Group(self.table(), Text(one_line(line), style="bold")), refresh=True)
 
-    def __enter__(self) -> _Heartbeat:
-        self.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.over.set()
-        self.join()
+    def end(self) -> None:
+        """Take the table away."""
+        if self.live is not None:
+            self.live.stop()
 
 
-def _at_most_every(seconds: float, show: Callable[[int, int, str], None], *, brief: bool = False) -> Reporter:
-    last, shown = (time.monotonic(), False) if brief else (float("-inf"), True)
+class _Lines(logging.Handler):
+    """Prints the lines of the log; text that others wrote is cleaned here."""
 
-    def report(done: int, total: int, figures: Callable[[], str]) -> None:
-        nonlocal last, shown
-        now = time.monotonic()
-        if (done >= total and shown) or now - last >= seconds:
-            last, shown = now, True
-            show(done, total, figures())
-
-    return report
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one line. Errors are not caught: where stderr is closed, the command ends."""
+        terminal.say(record.getMessage())
 
 
 @contextmanager
-def waiting(title: str) -> Iterator[Callable[[str], None]]:
-    """For work of unknown length, such as a server that starts: shows that time passes.
-
-    Yields a function that changes the text.
-    """
-    title = one_line(title)
-    if not terminal.console.is_terminal:
-        with _Heartbeat(title) as beat:
-            beat.say(title)
-            yield beat.say
-        return
-    say_announced()
-    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
-    with Progress(*columns, console=terminal.console, transient=True) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda text: bar.update(task, description=one_line(text))
-
-
-@contextmanager
-def in_place(table: Callable[[], RenderableType]) -> Iterator[Callable[[str], None]]:
-    """A table brought up to date in place on a terminal; plain lines in a log.
-
-    Yields a function that takes what has changed or begun, in one line.
-    """
-    say_announced()
-    if not terminal.console.is_terminal:
-        yield say
-        return
-    token = _in_place.set(True)
+def shown() -> Iterator[None]:
+    """Shows what the work of a block reports, as the commands do."""
+    handler, logger = _Lines(), reporting.logger
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False  # handlers of other libraries would print a line twice
     try:
-        with Live(table(), console=terminal.console, transient=True) as live:
-            yield lambda text: live.update(Group(table(), Text(one_line(text), style="bold")), refresh=True)
+        with reporting.use(Bars()):
+            yield
     finally:
-        _in_place.reset(token)
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+@contextmanager
+def in_place(table: Callable[[], RenderableType]) -> Iterator[None]:
+    """Shows, within `shown`, the statuses of a run as a table, brought up to date in place on a terminal."""
+    reporter = Table(table)
+    try:
+        with reporting.use(reporter):
+            yield
+    finally:
+        reporter.end()

@@ -1,0 +1,158 @@
+"""Reports of work that is going on. Stages call these functions and print nothing themselves.
+
+Lines go to the logger `selfplay_pipeline`. Progress goes to the `Reporter` of the context, which writes lines now and
+then; a program that draws bars installs its own one with `use`. Both are silent until somebody listens.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from typing import Protocol
+
+LOG_EVERY_SECONDS = 15.0
+logger = logging.getLogger("selfplay_pipeline")
+"""Takes every line that a stage has to say."""
+logger.addHandler(logging.NullHandler())  # else Python prints warnings where no handler is installed
+
+
+class Update(Protocol):
+    """Takes how far some work is. `figures` is called only when they are shown: to add them up may take long."""
+
+    def __call__(self, done: int, total: int, figures: Callable[[], str] = str) -> None: ...
+
+
+class Reporter:
+    """Writes the progress of work to the log: a line at the start, every 15 s, and at the end."""
+
+    def begin(self) -> None:
+        """Takes notice that work begins: no check has refused it."""
+
+    def status(self, line: str) -> None:
+        """Takes what a run of several stages has begun or finished."""
+        logger.info(line)
+
+    @contextmanager
+    def progress(self, title: str, begin: str = "", *, brief: bool = False) -> Iterator[Update]:
+        """Reports work of known length; arguments as of the function `progress`."""
+        if not logger.isEnabledFor(logging.INFO):
+            yield lambda done, total, figures=str: None
+            return
+        with _Heartbeat(self, f"{title}: {begin}" if begin else title) as beat:
+
+            def log(done: int, total: int, figures: str) -> None:
+                beat.log(f"{title}: {done}/{total} {figures}".rstrip())
+
+            now_and_then = at_most_every(LOG_EVERY_SECONDS, log, brief=brief)
+
+            def update(done: int, total: int, figures: Callable[[], str] = str) -> None:
+                beat.last = time.monotonic()
+                now_and_then(done, total, figures)
+
+            yield update
+
+    @contextmanager
+    def waiting(self, title: str) -> Iterator[Callable[[str], None]]:
+        """Reports work of unknown length; argument as of the function `waiting`."""
+        if not logger.isEnabledFor(logging.INFO):
+            yield lambda text: None
+            return
+        with _Heartbeat(self, title) as beat:
+            beat.log(title)
+            yield beat.log
+
+
+_reporter: ContextVar[Reporter] = ContextVar("reporter", default=Reporter())  # noqa: B039 - it holds no state
+
+
+@contextmanager
+def use(reporter: Reporter) -> Iterator[None]:
+    """Installs a reporter for the work of a block, and for the tasks that begin in it."""
+    token = _reporter.set(reporter)
+    try:
+        yield
+    finally:
+        _reporter.reset(token)
+
+
+def begin() -> None:
+    """Reports that work begins: no check has refused it."""
+    _reporter.get().begin()
+
+
+def status(line: str) -> None:
+    """Reports what a run of several stages has begun or finished, in one line."""
+    _reporter.get().status(line)
+
+
+def progress(title: str, begin: str = "", *, brief: bool = False) -> AbstractContextManager[Update]:
+    """Reports work of known length.
+
+    Args:
+        begin: text that stands in place of figures before the first update.
+        brief: the work may be over at once: nothing is logged in its first 15 s, and no bar stays.
+    """
+    return _reporter.get().progress(title, begin, brief=brief)
+
+
+def waiting(title: str) -> AbstractContextManager[Callable[[str], None]]:
+    """Reports work of unknown length, such as the start of a server.
+
+    Yields a function that changes the text.
+    """
+    return _reporter.get().waiting(title)
+
+
+def at_most_every(seconds: float, show: Callable[[int, int, str], None], *, brief: bool = False) -> Update:
+    """Returns an update that shows the first report, the last one, and in between one each `seconds`.
+
+    Args:
+        brief: show the first report only after `seconds`, and the last one only if another was shown.
+    """
+    last, shown = (time.monotonic(), False) if brief else (float("-inf"), True)
+
+    def update(done: int, total: int, figures: Callable[[], str] = str) -> None:
+        nonlocal last, shown
+        now = time.monotonic()
+        if (done >= total and shown) or now - last >= seconds:
+            last, shown = now, True
+            show(done, total, figures())
+
+    return update
+
+
+class _Heartbeat(threading.Thread):
+    """Repeats the newest line, with the seconds since the start, when nothing was logged for a while."""
+
+    def __init__(self, reporter: Reporter, line: str) -> None:
+        super().__init__(daemon=True)
+        self.reporter, self.line = reporter, line
+        self.started = self.last = time.monotonic()
+        self.over = threading.Event()
+
+    def log(self, line: str) -> None:
+        """Write a line."""
+        self.line = line
+        self._write(line)
+
+    def _write(self, line: str) -> None:
+        self.reporter.begin()
+        self.last = time.monotonic()
+        logger.info(line)
+
+    def run(self) -> None:
+        while not self.over.wait(max(0.0, self.last + LOG_EVERY_SECONDS - time.monotonic())):
+            if time.monotonic() - self.last >= LOG_EVERY_SECONDS:
+                self._write(f"{self.line} … {time.monotonic() - self.started:.0f} s")
+
+    def __enter__(self) -> _Heartbeat:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.over.set()
+        self.join()

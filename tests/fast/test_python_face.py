@@ -1,0 +1,81 @@
+"""The stages called from Python: they return typed results, and print nothing unless somebody listens."""
+
+import asyncio
+import inspect
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from factories import make_episodes, write_episodes
+
+import selfplay_pipeline
+from selfplay_pipeline import load_config
+from selfplay_pipeline.cli import figures, loops, stages
+from selfplay_pipeline.core import reporting
+
+CALLS = """
+import asyncio, sys
+from pathlib import Path
+from selfplay_pipeline import (
+    EvaluationJob, convert_episodes, generate_episodes, load_config, read_episodes, run_evaluate, sample_held_out,
+)
+
+folder = Path(sys.argv[1])
+config = load_config("tiny", {"generate.num_episodes": 4, "generate.episodes_per_state": 2})
+played = asyncio.run(generate_episodes(config, folder / "scripted.jsonl", seats=["sharing", "random"]))
+assert played.episodes == 4 and len(list(read_episodes(folder / "scripted.jsonl"))) == 4
+assert convert_episodes(config, folder / "games.jsonl", folder).train_rows == 11
+job = EvaluationJob("random", sample_held_out(config, 3), folder / "evaluation", episodes=1)
+assert asyncio.run(run_evaluate(config, job)).modes["scripted"].episodes == 3
+"""
+
+
+def test_stages_write_not_a_byte_to_the_terminal(tmp_path):
+    write_episodes(tmp_path / "games.jsonl", make_episodes(3, 2))
+    done = subprocess.run([sys.executable, "-c", CALLS, tmp_path], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_ones_own_handler_receives_the_lines(tmp_path, caplog, capfd):
+    caplog.set_level(logging.INFO, "selfplay_pipeline")
+    config = load_config("tiny", {"generate.num_episodes": 4, "generate.episodes_per_state": 2})
+    asyncio.run(selfplay_pipeline.generate_episodes(config, tmp_path / "g.jsonl", seats=["sharing", "sharing"]))
+    assert caplog.messages[0].startswith("playing g.jsonl: 0/4 ")
+    assert caplog.messages[-1].startswith("playing g.jsonl: 4/4 ")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_warnings_are_no_exception(tmp_path, capfd):
+    """Python itself prints warnings of a logger that has no handler."""
+    reporting.logger.warning("episodes were lost")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_reporter_is_told_how_far_the_work_is_and_only_within_its_block(tmp_path):
+    class Seen(reporting.Reporter):
+        statuses: list[str] = []
+
+        def status(self, line: str) -> None:
+            self.statuses.append(line)
+
+    with reporting.use(Seen()):
+        reporting.status("iteration 1")
+    reporting.status("iteration 2")
+    assert Seen.statuses == ["iteration 1"]
+
+
+@pytest.mark.parametrize("name", selfplay_pipeline.__all__)
+def test_the_face_has_what_it_promises_and_commands_call_the_same(name):
+    found = getattr(selfplay_pipeline, name)
+    assert inspect.getdoc(found) and found.__name__ == name
+    commands = "".join(Path(module.__file__).read_text() for module in (stages, figures, loops))
+    assert name in commands or name in ("load_config", "read_episodes")
+
+
+def test_the_package_is_imported_at_once():
+    code = "import sys, selfplay_pipeline; print(sorted({'numpy', 'pydantic', 'rich', 'asyncio'} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+    with pytest.raises(AttributeError, match="no attribute 'play'"):
+        selfplay_pipeline.play  # noqa: B018
