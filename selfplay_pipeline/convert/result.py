@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Converted(BaseModel):
@@ -32,6 +32,8 @@ class Converted(BaseModel):
     """What is compared within groups: the reward of the `episode`, or the credit of each `turn`."""
     placebo: bool = False
     """Whether rewards were permuted within groups."""
+    partners: int = Field(default=0, exclude_if=lambda count: count == 0)
+    """Number of different partners whose episodes are compared apart; 0 where no state was played with several."""
 
     @property
     def masked_share(self) -> float:
@@ -52,6 +54,7 @@ class Converted(BaseModel):
             f"tokens                      {self.tokens}, {self.trained_tokens} of them trained on",
             f"masked share                {self.masked_share:.4f}",
             f"sampling temperature        {self.temperature}",
+            *([f"partners                    {self.partners}, compared apart"] if self.partners else []),
             *(["credit                      each turn its own"] if self.credit == "turn" else []),
             *(["rewards                     permuted within groups: a placebo"] if self.placebo else []),
         ]

@@ -22,6 +22,7 @@ from selfplay_pipeline.games.base import CUT, INVALID, SAME_SCORE, Game, Outcome
 from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.streams import LEAST_LOGPROB, MAX_COUNT, Fault, Lists, Streams, first_fault
 from selfplay_pipeline.generate.upgrade import OLD, upgrade
+from selfplay_pipeline.metrics.signal import Scored
 
 SCHEMA_VERSION: Literal[2] = 2
 POLICY = "policy"
@@ -264,6 +265,23 @@ class EpisodeRecord(_Record):
     def seats_of(self, player: str) -> list[int]:
         """The seats that a player held; all seats where it held none."""
         return [seat for seat, name in enumerate(self.players) if name == player] or [*range(len(self.players))]
+
+    def scored(self) -> list[Scored[int]]:
+        """The reward of each seat that the policy held; of each seat where it held none."""
+        return [
+            Scored(self.group_index, self.episode, seat, self.outcome.reward_of(seat), partner=self.partner_name)
+            for seat in self.seats_of(POLICY)
+        ]
+
+    @property
+    def partner_name(self) -> str:
+        """The players of the seats that the policy did not hold; checkpoints by their content hashes, where known.
+
+        Where the roles of a game differ, it says which seat each of them held.
+        """
+        weights, roles_differ = self.other_weights or {}, len(set(game_named(self.game).roles)) > 1
+        others = [(seat, weights.get(name) or name) for seat, name in enumerate(self.players) if name != POLICY]
+        return ", ".join(sorted(f"{seat}: {name}" if roles_differ else name for seat, name in others))
 
     @model_validator(mode="after")
     def _seats_exist(self) -> EpisodeRecord:

@@ -15,7 +15,7 @@ from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.records import POLICY, EpisodeRecord, PartnerUsage
 from selfplay_pipeline.metrics.figures import REWARD, summarised
-from selfplay_pipeline.metrics.signal import Signal, groups_of
+from selfplay_pipeline.metrics.signal import Scored, Signal, groups_of
 
 
 class Played(BaseModel):
@@ -74,8 +74,8 @@ class Summary:
 
     rewards: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Normalised rewards by group index."""
-    by_seat: dict[int, list[dict[int, float]]] = field(default_factory=lambda: defaultdict(list))
-    """The same for each of the seats."""
+    scored: list[Scored[int]] = field(default_factory=list)
+    """The rewards of the single seats."""
     shared: bool = True
     """Whether in each episode all seats have one reward."""
     statuses: Counter[str] = field(default_factory=Counter)
@@ -116,7 +116,7 @@ class Summary:
         seats = record.seats_of(POLICY)
         policy = Measured(game, record, seats)
         self.rewards[record.group_index].append(policy.reward)
-        self.by_seat[record.group_index].append({seat: record.outcome.reward_of(seat) for seat in seats})
+        self.scored += record.scored()
         self.shared = self.shared and record.outcome.rewards is None
         asking = policy if POLICY in record.players else Measured(game, record, [0])
         for key, figure in summarised(game).items():
@@ -172,9 +172,8 @@ class Summary:
     @property
     def signal(self) -> Signal:
         """How many groups there are, and how many of them GRPO learns nothing from."""
-        return Signal.of(
-            group for episodes in self.by_seat.values() for group in groups_of(episodes, shared=self.shared)
-        )
+        groups = groups_of(row._replace(by_seat=not self.shared) for row in self.scored)
+        return Signal.of(group.values() for group in groups.values())
 
     def result(self) -> Played:
         """What is known of all episodes so far."""

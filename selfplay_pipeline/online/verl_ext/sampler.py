@@ -11,7 +11,7 @@ import transfer_queue as tq
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
-from selfplay_pipeline.metrics.signal import Signal, has_signal
+from selfplay_pipeline.metrics.signal import Key, Scored, Signal, comparison_key, groups_of, has_signal
 
 
 class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
@@ -45,7 +45,7 @@ class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
         lost = whole - int(figures["episodes"]) - silent_episodes(batch.keys, episodes, self.failure_keys[partition_id])
         if lost > options["max_failures"]:
             raise RuntimeError(f"{lost} of {whole} episodes of step {global_steps} were lost; errors stand above")
-        states = {key.split("_")[0] for key in batch.keys}
+        states = {row.state for row in rows_of(batch.keys, scores)}
         figures |= {"episodes_lost": float(lost), "groups_lost": float(batch_size - len(states))}
         if partition_id == "train":
             rows = rows_to_train(batch.keys, scores)
@@ -73,37 +73,35 @@ def rows_to_train(keys: list[str], scores: list[float]) -> list[int]:
     Where no group has such episodes, those of groups of two episodes or more: their advantages are 0, so that the
     step's update is that of the KL and entropy terms alone.
     """
-    groups = groups_of(keys, scores)
-    several = {uid for uid, episodes in groups.items() if len(episodes) > 1}
-    differ = {uid for uid in several if has_signal(list(groups[uid].values()))}
-    return [row for row, key in enumerate(keys) if key.rsplit("_", 2)[0] in (differ or several)]
+    rows = rows_of(keys, scores)
+    several = {key: episodes for key, episodes in groups_of(rows).items() if len(episodes) > 1}
+    differ = {key for key, episodes in several.items() if has_signal(episodes.values())}
+    return [number for number, row in enumerate(rows) if comparison_key(row) in (differ or several)]
 
 
-def groups_of(keys: list[str], scores: list[float]) -> dict[str, dict[str, float]]:
-    """The rewards that verl compares: of a state's episodes, or of one seat in them where seats have their own.
+def uid_of(key: Key[str], *, by_seat: bool) -> str:
+    """The uid under which verl compares the rows of a group: that of the state, and the seat where there are several.
 
-    Args:
-        keys: {uid}_{session}_{index} of each row, the state's uid alone or with a seat: {uid}_{seat}.
-        scores: rewards of the rows.
+    verl's replay buffer takes what stands before the first underscore for the uid of the state.
     """
-    groups: dict[str, dict[str, float]] = defaultdict(dict)
+    return f"{key.state}_{key.seat}" if by_seat else key.state
+
+
+def rows_of(keys: list[str], scores: list[float]) -> list[Scored[str]]:
+    """The rows that stand under verl's keys {uid}_{session}_{index}, the uid being one of `uid_of`."""
+    rows = []
     for key, score in zip(keys, scores, strict=True):
-        group, session, _ = key.rsplit("_", 2)
-        groups[group][session] = score
-    return groups
-
-
-def episode_of(key: str) -> tuple[str, str]:
-    """The uid of a row's state, and which of its episodes the row is from."""
-    return key.split("_")[0], key.rsplit("_", 2)[1]
+        uid, session, _ = key.rsplit("_", 2)
+        state, by_seat, seat = uid.partition("_")
+        rows.append(Scored(state, int(session), int(seat or 0), score, bool(by_seat)))
+    return rows
 
 
 def silent_episodes(keys: list[str], episodes: int, failed: set[str]) -> int:
     """Episodes without a row in groups that lost none: the seat that was wanted never spoke."""
-    sessions: dict[str, set[str]] = defaultdict(set)
-    for key in keys:
-        uid, session = episode_of(key)
-        sessions[uid].add(session)
+    sessions: dict[str, set[int]] = defaultdict(set)
+    for row in rows_of(keys, [0.0] * len(keys)):
+        sessions[row.state].add(row.episode)
     return sum(episodes - len(played) for uid, played in sessions.items() if uid not in failed)
 
 
@@ -111,20 +109,20 @@ def episode_figures_of(keys: list[str], scores: list[float], extra_fields: list[
     """Means over episodes of what the agent loop measured, one row of each episode.
 
     Args:
-        keys: as for `groups_of`.
+        keys: as for `rows_of`.
         scores: rewards of the rows.
         extra_fields: the agent loop's, of the rows.
     """
+    rows = rows_of(keys, scores)
     episodes = {
-        episode_of(key): {"reward": extra["reward"], **extra["reward_extra_info"]}
-        for key, extra in zip(keys, extra_fields, strict=True)
+        (row.state, row.episode): {"reward": extra["reward"], **extra["reward_extra_info"]}
+        for row, extra in zip(rows, extra_fields, strict=True)
     }
-    groups = [list(group.values()) for group in groups_of(keys, scores).values()]
     sums: dict[str, float] = defaultdict(float)
     for figures in episodes.values():
         for name, value in figures.items():
             sums[name] += value
-    signal = Signal.of(groups)
+    signal = Signal.of(group.values() for group in groups_of(rows).values())
     return {
         **{name: total / len(episodes) for name, total in sums.items()},
         "episodes": float(len(episodes)),
