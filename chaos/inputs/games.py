@@ -52,7 +52,7 @@ TEMPLATE: Row = {
                "max_new_tokens": 1},
 }  # fmt: skip
 """Where the fields of a record are; the values come from a real one."""
-OPTIONAL = {("schema_version",), ("players",), ("state", "papers"), ("state", "reviewers")}
+OPTIONAL = {("schema_version",), ("state", "papers"), ("state", "reviewers")}
 """Fields that earlier versions, or DialOp, did not write."""
 
 

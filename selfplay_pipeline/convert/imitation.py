@@ -23,11 +23,22 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import replacing
 from selfplay_pipeline.core.terminal.progress import Reporter, without_progress
 from selfplay_pipeline.games.base import Game, Status
-from selfplay_pipeline.generate.records import EpisodeRecord, parse_episode, read_lines
+from selfplay_pipeline.generate.records import (
+    POLICY,
+    EpisodeRecord,
+    PolicyRecord,
+    SeatRecord,
+    parse_episode,
+    read_lines,
+)
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.metrics.signal import Scored
 
 TRAIN, HELD_OUT = "train.parquet", "held_out.parquet"
+LEARNER = SeatRecord.named(
+    POLICY, PolicyRecord(checkpoint="", iteration=0, engine="", temperature=1.0, max_new_tokens=1), {}
+)
+"""The model that imitates, in the place of whoever held a seat."""
 
 
 class Source(NamedTuple):
@@ -171,7 +182,7 @@ def _rows(
         state = states.setdefault(json.dumps(record.state, sort_keys=True), len(states))
         own = {
             "trajectories": [sides[seat] for seat in chosen],
-            "policy": record.policy.model_copy(update={"temperature": 1.0}),
+            "all_seats": [LEARNER] * len(game.roles),
             "group_index": state,
             "episode": episodes[state],
         }

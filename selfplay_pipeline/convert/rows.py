@@ -158,7 +158,7 @@ def episode_to_rows(record: EpisodeRecord, episodes_per_state: int, group_rows: 
                 "response_ids": side.response_ids,
                 "response_mask": side.response_mask,
                 "response_logprobs": side.response_logprobs,
-                "sampling_temperature": record.policy.temperature,
+                "sampling_temperature": record.sampler_of(side).temperature,
             }
         )
     return rows

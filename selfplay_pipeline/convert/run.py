@@ -64,7 +64,7 @@ class _Index:
     statuses: Counter[str] = field(default_factory=Counter)
     states: dict[int, bytes] = field(default_factory=dict)
     policy: PolicyRecord | None = None
-    """The policy of the first episode in which it held a seat."""
+    """The checkpoint that sampled the first trajectory."""
     line: int = 0
     """The line of that episode."""
 
@@ -218,9 +218,11 @@ def _read_lines(
         index.group_rows[record.group_index] += len(rows)
         index.episodes.append(record.episode)
         index.shared = index.shared and record.outcome.rewards is None
-        own = {row.seat: row for row in record.scored()}
-        index.rewards.extend(own[seat].reward if seat in own else math.nan for seat in range(len(record.players)))
-        index.partners.append(index.known.setdefault(record.partner_name, len(index.known)))
+        own = record.trained_seats
+        index.rewards.extend(
+            record.outcome.reward_of(seat) if seat in own else math.nan for seat in range(len(record.seats))
+        )
+        index.partners.append(index.known.setdefault(record.partners, len(index.known)))
         index.statuses[record.outcome.status] += 1
         index.game = record.game
     report.temperature = index.policy.temperature if index.policy else 0.0
@@ -228,7 +230,11 @@ def _read_lines(
 
 def _check_policy(games: Path, number: int, record: EpisodeRecord, index: _Index) -> None:
     """Raises UserError unless the episode can be trained on, together with those before it."""
-    policy, where = record.policy, f"{games}:{number}"
+    for trajectory in record.trajectories:
+        _check_sampler(f"{games}:{number}", number, record.sampler_of(trajectory), index)
+
+
+def _check_sampler(where: str, number: int, policy: PolicyRecord, index: _Index) -> None:
     if (policy.top_p, policy.top_k, policy.repetition_penalty) != (1.0, -1, 1.0):
         raise UserError(
             f"{where}: field 'policy': sampled with top_p, top_k or a penalty, which the log-probs do not include; "
@@ -236,8 +242,6 @@ def _check_policy(games: Path, number: int, record: EpisodeRecord, index: _Index
         )
     if policy.temperature == 0:
         raise UserError(f"{where}: field 'policy.temperature': greedy play cannot be trained on; sample")
-    if not record.trajectories:
-        return
     if index.policy is None:
         index.policy, index.line = policy, number
     first = index.policy

@@ -13,7 +13,7 @@ from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import game_named
-from selfplay_pipeline.generate.records import POLICY, EpisodeRecord, PartnerUsage
+from selfplay_pipeline.generate.records import EpisodeRecord, PartnerUsage
 from selfplay_pipeline.metrics.figures import REWARD, summarised
 from selfplay_pipeline.metrics.signal import Scored, Signal, groups_of
 
@@ -68,8 +68,8 @@ ALWAYS = [key for key in summarised() if key in Played.model_fields and Played.m
 class Summary:
     """Add episodes, then read `result`. Engine failures are counted but are in no mean.
 
-    Figures are of the policy's seats, or of all where they say so. Where the policy held no seat, the reward is that of
-    all seats, and other figures are of seat 0.
+    Figures are of the trained seats, or of all where they say so. Where no seat is trained, the reward is that of all
+    seats, and other figures are of seat 0.
     """
 
     rewards: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -109,16 +109,16 @@ class Summary:
             self.partner = (self.partner or PartnerUsage()) + record.partner
         game = game_named(record.game)
         self.games.add(record.game)
-        everyone = Measured(game, record, range(len(record.players)))
+        everyone = Measured(game, record, range(len(record.seats)))
         self.sampled_tokens += everyone.sampled_tokens
         if record.outcome.status == Status.ENGINE_FAILURE:
             return
-        seats = record.seats_of(POLICY)
+        seats = record.seats_of()
         policy = Measured(game, record, seats)
         self.rewards[record.group_index].append(policy.reward)
-        self.scored += record.scored()
+        self.scored += record.scored(seats)
         self.shared = self.shared and record.outcome.rewards is None
-        asking = policy if POLICY in record.players else Measured(game, record, [0])
+        asking = policy if record.trained_seats else Measured(game, record, [0])
         for key, figure in summarised(game).items():
             if figure is not REWARD:
                 above, below = figure.parts(everyone if figure.everyone else asking)
