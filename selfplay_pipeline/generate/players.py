@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from selfplay_pipeline.engines.types import Engine, EngineError, FinishReason, SamplingParams
 from selfplay_pipeline.games.base import SEATS, Game, Opening, ScriptedPlayer
 from selfplay_pipeline.generate.episode import ContextFull, Reply, SeatedPlayer
-from selfplay_pipeline.generate.records import POLICY, ChatMessage, PolicyRecord, SeatRecord, Trajectory
+from selfplay_pipeline.generate.records import POLICY, ChatMessage, Kind, PolicyRecord, SeatRecord, Trajectory
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 
 
@@ -64,7 +64,7 @@ class PolicyPlayer:
     chat: ChatTokenizer
     policy: PolicyRecord
     context_length: int
-    kind: Literal["policy", "checkpoint"] = "policy"
+    kind: Kind = "policy"
     name: str = POLICY
     trained: bool = True
 

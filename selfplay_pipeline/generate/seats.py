@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
 
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.core.checkpoints import check_checkpoint
@@ -114,5 +113,4 @@ async def _policy_player(config: Config, seat: SeatRecord, policy: PolicyRecord,
             f"{policy.checkpoint}: its files changed while the engine loaded them; give the same command again, once "
             "nothing writes there"
         )
-    kind: Literal["policy", "checkpoint"] = "policy" if seat.kind == "policy" else "checkpoint"
-    return PolicyPlayer(engine, chat, policy, context_length, kind, seat.name, seat.trained)
+    return PolicyPlayer(engine, chat, policy, context_length, seat.kind, seat.name, seat.trained)

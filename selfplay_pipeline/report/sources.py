@@ -151,7 +151,7 @@ def _evaluated(folder: Path, iteration: int | None) -> list[EpisodesFile]:
 
 def _evaluated_player(games: Path) -> str:
     """The name of the evaluated player; a checkpoint sits under another, as the trained player."""
-    return str(_arguments(games).get("first"))
+    return str(_arguments(games).get("first", ""))
 
 
 def _arguments(games: Path) -> dict[str, Any]:
