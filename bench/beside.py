@@ -136,10 +136,11 @@ def largest_gap(record: EpisodeRecord) -> float:
 
     largest = 0.0
     for trajectory in filter(lambda trajectory: trajectory.response_ids, record.trajectories):
+        sampler = record.sampler_of(trajectory)
         ids = torch.tensor([trajectory.prompt_ids + trajectory.response_ids])
         with torch.inference_mode():
-            logits = _model(record.policy.checkpoint, content_hash(record.policy.checkpoint))(ids).logits[0].float() / (
-                record.policy.temperature or 1.0
+            logits = _model(sampler.checkpoint, content_hash(sampler.checkpoint))(ids).logits[0].float() / (
+                sampler.temperature or 1.0
             )
         begin = len(trajectory.prompt_ids) - 1
         logprobs = torch.log_softmax(logits[begin:-1], -1)

@@ -14,6 +14,7 @@ from scipy import special
 
 from selfplay_pipeline.games.base import Game, ScriptedPlayer, State
 from selfplay_pipeline.generate.players import Scripted, Seat, SeatedScript
+from selfplay_pipeline.generate.records import SeatRecord
 from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.metrics.bootstrap import Totals
 
@@ -26,7 +27,10 @@ class Coin:
     """A scripted player that the game does not know by name."""
 
     script: ScriptedPlayer
-    name: str = "coin"
+
+    @property
+    def record(self) -> SeatRecord:
+        return SeatRecord(kind="script", name="coin")
 
     def sit(self, seat: Seat) -> SeatedScript:
         return SeatedScript(self.script, seat.view, np.random.default_rng(seat.seed))

@@ -52,7 +52,7 @@ TEMPLATE: Row = {
                "max_new_tokens": 1},
 }  # fmt: skip
 """Structure of a record; its values come from a real one."""
-OPTIONAL = {("schema_version",), ("players",), ("state", "papers"), ("state", "reviewers")}
+OPTIONAL = {("schema_version",), ("state", "papers"), ("state", "reviewers")}
 """Fields that may be missing."""
 
 

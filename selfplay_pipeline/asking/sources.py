@@ -10,7 +10,7 @@ from selfplay_pipeline.asking.records import FILE_NAME, AskingRecord, log_in, re
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.registry import FIRST_GAME, game_named, make_game
-from selfplay_pipeline.generate.records import POLICY, EpisodeRecord
+from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.iterate.manifest import RunDirectory
 from selfplay_pipeline.report.scan import episodes
 from selfplay_pipeline.report.sources import EpisodesFile
@@ -79,17 +79,16 @@ def _comparable(path: Path) -> Game | None:
 
 
 def records_of(record: EpisodeRecord, step: int) -> Iterator[AskingRecord]:
-    """Yields an episode's record for each seat that the policy held."""
+    """Yields an episode's record for each trained seat."""
     game = game_named(record.game)
     state = game.load_state(record.state)
-    for seat, name in enumerate(record.players):
-        if name == POLICY:
-            yield AskingRecord(
-                step=step,
-                episode_id=record.episode_id,
-                group=record.group_index,
-                reward=record.outcome.reward_of(seat),
-                status=record.outcome.status,
-                turns=record.outcome.num_turns,
-                **asdict(game.asking(state, record.turns, seat)),
-            )
+    for seat in record.trained_seats:
+        yield AskingRecord(
+            step=step,
+            episode_id=record.episode_id,
+            group=record.group_index,
+            reward=record.outcome.reward_of(seat),
+            status=record.outcome.status,
+            turns=record.outcome.num_turns,
+            **asdict(game.asking(state, record.turns, seat)),
+        )

@@ -105,7 +105,7 @@ def show(
     console, played = terminal.Terminal(), EpisodesFile(file, "other", file.stem)
 
     def show(record: EpisodeRecord) -> None:
-        decoder = find_decoder([record.policy.checkpoint, *nearby_checkpoints(file)]) if tokens else None
+        decoder = find_decoder([*record.checkpoints, *nearby_checkpoints(file)]) if tokens else None
         episode_view.show_episode(record, console, decoder, played.game_of(record.game))
         if tokens and decoder is None:
             console.print(NO_TOKENS, style="dim")

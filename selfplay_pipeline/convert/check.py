@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from selfplay_pipeline.convert.parquet import read_rows
-from selfplay_pipeline.convert.rows import CREDITED, CREDITS, METADATA_KEY, SCHEMA
+from selfplay_pipeline.convert.rows import CREDITS, METADATA_KEY, PARTNER, schema_with
 from selfplay_pipeline.core.checkpoints import vocabulary_of
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.files import write_text
@@ -80,7 +80,7 @@ def _read(path: Path, vocabulary: int | None) -> list[dict[str, Any]]:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException, ValueError) as error:
         raise UserError(f"{path}: cannot be read as parquet: {first_line(error)}") from None
-    ours = CREDITED if CREDITS in table.column_names else SCHEMA
+    ours = schema_with(*(name for name in (CREDITS, PARTNER) if name in table.column_names))
     if not table.schema.equals(ours, check_metadata=False) or METADATA_KEY not in (table.schema.metadata or {}):
         raise UserError(f"{path}: its columns are not those that `selfplay convert` writes")
     if not table.num_rows:

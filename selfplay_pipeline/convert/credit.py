@@ -46,7 +46,7 @@ def turn_credits(record: EpisodeRecord, game: Game) -> dict[int, list[float]]:
         raise ValueError(f"field 'players': {KEY} is for self-play, but another player held a seat")
     found = game.credits(state, record.turns, record.outcome.normalized_reward)
     assert found is not None, "check_credit refuses such games"
-    own: dict[int, list[float]] = {seat: [] for seat in range(len(record.players))}
+    own: dict[int, list[float]] = {seat: [] for seat in range(len(record.seats))}
     for turn, credit in zip(record.turns, found, strict=True):
         own[turn.seat].append(credit)
     return own

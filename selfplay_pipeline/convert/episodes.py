@@ -9,14 +9,14 @@ from selfplay_pipeline.generate.records import EpisodeRecord
 
 
 def check_tokens(record: EpisodeRecord) -> None:
-    """Check that the tokens are in the vocabulary of the episode's checkpoint, if that is on this machine.
+    """Check that the tokens are in the vocabulary of the checkpoint that sampled them, if that is on this machine.
 
     Raises:
         ValueError: a token is outside the vocabulary; the message names the field.
     """
-    checkpoint = record.policy.checkpoint
-    vocabulary = _vocabulary(checkpoint)
     for number, seat in enumerate(record.trajectories):
+        checkpoint = record.sampler_of(seat).checkpoint
+        vocabulary = _vocabulary(checkpoint)
         if vocabulary and max(map(max, filter(None, (seat.prompt_ids, seat.response_ids))), default=0) >= vocabulary:
             fault = seat.fault(vocabulary)
             assert fault is not None

@@ -17,15 +17,27 @@ from selfplay_pipeline.config import ImitateConfig
 from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.convert.rows import SCHEMA, WEIGHT, described, episode_to_rows
 from selfplay_pipeline.convert.run import STREAM_CODES
-from selfplay_pipeline.convert.selection import Candidate, best_of_groups, held_out
+from selfplay_pipeline.convert.selection import best_of_groups, held_out
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import replacing
 from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.games.base import Game, Status
-from selfplay_pipeline.generate.records import EpisodeRecord, parse_episode, read_lines
+from selfplay_pipeline.generate.records import (
+    POLICY,
+    EpisodeRecord,
+    PolicyRecord,
+    SeatRecord,
+    parse_episode,
+    read_lines,
+)
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
+from selfplay_pipeline.metrics.signal import Scored
 
 TRAIN, HELD_OUT = "train.parquet", "held_out.parquet"
+LEARNER = SeatRecord.named(
+    POLICY, PolicyRecord(checkpoint="", iteration=0, engine="", temperature=1.0, max_new_tokens=1), {}
+)
+"""The model that imitates, in the place of whoever held a seat."""
 
 
 class Source(NamedTuple):
@@ -104,7 +116,7 @@ def write_rows(
     done = Imitated()
     with progress("replaying episodes", brief=True) as shown:
         rows = [*_rows(_episodes(sources, game, shown), game, chat, choice, context_length, done)]
-    best = best_of_groups((_candidate(row) for row in rows), choice.best_of_group, shared=game.shared_reward)
+    best = best_of_groups([_scored(row, not game.shared_reward) for row in rows], choice.best_of_group)
     done.left_out["not among the best of its state"] += best.count(False)
     done.left_out = +done.left_out
     rows = [row for row, chosen in zip(rows, best, strict=True) if chosen]
@@ -167,7 +179,7 @@ def _rows(
         state = states.setdefault(json.dumps(record.state, sort_keys=True), len(states))
         own = {
             "trajectories": [sides[seat] for seat in chosen],
-            "policy": record.policy.model_copy(update={"temperature": 1.0}),
+            "all_seats": [LEARNER] * len(game.roles),
             "group_index": state,
             "episode": episodes[state],
         }
@@ -213,6 +225,7 @@ def _mean_weight(rows: Sequence[dict[str, Any]]) -> float:
     return float(np.average([row[WEIGHT] for row in rows], weights=tokens))
 
 
-def _candidate(row: dict[str, Any]) -> Candidate:
+def _scored(row: dict[str, Any], by_seat: bool) -> Scored[int]:
+    """Returns what decides whether a row is among the best, whoever its partner was."""
     info = row["extra_info"]
-    return Candidate(info["index"], info["episode"], info["seat"], row["reward_model"]["normalized_reward"])
+    return Scored(info["index"], info["episode"], info["seat"], row["reward_model"]["normalized_reward"], by_seat)

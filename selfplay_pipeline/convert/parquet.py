@@ -15,12 +15,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from selfplay_pipeline.convert.rows import CREDITED, CREDITS, METADATA_KEY, SCHEMA, own_turns
+from selfplay_pipeline.convert.rows import CREDITS, METADATA_KEY, PARTNER, SCHEMA, own_turns, schema_with
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.games.registry import all_games
 from selfplay_pipeline.generate.records import SAME_REWARD, SCHEMA_VERSION
 from selfplay_pipeline.generate.streams import MAX_COUNT, Lists, Streams, first_fault
+from selfplay_pipeline.metrics.signal import Scored
 
 ROWS_AT_A_TIME = 1024
 NEUTRAL = {"top_p": 1, "top_k": -1, "repetition_penalty": 1}
@@ -57,6 +58,22 @@ class Rows:
     streams: Streams
     shared_reward: bool
     """Whether the seats of an episode have one reward."""
+    partner: list[str]
+    """The players that each row's trained seats played with; empty where this separates no rows of the file."""
+
+    def scored(self, file: int) -> list[Scored[tuple[int, int]]]:
+        """Returns what decides with which rows of several files each row is compared.
+
+        Args:
+            file: position of these rows' file among the files.
+        """
+        numbers = zip(self.index.tolist(), self.episode.tolist(), self.seat.tolist(), strict=True)
+        return [
+            Scored((file, index), episode, seat, reward, not self.shared_reward, partner)
+            for (index, episode, seat), reward, partner in zip(
+                numbers, self.normalized_reward.tolist(), self.partner, strict=True
+            )
+        ]
 
 
 class Sampler(NamedTuple):
@@ -91,7 +108,7 @@ def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
     reader = _open(path)
     _check_columns(path, reader.schema_arrow)
     shared = _facts(path, reader.schema_arrow.metadata or {}).get("shared_reward", True) is True
-    credited = CREDITS in reader.schema_arrow.names
+    further = [name for name in (CREDITS, PARTNER) if name in reader.schema_arrow.names]
     temperature = None
     episodes: list[tuple[NDArray[Any], ...]] = []
     columns = [
@@ -100,13 +117,13 @@ def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
         PROMPT,
         SOURCE,
         *STREAMS,
-        *([CREDITS] if credited else []),
+        *further,
     ]
     first = 0
     for batch in _batches(path, reader, columns):
         rows = _rows(path, first, batch, shared)
         _check(path, first, rows, vocabulary)
-        if credited:
+        if CREDITS in further:
             _check_credits(path, first, batch)
         temperature = rows.sampling_temperature[0] if temperature is None else temperature
         others = np.flatnonzero(rows.sampling_temperature != temperature)
@@ -200,8 +217,10 @@ def _check_columns(path: Path, schema: pa.Schema) -> None:
         _check_column(
             path, name, pa.schema(list(schema.field(column).type)), pa.schema(list(SCHEMA.field(column).type))
         )
-    for name in (*STREAMS, TEMPERATURE, PROMPT, SOURCE, *([CREDITS] if CREDITS in schema.names else [])):
-        _check_column(path, name, schema, CREDITED)
+    ours = schema_with(CREDITS, PARTNER)
+    further = [name for name in (CREDITS, PARTNER) if name in schema.names]
+    for name in (*STREAMS, TEMPERATURE, PROMPT, SOURCE, *further):
+        _check_column(path, name, schema, ours)
 
 
 def _check_column(path: Path, name: str, theirs: pa.Schema, ours: pa.Schema) -> None:
@@ -234,7 +253,11 @@ def _rows(path: Path, first: int, batch: pa.RecordBatch, shared: bool) -> Rows:
             row = first + int(np.searchsorted(offsets, at, side="right")) - 1
             raise _impossible(path, row, name, "an entry is null")
         lists[name] = Lists(values.to_numpy(), offsets)
-    return Rows(**numbers, num_seats=num_seats, streams=Streams(**lists), shared_reward=shared)
+    partner = [""] * batch.num_rows
+    if PARTNER in batch.schema.names:
+        _check_nulls(path, first, PARTNER, batch.column(PARTNER))
+        partner = batch.column(PARTNER).to_pylist()
+    return Rows(**numbers, num_seats=num_seats, streams=Streams(**lists), shared_reward=shared, partner=partner)
 
 
 def _check_nulls(path: Path, first: int, name: str, values: pa.Array) -> None:

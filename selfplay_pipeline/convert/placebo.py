@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
-from numpy.typing import NDArray
 
 SPACE = 0x91ACEB0
 """Keeps these generators apart from those that draw states with the same numbers."""
 
 
-def permuted(rewards: NDArray[np.float64], seed: int, group: int) -> NDArray[np.float64]:
-    """Exchange the rewards of the episodes of one state, by a permutation that is drawn from all with equal chance.
+def permuted(rewards: Mapping[int, float], seed: int, state: int) -> dict[int, float]:
+    """Exchange the rewards of the episodes of one group, by a permutation that is drawn from all with equal chance.
 
-    An episode may keep its reward: were that ruled out, good episodes would on average get less than bad ones. All
-    seats of an episode get the rewards of one other episode, so that seats which share a reward still do.
+    An episode may keep its reward: were that ruled out, good episodes would on average get less than bad ones. Groups
+    of one state with as many episodes are permuted alike, so that all seats of an episode get the rewards of one other.
 
     Args:
-        rewards: of shape (episodes, seats), in the order of the episodes' numbers; NaN where a seat is not trained.
+        rewards: by the numbers of the episodes, in their order.
         seed: the run's.
-        group: the state's number, which has a permutation of its own.
+        state: the state's number, which has a permutation of its own.
     """
-    result = rewards.copy()
-    for column in result.T:
-        trained = ~np.isnan(column)
-        column[trained] = np.random.default_rng([SPACE, seed, group]).permutation(column[trained])
-    return result
+    drawn = np.random.default_rng([SPACE, seed, state]).permutation([*rewards.values()])
+    return dict(zip(rewards, drawn.tolist(), strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Converted(BaseModel):
@@ -31,6 +31,8 @@ class Converted(BaseModel):
     """Value that is compared within groups: the reward of the `episode`, or the credit of each `turn`."""
     placebo: bool = False
     """Whether rewards were permuted within groups."""
+    partners: int = Field(default=0, exclude_if=lambda count: count == 0)
+    """Number of different partners whose episodes are compared apart; 0 where no state was played with several."""
 
     @property
     def masked_share(self) -> float:
@@ -51,6 +53,7 @@ class Converted(BaseModel):
             f"tokens                      {self.tokens}, {self.trained_tokens} of them trained on",
             f"masked share                {self.masked_share:.4f}",
             f"sampling temperature        {self.temperature}",
+            *([f"partners                    {self.partners}, compared apart"] if self.partners else []),
             *(["credit                      each turn its own"] if self.credit == "turn" else []),
             *(["rewards                     permuted within groups: a placebo"] if self.placebo else []),
         ]

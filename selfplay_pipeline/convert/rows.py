@@ -58,10 +58,17 @@ are missing. Lost episodes and seats that never spoke have no rows, and do not c
 
 WEIGHT = "weight"
 """A further column of rows that are imitated: by what each own token's loss is multiplied. Other rows weigh 1."""
-
 CREDITS = "turn_credits"
 """A further column of rows whose turns have credits: one of each own turn, in their order."""
-CREDITED = SCHEMA.append(pa.field(CREDITS, pa.list_(pa.float64())))
+PARTNER = "partner"
+"""A further column of rows of which some of one state had different partners, and are not compared: who they were."""
+FURTHER = {WEIGHT: pa.float32(), CREDITS: pa.list_(pa.float64()), PARTNER: pa.string()}
+"""Columns that only some files have."""
+
+
+def schema_with(*further: str) -> pa.Schema:
+    """Returns the schema of rows with further columns."""
+    return pa.schema([*SCHEMA, *(pa.field(name, FURTHER[name]) for name in further)])
 
 
 def own_turns(mask: Sequence[int]) -> list[slice]:
@@ -131,7 +138,7 @@ def episode_to_rows(record: EpisodeRecord, episodes_per_state: int, group_rows: 
                 "response_ids": side.response_ids,
                 "response_mask": side.response_mask,
                 "response_logprobs": side.response_logprobs,
-                "sampling_temperature": record.policy.temperature,
+                "sampling_temperature": record.sampler_of(side).temperature,
             }
         )
     return rows

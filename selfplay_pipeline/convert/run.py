@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import pickle
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from selfplay_pipeline.convert.credit import turn_credits
 from selfplay_pipeline.convert.episodes import check_tokens
 from selfplay_pipeline.convert.placebo import permuted
 from selfplay_pipeline.convert.result import Converted
-from selfplay_pipeline.convert.rows import CREDITED, CREDITS, SCHEMA, described, episode_to_rows
+from selfplay_pipeline.convert.rows import CREDITS, PARTNER, described, episode_to_rows, schema_with
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import beside, locked, replacing, write_json, write_text
 from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.games.base import Game, Status
-from selfplay_pipeline.generate.records import POLICY, EpisodeRecord, PolicyRecord, parse_episode, read_lines
+from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord, parse_episode, read_lines
 from selfplay_pipeline.identity import check_same
-from selfplay_pipeline.metrics.signal import Signal, groups_of
+from selfplay_pipeline.metrics.signal import Scored, Signal, comparison_key, groups_of
 
 CONVERTED = "convert.json"
 """Name of the file that holds what decided the rows of `convert`."""
@@ -51,16 +52,37 @@ class _Index:
     """Number of rows of each group."""
     episodes: array[int] = field(default_factory=lambda: array("q"))
     rewards: array[float] = field(default_factory=lambda: array("d"))
-    """Reward of each seat of each episode; NaN where the seat was not the policy's."""
+    """Reward of each seat of each episode; NaN where the seat was not trained."""
+    partners: array[int] = field(default_factory=lambda: array("q"))
+    """Partner in each episode, as its position in `known`."""
+    known: dict[str, int] = field(default_factory=dict)
+    """Partners in the order in which they first played."""
     game: str = ""
     shared: bool = True
     """Whether in each episode all seats have one reward."""
     statuses: Counter[str] = field(default_factory=Counter)
     states: dict[int, bytes] = field(default_factory=dict)
     policy: PolicyRecord | None = None
-    """The policy of the first episode in which it held a seat."""
+    """The checkpoint that sampled the first trajectory."""
     line: int = 0
     """The line of that episode."""
+
+    def states_in_order(self) -> Iterator[list[tuple[int, Scored[int]]]]:
+        """Yields the scored seats of each state, in the order of its episodes, with their places in `rewards`."""
+        seats, known = len(self.rewards) // len(self.groups), [*self.known]
+        order = np.lexsort((np.array(self.episodes), np.array(self.groups))).tolist()
+        for state, positions in groupby(order, self.groups.__getitem__):
+            yield [
+                (place, Scored(state, self.episodes[at], seat, reward, not self.shared, known[self.partners[at]]))
+                for at in positions
+                for seat in range(seats)
+                if not math.isnan(reward := self.rewards[place := at * seats + seat])
+            ]
+
+    @property
+    def separates_partners(self) -> bool:
+        """Whether a state was played with different partners."""
+        return len(set(zip(self.groups, self.partners, strict=True))) > len(set(self.groups))
 
 
 def run_convert(
@@ -178,10 +200,11 @@ def _read_lines(
         index.group_rows[record.group_index] += len(rows)
         index.episodes.append(record.episode)
         index.shared = index.shared and record.outcome.rewards is None
-        own = record.seats_of(POLICY)
+        own = record.trained_seats
         index.rewards.extend(
-            record.outcome.reward_of(seat) if seat in own else np.nan for seat in range(len(record.players))
+            record.outcome.reward_of(seat) if seat in own else math.nan for seat in range(len(record.seats))
         )
+        index.partners.append(index.known.setdefault(record.partners, len(index.known)))
         index.statuses[record.outcome.status] += 1
         index.game = record.game
     report.temperature = index.policy.temperature if index.policy else 0.0
@@ -189,7 +212,11 @@ def _read_lines(
 
 def _check_policy(games: Path, number: int, record: EpisodeRecord, index: _Index) -> None:
     """Raises UserError unless the episode can be trained on, together with those before it."""
-    policy, where = record.policy, f"{games}:{number}"
+    for trajectory in record.trajectories:
+        _check_sampler(f"{games}:{number}", number, record.sampler_of(trajectory), index)
+
+
+def _check_sampler(where: str, number: int, policy: PolicyRecord, index: _Index) -> None:
     if (policy.top_p, policy.top_k, policy.repetition_penalty) != (1.0, -1, 1.0):
         raise UserError(
             f"{where}: field 'policy': sampled with top_p, top_k or a penalty, which the log-probs do not include; "
@@ -197,8 +224,6 @@ def _check_policy(games: Path, number: int, record: EpisodeRecord, index: _Index
         )
     if policy.temperature == 0:
         raise UserError(f"{where}: field 'policy.temperature': greedy play cannot be trained on; sample")
-    if not record.trajectories:
-        return
     if index.policy is None:
         index.policy, index.line = policy, number
     first = index.policy
@@ -215,18 +240,10 @@ def _check_policy(games: Path, number: int, record: EpisodeRecord, index: _Index
         )
 
 
-def _groups(rewards: NDArray[np.float64], shared: bool) -> list[list[float]]:
-    """Groups of one state; `rewards` has the shape (episodes, seats), NaN where the policy did not hold the seat."""
-    return groups_of(
-        [{seat: r for seat, r in enumerate(episode) if not np.isnan(r)} for episode in rewards.tolist()], shared=shared
-    )
-
-
 def _plan(games: Path, index: _Index, report: Converted, val_fraction: float, seed: int) -> tuple[list[int], set[int]]:
     groups, episodes = np.array(index.groups, dtype=np.int64), np.array(index.episodes, dtype=np.int64)
     if not len(groups):
         raise UserError(f"{games}: holds no finished episode; `selfplay generate` writes them")
-    rewards = np.array(index.rewards).reshape(len(groups), -1)  # (episodes, seats); NaN where it was not the policy's
     if not index.group_rows.total():
         statuses = ", ".join(f"{name} {count}" for name, count in sorted(index.statuses.items()))
         raise UserError(
@@ -234,21 +251,29 @@ def _plan(games: Path, index: _Index, report: Converted, val_fraction: float, se
             f"episodes ({statuses}); generate episodes with `policy` in a seat, and with a context that holds its turns"
         )
     order = np.lexsort((episodes, groups))
-    groups, episodes, rewards = groups[order], episodes[order], rewards[order]
+    groups, episodes = groups[order], episodes[order]
     repeated = np.flatnonzero((groups[1:] == groups[:-1]) & (episodes[1:] == episodes[:-1]))
     if len(repeated):
         at = repeated[0]
         raise UserError(f"{games}: group {groups[at]} episode {episodes[at]} is there twice; remove one of the lines")
-    names, starts, counts = np.unique(groups, return_index=True, return_counts=True)
+    names, counts = np.unique(groups, return_counts=True)
     if counts.max() == 1:
         raise UserError(
             f"{games}: one episode per state. Nothing is there to compare its reward with: a group of one "
             "episode has no spread and GRPO's advantages are all zero; generate with --episodes-per-state 2 or more"
         )
-    by_state = [_groups(of_state, index.shared) for of_state in np.split(rewards, starts[1:])]
-    signal = Signal.of(group for found in by_state for group in found)
+    compared = [
+        [*group.values()] for state in index.states_in_order() for group in groups_of(row for _, row in state).values()
+    ]
+    if all(len(group) == 1 for group in compared):
+        raise UserError(
+            f"{games}: no two episodes of a state are compared with each other, because each was played with another "
+            "partner or from another seat with a reward of its own; play each state at least twice with each"
+        )
+    signal = Signal.of(compared)
     report.groups, report.groups_without_signal = signal.groups, signal.without
-    report.single_episode_groups_dropped = sum(len(group) == 1 for found in by_state for group in found)
+    report.single_episode_groups_dropped = sum(len(group) == 1 for group in compared)
+    report.partners = len(index.known) if index.separates_partners else 0
     kept = names[counts > 1]
     report.episodes_per_state = int(episodes.max()) + 1
     shuffled = np.random.default_rng(seed).permutation(kept)
@@ -261,13 +286,11 @@ def _plan(games: Path, index: _Index, report: Converted, val_fraction: float, se
 
 def _permute_rewards(index: _Index, seed: int) -> None:
     """Permute the rewards of each group, whatever the order of the lines."""
-    groups, episodes = np.array(index.groups), np.array(index.episodes)
-    order = np.lexsort((episodes, groups))
-    rewards = np.array(index.rewards).reshape(len(groups), -1)
-    names, starts = np.unique(groups[order], return_index=True)
-    for group, positions in zip(names.tolist(), np.split(order, starts[1:]), strict=True):
-        rewards[positions] = permuted(rewards[positions], seed, group)
-    index.rewards = array("d", rewards.ravel().tolist())
+    for state in index.states_in_order():
+        groups = groups_of(row for _, row in state)
+        exchanged = {key: permuted(rewards, seed, key.state) for key, rewards in groups.items()}
+        for place, row in state:
+            index.rewards[place] = exchanged[comparison_key(row)][row.episode]
 
 
 def _packed(row: dict[str, Any]) -> dict[str, Any]:
@@ -289,8 +312,10 @@ def _write(
     shown: Update,
 ) -> None:
     assert index.policy is not None, "_plan refuses episodes without a policy"
+    further = [CREDITS] * (report.credit == "turn") + [PARTNER] * bool(report.partners)
+    partners = [*index.known]
     schema = described(
-        CREDITED if report.credit == "turn" else SCHEMA,
+        schema_with(*further),
         game=index.game,
         shared=index.shared,
         temperature=report.temperature,
@@ -325,6 +350,8 @@ def _write(
                 if report.placebo:
                     seat = row["extra_info"]["seat"]
                     row["reward_model"]["normalized_reward"] = index.rewards[position * seats + seat]
+                if report.partners:
+                    row[PARTNER] = partners[index.partners[position]]
                 report.tokens += len(row["prompt_ids"]) + len(row["response_ids"])
                 report.trained_tokens += int(row["response_mask"].sum())
             buffers[name] += rows

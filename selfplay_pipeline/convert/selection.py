@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from selfplay_pipeline.metrics.signal import compared_seat
-
-
-class Candidate(NamedTuple):
-    """Facts that decide whether a row is imitated."""
-
-    group: int
-    """Number of its state."""
-    episode: int
-    """Number of the episode among those of its state."""
-    seat: int
-    reward: float
-    """The seat's, normalised."""
+from selfplay_pipeline.metrics.signal import Scored, comparison_key, groups_of
 
 
 def best_episodes(rewards: Mapping[int, float], best: int) -> set[int]:
@@ -32,23 +19,14 @@ def best_episodes(rewards: Mapping[int, float], best: int) -> set[int]:
     return set(sorted(rewards, key=lambda episode: (-rewards[episode], episode))[: best or None])
 
 
-def best_of_groups(candidates: Iterable[Candidate], best: int, *, shared: bool) -> list[bool]:
+def best_of_groups(rows: Sequence[Scored[int]], best: int) -> list[bool]:
     """Returns for each row whether it is of one of the best episodes of its group.
 
     Args:
         best: episodes of a group; 0 means all.
-        shared: whether all seats of an episode have one reward; else a seat is compared with itself alone.
     """
-    found = list(candidates)
-    groups: dict[Hashable, dict[int, float]] = {}
-    for row in found:
-        groups.setdefault(_group(row, shared), {})[row.episode] = row.reward
-    chosen = {group: best_episodes(rewards, best) for group, rewards in groups.items()}
-    return [row.episode in chosen[_group(row, shared)] for row in found]
-
-
-def _group(row: Candidate, shared: bool) -> Hashable:
-    return row.group, compared_seat(row.seat, shared=shared)
+    chosen = {key: best_episodes(rewards, best) for key, rewards in groups_of(rows).items()}
+    return [row.episode in chosen[comparison_key(row)] for row in rows]
 
 
 def held_out(groups: Iterable[int], share: float, seed: int) -> set[int]:

@@ -27,7 +27,7 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.episode import ContextFull, Reply
 from selfplay_pipeline.generate.players import Player, Seat
 from selfplay_pipeline.generate.records import POLICY, EpisodeRecord, read_episodes
-from selfplay_pipeline.generate.seats import is_checkpoint, seat_players
+from selfplay_pipeline.generate.seats import is_checkpoint, seat_players, seats_named
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 from selfplay_pipeline.servers import Servers
 
@@ -110,7 +110,7 @@ async def run_listen(config: Config, job: EvaluationJob, servers: Servers | None
     game, pairing = make_game(config.game), replace(job.pairing(config, "greedy"), file=job.output / "heard.jsonl")
     lost = await play_pairing(config, pairing, servers)
     name = POLICY if is_checkpoint(job.player) else job.player
-    player = (await seat_players(config, [name], pairing.task(config).policy, servers))[name]
+    player = (await seat_players(config, seats_named([name], pairing.task(config).policy), servers))[name]
     found = await _replays(game, player, job, list(read_episodes(pairing.file)), config.generate.max_concurrency)
     listening = Listening(
         player=job.player,

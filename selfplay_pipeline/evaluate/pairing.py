@@ -17,7 +17,14 @@ from selfplay_pipeline.generate.job import policy_record, record_of
 from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import POLICY
 from selfplay_pipeline.generate.run import GenerateJob, run_generate
-from selfplay_pipeline.generate.seats import check_players, is_checkpoint, seat_players, self_play, weights_of
+from selfplay_pipeline.generate.seats import (
+    check_players,
+    is_checkpoint,
+    seat_players,
+    seats_named,
+    self_play,
+    weights_of,
+)
 from selfplay_pipeline.identity import differences, portable
 from selfplay_pipeline.servers import Servers
 
@@ -48,7 +55,7 @@ class Pairing:
         first = checkpoints[0] if checkpoints else "scripted"
         policy = policy_record(config, first, weights_of(first) if checkpoints else "", self.temperature)
         arguments = {
-            **record_of(config, "evaluate", policy, (self.first, self.second)),
+            **record_of(config, "evaluate", policy, seats_named((self.first, self.second), policy)),
             "first": self.first,
             "second": self.second,
             **self.states.identity,
@@ -99,7 +106,7 @@ async def play_pairing(config: Config, pairing: Pairing, servers: Servers) -> in
         return 0
     task.store.check()  # before a server is started, which takes long
     names = [POLICY if name == task.policy.checkpoint else name for name in (pairing.first, pairing.second)]
-    by_name = await seat_players(config, names, task.policy, servers)
+    by_name = await seat_players(config, seats_named(names, task.policy), servers)
     seats = range(len(self_play(config)))
     seatings = [[by_name[names[seat != own]] for seat in seats] for own in seats]
 

@@ -9,7 +9,7 @@ from selfplay_pipeline.games.base import Opening
 from selfplay_pipeline.generate.control import after_thought, without_control
 from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.generate.players import Seat
-from selfplay_pipeline.generate.records import CHAT, ChatMessage, PartnerUsage
+from selfplay_pipeline.generate.records import CHAT, ChatMessage, PartnerUsage, SeatRecord
 
 Message = dict[str, str]
 """`role` and `content`, as chat models read them."""
@@ -74,6 +74,10 @@ class ChatPlayer:
 
     name: str = CHAT
     ask: Callable[[list[Message]], Awaitable[str | Reply]] | None = None
+
+    @property
+    def record(self) -> SeatRecord:
+        return SeatRecord(kind="chat", name=self.name)
 
     def sit(self, seat: Seat) -> SeatedChat:
         return SeatedChat(seat.opening, self.ask)

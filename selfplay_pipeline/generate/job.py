@@ -12,9 +12,9 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.games.base import TRAIN, State, state_rng
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord
+from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord, SeatRecord
 from selfplay_pipeline.generate.run import GenerateJob, run_generate
-from selfplay_pipeline.generate.seats import check_seats, checkpoints_of, seat_players, self_play, weights_of
+from selfplay_pipeline.generate.seats import check_seats, checkpoints_of, seat_players, seats_named, self_play
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.identity import PLAYED, deciding, portable
@@ -35,7 +35,7 @@ def make_job(
     weights = content_hash(checkpoint) if POLICY in seats else ""
     policy = policy_record(config, checkpoint, weights, config.generate.temperature, iteration)
     arguments = {
-        **record_of(config, "generate", policy, seats),
+        **record_of(config, "generate", policy, seats_named(seats, policy)),
         "first_state": first_state,
         "num_groups": num_groups(config),
         **{f"player{seat}": name for seat, name in enumerate(seats)},
@@ -53,15 +53,16 @@ def make_job(
     )
 
 
-def record_of(config: Config, command: str, policy: PolicyRecord, players: Sequence[str]) -> dict[str, Any]:
-    """Returns what decides a command's episodes, as far as configuration and players say it.
+def record_of(config: Config, command: str, policy: PolicyRecord, seats: Sequence[SeatRecord]) -> dict[str, Any]:
+    """Returns what decides a command's episodes, as far as the configuration and the players of the seats say it.
 
     It has the names that records have for it.
     """
     decided = {PLAYED.get(key, key): value for key, value in deciding(config, command).items()}
     sampled = {f"policy.{key}": value for key, value in policy.model_dump().items()}
-    weights = {f"weights.{seat}": weights_of(name) for seat, name in enumerate(players)}
-    return decided | sampled | weights | partner_arguments(config.partner, players)
+    others = [seat.policy.weights if seat.kind == "checkpoint" and seat.policy else "" for seat in seats]
+    weights = {f"weights.{number}": hashed for number, hashed in enumerate(others)}
+    return decided | sampled | weights | partner_arguments(config.partner, [seat.name for seat in seats])
 
 
 def policy_record(
@@ -158,7 +159,7 @@ async def generate_episodes(
     job = make_job(config, output, checkpoint, iteration, first_state, seats)
     job.store.check()  # before a server is started, which takes long
     game = make_game(config.game)
-    by_name = await seat_players(config, seats, job.policy, servers)
+    by_name = await seat_players(config, seats_named(seats, job.policy), servers)
     players = [by_name[name] for name in seats]
 
     def state(number: int) -> State:

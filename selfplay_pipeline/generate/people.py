@@ -9,10 +9,8 @@ from pathlib import Path
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.games.base import SAME_SCORE, Game, HumanEpisode
-from selfplay_pipeline.generate.records import EpisodeRecord, OutcomeRecord, PolicyRecord, TurnRecord
+from selfplay_pipeline.generate.records import HUMAN, EpisodeRecord, OutcomeRecord, PolicyRecord, SeatRecord, TurnRecord
 
-HUMAN = "human"
-"""Name of the player, and of what stands where others note engine and model."""
 NOBODY = PolicyRecord(checkpoint=HUMAN, weights="", iteration=0, engine=HUMAN, temperature=1.0, max_new_tokens=1)
 """Stands for the policy, which played nowhere."""
 
@@ -73,16 +71,16 @@ def replayed(game: Game, number: int, episode: HumanEpisode) -> EpisodeRecord:
     session, turns = game.start(episode.state), list[TurnRecord]()
     for said in episode.legal:
         turns.append(TurnRecord.of(said.seat, said.text, session.step(said.seat, said.text), HUMAN))
-    return EpisodeRecord(
+    return EpisodeRecord.of(
+        [SeatRecord(kind="person", name=HUMAN)] * len(game.roles),
+        NOBODY,
         episode_id=f"{HUMAN}-{number}",
         group_index=number,
         episode=0,
         seed=0,
         game=game.name,
         state=episode.state.to_dict(),
-        players=[HUMAN] * len(game.roles),
         turns=turns,
         trajectories=[],
         outcome=OutcomeRecord.of(session.outcome()),
-        policy=NOBODY,
     )

@@ -12,7 +12,7 @@ import numpy as np
 from selfplay_pipeline.engines.types import Engine, EngineError, FinishReason, SamplingParams
 from selfplay_pipeline.games.base import SEATS, Game, Opening, ScriptedPlayer
 from selfplay_pipeline.generate.episode import ContextFull, Reply, SeatedPlayer
-from selfplay_pipeline.generate.records import POLICY, ChatMessage, PolicyRecord, Trajectory
+from selfplay_pipeline.generate.records import POLICY, ChatMessage, Kind, PolicyRecord, SeatRecord, Trajectory
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 
 
@@ -46,11 +46,11 @@ class Seat:
 
 
 class Player(Protocol):
-    """Holds seats in episodes: a policy, a scripted player, or a chat model behind an API."""
+    """Holds seats in episodes: a checkpoint, a scripted player, or a chat model behind an API."""
 
     @property
-    def name(self) -> str:
-        """What records and tables call it."""
+    def record(self) -> SeatRecord:
+        """The record of each seat that it holds."""
         ...
 
     def sit(self, seat: Seat) -> SeatedPlayer: ...
@@ -58,13 +58,19 @@ class Player(Protocol):
 
 @dataclass(frozen=True)
 class PolicyPlayer:
-    """A checkpoint served by an engine. Only the one named `policy` leaves trajectories."""
+    """A checkpoint served by an engine. Where it is trained, its seats leave trajectories."""
 
     engine: Engine
     chat: ChatTokenizer
     policy: PolicyRecord
     context_length: int
+    kind: Kind = "policy"
     name: str = POLICY
+    trained: bool = True
+
+    @property
+    def record(self) -> SeatRecord:
+        return SeatRecord(kind=self.kind, name=self.name, trained=self.trained, policy=self.policy)
 
     def sit(self, seat: Seat) -> SeatedPolicy:
         params = SamplingParams(
@@ -78,7 +84,7 @@ class PolicyPlayer:
             params=params,
             context_length=self.context_length,
             session_key=seat.key,
-            recorded=self.name == POLICY,
+            recorded=self.trained,
         )
 
 
@@ -123,6 +129,10 @@ class Scripted:
     """A scripted player of the game by its name."""
 
     name: str
+
+    @property
+    def record(self) -> SeatRecord:
+        return SeatRecord(kind="script", name=self.name)
 
     def sit(self, seat: Seat) -> SeatedScript:
         return SeatedScript(seat.script(self.name), seat.view, np.random.default_rng(seat.seed))

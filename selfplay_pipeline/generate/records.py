@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
@@ -20,10 +20,11 @@ from selfplay_pipeline.engines.types import ROUNDING
 from selfplay_pipeline.games.base import CUT, INVALID, SAME_SCORE, Game, Outcome, State, Status, Step
 from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.streams import LEAST_LOGPROB, MAX_COUNT, Fault, Lists, Streams, first_fault
+from selfplay_pipeline.metrics.signal import Scored
 
 SCHEMA_VERSION: Literal[2] = 2
 POLICY = "policy"
-"""Name of the player whose trajectories are recorded."""
+"""The word with which commands give a seat to the checkpoint that is trained."""
 SAME_REWARD = SAME_SCORE
 """Rewards closer than this are alike."""
 READ_AT_ONCE = 1 << 20
@@ -32,7 +33,8 @@ MAX_LINE = 1 << 26
 """Bytes of one episode as JSON. An episode of two times 100,000 tokens takes about 6 MB."""
 CHAT = "chat"
 """Name of the chat model behind an API."""
-
+HUMAN = "human"
+"""Name of a person, and of what stands where others note engine and model."""
 
 Count = Annotated[int, Field(ge=0, lt=MAX_COUNT)]
 
@@ -194,7 +196,7 @@ class OutcomeRecord(_Record):
 
 
 class PolicyRecord(_Record):
-    """Who played and how it sampled."""
+    """A checkpoint, and how it sampled."""
 
     checkpoint: str
     weights: str = ""
@@ -211,6 +213,50 @@ class PolicyRecord(_Record):
     max_new_tokens: int = Field(gt=0)
     thinking: bool = False
     """What chat templates that have the switch `enable_thinking` were told."""
+
+
+Kind = Literal["policy", "checkpoint", "script", "chat", "person"]
+"""What a player is; `policy` is the checkpoint of which a command says that it plays, `checkpoint` any other."""
+
+
+class SeatRecord(_Record):
+    """Who held one seat of an episode."""
+
+    kind: Kind
+    name: str
+    trained: bool = False
+    """Whether the seat's turns are to be trained on; the episode has the trajectories of these seats alone."""
+    policy: PolicyRecord | None = Field(default=None, exclude_if=_is_none)
+    """The checkpoint that held the seat, and how it sampled; None for a player that is no checkpoint."""
+
+    @classmethod
+    def named(cls, name: str, policy: PolicyRecord, weights: Mapping[str, str]) -> SeatRecord:
+        """Returns the record of the player of a name, as commands understand it.
+
+        Args:
+            policy: the checkpoint that is trained, where the name is `POLICY`.
+            weights: content hashes of other checkpoints by their names; they sample in the same way.
+        """
+        if name == POLICY:
+            return cls(kind="policy", name=name, trained=True, policy=policy)
+        if name in weights:
+            other = policy.model_copy(update={"checkpoint": name, "weights": weights[name]})
+            return cls(kind="checkpoint", name=name, policy=other)
+        kinds: dict[str, Kind] = {CHAT: "chat", HUMAN: "person"}
+        return cls(kind=kinds.get(name, "script"), name=name)
+
+    @property
+    def identity(self) -> str:
+        """The content hash of a checkpoint, where it is known; the name of any other player."""
+        return (self.policy and self.policy.weights) or self.name
+
+    @model_validator(mode="after")
+    def _samples(self) -> SeatRecord:
+        if (self.policy is None) == (self.kind in ("policy", "checkpoint")):
+            raise ValueError(f"field 'policy': a seat of kind {self.kind!r} has {'none' if self.policy else 'one'}")
+        if self.trained and self.policy is None:
+            raise ValueError(f"field 'trained': a {self.kind} cannot be trained")
+        return self
 
 
 class PartnerUsage(_Record):
@@ -232,7 +278,13 @@ class PartnerUsage(_Record):
 
 
 class EpisodeRecord(_Record):
-    """One episode of one game state."""
+    """One episode of one game state.
+
+    Who held which seat is read from `seats`. In a file, `players`, `other_weights` and `policy` say it where they can,
+    and a list `seats` where they cannot.
+    """
+
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
 
     schema_version: Literal[2] = SCHEMA_VERSION
     episode_id: str
@@ -243,15 +295,18 @@ class EpisodeRecord(_Record):
     game: str
     """Name of the game whose rules `state` belongs to."""
     state: dict[str, Any]
-    players: list[str] = [POLICY, POLICY]
-    """Who held each seat: the policy, another checkpoint or a scripted partner."""
+    players: list[str] | None = Field(default=None, exclude_if=_is_none)
+    """The names of the players by seat; None where `all_seats` is there."""
     other_weights: dict[str, str] | None = Field(default=None, exclude_if=_is_none)
     """Content hashes of the other checkpoints that held seats, by their names in `players`."""
+    all_seats: list[SeatRecord] | None = Field(default=None, alias="seats", exclude_if=_is_none)
+    """The records of all seats, where `players`, `other_weights` and `policy` would give others."""
     turns: list[TurnRecord]
     trajectories: list[Trajectory]
-    """One for each seat that the policy held."""
+    """One for each trained seat."""
     outcome: OutcomeRecord
-    policy: PolicyRecord
+    policy: PolicyRecord | None = Field(default=None, exclude_if=_is_none)
+    """The player `policy`, or what would have been; None where `all_seats` is there."""
     prompt_tokens: int = 0
     """Tokens of all prompts sent to the engine in this episode."""
     cached_tokens: int = 0
@@ -259,23 +314,87 @@ class EpisodeRecord(_Record):
     partner: PartnerUsage | None = None
     """What a chat model in one of the seats was asked, and what that cost."""
 
-    def seats_of(self, player: str) -> list[int]:
-        """The seats that a player held; all seats where it held none."""
-        return [seat for seat, name in enumerate(self.players) if name == player] or [*range(len(self.players))]
+    @classmethod
+    def of(cls, seats: Sequence[SeatRecord], policy: PolicyRecord, **rest: Any) -> EpisodeRecord:
+        """Returns an episode of these seats, which stand in as few fields as can say it.
+
+        Args:
+            policy: the player `policy`, or what would have been.
+            rest: all other fields.
+        """
+        players = [seat.name for seat in seats]
+        weights = {seat.name: seat.policy.weights for seat in seats if seat.kind == "checkpoint" and seat.policy}
+        if [SeatRecord.named(name, policy, weights) for name in players] != list(seats):
+            return cls(all_seats=list(seats), **rest)
+        return cls(players=players, other_weights=weights or None, policy=policy, **rest)
+
+    @property
+    def seats(self) -> list[SeatRecord]:
+        """Who held each seat."""
+        if self.all_seats is not None:
+            return self.all_seats
+        assert self.players is not None and self.policy is not None, "`_seats_exist` refuses such records"
+        return [SeatRecord.named(name, self.policy, self.other_weights or {}) for name in self.players]
+
+    @property
+    def seats_field(self) -> str:
+        """The field that numbers the seats, for messages."""
+        return "players" if self.all_seats is None else "seats"
+
+    @property
+    def trained_seats(self) -> list[int]:
+        return [number for number, seat in enumerate(self.seats) if seat.trained]
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """The checkpoints that held seats, those of trained seats first."""
+        seats = sorted(self.seats, key=lambda seat: not seat.trained)
+        return [seat.policy.checkpoint for seat in seats if seat.policy is not None]
+
+    def sampler_of(self, trajectory: Trajectory) -> PolicyRecord:
+        """Returns the checkpoint that sampled a trajectory."""
+        sampler = self.seats[trajectory.seat].policy
+        assert sampler is not None, "`_seats_exist` refuses trajectories of other seats"
+        return sampler
+
+    def seats_of(self, player: str = "") -> list[int]:
+        """Returns the seats of the player of this name; where it held none, the trained ones; else all."""
+        held = [number for number, seat in enumerate(self.seats) if seat.name == player]
+        return held or self.trained_seats or [*range(len(self.seats))]
+
+    def scored(self, seats: Sequence[int]) -> list[Scored[int]]:
+        """Returns the rewards of some seats, with what decides with which others they are compared."""
+        partners = self.partners
+        return [
+            Scored(self.group_index, self.episode, seat, self.outcome.reward_of(seat), partner=partners)
+            for seat in seats
+        ]
+
+    @property
+    def partners(self) -> str:
+        """The players of the seats that are not trained, and where the roles of a game differ, which seat each held."""
+        roles_differ = len(set(game_named(self.game).roles)) > 1
+        others = [(number, seat.identity) for number, seat in enumerate(self.seats) if not seat.trained]
+        return ", ".join(sorted(f"{number}: {name}" if roles_differ else name for number, name in others))
 
     @model_validator(mode="after")
     def _seats_exist(self) -> EpisodeRecord:
-        seats = len(self.players)
-        trained = [trajectory.seat for trajectory in self.trajectories]
-        for field, found in (("turns", [turn.seat for turn in self.turns]), ("trajectories", trained)):
-            if found and max(found) >= seats:
-                raise ValueError(f"field 'players': has {seats}, numbered from 0, but {field} are of {max(found)}")
-        strangers = [seat for seat in trained if self.players[seat] != POLICY]
+        if {self.players is None, self.policy is None} != {self.all_seats is not None}:
+            raise ValueError("field 'seats': an episode has either this list, or 'players' and 'policy'")
+        seats = self.seats
+        recorded = [trajectory.seat for trajectory in self.trajectories]
+        for name, found in (("turns", [turn.seat for turn in self.turns]), ("trajectories", recorded)):
+            if found and max(found) >= len(seats):
+                raise ValueError(
+                    f"field '{self.seats_field}': has {len(seats)}, numbered from 0, but {name} are of {max(found)}"
+                )
+        strangers = [seat for seat in recorded if not seats[seat].trained]
         if strangers:
             raise ValueError(
-                f"field 'trajectories': one is of seat {strangers[0]}, which was {self.players[strangers[0]]!r}"
+                f"field 'trajectories': one is of seat {strangers[0]}, which was {seats[strangers[0]].name!r} "
+                "and is not trained"
             )
-        if len(set(trained)) < len(trained):
+        if len(set(recorded)) < len(recorded):
             raise ValueError("field 'trajectories': two are of one seat")
         return self
 
@@ -304,8 +423,8 @@ def check_rules(record: EpisodeRecord) -> None:
         game = game_named(record.game)
     except ValueError as error:
         raise ValueError(f"field 'game': {error}") from None
-    if len(record.players) != len(game.roles):
-        raise ValueError(f"field 'players': has {len(record.players)}, but the game has {len(game.roles)}")
+    if len(record.seats) != len(game.roles):
+        raise ValueError(f"field '{record.seats_field}': has {len(record.seats)}, but the game has {len(game.roles)}")
     try:
         state = _load(record.game, json.dumps(record.state, sort_keys=True, allow_nan=False))
     except (UserError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:

@@ -15,8 +15,8 @@ from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game, State, Status
 from selfplay_pipeline.generate.chat import SeatedChat
 from selfplay_pipeline.generate.episode import Episode
-from selfplay_pipeline.generate.players import Player, PolicyPlayer, Seat
-from selfplay_pipeline.generate.records import POLICY, EpisodeRecord, OutcomeRecord, PartnerUsage, PolicyRecord
+from selfplay_pipeline.generate.players import Player, Seat
+from selfplay_pipeline.generate.records import EpisodeRecord, OutcomeRecord, PartnerUsage, PolicyRecord
 from selfplay_pipeline.generate.sampling import StateSource
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.summary import Summary
@@ -215,26 +215,27 @@ class Sitting:
         self.episode = Episode(session, [player.sit(seat) for player, seat in zip(self.players, seats, strict=True)])
 
     def record(self, policy: PolicyRecord) -> EpisodeRecord:
-        """The ended episode as one line of a file of episodes."""
+        """Returns the ended episode as one line of a file of episodes.
+
+        Args:
+            policy: the player `policy`, or what would have been.
+        """
         seed, group, number = self.place
         seats, outcome = self.episode.seats, self.episode.session.outcome()
         trajectories = [trajectory for seat in seats if (trajectory := seat.finish()) is not None]
         usages = [seat.usage for seat in seats if isinstance(seat, SeatedChat) and seat.usage is not None]
-        checkpoints = [player for player in self.players if isinstance(player, PolicyPlayer)]
-        others = {player.name: player.policy.weights for player in checkpoints if player.name != POLICY}
-        return EpisodeRecord(
+        return EpisodeRecord.of(
+            [player.record for player in self.players],
+            policy,
             episode_id=self.episode_id,
             group_index=group,
             episode=number,
             seed=seed,
             game=self.game.name,
             state=self.state.to_dict(),
-            players=[player.name for player in self.players],
-            other_weights=others or None,
             turns=self.episode.turns,
             trajectories=trajectories,
             outcome=OutcomeRecord.of(outcome),
-            policy=policy,
             prompt_tokens=sum(seat.prompt_tokens for seat in seats),
             cached_tokens=sum(seat.cached_tokens for seat in seats),
             partner=sum(usages, PartnerUsage()) if usages else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from selfplay_pipeline.config import Config
@@ -12,7 +12,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.open import model_context_length
 from selfplay_pipeline.games.registry import SCRIPTED, make_game
 from selfplay_pipeline.generate.players import Player, PolicyPlayer, Scripted
-from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord
+from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord, SeatRecord
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.partners.player import ChatPartner
 from selfplay_pipeline.preflight import check_play
@@ -27,6 +27,12 @@ def self_play(config: Config) -> tuple[str, ...]:
 def opposite(config: Config, first: str, others: str) -> tuple[str, ...]:
     """One player in seat 0, and another in every further seat."""
     return (first, *(others for _ in self_play(config)[1:]))
+
+
+def seats_named(names: Sequence[str], policy: PolicyRecord) -> list[SeatRecord]:
+    """Returns the record of each seat, given the names of the players as commands take them."""
+    weights = {name: weights_of(name) for name in names if is_checkpoint(name)}
+    return [SeatRecord.named(name, policy, weights) for name in names]
 
 
 def is_checkpoint(name: str) -> bool:
@@ -86,31 +92,22 @@ def check_seats(config: Config, checkpoint: str, seats: Iterable[str]) -> None:
     check_play(config, models)
 
 
-async def seat_players(
-    config: Config, names: Iterable[str], policy: PolicyRecord, servers: Servers
-) -> dict[str, Player]:
-    """The players of these names, with their engines running and serving them.
-
-    Args:
-        names: `policy`, a scripted partner, `chat`, or another checkpoint.
-        policy: the checkpoint of `policy`; another checkpoint samples in the same way.
-    """
-    names, players = set(names), dict[str, Player]()
-    if CHAT in names:  # before a server is started, which takes long, a missing key can be noticed
+async def seat_players(config: Config, seats: Iterable[SeatRecord], servers: Servers) -> dict[str, Player]:
+    """Returns the players of these seats by their names, with their engines running and serving them."""
+    by_name, players = {seat.name: seat for seat in seats}, dict[str, Player]()
+    if CHAT in by_name:  # before a server is started, which takes long, a missing key can be noticed
         players[CHAT] = ChatPartner.of(servers.chat(config.partner))
-    beside = checkpoints_of(names, policy.checkpoint)
-    for name in sorted(names - {CHAT}, key=lambda name: (name != POLICY, name)):
-        if name in SCRIPTED:
-            players[name] = Scripted(name)
-            continue
-        other = {} if name == POLICY else {"checkpoint": name, "weights": weights_of(name)}
-        record = policy.model_copy(update=other)
-        players[name] = await _policy_player(config, record, servers, beside, name)
+    checkpoints = {seat.policy.checkpoint for seat in by_name.values() if seat.policy is not None}
+    for seat in sorted(by_name.values(), key=lambda seat: (not seat.trained, seat.name)):
+        if seat.kind == "script":
+            players[seat.name] = Scripted(seat.name)
+        elif seat.policy is not None:
+            players[seat.name] = await _policy_player(config, seat, seat.policy, servers, checkpoints)
     return players
 
 
 async def _policy_player(
-    config: Config, policy: PolicyRecord, servers: Servers, beside: Sequence[str], name: str
+    config: Config, seat: SeatRecord, policy: PolicyRecord, servers: Servers, beside: Collection[str]
 ) -> PolicyPlayer:
     context_length = model_context_length(policy.checkpoint, config.engine.context_length)
     chat = ChatTokenizer.load(policy.checkpoint, thinking=policy.thinking)
@@ -121,4 +118,4 @@ async def _policy_player(
             f"{policy.checkpoint}: its files changed while the engine loaded them; give the same command again, once "
             "nothing writes there"
         )
-    return PolicyPlayer(engine, chat, policy, context_length, name)
+    return PolicyPlayer(engine, chat, policy, context_length, seat.kind, seat.name, seat.trained)

@@ -13,9 +13,9 @@ from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import game_named
-from selfplay_pipeline.generate.records import POLICY, EpisodeRecord, PartnerUsage
+from selfplay_pipeline.generate.records import EpisodeRecord, PartnerUsage
 from selfplay_pipeline.metrics.figures import REWARD, summarised
-from selfplay_pipeline.metrics.signal import Signal, groups_of
+from selfplay_pipeline.metrics.signal import Scored, Signal, groups_of
 
 
 class Played(BaseModel):
@@ -68,14 +68,14 @@ ALWAYS = [key for key in summarised() if key in Played.model_fields and Played.m
 class Summary:
     """Add episodes, then read `result`. Engine failures are counted but are in no mean.
 
-    Figures are of the policy's seats, or of all where they say so. Where the policy held no seat, the reward is that of
-    all seats, and other figures are of seat 0.
+    Figures are of the trained seats, or of all where they say so. Where no seat is trained, the reward is that of all
+    seats, and other figures are of seat 0.
     """
 
     rewards: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Normalised rewards by group index."""
-    by_seat: dict[int, list[dict[int, float]]] = field(default_factory=lambda: defaultdict(list))
-    """The same for each of the seats."""
+    scored: list[Scored[int]] = field(default_factory=list)
+    """The rewards of the single seats."""
     shared: bool = True
     """Whether in each episode all seats have one reward."""
     statuses: Counter[str] = field(default_factory=Counter)
@@ -109,16 +109,16 @@ class Summary:
             self.partner = (self.partner or PartnerUsage()) + record.partner
         game = game_named(record.game)
         self.games.add(record.game)
-        everyone = Measured(game, record, range(len(record.players)))
+        everyone = Measured(game, record, range(len(record.seats)))
         self.sampled_tokens += everyone.sampled_tokens
         if record.outcome.status == Status.ENGINE_FAILURE:
             return
-        seats = record.seats_of(POLICY)
+        seats = record.seats_of()
         policy = Measured(game, record, seats)
         self.rewards[record.group_index].append(policy.reward)
-        self.by_seat[record.group_index].append({seat: record.outcome.reward_of(seat) for seat in seats})
+        self.scored += record.scored(seats)
         self.shared = self.shared and record.outcome.rewards is None
-        asking = policy if POLICY in record.players else Measured(game, record, [0])
+        asking = policy if record.trained_seats else Measured(game, record, [0])
         for key, figure in summarised(game).items():
             if figure is not REWARD:
                 above, below = figure.parts(everyone if figure.everyone else asking)
@@ -180,9 +180,8 @@ class Summary:
     @property
     def signal(self) -> Signal:
         """How many groups there are, and how many of them GRPO learns nothing from."""
-        return Signal.of(
-            group for episodes in self.by_seat.values() for group in groups_of(episodes, shared=self.shared)
-        )
+        groups = groups_of(row._replace(by_seat=not self.shared) for row in self.scored)
+        return Signal.of(group.values() for group in groups.values())
 
     def result(self) -> Played:
         """What is known of all episodes so far."""

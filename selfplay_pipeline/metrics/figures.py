@@ -44,7 +44,9 @@ def _surprise(episode: Measured) -> float:
 
 def _sampled_tokens(episode: Measured) -> int:
     """Returns the number of sampled tokens; 0 for greedy play, whose log-probs are not of a sampling distribution."""
-    return episode.sampled_tokens if episode.sampled_tokens and episode.record.policy.temperature else 0
+    record = episode.record
+    own = (one for one in record.trajectories if one.seat in episode.seats)
+    return sum(sum(one.response_mask) for one in own if record.sampler_of(one).temperature)
 
 
 def _repeated_messages(episode: Measured) -> int:

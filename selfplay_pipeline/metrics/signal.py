@@ -1,15 +1,55 @@
-"""Finds the groups that GRPO can learn from.
-
-A group is a set of rewards that GRPO compares with each other. If all seats share one reward, it is all episodes of one
-state; if rewards differ between seats, it is one seat in these episodes.
-"""
+"""The rows that GRPO compares with each other, and the groups that it can learn from. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
 
 from selfplay_pipeline.games.base import SAME_SCORE
+
+S = TypeVar("S", bound=Hashable)
+"""The name of a game state, which is a number where nothing else is said."""
+
+
+class Scored(NamedTuple, Generic[S]):
+    """One row: a seat's part in an episode, with its reward."""
+
+    state: S
+    episode: int
+    """Number of the episode among those of its state."""
+    seat: int
+    reward: float
+    by_seat: bool = False
+    """Whether the seats of an episode have rewards of their own."""
+    partner: str = ""
+    """The players of the seats that are not trained."""
+
+
+class Key(NamedTuple, Generic[S]):
+    """The name of a group of rows."""
+
+    state: S
+    seat: int = 0
+    """The seat of the group's rows; 0 where all seats of an episode share one reward."""
+    partner: str = ""
+
+
+def comparison_key(row: Scored[S]) -> Key[S]:
+    """Returns the key of the group to which a row belongs: rows with equal keys are compared with each other.
+
+    These are the rows of one game state's episodes with the same partner, and, where seats have rewards of their own,
+    of the same seat. Rows that share the reward of an episode are in one group, where the episode counts once.
+    """
+    return Key(row.state, row.seat if row.by_seat else 0, row.partner)
+
+
+def groups_of(rows: Iterable[Scored[S]]) -> dict[Key[S], dict[int, float]]:
+    """Returns the groups of some rows, each as the reward of each of its episodes, in the order of the rows."""
+    groups: dict[Key[S], dict[int, float]] = {}
+    for row in rows:
+        groups.setdefault(comparison_key(row), {})[row.episode] = row.reward
+    return groups
 
 
 @dataclass(frozen=True)
@@ -20,34 +60,15 @@ class Signal:
     without: int
 
     @classmethod
-    def of(cls, groups: Iterable[Sequence[float]]) -> Signal:
+    def of(cls, groups: Iterable[Collection[float]]) -> Signal:
         """Count groups, each given as the rewards of its episodes."""
         found = [has_signal(rewards) for rewards in groups]
         return cls(len(found), found.count(False))
 
 
-def has_signal(rewards: Sequence[float]) -> bool:
+def has_signal(rewards: Collection[float]) -> bool:
     """Whether the rewards of a group differ, so that its group-relative advantages differ from 0.
 
     A single episode has no signal.
     """
     return max(rewards) - min(rewards) > SAME_SCORE
-
-
-def compared_seat(seat: int, *, shared: bool) -> int:
-    """Returns the seat of the group: the row's seat, or 0 for all seats if they share one reward."""
-    return 0 if shared else seat
-
-
-def groups_of(episodes: Iterable[Mapping[int, float]], *, shared: bool) -> list[list[float]]:
-    """Returns the groups of one state, each as the rewards of its episodes.
-
-    Args:
-        episodes: Rewards of the trained seats, for each episode of the state.
-        shared: Whether all seats of an episode have one reward.
-    """
-    groups: dict[int, list[float]] = {}
-    for rewards in episodes:
-        for seat, reward in {compared_seat(seat, shared=shared): reward for seat, reward in rewards.items()}.items():
-            groups.setdefault(seat, []).append(reward)
-    return list(groups.values())

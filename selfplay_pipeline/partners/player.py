@@ -14,7 +14,7 @@ from selfplay_pipeline.games.registry import partner_prompts
 from selfplay_pipeline.generate.chat import Message, SeatedChat
 from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.generate.players import Seat
-from selfplay_pipeline.generate.records import CHAT, PartnerUsage
+from selfplay_pipeline.generate.records import CHAT, PartnerUsage, SeatRecord
 from selfplay_pipeline.identity import deciding
 from selfplay_pipeline.partners.client import ChatClient
 from selfplay_pipeline.partners.config import PartnerConfig
@@ -29,7 +29,10 @@ class ChatPartner:
 
     client: ChatClient
     prompt: PromptTemplate
-    name: str = CHAT
+
+    @property
+    def record(self) -> SeatRecord:
+        return SeatRecord(kind="chat", name=CHAT)
 
     @classmethod
     def of(cls, client: ChatClient) -> ChatPartner:

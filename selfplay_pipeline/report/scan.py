@@ -88,7 +88,7 @@ def scan(file: EpisodesFile, on_bytes: Callable[[int], None] = lambda count: Non
         on_bytes(size)
         outcome = record.outcome
         summary.add(record)
-        result.checkpoint, result.game = record.policy.checkpoint, record.game
+        result.checkpoint, result.game = next(iter(record.checkpoints), None), record.game
         if record.game not in result.rules:
             result.rules[record.game] = file.game_of(record.game)
         episode = Measured(result.rules[record.game], record, record.seats_of(file.player))

@@ -16,8 +16,8 @@ from selfplay_pipeline.core.files import read_model
 from selfplay_pipeline.core.small_files import read_json
 from selfplay_pipeline.evaluate.run import Evaluation
 from selfplay_pipeline.games.base import Game
-from selfplay_pipeline.games.registry import SCRIPTED, GameConfig, game_named, make_game, parse_game_config
-from selfplay_pipeline.generate.records import POLICY, read_lines
+from selfplay_pipeline.games.registry import GameConfig, game_named, make_game, parse_game_config
+from selfplay_pipeline.generate.records import read_lines
 from selfplay_pipeline.iterate.manifest import Manifest, RunDirectory, RunState
 from selfplay_pipeline.metrics.bootstrap import Interval
 
@@ -33,14 +33,14 @@ class EpisodesFile:
     Attributes:
         label: Description of the episodes, for people.
         iteration: Iteration of the run; None outside a run.
-        player: Name of the evaluated policy's player in these episodes.
+        player: Name of the evaluated player, where it is not the trained one.
     """
 
     path: Path
     mode: Mode
     label: str
     iteration: int | None = None
-    player: str = POLICY
+    player: str = ""
 
     @property
     def trained(self) -> int:
@@ -150,9 +150,8 @@ def _evaluated(folder: Path, iteration: int | None) -> list[EpisodesFile]:
 
 
 def _evaluated_player(games: Path) -> str:
-    """Returns the name of the evaluated player in the episodes: its own if scripted, else the policy's."""
-    name = str(_arguments(games).get("first"))
-    return name if name in SCRIPTED else POLICY
+    """Returns the name of the evaluated player; a checkpoint sits under another name, as the trained player."""
+    return str(_arguments(games).get("first", ""))
 
 
 def _arguments(games: Path) -> dict[str, Any]:

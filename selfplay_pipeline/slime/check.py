@@ -103,7 +103,7 @@ def _partner(config: RolloutConfig) -> str:
         import_module("openai")
     # without its cache, whose file would be created here
     looked_at = section.model_copy(update={"chat": section.chat.model_copy(update={"cache": None})})
-    return f"{config.model_copy(update={'selfplay': looked_at}).player().name} can be called"
+    return f"{config.model_copy(update={'selfplay': looked_at}).player().record.name} can be called"
 
 
 def check_rows(path: Path, config: Path) -> list[Item]:

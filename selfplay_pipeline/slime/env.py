@@ -20,7 +20,7 @@ from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.chat import ChatPlayer, SeatedChat
 from selfplay_pipeline.generate.episode import Episode, Reply, SeatedPlayer
 from selfplay_pipeline.generate.players import Player, Seat
-from selfplay_pipeline.generate.records import PartnerUsage
+from selfplay_pipeline.generate.records import PartnerUsage, SeatRecord
 from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.partners.client import RequestCapError
@@ -170,8 +170,8 @@ class _Guarded:
     env: EpisodeEnv
 
     @property
-    def name(self) -> str:
-        return self.player.name
+    def record(self) -> SeatRecord:
+        return self.player.record
 
     def sit(self, seat: Seat) -> _SeatedGuarded:
         return _SeatedGuarded(self.player.sit(seat), self.env)

@@ -12,7 +12,7 @@ import numpy as np
 from selfplay_pipeline.convert.parquet import read_rows
 from selfplay_pipeline.convert.selection import best_episodes
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.metrics.signal import Signal, compared_seat, has_signal
+from selfplay_pipeline.metrics.signal import Key, Scored, Signal, comparison_key, groups_of, has_signal
 
 
 class NoSignalError(UserError):
@@ -23,18 +23,24 @@ class NoSignalError(UserError):
 class Group:
     """Rows that are compared with each other, a group in the sense of `metrics.signal`."""
 
-    file: int
-    """Position of the file in the list of files."""
-    index: int
-    """The rows' `extra_info.index`, unique within the file."""
+    key: Key[tuple[int, int]]
+    """Comparison key; a state's name is the position of its file and its `extra_info.index` there."""
     rows: tuple[int, ...]
     """Numbers of the group's rows, counted through all files in their order."""
     rewards: tuple[float, ...]
     """Normalised reward of each episode."""
-    seat: int = 0
-    """Seat of the rows, if seats have rewards of their own; else 0."""
     episodes: tuple[int, ...] = ()
     """Episode of each row; `rewards` has the order in which episodes first occur here."""
+
+    @property
+    def file(self) -> int:
+        """Position in the list of files."""
+        return self.key.state[0]
+
+    @property
+    def index(self) -> int:
+        """`extra_info.index`, unique within the file."""
+        return self.key.state[1]
 
     @property
     def has_signal(self) -> bool:
@@ -105,48 +111,42 @@ def read_data(files: Sequence[Path], vocabulary: int | None = None, *, alone: bo
         UserError: A file is missing, is not from `convert`, has no rows or an impossible row, mixes temperatures, or
             has one episode per state although `alone` is false.
     """
-    rows: dict[tuple[int, int, int], list[int]] = defaultdict(list)
-    episodes: dict[tuple[int, int, int], list[int]] = defaultdict(list)
-    rewards: dict[tuple[int, int, int], dict[int, float]] = defaultdict(dict)
+    rows: list[Scored[tuple[int, int]]] = []
     temperatures: set[float] = set()
-    episodes_per_state, count, longest_prompt, longest_response = 0, 0, 0, 0
+    episodes_per_state, longest_prompt, longest_response = 0, 0, 0
     for number, path in enumerate(files):
         for batch in read_rows(path, vocabulary):
             episodes_per_state = max(episodes_per_state, int(batch.episodes_per_state.max()))
             temperatures.update(batch.sampling_temperature.tolist())
             longest_prompt = max(longest_prompt, int(batch.streams.prompt_ids.lengths.max()))
             longest_response = max(longest_response, int(batch.streams.response_ids.lengths.max()))
-            small = [column.tolist() for column in (batch.index, batch.seat, batch.episode, batch.normalized_reward)]
-            for index, of_row, episode, value in zip(*small, strict=True):
-                seat = compared_seat(of_row, shared=batch.shared_reward)
-                rows[number, index, seat].append(count)
-                episodes[number, index, seat].append(episode)
-                rewards[number, index, seat][episode] = value
-                count += 1
+            rows += batch.scored(number)
     names = ", ".join(str(path) for path in files)
-    if not count:
+    if not rows:
         raise UserError(f"{names}: no rows; play episodes and convert them first")
     if len(temperatures) > 1:
         raise UserError(f"{names}: mixed sampling temperatures {sorted(temperatures)}; train on one at a time")
     temperature = temperatures.pop()
     if temperature <= 0:
         raise UserError(f"{names}: sampled greedily (temperature {temperature}); play with a temperature above 0")
+    rewards, numbers = groups_of(rows), defaultdict[Key[tuple[int, int]], list[int]](list)
+    for number, row in enumerate(rows):
+        numbers[comparison_key(row)].append(number)
     if not alone and (episodes_per_state < 2 or all(len(scored) < 2 for scored in rewards.values())):
         raise UserError(
             f"{names}: one episode per game state; nothing is there to compare its reward with: a group of one "
             "episode has no spread and GRPO learns nothing; play each state at least twice (--episodes-per-state)"
         )
     groups = [
-        Group(file, index, tuple(rows[key]), tuple(rewards[key].values()), seat, tuple(episodes[key]))
-        for key in sorted(rows)
-        for file, index, seat in [key]
+        Group(key, tuple(own), tuple(rewards[key].values()), tuple(rows[number].episode for number in own))
+        for key, own in sorted(numbers.items())
     ]
     return TrainData(
         groups=[group for group in groups if alone or len(group.rewards) > 1],
         signal=Signal.of(group.rewards for group in groups),
         temperature=temperature,
         episodes_per_state=episodes_per_state,
-        num_rows=count,
+        num_rows=len(rows),
         max_prompt_tokens=longest_prompt,
         max_response_tokens=longest_response,
         rows_per_episode=max(-(-len(group.rows) // len(group.rewards)) for group in groups),

@@ -141,7 +141,7 @@ async def _trained(config: TrainConfig, trainer: Trainer | None, report: Update)
     return TrainResult(
         steps=len(steps),
         planned_steps=planned,
-        groups=len({(group.file, group.index, group.seat) for group in groups}),
+        groups=len({group.key for group in groups}),
         groups_without_signal=data.signal.without,
         rows=sum(len(group.rows) for group in groups),
         checkpoint=checkpoint,

@@ -204,17 +204,16 @@ def test_a_placebo_is_the_same_whenever_it_is_made_and_another_with_another_seed
 
 
 @given(st.integers(2, 8), st.integers(0, 99), st.integers(0, 99))
-def test_seats_of_an_episode_get_the_rewards_of_one_episode_and_untrained_seats_none(episodes, seed, group):
-    rewards = np.stack([np.arange(episodes), 10.0 + np.arange(episodes), np.full(episodes, np.nan)], axis=1)
-    found = permuted(rewards, seed, group)
-    assert sorted(found[:, 0]) == list(range(episodes))
-    assert np.array_equal(found[:, 1], found[:, 0] + 10) and np.isnan(found[:, 2]).all()
+def test_seats_of_an_episode_get_the_rewards_of_one_episode(episodes, seed, group):
+    first, second = (permuted({number: begin + number for number in range(episodes)}, seed, group) for begin in (0, 10))
+    assert [*first] == [*range(episodes)] == sorted(first.values())
+    assert second == {number: reward + 10 for number, reward in first.items()}
 
 
 def test_what_an_episode_gets_as_placebo_does_not_depend_on_how_good_it_was():
     """Each of eight episodes gets each of the rewards as often: 1,000 times in 8,000 groups, ± 4 standard errors."""
-    rewards = np.arange(8.0).reshape(8, 1)
-    found = np.concatenate([permuted(rewards, 0, group) for group in range(8_000)], axis=1)
+    rewards = {number: float(number) for number in range(8)}
+    found = np.array([[*permuted(rewards, 0, group).values()] for group in range(8_000)]).T
     counts = np.array([[(row == reward).sum() for reward in range(8)] for row in found])
     assert abs(counts - 1_000).max() < 4 * np.sqrt(8_000 / 8 * 7 / 8)
 

@@ -17,7 +17,7 @@ from selfplay_pipeline.games.registry import all_games, game_named
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.generate.summary import Played, Summary
 from selfplay_pipeline.metrics.figures import FIGURES, figures_of, rows_of, summarised
-from selfplay_pipeline.metrics.signal import Signal, groups_of
+from selfplay_pipeline.metrics.signal import Signal
 from selfplay_pipeline.report.scan import scan
 from selfplay_pipeline.report.sources import discover
 from selfplay_pipeline.train.groups import read_data
@@ -110,11 +110,6 @@ def test_groups_without_signal_are_the_same_everywhere(records, played, tmp_path
     assert scan(file).summary.signal == signal
     assert Signal(converted.groups, converted.groups_without_signal) == signal
     assert read_data([tmp_path / "train.parquet"]).signal == signal
-
-
-@pytest.mark.parametrize(("shared", "groups"), [(True, [[0.5, 1.0]]), (False, [[0.5, 1.0], [0.5, 1.0]])])
-def test_seats_that_share_a_reward_are_one_group(shared, groups):
-    assert groups_of([{0: 0.5, 1: 0.5}, {0: 1.0, 1: 1.0}], shared=shared) == groups
 
 
 def test_a_group_of_one_episode_has_no_signal():

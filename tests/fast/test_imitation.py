@@ -17,10 +17,11 @@ from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import ImitateConfig, load_config
 from selfplay_pipeline.convert.imitation import HELD_OUT, TRAIN, Imitated, Source, write_rows
 from selfplay_pipeline.convert.parquet import read_rows
-from selfplay_pipeline.convert.selection import Candidate, best_episodes, best_of_groups, held_out
+from selfplay_pipeline.convert.selection import best_episodes, best_of_groups, held_out
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.bargaining.game import BargainingGame
 from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.metrics.signal import Scored
 from selfplay_pipeline.train.imitate import imitate_episodes, training_of, usual_rate
 from selfplay_pipeline.train.run import TrainResult
 from selfplay_pipeline.train.show import barely_fell
@@ -223,10 +224,12 @@ def test_the_best_episodes_score_no_less_than_the_others(rewards, best):
 
 
 def test_where_rewards_differ_a_seat_is_compared_with_itself():
-    candidates = [
-        Candidate(0, episode, seat, [0.1, 0.9][(seat + episode) % 2]) for episode in (0, 1) for seat in (0, 1)
+    rows = [
+        Scored(0, episode, seat, [0.1, 0.9][(seat + episode) % 2], by_seat=True)
+        for episode in (0, 1)
+        for seat in (0, 1)
     ]
-    assert best_of_groups(candidates, 1, shared=False) == [False, True, True, False]
+    assert best_of_groups(rows, 1) == [False, True, True, False]
 
 
 @given(st.integers(1, 40), st.floats(0, 0.99))

@@ -9,7 +9,7 @@ from bench.methods import MODES, WARM, Budget, best_of, budget_of, cloning, grpo
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.iterate.manifest import RunState
 from selfplay_pipeline.metrics.bootstrap import Totals
-from selfplay_pipeline.metrics.signal import Signal
+from selfplay_pipeline.metrics.signal import Key, Signal
 from selfplay_pipeline.train.groups import Group, TrainData, updates_of
 from selfplay_pipeline.train.job import training_of
 from selfplay_pipeline.train.overrides import plan_for, whole_batch
@@ -64,8 +64,7 @@ def episodes_of(config: Config, with_signal: int) -> TrainData:
     size, count = config.generate.episodes_per_state, config.generate.num_episodes // config.generate.episodes_per_state
     groups = [
         Group(
-            file=0,
-            index=index,
+            Key((0, index)),
             rows=tuple(range(2 * size * index, 2 * size * (index + 1))),
             rewards=(1.0 if index < with_signal else 0.5, *[0.5] * (size - 1)),
             episodes=tuple(episode for episode in range(size) for _ in "01"),

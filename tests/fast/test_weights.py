@@ -102,7 +102,13 @@ def test_an_episode_names_the_weights_of_the_policy_and_of_another_checkpoint_in
     state, one = board_state(0, 0), make_episode()
     engine = RandomTurns(byte_chat(), state, Habits(), np.random.default_rng(0), 0, EngineError)
     policy, other = (PolicyPlayer(engine, byte_chat(), policy_of(model), 1 << 30) for model in (TINY, APART))
-    sitting = Sitting(MatchingGame(BOARD), state, [policy, replace(other, name=APART)], "e", (0, 0, 0))
+    sitting = Sitting(
+        MatchingGame(BOARD),
+        state,
+        [policy, replace(other, kind="checkpoint", name=APART, trained=False)],
+        "e",
+        (0, 0, 0),
+    )
     engine.episode = sitting.episode
     sitting.episode.play_out()
     record = sitting.record(POLICY)

@@ -25,8 +25,12 @@ Key = tuple[int, int, int]
 """Group, episode and seat of a row."""
 
 
-def write_rows(path: Path, rewards: dict[Key, float], *, shared: bool) -> Path:
-    """A row for each reward, of random tokens."""
+def write_rows(path: Path, rewards: dict[Key, float], *, shared: bool, partners: Sequence[str] = ()) -> Path:
+    """A row for each reward, of random tokens.
+
+    Args:
+        partners: who held the other seats, one after another in the episodes of a state.
+    """
     rng = np.random.default_rng(0)
     rows = []
     for (group, episode, seat), reward in rewards.items():
@@ -36,6 +40,7 @@ def write_rows(path: Path, rewards: dict[Key, float], *, shared: bool) -> Path:
                 group, episode, seat, reward, prompt=[2, 3], response=[2] * len(mask), mask=mask,
                 logprobs=[-1.0 * own for own in mask], episodes_per_state=EPISODES, temperature=0.7,
             )
+            | ({"partner": partners[episode % len(partners)]} if partners else {})
         )  # fmt: skip
     return write_training_rows(path, rows, shared_reward=shared)
 
@@ -149,6 +154,21 @@ def test_rewards_of_their_own_are_compared_with_the_same_seat_of_the_other_episo
     for (group, episode, seat), found in zip(rows, verls_advantages(keys, fields), strict=True):
         same_seat = np.array(compared[group, seat])
         expected = (rewards[group, episode, seat] - same_seat.mean()) / (same_seat.std(ddof=1) + 1e-6)
+        assert found == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_episodes_with_different_partners_are_compared_apart(
+    shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(4)
+    rewards = {(group, episode, 0): float(rng.uniform()) for group in range(GROUPS) for episode in range(EPISODES)}
+    path = write_rows(tmp_path / "train.parquet", rewards, shared=shared, partners=("one", "other"))
+    keys, fields, rows = handed_to_verl(path, monkeypatch)
+    assert sorted(rows) == sorted(rewards)
+    for (group, episode, seat), found in zip(rows, verls_advantages(keys, fields), strict=True):
+        same = np.array([rewards[group, number, seat] for number in range(EPISODES) if (number - episode) % 2 == 0])
+        expected = (rewards[group, episode, seat] - same.mean()) / (same.std(ddof=1) + 1e-6)
         assert found == pytest.approx(expected, abs=1e-5)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from selfplay_pipeline.convert.rows import CREDITED, CREDITS, METADATA_KEY, SCHEMA
+from selfplay_pipeline.convert.rows import FURTHER, METADATA_KEY, schema_with
 
 
 def training_row(
@@ -57,6 +57,6 @@ def write_training_rows(path: Path, rows: Sequence[dict[str, Any]], **facts: Any
         "temperature": rows[0]["sampling_temperature"],
         "episodes_per_state": rows[0]["extra_info"]["episodes_per_state"],
     }
-    table = pa.Table.from_pylist(list(rows), CREDITED if CREDITS in rows[0] else SCHEMA)
+    table = pa.Table.from_pylist(list(rows), schema_with(*(name for name in FURTHER if name in rows[0])))
     pq.write_table(table.replace_schema_metadata({METADATA_KEY: json.dumps(known | facts).encode()}), path)
     return path

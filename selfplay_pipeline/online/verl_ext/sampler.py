@@ -11,7 +11,7 @@ import transfer_queue as tq
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
-from selfplay_pipeline.metrics.signal import Signal, has_signal
+from selfplay_pipeline.metrics.signal import Key, Scored, Signal, comparison_key, groups_of, has_signal
 
 
 class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
@@ -44,7 +44,7 @@ class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
         lost = whole - int(figures["episodes"]) - silent_episodes(batch.keys, episodes, self.failure_keys[partition_id])
         if lost > options["max_failures"]:
             raise RuntimeError(f"{lost} of {whole} episodes of step {global_steps} were lost; errors stand above")
-        states = {key.split("_")[0] for key in batch.keys}
+        states = {row.state for row in rows_of(batch.keys, scores)}
         figures |= {"episodes_lost": float(lost), "groups_lost": float(batch_size - len(states))}
         if partition_id == "train":
             rows = rows_to_train(batch.keys, scores)
@@ -72,39 +72,35 @@ def rows_to_train(keys: list[str], scores: list[float]) -> list[int]:
     If there is no such group, these are the rows of groups with two episodes or more: their advantages are 0, so that
     only the KL and entropy terms update the policy in this step.
     """
-    groups = groups_of(keys, scores)
-    several = {uid for uid, episodes in groups.items() if len(episodes) > 1}
-    differ = {uid for uid in several if has_signal(list(groups[uid].values()))}
-    return [row for row, key in enumerate(keys) if key.rsplit("_", 2)[0] in (differ or several)]
+    rows = rows_of(keys, scores)
+    several = {key: episodes for key, episodes in groups_of(rows).items() if len(episodes) > 1}
+    differ = {key for key, episodes in several.items() if has_signal(episodes.values())}
+    return [number for number, row in enumerate(rows) if comparison_key(row) in (differ or several)]
 
 
-def groups_of(keys: list[str], scores: list[float]) -> dict[str, dict[str, float]]:
-    """Returns the rewards that verl compares: by group, then session.
+def uid_of(key: Key[str], *, by_seat: bool) -> str:
+    """Returns the uid under which verl compares the rows of a group: that of the state, with the seat if seats differ.
 
-    A group is the episodes of a state, or of one seat in them if seats have rewards of their own.
-
-    Args:
-        keys: Key {uid}_{session}_{index} of each row; the uid is the state's alone or with a seat: {uid}_{seat}.
-        scores: Rewards of the rows.
+    verl's replay buffer takes the text before the first underscore for the uid of the state.
     """
-    groups: dict[str, dict[str, float]] = defaultdict(dict)
+    return f"{key.state}_{key.seat}" if by_seat else key.state
+
+
+def rows_of(keys: list[str], scores: list[float]) -> list[Scored[str]]:
+    """Returns the rows under verl's keys {uid}_{session}_{index}; each uid is one of `uid_of`."""
+    rows = []
     for key, score in zip(keys, scores, strict=True):
-        group, session, _ = key.rsplit("_", 2)
-        groups[group][session] = score
-    return groups
-
-
-def episode_of(key: str) -> tuple[str, str]:
-    """Returns the uid of a row's state and the session of its episode."""
-    return key.split("_")[0], key.rsplit("_", 2)[1]
+        uid, session, _ = key.rsplit("_", 2)
+        state, by_seat, seat = uid.partition("_")
+        rows.append(Scored(state, int(session), int(seat or 0), score, bool(by_seat)))
+    return rows
 
 
 def silent_episodes(keys: list[str], episodes: int, failed: set[str]) -> int:
     """Returns the number of episodes without a row in groups that lost none: the wanted seat never spoke."""
-    sessions: dict[str, set[str]] = defaultdict(set)
-    for key in keys:
-        uid, session = episode_of(key)
-        sessions[uid].add(session)
+    sessions: dict[str, set[int]] = defaultdict(set)
+    for row in rows_of(keys, [0.0] * len(keys)):
+        sessions[row.state].add(row.episode)
     return sum(episodes - len(played) for uid, played in sessions.items() if uid not in failed)
 
 
@@ -112,20 +108,20 @@ def episode_figures_of(keys: list[str], scores: list[float], extra_fields: list[
     """Returns means over episodes of the agent loop's figures, with one row of each episode.
 
     Args:
-        keys: Keys of the rows, as for `groups_of`.
+        keys: Keys of the rows, as for `rows_of`.
         scores: Rewards of the rows.
         extra_fields: The agent loop's extra fields of the rows.
     """
+    rows = rows_of(keys, scores)
     episodes = {
-        episode_of(key): {"reward": extra["reward"], **extra["reward_extra_info"]}
-        for key, extra in zip(keys, extra_fields, strict=True)
+        (row.state, row.episode): {"reward": extra["reward"], **extra["reward_extra_info"]}
+        for row, extra in zip(rows, extra_fields, strict=True)
     }
-    groups = [list(group.values()) for group in groups_of(keys, scores).values()]
     sums: dict[str, float] = defaultdict(float)
     for figures in episodes.values():
         for name, value in figures.items():
             sums[name] += value
-    signal = Signal.of(groups)
+    signal = Signal.of(group.values() for group in groups_of(rows).values())
     return {
         **{name: total / len(episodes) for name, total in sums.items()},
         "episodes": float(len(episodes)),

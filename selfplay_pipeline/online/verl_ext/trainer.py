@@ -7,6 +7,7 @@ from typing import Any
 from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
+from selfplay_pipeline.online.verl_ext.sampler import rows_of
 from selfplay_pipeline.train.verl_ext.guard import Guarded
 
 
@@ -30,8 +31,7 @@ class OnlineTrainer(Guarded, PPOTrainerSync):  # type: ignore[misc]
         return batch
 
     def row_name(self, key: str) -> str:
-        group, episode, output = key.rsplit("_", 2)
-        uid, _, seat = group.partition("_")
-        return f"state {self._state_of.get(uid)}, episode {episode}, " + (
-            f"seat {seat}" if seat else f"output {output}"
+        (row,), output = rows_of([key], [0.0]), key.rsplit("_", 1)[1]
+        return f"state {self._state_of.get(row.state)}, episode {row.episode}, " + (
+            f"seat {row.seat}" if row.by_seat else f"output {output}"
         )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from itertools import groupby
 from typing import Any
 
 import ray
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
+from selfplay_pipeline.metrics.signal import Scored, comparison_key
 from selfplay_pipeline.online.agent_loop import game_of
+from selfplay_pipeline.online.verl_ext.sampler import uid_of
 
 
 class SeatWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: ignore[misc]
@@ -28,12 +31,14 @@ class SeatWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: ig
         if validate:  # verl averages the last output's reward, which must be the episode's
             for one in output:
                 one.reward_score = one.extra_fields["reward"]
-        if validate or game_of(row["extra_info"]["rules"]).shared_reward:
-            await super()._agent_loop_postprocess(output, validate, uid=uid, **row)
-            return
-        for one in output:
-            seat = one.extra_fields["seat"]
-            await super()._agent_loop_postprocess([one], validate, uid=f"{uid}_{seat}", **row)
+        by_seat = not (validate or game_of(row["extra_info"]["rules"]).shared_reward)
+
+        def group(one: AgentLoopOutput) -> str:
+            scored = Scored(uid, row["session_id"], one.extra_fields["seat"], one.reward_score, by_seat)
+            return uid_of(comparison_key(scored), by_seat=by_seat)
+
+        for group_uid, rows in groupby(output, group):
+            await super()._agent_loop_postprocess([*rows], validate, uid=group_uid, **row)
 
 
 class SeatManager(AgentLoopManagerTQ):  # type: ignore[misc]
