@@ -212,6 +212,12 @@ def test_episodes_of_other_rules_are_refused_with_their_line(
     assert not (tmp_path / "train.parquet").exists()
 
 
+def test_an_episode_of_another_game_is_refused() -> None:
+    record = next(make_episodes(1, 1)).model_copy(update={"game": "bargaining"})
+    with pytest.raises(ValueError, match="field 'game': an episode of bargaining, but "):
+        turn_credits(record, MatchingGame(BOARD))
+
+
 def test_an_episode_that_another_player_shared_is_refused() -> None:
     record = next(make_episodes(1, 1))
     shared = record.model_copy(update={"players": ["policy", "shy"], "trajectories": record.trajectories[:1]})

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
+from selfplay_pipeline.evaluate.pairing import check_names
 from selfplay_pipeline.evaluate.run import EvaluationJob, compare_with, default_folder, run_evaluate
 from selfplay_pipeline.evaluate.states import (
     StateSet,
@@ -236,6 +237,13 @@ def test_scripted_partners_play_as_the_references_say(tmp_path):
     sharing, _ = evaluate("sharing", tmp_path / "s", count=200, episodes=1)
     assert value(sharing, "reward") == value(sharing, "optimal") == 1
     assert value(sharing, "told") == pytest.approx(0.5, abs=0.05), "seat 0 tells all, seat 1 nothing"
+
+
+@pytest.mark.parametrize("players", [("policy",), ("random", "policy")])
+def test_policy_is_no_name_of_a_player_where_nothing_is_trained(players):
+    with pytest.raises(UserError, match="'policy' is no player here: name a checkpoint's folder"):
+        check_names(config(), players)
+    check_names(config(), ["random", "data/tiny_model", "chat"])
 
 
 def test_both_seatings_are_played_and_only_the_evaluated_players_words_count(tmp_path):

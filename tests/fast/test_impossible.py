@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.convert import episodes as checks
 from selfplay_pipeline.convert.check import check_parquet
+from selfplay_pipeline.convert.parquet import read_rows
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, episode_to_rows
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.errors import UserError
@@ -98,6 +99,12 @@ LINES = [
     ("trajectories.0.num_prompt_messages", -1, "num_prompt_messages"),
     ("trajectories.0.num_prompt_messages", 0, "num_prompt_messages"),
     ("turns.0.seat", 2, "'players'"),
+    ("turns.0.action", "sing", "'turns.0.action'"),
+    ("turns.1.error_kind", "rude", "'turns.1.error_kind'"),
+    ("turns.0.proposal", [[0, 0], [0, 1], [1, 2]], "'turns.0.proposal'"),
+    ("outcome.status", "won", "'outcome.status'"),
+    ("outcome.rewards", [0.5], "'outcome.rewards'"),
+    ("outcome.rewards", [0.5, 0.5, 0.5], "'outcome.rewards'"),
     ("players", [], "'players'"),
     ("players", ["policy"] * 3, "'players'"),
     ("players", ["policy", "random"], "'trajectories'"),
@@ -209,6 +216,7 @@ ROWS = [
     ("extra_info.episode", -1, "episode"),
     ("extra_info.episode", 2, "episode"),
     ("extra_info.episode", 0, "extra_info"),
+    ("extra_info.episodes_per_state", 0, "episodes_per_state"),
     ("extra_info.episodes_per_state", 1, "episode"),
     ("extra_info.episodes_per_state", 2**40, "episodes_per_state"),
     ("extra_info.seat", -1, "seat"),
@@ -283,6 +291,21 @@ def test_a_group_of_which_rows_are_missing_is_refused(tmp_path, missing, left):
     said = {said_of(lambda: read_data([file])), said_of(lambda: check_parquet(file, "data/tiny_model"))}
     what = f"group 0 was written with 4 rows, but has {left}; convert the episodes again"
     assert said == {f"{file}: row 0: field 'group_rows': {what}"}
+
+
+@pytest.mark.parametrize(("of", "named"), [(0, 1), (1, 1), (7, 7)])
+def test_of_two_temperatures_the_first_row_with_another_than_row_0_is_named(tmp_path, of, named):
+    changed = deepcopy(rows())
+    changed[of]["sampling_temperature"] = 0.5
+    file = write_rows(tmp_path / "train.parquet", changed)
+    assert said_of(lambda: read_data([file])).startswith(f"{file}: row {named}: field 'sampling_temperature': ")
+
+
+def test_one_row_alone_can_be_read(tmp_path):
+    changed = deepcopy(rows()[:1])
+    changed[0]["extra_info"]["group_rows"] = 1
+    (found,) = read_rows(write_rows(tmp_path / "train.parquet", changed))
+    assert len(found.index) == 1
 
 
 def test_a_file_of_some_whole_groups_is_trained_on(tmp_path):
