@@ -70,13 +70,14 @@ class Driver:
     def left(self) -> list[str]:
         return list(self.processes().values())
 
-    def wait_until(self, happened: Callable[[], bool]) -> None:
+    def wait_until(self, happened: Callable[[], bool], every: float = 0.002) -> None:
         while not happened():
             assert self.process.poll() is None, "the driver ended before it could be killed"
-            time.sleep(0.002)
+            time.sleep(every)
 
-    def send_when(self, number: signal.Signals, happened: Callable[[], bool]) -> None:
-        self.wait_until(happened)
+    def send_when(self, number: signal.Signals, happened: Callable[[], bool], every: float = 0.002) -> None:
+        """Send a signal to the driver once something has happened, after which is looked every so many seconds."""
+        self.wait_until(happened, every)
         os.kill(self.process.pid, number)
         self.process.wait(120)
 
@@ -257,7 +258,7 @@ def test_ctrl_c_stops_the_server_and_says_that_the_command_continues(folder, num
         driver = Driver(folder, "generate", "--config", str(folder / "config.yaml"), "--output", str(output))
     finally:
         signal.signal(signal.SIGINT, before)
-    driver.send_when(number, lambda: len(driver.left()) >= 3)
+    driver.send_when(number, lambda: len(driver.left()) >= 3, every=0.1)
     assert driver.process.returncode == 130
     driver.assert_nothing_is_left()
     assert driver.files_left() == []
