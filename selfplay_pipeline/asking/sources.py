@@ -81,7 +81,7 @@ def _comparable(path: Path) -> Game | None:
 def records_of(record: EpisodeRecord, step: int) -> Iterator[AskingRecord]:
     """An episode from each seat that the policy held."""
     game = game_named(record.game)
-    state = game.load_state(record.state)
+    state = game.state_from_json(record.state)
     for seat, name in enumerate(record.players):
         if name == POLICY:
             yield AskingRecord(

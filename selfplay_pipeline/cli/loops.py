@@ -81,6 +81,7 @@ def train_online(
     """
     games, overrides = path_and_overrides("train-online", arguments, "--games", games)
     settings = load(context, {"train.overrides": overrides or None})
+    from selfplay_pipeline.games.registry import make_game
     from selfplay_pipeline.online.job import plan_online
     from selfplay_pipeline.online.job import train_online as run
     from selfplay_pipeline.online.show import show_online
@@ -88,7 +89,7 @@ def train_online(
     warn(settings.train.clip_without_effect(online=True))
     if dry_run:
         planned(plan_online(settings, output, games))
-    show_online(run(settings, output, games))
+    show_online(run(settings, output, games), make_game(settings.game))
 
 
 @app.command(cls=taking(*PLAYING, *TRAINING, "iterate"))

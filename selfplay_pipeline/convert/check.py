@@ -127,7 +127,10 @@ def _check_tokens(where: str, row: dict[str, Any], chat: ChatTokenizer) -> None:
 
 def _check_groups(path: Path, rows: list[dict[str, Any]]) -> tuple[int, int]:
     facts = json.loads((pq.read_schema(path).metadata or {}).get(METADATA_KEY, b"{}"))
-    game, shared = game_named(facts.get("game", FIRST_GAME)), facts.get("shared_reward", True)
+    try:
+        game, shared = game_named(facts.get("game", FIRST_GAME)), facts.get("shared_reward", True)
+    except ValueError as error:
+        raise UserError(f"{path}: a game of its metadata: {error}") from None
     episodes: dict[tuple[int, int], set[tuple[float, str]]] = defaultdict(set)
     states: dict[int, set[str]] = defaultdict(set)
     for row in rows:

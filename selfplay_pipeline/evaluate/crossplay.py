@@ -16,7 +16,7 @@ from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_episodes
-from selfplay_pipeline.generate.seats import is_checkpoint
+from selfplay_pipeline.generate.seats import checkpoints_among
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.preflight import check_play
 from selfplay_pipeline.servers import Servers
@@ -48,7 +48,7 @@ async def run_crossplay(
         UserError: fewer than two players, one twice, or an unusable checkpoint.
     """
     _check(config, names, states, output)
-    two = sum(map(is_checkpoint, names)) > 1
+    two = len(checkpoints_among(config, names)) > 1
     async with Servers(config.engine, output, two=two) as servers:
         cells = [
             [await _cell(config, names, pair, states, episodes, output, servers) for pair in row]
@@ -80,7 +80,7 @@ def plan_crossplay(config: Config, names: Sequence[str], states: StateSet, episo
 def _check(config: Config, names: Sequence[str], states: StateSet, output: Path) -> None:
     check_crossplay(config, names)
     check_folder(output, "crossplay")
-    check_play(config, filter(is_checkpoint, names), states.states)
+    check_play(config, checkpoints_among(config, names), states.states)
 
 
 def check_crossplay(config: Config, names: Sequence[str]) -> None:

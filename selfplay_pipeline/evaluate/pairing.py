@@ -17,7 +17,7 @@ from selfplay_pipeline.generate.job import play, policy_record, record_of
 from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import POLICY
 from selfplay_pipeline.generate.run import GenerateJob
-from selfplay_pipeline.generate.seats import check_players, is_checkpoint, seat_players, self_play, weights_of
+from selfplay_pipeline.generate.seats import check_players, checkpoints_among, seat_players, self_play, weights_of
 from selfplay_pipeline.identity import differences, portable
 from selfplay_pipeline.servers import Servers
 
@@ -44,9 +44,9 @@ class Pairing:
 
     def task(self, config: Config) -> GenerateJob:
         """All that decides the episodes."""
-        checkpoints = [name for name in (self.first, self.second) if is_checkpoint(name)]
+        checkpoints = checkpoints_among(config, (self.first, self.second))
         first = checkpoints[0] if checkpoints else "scripted"
-        policy = policy_record(config, first, weights_of(first) if checkpoints else "", self.temperature)
+        policy = policy_record(config, first, weights_of(config, first) if checkpoints else "", self.temperature)
         arguments = {
             **record_of(config, "evaluate", policy, (self.first, self.second)),
             "first": self.first,

@@ -64,8 +64,8 @@ def record_of(config: Config, command: str, policy: PolicyRecord, players: Seque
     """
     decided = {PLAYED.get(key, key): value for key, value in deciding(config, command).items()}
     sampled = {f"policy.{key}": value for key, value in policy.model_dump().items()}
-    weights = {f"weights.{seat}": weights_of(name) for seat, name in enumerate(players)}
-    return decided | sampled | weights | partner_arguments(config.partner, players)
+    weights = {f"weights.{seat}": weights_of(config, name) for seat, name in enumerate(players)}
+    return decided | sampled | weights | partner_arguments(config, players)
 
 
 def policy_record(
@@ -153,7 +153,7 @@ async def generate_episodes(
     check_folder(output.parent, "generate")
     if servers is None:
         check_seats(config, checkpoint, seats)
-        two = len({name for name in seats if name == POLICY or is_checkpoint(name)}) == 2
+        two = len({name for name in seats if name == POLICY or is_checkpoint(config, name)}) == 2
         async with Servers(config.engine, output.parent, two=two) as own:
             return await generate_episodes(
                 config, output, checkpoint=checkpoint, iteration=iteration, first_state=first_state, seats=seats,

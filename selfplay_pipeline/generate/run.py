@@ -224,7 +224,7 @@ class Sitting:
             episode=number,
             seed=seed,
             game=self.game.name,
-            state=self.state.to_dict(),
+            state=self.game.state_to_json(self.state),
             players=[player.name for player in self.players],
             other_weights=others or None,
             turns=self.episode.turns,

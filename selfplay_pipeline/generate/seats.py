@@ -10,7 +10,7 @@ from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.open import model_context_length
-from selfplay_pipeline.games.registry import SCRIPTED, make_game
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.players import Player, PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
@@ -29,14 +29,19 @@ def opposite(config: Config, first: str, others: str) -> tuple[str, ...]:
     return (first, *(others for _ in self_play(config)[1:]))
 
 
-def is_checkpoint(name: str) -> bool:
-    """Whether a player's name is neither `policy`, nor `chat`, nor a scripted partner's."""
-    return name not in (POLICY, CHAT, *SCRIPTED)
+def is_checkpoint(config: Config, name: str) -> bool:
+    """Whether a player's name is neither `policy`, nor `chat`, nor a scripted player's of the configured game."""
+    return name not in (POLICY, CHAT, *make_game(config.game).players)
 
 
-def weights_of(name: str) -> str:
+def checkpoints_among(config: Config, names: Iterable[str]) -> list[str]:
+    """Returns the names of players that are checkpoints."""
+    return [name for name in names if is_checkpoint(config, name)]
+
+
+def weights_of(config: Config, name: str) -> str:
     """Returns the content hash of the checkpoint of this name; an empty text for any other player."""
-    return content_hash(name) if is_checkpoint(name) else ""
+    return content_hash(name) if is_checkpoint(config, name) else ""
 
 
 def check_players(config: Config, names: Iterable[str]) -> None:
@@ -48,9 +53,7 @@ def check_players(config: Config, names: Iterable[str]) -> None:
     own = make_game(config.game).players
     listed = f"scripted players of the game {config.game.name}: {', '.join(sorted(own))}"
     for name in names:
-        if name in SCRIPTED - own.keys():
-            raise UserError(f"{name!r} plays another game; {listed}")
-        if not is_checkpoint(name):
+        if not is_checkpoint(config, name):
             continue
         if "/" not in name and not Path(name).exists():
             raise UserError(
@@ -70,7 +73,7 @@ def check_seats(config: Config, checkpoint: str, seats: Iterable[str]) -> None:
         UserError: somebody cannot.
     """
     check_players(config, seats)
-    models = [checkpoint if name == POLICY else name for name in seats if name == POLICY or is_checkpoint(name)]
+    models = [checkpoint if name == POLICY else name for name in seats if name == POLICY or is_checkpoint(config, name)]
     if len(set(models)) > 2:
         raise UserError(
             f"{', '.join(dict.fromkeys(models))}: at most two different checkpoints can play with each other"
@@ -91,13 +94,13 @@ async def seat_players(
     """
     names, players = set(names), dict[str, Player]()
     if CHAT in names:  # before a server is started, which takes long, a missing key can be noticed
-        players[CHAT] = ChatPartner.of(servers.chat(config.partner))
+        players[CHAT] = ChatPartner.of(servers.chat(config.partner), make_game(config.game))
     free = [servers.policy, servers.partner]
     for name in sorted(names - {CHAT}, key=lambda name: name != POLICY):
-        if name in SCRIPTED:
+        if name in make_game(config.game).players:
             players[name] = Scripted(name)
             continue
-        other = {} if name == POLICY else {"checkpoint": name, "weights": weights_of(name)}
+        other = {} if name == POLICY else {"checkpoint": name, "weights": weights_of(config, name)}
         record = policy.model_copy(update=other)
         players[name] = await _policy_player(config, record, free.pop(0), name)
     return players

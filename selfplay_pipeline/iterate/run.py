@@ -72,7 +72,7 @@ def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = No
         run.open(config)
         # The runner copies its context when it is opened, so the table must be there by then.
         with PipelineLog(config, run_dir) as log, watching(run) as tell, asyncio.Runner() as runner:
-            two = is_checkpoint(seats_of(config)[-1])
+            two = is_checkpoint(config, seats_of(config)[-1])
             servers = Servers(config.engine, run_dir, two=two, shares_gpu=shares_gpu(config), alone=True)
             trainer = Trainer()
             loop = (loop_type or Loop)(config, run, servers, trainer, runner, log, tell)
@@ -275,7 +275,7 @@ class Loop:
         newest = next((iteration for iteration in history if iteration.number == number), None)
         if newest is None:
             return
-        self.tell(f"{self._at(number)}: {in_words(newest)}")
+        self.tell(f"{self._at(number)}: {in_words(newest, make_game(self.config.game))}")
         if newest.collapse is None:
             return
         if self.config.iterate.stop_on_collapse:
