@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import EngineError, FinishReason
-from selfplay_pipeline.games.base import Status
-from selfplay_pipeline.games.registry import game_named
+from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.generate.chat import ChatPlayer, SeatedChat
 from selfplay_pipeline.generate.episode import Episode, Reply, SeatedPlayer
 from selfplay_pipeline.generate.players import Player, Seat
@@ -80,7 +79,7 @@ class EpisodeEnv:
         # Two samples of one group differ in their index, so a partner that draws lots does not repeat itself.
         numbers = (getattr(self.args, "rollout_seed", 0), self.sample.group_index, self.sample.index)
         place = tuple(abs(int(number or 0)) for number in numbers)
-        partner = _partner(self.config.model_dump_json(), self.game.name, asyncio.get_running_loop())
+        partner = _partner(self.config.model_dump_json(), type(self.game), asyncio.get_running_loop())
         players: list[Player] = [ChatPlayer(), *[_Guarded(partner, self)] * (len(self.game.roles) - 1)]
         episode_id = str(state_id_of(self.sample.metadata))
         self.episode = Sitting(self.game, self.state, players, episode_id, (place[0], place[1], place[2])).episode
@@ -216,10 +215,10 @@ class _SeatedGuarded:
 
 
 @lru_cache(maxsize=8)
-def _partner(config: str, game: str, loop: asyncio.AbstractEventLoop) -> Player:
+def _partner(config: str, game: type[Game], loop: asyncio.AbstractEventLoop) -> Player:
     """One partner for all samples of a process, so that they share its connections, cap and cache; these belong to one
     event loop."""
-    return RolloutConfig.model_validate_json(config).player(game_named(game))
+    return RolloutConfig.model_validate_json(config).player(game())
 
 
 @lru_cache(maxsize=2)

@@ -224,7 +224,7 @@ def test_the_partner_holds_all_seats_but_the_policys(monkeypatch):
             return "hello"
 
     game = RoundTable()
-    game.players = {"random": Says()}
+    monkeypatch.setattr(RoundTable, "players", {"random": Says()})
     monkeypatch.setattr(env_module, "game_of", lambda metadata: (game, game))
     env = env_of("random")
     assert env.reset()[0] == "you are 0"
