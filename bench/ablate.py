@@ -119,7 +119,7 @@ async def evaluate_all(
         for name, checkpoint in checkpoints.items():
             job = EvaluationJob(checkpoint, states, work / f"evaluation_{name}", episodes=episodes)
             await run_evaluate(config, job, servers)
-            totals[name] = {mode: totals_of(config, job, mode) for mode in job.modes}
+            totals[name] = {mode: totals_of(config, job, mode) for mode in job.modes(config)}
     return totals
 
 

@@ -24,6 +24,7 @@ from bench.coins import terms_above_coin
 from bench.compared import conditions_table, markdown_table
 from bench.verdict import By, Condition, above, each
 from selfplay_pipeline.evaluate.run import Mode
+from selfplay_pipeline.games.registry import all_games
 from selfplay_pipeline.metrics.bootstrap import RESAMPLES, Interval, Totals, contrast_over_seeds
 from selfplay_pipeline.metrics.figures import figures_of
 
@@ -134,7 +135,7 @@ def conditions(found: Asked) -> list[Condition]:
 
 def tables(found: Asked) -> str:
     """Returns Markdown: a column for each player; then the conditions and the verdict."""
-    labels, rows = {name: figure.label for name, figure in figures_of().items()}, dict[str, list[str]]()
+    labels, rows = {name: figure.label for name, figure in figures_of(*all_games()).items()}, dict[str, list[str]]()
     for mode in MODES:
         rows[f"above a coin that asks as often, {mode}"] = [f"{by[mode]:+}" for by in found.above_coin.values()]
         for name in SHOWN:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from bench.arms import ARMS, MODES, MUTED, PLACEBO, SELF_PLAY, WARM, Effort, Hearing, Outcomes, Played, Point
 from bench.verdict import By, Condition, Evidence
 from selfplay_pipeline.evaluate.run import Mode
+from selfplay_pipeline.games.registry import all_games
 from selfplay_pipeline.metrics.bootstrap import RESAMPLES, Interval, Totals, contrast_over_seeds
 from selfplay_pipeline.metrics.figures import figures_of
 
@@ -151,7 +152,7 @@ def tables(results: Results) -> str:
     def rows(of: Mapping[str, Player], label: str, kind: str, figure: str, sign: str = "") -> dict[str, list[str]]:
         return {f"{label}, {mode}": row(of, kind, figure, mode, sign) for mode in MODES}
 
-    labels = {name: figure.label for name, figure in figures_of().items()}
+    labels = {name: figure.label for name, figure in figures_of(*all_games()).items()}
     parts = [
         markdown_table(
             players,

@@ -29,7 +29,7 @@ from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.evaluate.run import Mode
 from selfplay_pipeline.evaluate.show import references_in_words
 from selfplay_pipeline.evaluate.states import StateSet, held_out_states, references
-from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.games.registry import all_games, make_game
 from selfplay_pipeline.generate.job import generate_episodes
 from selfplay_pipeline.iterate.run import run_iterate
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast_over_seeds
@@ -183,7 +183,7 @@ def player_of(name: str, outcomes: Outcomes, budgets: Sequence[Budget]) -> Playe
 
 def table(results: Results) -> str:
     """Returns Markdown with a row per figure and sampling mode and a column per player; then the reference lines."""
-    players, labels = results.players, figures_of()
+    players, labels = results.players, figures_of(*all_games())
     rows = {"seeds": [str(player.seeds) for player in players.values()]}
     for name in SHOWN:
         for mode in MODES:

@@ -18,7 +18,7 @@ from selfplay_pipeline.core.sections import FREE, Identity, Option, Section, Use
 from selfplay_pipeline.core.shipped import as_listed, built_in, shipped
 from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.core.yaml_file import YamlFile, read_yaml
-from selfplay_pipeline.games.registry import FIRST_GAME, GameConfig, first_game_config
+from selfplay_pipeline.games.registry import FIRST_GAME, GameConfig, find, first_game_config
 from selfplay_pipeline.mistakes import explain
 from selfplay_pipeline.online.config import OnlineOptions
 from selfplay_pipeline.partners.config import PartnerConfig
@@ -348,10 +348,11 @@ def load_config(
         target = file.data.setdefault(section, {}) if section else file.data
         if isinstance(target, dict):  # else it is refused below
             target[key] = value
+    _find_game(file)
     try:
         config = Config.model_validate(file.data)
     except ValidationError as error:
-        path, what = explain(error, Config)
+        path, what = explain(error, Config, file.data)
         key = ".".join(path)
         where = f"{options[key]}, the option for {key}" if key in options else f"option for {key}"
         raise UserError(f"{where if key in given else file.where(path)}: {what}") from None
@@ -360,6 +361,16 @@ def load_config(
     config.iterate.partner = shipped(config.iterate.partner)
     tell(f"configuration: {said}")
     return config
+
+
+def _find_game(file: YamlFile) -> None:
+    """Finds the game that a configuration names, and puts the game's own name in place of `FILE.py:CLASS`."""
+    game = file.data.get("game")
+    if isinstance(game, dict) and isinstance(name := game.get("name"), str):
+        try:
+            game["name"] = find(name).name
+        except UserError as error:
+            raise UserError(f"{file.where(['game', 'name'])}: {error}") from None
 
 
 def configuration_of(model: str) -> str | None:

@@ -24,7 +24,7 @@ from selfplay_pipeline.core.sections import Identity, Section, UsedBy
 from selfplay_pipeline.core.shipped import as_listed
 
 KNOWN = frozenset(key.name for key in keys(Config))
-"""All keys of the configuration."""
+"""All keys of the configuration, but for those that only some games have."""
 PLAYED = {
     "model": "policy.checkpoint", "engine.kind": "policy.engine", "engine.context_length": "context_length",
     "generate.num_episodes": "num_groups", "generate.episodes_per_state": "episodes_per_state",
@@ -95,7 +95,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
     then, today = _by_keys(before), _by_keys(now)
     then, today = _anywhere(then), _anywhere(today)
     then = _defaults(then) | then
-    compared = {key for key in then if key not in KNOWN} | today.keys()
+    compared = {key for key in then if not _is_key(key)} | today.keys()
     values = {key: (then.get(key), today.get(key)) for key in sorted(compared)}
     return {key: (one, other) for key, (one, other) in values.items() if one != other}
 
@@ -143,6 +143,11 @@ def _decides(field: FieldInfo, command: str) -> bool:
     return all(command in mark.commands for mark in marks)
 
 
+def _is_key(name: str) -> bool:
+    """Whether this is a key of the configuration, or may be one of a game's."""
+    return name in KNOWN or name.startswith("game.")
+
+
 def _by_keys(record: Mapping[str, Any]) -> dict[str, Any]:
     """A record by the keys of the configuration; a number of groups is given as that of the episodes in them."""
     groups, episodes = record.get("num_groups"), record.get("episodes_per_state")
@@ -159,7 +164,7 @@ def _anywhere(record: Mapping[str, Any]) -> dict[str, Any]:
 def _defaults(found: Mapping[str, Any]) -> dict[str, Any]:
     """All keys of a configuration that has these; empty if it has none, or if today there is no such configuration."""
     nested: dict[str, Any] = {}
-    for key in found.keys() & KNOWN:
+    for key in filter(_is_key, found):
         section, _, name = key.rpartition(".")
         (nested.setdefault(section, {}) if section else nested)[name] = found[key]
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -9,9 +10,8 @@ from pydantic import ValidationError
 
 from selfplay_pipeline.core.fields import keys, listed
 from selfplay_pipeline.core.sections import Section
-from selfplay_pipeline.games.registry import all_games
+from selfplay_pipeline.games.registry import FIRST_GAME, known
 
-GAMES = {game.name for game in all_games()}
 SHOWN = 40
 """Characters of a text that a message repeats."""
 WHOLE, NUMBER, TRUTH = "a whole number", "a number", "true or false"
@@ -25,19 +25,18 @@ KINDS = {
 """What is expected, by pydantic's name of the mistake."""
 
 
-def explain(error: ValidationError, section: type[Section]) -> tuple[list[str], str]:
+def explain(error: ValidationError, section: type[Section], given: Mapping[str, Any]) -> tuple[list[str], str]:
     """The first mistake: where it stands (the names of sections and the key), and what is wrong with it.
 
     Args:
         section: what could not be read.
+        given: what it was read from.
     """
     first = error.errors()[0]
-    # pydantic names the part of a union that it looked into, as if it were a key.
-    loc = [part for place, part in enumerate(first["loc"]) if place != 1 or part not in GAMES]
-    path = [part for part in loc if isinstance(part, str)]
+    path = [part for part in first["loc"] if isinstance(part, str)]
     kind, context = first["type"], first.get("ctx", {})
     if kind == "extra_forbidden":
-        return path, f"there is no such key; {_meant(path, section)}`selfplay config` prints all keys"
+        return path, f"there is no such key; {_meant(path, section, given)}`selfplay config` prints all keys"
     if kind not in KINDS:
         return path, str(first["msg"]).removeprefix("Value error, ")
     expected, found = KINDS[kind].format(**context).replace("'", ""), first["input"]
@@ -46,10 +45,12 @@ def explain(error: ValidationError, section: type[Section]) -> tuple[list[str], 
     return path, f"expected {expected}, found {shown}{remedy}"
 
 
-def _meant(path: list[str], section: type[Section]) -> str:
+def _meant(path: list[str], section: type[Section], given: Mapping[str, Any]) -> str:
     """The key that was probably meant: one of the same section with a similar name, or the same name elsewhere."""
     above = "".join(f"{part}." for part in path[:-1])
     everything = [key.name for key in keys(section)]
+    if path[0] == "game":  # a section of which the game says what is in it
+        everything += [key.name for key in keys(known(given["game"].get("name", FIRST_GAME)).settings, above)]
     beside = {name.removeprefix(above).split(".")[0] for name in everything if name.startswith(above)}
     near = get_close_matches(path[-1], sorted(beside), n=1)
     elsewhere = [name for name in everything if name.rpartition(".")[2] == path[-1]]

@@ -9,7 +9,8 @@ from pydantic import BaseModel
 
 from selfplay_pipeline.asking.records import AskingRecord
 from selfplay_pipeline.asking.statistics import figures_of
-from selfplay_pipeline.games.base import Game, HumanEpisode
+from selfplay_pipeline.games.abilities import HumanEpisode, HumanEpisodes
+from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.metrics.bootstrap import Interval
 
 FINISHED = "finished"
@@ -33,8 +34,7 @@ class HumanReference(BaseModel):
 
 def human_reference(game: Game) -> HumanReference | None:
     """Returns the figures of the episodes that people played; None if there are no such episodes."""
-    episodes = list(game.human_episodes())
-    if not episodes:
+    if not isinstance(game, HumanEpisodes) or not (episodes := list(game.human_episodes())):
         return None
     marks = [sum("?" in turn.text for turn in episode.turns) for episode in episodes]
     messages = [len(episode.turns) for episode in episodes]

@@ -81,7 +81,7 @@ def _comparable(path: Path) -> Game | None:
 def records_of(record: EpisodeRecord, step: int) -> Iterator[AskingRecord]:
     """Yields an episode's record for each trained seat."""
     game = game_named(record.game)
-    state = game.load_state(record.state)
+    state = game.state_from_json(record.state)
     for seat in record.trained_seats:
         yield AskingRecord(
             step=step,

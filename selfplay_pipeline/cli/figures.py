@@ -87,7 +87,7 @@ def evaluate(
         check_comparable(settings, job, compare)
     if dry_run:
         check_job(settings, job)
-        planned(job.plan(len(game.roles)))
+        planned(job.plan(settings))
     evaluation = run(run_evaluate(settings, job))
     show_evaluation(evaluation, job.output, game)
     if compare is not None:

@@ -163,6 +163,9 @@ def show_config(context: typer.Context) -> None:
     settings = load(context)
     from selfplay_pipeline.core.fields import as_yaml
     from selfplay_pipeline.core.terminal.progress import say_announced
+    from selfplay_pipeline.games.registry import asked_by
 
     say_announced()
-    terminal.result(as_yaml(settings))
+    # The name by which a file of a user's finds the game.
+    game = settings.game.model_copy(update={"name": asked_by(settings.game)})
+    terminal.result(as_yaml(settings.model_copy(update={"game": game})))

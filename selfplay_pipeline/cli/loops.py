@@ -82,13 +82,14 @@ def train_online(
     """
     games, overrides = path_and_overrides("train-online", arguments, "--games", games)
     settings = load(context, {"train.overrides": overrides or None})
+    from selfplay_pipeline.games.registry import make_game
     from selfplay_pipeline.online.job import plan_online
     from selfplay_pipeline.online.job import train_online as train
     from selfplay_pipeline.online.show import show_online
 
     if dry_run:
         planned(plan_online(settings, output, games))
-    show_online(run(train(settings, output, games)))
+    show_online(run(train(settings, output, games)), make_game(settings.game))
 
 
 @app.command(cls=taking(*PLAYING, *TRAINING, "iterate"))

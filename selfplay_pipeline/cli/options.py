@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from selfplay_pipeline.core.fields import Key
 
 CONFIG = (
-    f"YAML file, or built-in: {', '.join(built_in())}; by default tiny_honest without a GPU, and default with one. A "
-    "file builds on what would be used without it, or on the built-in that its key `base` names."
+    "YAML file, or built-in: {names}; by default tiny_honest without a GPU, and default with one. A file builds on "
+    "what would be used without it, or on the built-in that its key `base` names."
 )
 METAVARS = {int: "NUMBER", float: "NUMBER", str: "TEXT"}
 GIVEN = "selfplay_pipeline.options"
@@ -114,7 +114,9 @@ class Configured(typer.core.TyperCommand):
     @cached_property
     def made(self) -> list[Any]:
         """The options."""
-        config = Annotated[str | None, typer.Option("--config", metavar="FILE", help=CONFIG)]
+        config = Annotated[
+            str | None, typer.Option("--config", metavar="FILE", help=CONFIG.format(names=", ".join(built_in())))
+        ]
         options = {"config": config} | {name: _option(keys[0]) for name, keys in self.keys.items()}
         return _as_typer_makes_them(options)
 

@@ -19,6 +19,7 @@ from selfplay_pipeline.cli.options import Configured
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.core.fields import Key, keys, sections, used_by, value_of
 from selfplay_pipeline.core.sections import Section, UsedBy
+from selfplay_pipeline.games.registry import all_games
 from selfplay_pipeline.uses import WORK
 
 HEAD = """# Options and keys
@@ -52,13 +53,18 @@ def _tables() -> Iterator[str]:
     usual, tiny = load_config("default", {}, gpu=True), load_config("tiny_honest", {})
     yield from _table("Outside all sections", "", outside, None, None)
     for name, field in Config.model_fields.items():
-        kinds = sections(field.annotation)
+        kinds = _game_sections() if name == "game" else sections(field.annotation)
         for section in kinds:
             which = f" with `name: {section.model_fields['name'].default}`" if len(kinds) > 1 else ""
             both = [config if isinstance(getattr(config, name), section) else None for config in (usual, tiny)]
             users = f"Used by {_commands(mark)}." if (mark := used_by(field)) else "Used by all commands."
             words = f"{_words(section)}\n\n{users}"
             yield from _table(f"Section `{name}`{which}", words, list(keys(section, f"{name}.")), *both)
+
+
+def _game_sections() -> list[type[Section]]:
+    """Returns the section `game` of each game that comes with the package."""
+    return sorted((game.settings for game in all_games()), key=lambda kind: kind.__name__)
 
 
 def _table(title: str, words: str, rows: list[Key], usual: Config | None, tiny: Config | None) -> Iterator[str]:

@@ -50,12 +50,15 @@ def planned(*lines: str) -> NoReturn:
 
 
 def suggest(command: str, path: Path, options: Mapping[str, Any] = {}) -> None:
-    """Print the command that usually comes next, as a line for a shell.
+    """Print the command that usually comes next, as a line for a shell; it names games that the package lacks.
 
     Args:
         options: its options by their names in Python; a list is given once for each value, and None not at all.
     """
-    words = [command, f"./{path}" if str(path).startswith("-") else str(path)]
+    from selfplay_pipeline.games.registry import own_games
+
+    own = (word for name in own_games() for word in ("--game", name))
+    words = [*own, command, f"./{path}" if str(path).startswith("-") else str(path)]
     for name, value in options.items():
         option = name.replace("_", "-")
         if isinstance(value, bool):

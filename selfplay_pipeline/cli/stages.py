@@ -25,7 +25,7 @@ from selfplay_pipeline.cli.verl_keys import path_and_overrides
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST, announced, program
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.shipped import built_in, shipped
+from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.core.stopping import run
 from selfplay_pipeline.core.terminal.harmless import one_line
@@ -94,7 +94,7 @@ def _suggest_warm_start(output: Path, context: typer.Context) -> None:
 def humans(
     output: Annotated[Path, typer.Option(help="JSONL file; one episode a line.")] = DATA / "human_games.jsonl",
     config: Annotated[
-        str, typer.Option(help=f"YAML file or built-in whose game people played: {', '.join(built_in())}.")
+        str, typer.Option(help="YAML file, or name of a built-in configuration, whose game people played.")
     ] = "default",
     dry_run: DryRun = False,
 ) -> None:

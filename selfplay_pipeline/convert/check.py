@@ -127,7 +127,10 @@ def _check_tokens(where: str, row: dict[str, Any], chat: ChatTokenizer) -> None:
 
 def _check_groups(path: Path, rows: list[dict[str, Any]]) -> tuple[int, int]:
     facts = json.loads(pq.read_schema(path).metadata[METADATA_KEY])
-    game, shared = game_named(facts["game"]), facts["shared_reward"]
+    try:
+        game, shared = game_named(facts["game"]), facts["shared_reward"]
+    except ValueError as error:
+        raise UserError(f"{path}: a game of its metadata: {error}") from None
     episodes: dict[tuple[int, int], set[tuple[float, str]]] = defaultdict(set)
     states: dict[int, set[str]] = defaultdict(set)
     for row in rows:

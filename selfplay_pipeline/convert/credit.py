@@ -6,7 +6,8 @@ from typing import Any
 
 from selfplay_pipeline.config import Config
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.games.base import Game, state_rng
+from selfplay_pipeline.games.abilities import TurnCredit, ability
+from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import EpisodeRecord
 
@@ -17,9 +18,7 @@ def check_credit(config: Config) -> None:
     """Raises UserError unless each turn can get a credit of its own, where that is configured."""
     if config.convert.credit == "episode":
         return
-    game = make_game(config.game)
-    if game.credits(game.sample_state(state_rng(config.seed, 0)), [], 0.0) is None:
-        raise UserError(f"{KEY}: the game {game.name} knows no credit of a turn; leave it at episode")
+    ability(make_game(config.game), TurnCredit, KEY, "leave it at episode")
     for key, value, usual, why in (
         ("iterate.partner", config.iterate.partner, "self", "what the partner answers would be no turn's credit"),
         ("convert.placebo", config.convert.placebo, False, "a permuted reward says nothing of single turns"),
@@ -37,15 +36,14 @@ def turn_credits(record: EpisodeRecord, game: Game) -> dict[int, list[float]]:
     """
     if record.game != game.name:
         raise ValueError(f"field 'game': an episode of {record.game}, but the configured game is {game.name}")
-    state: Any = game.load_state(record.state)
+    state: Any = game.state_from_json(record.state)
     try:
         game.check_fits(state)
     except UserError as error:
         raise ValueError(f"{error}; give the configuration (--config) that it was played with") from None
     if len(record.trajectories) < len({turn.seat for turn in record.turns}):
         raise ValueError(f"field 'players': {KEY} is for self-play, but another player held a seat")
-    found = game.credits(state, record.turns, record.outcome.normalized_reward)
-    assert found is not None, "check_credit refuses such games"
+    found = ability(game, TurnCredit, KEY).credits(state, record.turns, record.outcome.normalized_reward)
     own: dict[int, list[float]] = {seat: [] for seat in range(len(record.seats))}
     for turn, credit in zip(record.turns, found, strict=True):
         own[turn.seat].append(credit)

@@ -27,7 +27,7 @@ def replay(record: EpisodeRecord, game: Game, chat: ChatTokenizer) -> list[Traje
         ValueError: the episode went otherwise than it does under this game's configuration; names the field.
     """
     try:
-        game.check_fits(state := game.load_state(record.state))
+        game.check_fits(state := game.state_from_json(record.state))
     except UserError as error:
         raise ValueError(f"field 'state': {error}") from None
     session = game.start(state)

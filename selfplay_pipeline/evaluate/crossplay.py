@@ -16,7 +16,7 @@ from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_episodes
-from selfplay_pipeline.generate.seats import is_checkpoint
+from selfplay_pipeline.generate.seats import checkpoints_among
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.preflight import check_play
 from selfplay_pipeline.servers import Servers
@@ -48,7 +48,7 @@ async def run_crossplay(
         UserError: fewer than two players, one twice, or an unusable checkpoint.
     """
     _check(config, names, states, output)
-    async with Servers(config.engine, output, at_once=_at_once(names)) as servers:
+    async with Servers(config.engine, output, at_once=_at_once(config, names)) as servers:
         cells = [
             [await _cell(config, names, pair, states, episodes, output, servers) for pair in row]
             for row in _pairs(names)
@@ -79,12 +79,12 @@ def plan_crossplay(config: Config, names: Sequence[str], states: StateSet, episo
 def _check(config: Config, names: Sequence[str], states: StateSet, output: Path) -> None:
     check_crossplay(config, names)
     check_folder(output, "crossplay")
-    check_play(config, filter(is_checkpoint, names), states.states, at_once=_at_once(names))
+    check_play(config, checkpoints_among(config, names), states.states, at_once=_at_once(config, names))
 
 
-def _at_once(names: Sequence[str]) -> int:
+def _at_once(config: Config, names: Sequence[str]) -> int:
     """Returns how many checkpoints play at the same time: those of one pair."""
-    return min(2, sum(map(is_checkpoint, names)))
+    return min(2, len(checkpoints_among(config, names)))
 
 
 def check_crossplay(config: Config, names: Sequence[str]) -> None:

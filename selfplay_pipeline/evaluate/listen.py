@@ -16,12 +16,12 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from selfplay_pipeline.config import Config
-from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.reporting import progress
 from selfplay_pipeline.evaluate.pairing import play_pairing
 from selfplay_pipeline.evaluate.run import EvaluationJob, check_job
+from selfplay_pipeline.games.abilities import ListeningTest, ability
 from selfplay_pipeline.games.base import LISTENING, MESSAGE, Game, State, state_rng
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.episode import ContextFull, Reply
@@ -109,8 +109,10 @@ async def run_listen(config: Config, job: EvaluationJob, servers: Servers | None
             return await run_listen(config, job, own)
     game, pairing = make_game(config.game), replace(job.pairing(config, "greedy"), file=job.output / "heard.jsonl")
     lost = await play_pairing(config, pairing, servers)
-    name = POLICY if is_checkpoint(job.player) else job.player
-    player = (await seat_players(config, seats_named([name], pairing.task(config).policy), servers))[name]
+    name = POLICY if is_checkpoint(config, job.player) else job.player
+    seats = seats_named(config, [name], pairing.task(config).policy)
+    player = (await seat_players(config, seats, servers))[name]
+    test = ability(game, ListeningTest, "listen")
     found = await _replays(game, player, job, list(read_episodes(pairing.file)), config.generate.max_concurrency)
     listening = Listening(
         player=job.player,
@@ -118,7 +120,7 @@ async def run_listen(config: Config, job: EvaluationJob, servers: Servers | None
         num_states=len(job.states),
         mute=config.game.mute,
         lost=lost,
-        kinds={kind: heard([replay for replay in found if replay.kind == kind]) for kind in game.alterations},
+        kinds={kind: heard([replay for replay in found if replay.kind == kind]) for kind in test.alterations},
         replays=found,
     )
     write_text(job.output / LISTENING_FILE, listening.model_dump_json(indent=2) + "\n")
@@ -127,8 +129,7 @@ async def run_listen(config: Config, job: EvaluationJob, servers: Servers | None
 
 def check_listen(config: Config, job: EvaluationJob) -> None:
     """Raises UserError unless the game has the test and the player can play these states on this machine."""
-    if not make_game(config.game).alterations:
-        raise UserError(f"listen: the game {config.game.name} has no listening test; choose another with --config")
+    ability(make_game(config.game), ListeningTest, "listen")
     check_job(config, job, "listen")
 
 
@@ -154,7 +155,7 @@ async def _replays(
     game: Game, player: Player, job: EvaluationJob, records: Sequence[EpisodeRecord], at_once: int
 ) -> list[Replay]:
     """All decisions that can be taken again, in the order of the states."""
-    free = asyncio.Semaphore(at_once)
+    free, test = asyncio.Semaphore(at_once), ability(game, ListeningTest, "listen")
 
     async def replay(record: EpisodeRecord, kind: str) -> Replay | None:
         async with free:
@@ -162,7 +163,7 @@ async def _replays(
                 return await _replay(game, player, job.states.states[record.group_index], record, kind)
         return None
 
-    waiting = [replay(record, kind) for record in records for kind in game.alterations]
+    waiting = [replay(record, kind) for record in records for kind in test.alterations]
     found = []
     with progress("deciding after altered messages") as report:
         for done, one in enumerate(asyncio.as_completed(waiting), start=1):
@@ -177,7 +178,7 @@ async def _replay(game: Game, player: Player, state: State, record: EpisodeRecor
     at = next((at for at, turn in enumerate(turns) if turn.proposal is not None), 0)
     if not at or turns[at - 1].action != MESSAGE or turns[at - 1].seat == (seat := turns[at].seat):
         return None
-    altered = game.alter(state, turns[:at], kind, state_rng(0, number, LISTENING))
+    altered = ability(game, ListeningTest, "listen").alter(state, turns[:at], kind, state_rng(0, number, LISTENING))
     if altered is None:
         return None
     session = game.start(state)

@@ -19,7 +19,7 @@ from selfplay_pipeline.generate.records import POLICY
 from selfplay_pipeline.generate.run import GenerateJob, run_generate
 from selfplay_pipeline.generate.seats import (
     check_players,
-    is_checkpoint,
+    checkpoints_among,
     seat_players,
     seats_named,
     self_play,
@@ -51,11 +51,11 @@ class Pairing:
 
     def task(self, config: Config) -> GenerateJob:
         """All that decides the episodes."""
-        checkpoints = [name for name in (self.first, self.second) if is_checkpoint(name)]
+        checkpoints = checkpoints_among(config, (self.first, self.second))
         first = checkpoints[0] if checkpoints else "scripted"
-        policy = policy_record(config, first, weights_of(first) if checkpoints else "", self.temperature)
+        policy = policy_record(config, first, weights_of(config, first) if checkpoints else "", self.temperature)
         arguments = {
-            **record_of(config, "evaluate", policy, seats_named((self.first, self.second), policy)),
+            **record_of(config, "evaluate", policy, seats_named(config, (self.first, self.second), policy)),
             "first": self.first,
             "second": self.second,
             **self.states.identity,
@@ -106,7 +106,7 @@ async def play_pairing(config: Config, pairing: Pairing, servers: Servers) -> in
         return 0
     task.store.check()  # before a server is started, which takes long
     names = [POLICY if name == task.policy.checkpoint else name for name in (pairing.first, pairing.second)]
-    by_name = await seat_players(config, seats_named(names, task.policy), servers)
+    by_name = await seat_players(config, seats_named(config, names, task.policy), servers)
     seats = range(len(self_play(config)))
     seatings = [[by_name[names[seat != own]] for seat in seats] for own in seats]
 

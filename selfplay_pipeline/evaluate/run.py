@@ -20,7 +20,7 @@ from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_episodes
-from selfplay_pipeline.generate.seats import is_checkpoint
+from selfplay_pipeline.generate.seats import checkpoints_among, is_checkpoint
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.identity import portable
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
@@ -51,9 +51,8 @@ class EvaluationJob:
     greedy: bool = True
     first_only: bool = False
 
-    @property
-    def modes(self) -> tuple[Mode, ...]:
-        if not is_checkpoint(self.player):
+    def modes(self, config: Config) -> tuple[Mode, ...]:
+        if not is_checkpoint(config, self.player):
             return ("scripted",)
         return ("sampled", "greedy") if self.greedy else ("sampled",)
 
@@ -72,12 +71,11 @@ class EvaluationJob:
         """Names of the players: one in self-play, else two."""
         return {self.player} if self.self_play else {self.player, self.partner}
 
-    def plan(self, num_seats: int) -> str:
+    def plan(self, config: Config) -> str:
         """Returns the work of the evaluation in one line."""
-        seatings = num_seats if self.seating is Seating.EITHER else 1
-        episodes = {
-            mode: len(self.states) * seatings * (1 if mode == "greedy" else self.episodes) for mode in self.modes
-        }
+        seatings = len(make_game(config.game).roles) if self.seating is Seating.EITHER else 1
+        played = len(self.states) * seatings
+        episodes = {mode: played * (1 if mode == "greedy" else self.episodes) for mode in self.modes(config)}
         counts = ", ".join(f"{count} {mode} episodes" for mode, count in episodes.items())
         with_whom = "itself" if self.self_play else self.partner
         with_whom += " in the other seats" if self.seating is Seating.FIRST else ""
@@ -141,11 +139,11 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
     check_folder(job.output, "evaluate")
     if servers is None:
         check_job(config, job)
-        at_once = sum(map(is_checkpoint, job.players))
+        at_once = len(checkpoints_among(config, job.players))
         async with Servers(config.engine, job.output, at_once=at_once) as own:
             return await run_evaluate(config, job, own)
     reports: dict[Mode, ModeReport] = {}
-    for mode in job.modes:
+    for mode in job.modes(config):
         lost = await play_pairing(config, job.pairing(config, mode), servers)
         tally = tally_of(config, job, mode)
         tally.statuses.update({Status.ENGINE_FAILURE.value: lost} if lost else {})
@@ -178,12 +176,12 @@ def check_job(config: Config, job: EvaluationJob, command: str = "evaluate") -> 
         UserError: a player is missing or cannot play them, or the folder holds something else.
     """
     check_folder(job.output, command)
-    for mode in job.modes:
+    for mode in job.modes(config):
         pairing = job.pairing(config, mode)
         if EpisodeStore(pairing.file, {}).arguments_path.exists():  # only then are its checkpoints read
             pairing.task(config).store.check()
     check_names(config, job.players)
-    check_play(config, filter(is_checkpoint, job.players), job.states.states)
+    check_play(config, checkpoints_among(config, job.players), job.states.states)
 
 
 def default_folder(player: str, partner: str, states: Path | None, config: Config, *, first_only: bool = False) -> Path:
@@ -204,7 +202,7 @@ def compare_with(config: Config, job: EvaluationJob, earlier: Path) -> dict[Mode
     """
     check_comparable(config, job, earlier)
     result = {}
-    for mode in job.modes:
+    for mode in job.modes(config):
         before = totals_of(config, replace(job, output=earlier), mode)
         result[mode] = contrast([(1, totals_of(config, job, mode)), (-1, before)])
     return result
@@ -212,7 +210,7 @@ def compare_with(config: Config, job: EvaluationJob, earlier: Path) -> dict[Mode
 
 def check_comparable(config: Config, job: EvaluationJob, earlier: Path) -> None:
     """Raises UserError unless a folder holds an evaluation of the same states, partner, rules and sampling."""
-    for mode in job.modes:
+    for mode in job.modes(config):
         path = earlier / f"{mode}.args.json"
         if not (earlier / "evaluation.json").exists() or not path.exists():
             raise UserError(

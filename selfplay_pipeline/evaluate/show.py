@@ -12,6 +12,7 @@ from selfplay_pipeline.core.terminal.harmless import one_line
 from selfplay_pipeline.evaluate.crossplay import CrossPlay
 from selfplay_pipeline.evaluate.listen import LISTENING_FILE, Listening
 from selfplay_pipeline.evaluate.run import Evaluation, Mode
+from selfplay_pipeline.games.abilities import SilenceLine
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import rows_of
@@ -39,7 +40,7 @@ def show_evaluation(evaluation: Evaluation, folder: Path, game: Game) -> None:
     console = Terminal()
     console.print(table)
     about = f"({game.about_lines})\n" if game.about_lines else ""
-    about += "" if game.silence else f"silence: {HOW_TO_KNOW}\n"
+    about += f"silence: {HOW_TO_KNOW}\n" if game.silence is None and isinstance(game, SilenceLine) else ""
     written = one_line(f"written to {folder / 'evaluation.json'}")
     console.print(f"{references_in_words(evaluation.references)}\n{about}{written}", soft_wrap=True)
 

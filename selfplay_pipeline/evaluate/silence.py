@@ -8,6 +8,7 @@ import numpy as np
 
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.reporting import progress
+from selfplay_pipeline.games.abilities import SilenceLine, ability
 from selfplay_pipeline.games.base import SILENCE, Game, state_rng
 from selfplay_pipeline.games.silence import Silence, StoredLine, StoredLines, settings_of
 
@@ -24,12 +25,12 @@ def compute_silence(game: Game, states: int, seed: int) -> Silence:
     Raises:
         UserError: the game knows no silence line under this configuration.
     """
-    rewards: list[float] = []
+    rewards, silent_rewards = list[float](), ability(game, SilenceLine, "silence").silent_rewards
     with progress("silence line") as report:
         for start in range(0, states, AT_ONCE):
             numbers = range(start, min(start + AT_ONCE, states))
             sampled = [game.sample_state(state_rng(seed, number, SILENCE)) for number in numbers]
-            rewards += game.silent_rewards(sampled, np.random.default_rng([SILENCE, seed, start, AT_ONCE]))
+            rewards += silent_rewards(sampled, np.random.default_rng([SILENCE, seed, start, AT_ONCE]))
             report(len(rewards), states, lambda: "states")
     return Silence(
         value=float(np.mean(rewards)), standard_error=float(np.std(rewards, ddof=1) / states**0.5), states=states

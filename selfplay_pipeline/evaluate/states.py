@@ -31,20 +31,17 @@ class StateSet:
         name: where they come from, for people.
         human: the normalised reward that a pair of humans reached on each state, where it is known.
         seed: `evaluate.state_seed` of held-out states, None for others.
+        fingerprint: changes with anything that a player could see.
     """
 
     name: str
     states: tuple[State, ...]
     human: tuple[float | None, ...] = ()
     seed: int | None = None
+    fingerprint: str = ""
 
     def __len__(self) -> int:
         return len(self.states)
-
-    @property
-    def fingerprint(self) -> str:
-        """Changes with anything that a player could see."""
-        return hashlib.sha256(json.dumps([state.to_dict() for state in self.states]).encode()).hexdigest()
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -62,7 +59,9 @@ def held_out_states(game: Game, count: int, seed: int = 0, space: int = HELD_OUT
         for number in range(count):
             states.append(game.sample_state(state_rng(seed, number, space)))
             report(number + 1, count)
-    return StateSet(f"{count} held-out states (seed {seed})", tuple(states), seed=seed)
+    return StateSet(
+        f"{count} held-out states (seed {seed})", tuple(states), seed=seed, fingerprint=_fingerprint(game, states)
+    )
 
 
 def sample_held_out(config: Config, count: int, space: int = HELD_OUT) -> StateSet:
@@ -84,7 +83,7 @@ def read_states(path: Path, game: Game) -> StateSet:
             data = parse_json(line)
             if not isinstance(data, dict):
                 raise UserError("expected a JSON object")
-            state = game.load_state(data)
+            state = game.state_from_json(data)
             states.append(state)
             human.append(game.known_reward(state, data))
         except json.JSONDecodeError as error:
@@ -97,7 +96,13 @@ def read_states(path: Path, game: Game) -> StateSet:
             raise UserError(f"{path}:{number}: {error}") from None
     if not states:
         raise UserError(f"{path}: holds no game state; expected one JSON object a line")
-    return StateSet(f"{len(states)} states of {path}", tuple(states), tuple(human))
+    return StateSet(
+        f"{len(states)} states of {path}", tuple(states), tuple(human), fingerprint=_fingerprint(game, states)
+    )
+
+
+def _fingerprint(game: Game, states: Iterable[State]) -> str:
+    return hashlib.sha256(json.dumps([*map(game.state_to_json, states)]).encode()).hexdigest()
 
 
 def key_of(game: Game, state: dict[str, Any]) -> str:
@@ -112,7 +117,7 @@ def states_in(game: Game, games: Path) -> set[str]:
 
 def count_shared(game: Game, states: StateSet, played: Iterable[str]) -> int:
     """Returns the number of the states that are among those played."""
-    return len({key_of(game, state.to_dict()) for state in states.states} & set(played))
+    return len({key_of(game, game.state_to_json(state)) for state in states.states} & set(played))
 
 
 def references(game: Game, states: StateSet) -> dict[str, Interval]:
@@ -128,7 +133,7 @@ def references(game: Game, states: StateSet) -> dict[str, Interval]:
         name: ([0.0 if value is None else value for value in values], [float(value is not None) for value in values])
         for name, values in lines.items()
     }
-    found = Totals.of(totals).intervals()
+    found = Totals.of(totals).intervals() if totals else {}
     if line := game.silence:
         low, high = (line.value + sign * Z95 * line.standard_error for sign in (-1, 1))
         found["silence"] = Interval(value=line.value, low=low, high=high)

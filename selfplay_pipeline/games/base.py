@@ -1,26 +1,30 @@
 """What every game is made of.
 
-A game is one folder that implements `Game` and `Session`; `registry.py` names it. Outside its folder nobody knows its
-words: what other parts want to know of a game, they ask through these protocols.
+A game implements `Game` and `Session`; `registry.py` finds it. Outside its folder nobody knows its words: what other
+parts want to know of a game, they ask through these classes and the abilities in `abilities.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
+from inspect import getfile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.sections import Section
 from selfplay_pipeline.core.small_files import parse_json
-from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
+from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, as_text
 from selfplay_pipeline.games.figures import Figure
-from selfplay_pipeline.games.silence import Silence
+from selfplay_pipeline.games.silence import Silence, known_silence
 
 
 class Status(StrEnum):
@@ -37,6 +41,8 @@ class Status(StrEnum):
     """The engine gave no answer after all retries. Such an episode gives no training rows."""
 
 
+AGREED = "agreed"
+"""How an episode ends that reached the goal, in games with one goal."""
 MESSAGE = "message"
 """The action that says something to the others, in any game."""
 INVALID = "invalid"
@@ -61,13 +67,13 @@ class ParseError(Exception):
 
 
 class GameSettings(Section):
-    """The configuration of a game, as far as every game has the same; `name` is a `Literal` of the game's own."""
+    """The configuration of a game, as far as every game has the same."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str
     """Which game this is."""
-    max_length: int
+    max_length: Annotated[int, Field(ge=1)] = 20
     """Turns of all players together, illegal ones included, after which an episode ends short of the goal."""
     mute: bool = False
     """Messages reach the partner empty, as a bare `[message]`, which shows what a policy loses without them.
@@ -128,6 +134,10 @@ class Outcome:
     num_illegal: int
 
 
+State: TypeAlias = Any
+"""One sampled problem, of a type of the game's own; nobody else looks into it."""
+
+
 class Turn(Protocol):
     """What is read of a turn that was taken; `generate/records.py: TurnRecord` is one."""
 
@@ -169,38 +179,6 @@ class Asking:
 
 
 @dataclass(frozen=True)
-class HumanEpisode:
-    """An episode of people, as far as it was recorded.
-
-    Attributes:
-        turns: the messages.
-        num_turns: of all kinds.
-        legal: all actions that the game's rules allow, as the text of turns from the first to the last.
-        left_out: how many other actions there were, by the reason.
-    """
-
-    state: Any
-    turns: Sequence[Said]
-    reward: float
-    num_turns: int
-    legal: Sequence[Said] = ()
-    left_out: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Altered:
-    """A message in place of one that was said.
-
-    Attributes:
-        decision: what a player decides that plans with it, as JSON; with the message that was said another decision is
-            clearly the better one.
-    """
-
-    text: str
-    decision: Any
-
-
-@dataclass(frozen=True)
 class KnownLine:
     """What others reached on states of their own.
 
@@ -214,17 +192,6 @@ class KnownLine:
     low: float
     high: float
     episodes: int
-
-
-class State(Protocol):
-    """One sampled problem. `to_dict` is JSON; the game's `load_state` reads it back."""
-
-    @property
-    def best(self) -> float:
-        """The best score that there is to reach."""
-        ...
-
-    def to_dict(self) -> dict[str, Any]: ...
 
 
 class Session(Protocol):
@@ -280,141 +247,114 @@ class ScriptedPlayer(Protocol):
     def act(self, view: Any, rng: np.random.Generator) -> str: ...
 
 
-@dataclass(frozen=True)
-class Stage:
-    """Episodes of scripted players, which a small model imitates.
-
-    Attributes:
-        players: who holds each seat: names in `Game.players`.
-        episodes: how many are played, each on a state of its own.
-        epochs: how often each of them is imitated.
-    """
-
-    players: Sequence[str]
-    episodes: int
-    epochs: int
-
-
-@dataclass(frozen=True)
-class Lesson:
-    """What a small model imitates before it plays itself.
-
-    Attributes:
-        folder: what configurations call the model that is shipped, such as `data/tiny_model`.
-        words: what gets a token of its own, alone and behind a space; all else is spelled in bytes.
-        stages: what it imitates, one after the other.
-        seats: whose turns are imitated; by default those of all.
-    """
-
-    folder: Path
-    words: Sequence[str]
-    stages: Sequence[Stage]
-    seats: Sequence[int] = ()
-
-
-class Game(Protocol):
+class Game(ABC):
     """The rules under one configuration, and all that other parts ask of a game.
 
+    A game defines `name`, the four abstract methods, and whatever else it has; all other members have defaults. What
+    only some games can do is in `abilities.py`. A state is of a type of the game's own: others see it as JSON.
+
     Attributes:
-        name: that of its folder, as in `registry.py` and in files.
-        data_source: what verl calls its rows.
+        name: that by which files and configurations name the game.
+        settings: the class of its section of the configuration.
         config: the configuration.
         roles: what each seat is, such as `agent` and `user`; as many as there are seats, which are numbered from 0. All
             are "" where seats differ in nothing but their number.
-        shared_reward: whether all seats of an episode have one reward, under this configuration.
         goals: how an episode ends that reached what the game is about.
         actions: what a legal turn can be.
         error_kinds: what can be wrong with an illegal turn, beside `CUT`.
         players: scripted players by name.
-        lessons: what a small model can be taught of it, by name.
         figures: its own, in the order in which they are shown.
         lines: the names of those of `references` that are drawn beside rewards.
-        silence: the expected reward of the best play without messages, which is drawn there too; None where it is not
-            known (`silence.known_silence`).
-        about_lines: what a reader must know about these lines; "" if nothing.
-        about_humans: what `human_episodes` are.
-        alterations: how `alter` can alter a message; none where the game has no listening test.
     """
+
+    name: ClassVar[str]
+    settings: ClassVar[type[GameSettings]] = GameSettings
+    roles: tuple[str, ...] = ("", "")
+    goals: frozenset[str] = frozenset({AGREED})
+    actions: frozenset[str] = frozenset({MESSAGE})
+    error_kinds: Sequence[str] = ()
+    players: Mapping[str, ScriptedPlayer] = {}
+    figures: Sequence[Figure] = ()
+    lines: Sequence[str] = ()
 
     def __init__(self, config: Any = None) -> None:
         """Take a configuration of the game's own type; without one, its defaults."""
-        ...
+        self.config: Any = config or self.settings(name=self.name)
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def data_source(self) -> str: ...
-    @property
-    def config(self) -> GameSettings: ...
-    @property
-    def roles(self) -> tuple[str, ...]: ...
-    @property
-    def shared_reward(self) -> bool: ...
-    @property
-    def goals(self) -> frozenset[str]: ...
-    @property
-    def actions(self) -> frozenset[str]: ...
-    @property
-    def error_kinds(self) -> Sequence[str]: ...
-    @property
-    def players(self) -> Mapping[str, ScriptedPlayer]: ...
-    @property
-    def lessons(self) -> Mapping[str, Lesson]: ...
-    @property
-    def figures(self) -> Sequence[Figure]: ...
-    @property
-    def lines(self) -> Sequence[str]: ...
-    @property
-    def silence(self) -> Silence | None: ...
-    @property
-    def about_lines(self) -> str: ...
-    @property
-    def about_humans(self) -> str: ...
-    @property
-    def alterations(self) -> Sequence[str]: ...
-
-    def describe(self) -> str:
-        """The configuration in a few words, for `--dry-run`."""
-        ...
-
+    @abstractmethod
     def sample_state(self, rng: np.random.Generator) -> State:
         """Draw a state.
 
         Raises:
             UserError: the configuration admits none.
         """
-        ...
 
-    def load_state(self, data: Any) -> State:
-        """Read what `to_dict` wrote; all that a state can hold wrongly is noticed.
+    @abstractmethod
+    def start(self, state: State) -> Session:
+        """Begin an episode."""
+
+    @abstractmethod
+    def state_to_json(self, state: State) -> dict[str, Any]:
+        """Returns the state as JSON holds it."""
+
+    @abstractmethod
+    def state_from_json(self, data: Any) -> State:
+        """Read what `state_to_json` wrote; all that a state can hold wrongly is noticed.
 
         Raises:
             UserError: it is no state; names the field.
         """
-        ...
 
-    def check_fits(self, state: Any) -> None:
-        """Whether a state could be one of this configuration.
+    @property
+    def folder(self) -> Path:
+        """The game's own folder, where its prompts, its silence lines and its data are."""
+        return Path(getfile(type(self))).parent
+
+    @property
+    def data_source(self) -> str:
+        """The name that verl has for the game's rows."""
+        return f"{self.name}_selfplay"
+
+    @property
+    def shared_reward(self) -> bool:
+        """Whether all seats of an episode have one reward, under this configuration."""
+        return True
+
+    @cached_property
+    def silence(self) -> Silence | None:
+        """The expected reward of the best play without messages, drawn beside rewards; None where it is not known."""
+        return known_silence(self.config, self.folder)
+
+    @property
+    def about_lines(self) -> str:
+        """What a reader must know about the reference lines and that of silence; "" if nothing."""
+        return ""
+
+    def describe(self) -> str:
+        """The configuration in a few words, for `--dry-run`."""
+        return self.name
+
+    def best(self, state: State) -> float:
+        """The best score that there is to reach, above 0."""
+        return 1.0
+
+    def check_fits(self, state: State) -> None:  # noqa: B027
+        """Checks that a state could be one of this configuration.
 
         Raises:
             UserError: it could not.
         """
-        ...
 
     def problem_of(self, data: dict[str, Any]) -> Any:
-        """What makes two states, as `to_dict` wrote them, the same problem; JSON."""
-        ...
-
-    def start(self, state: Any) -> Session:
-        """Begin an episode."""
-        ...
+        """What makes two states, as `state_to_json` wrote them, the same problem; JSON."""
+        return data
 
     def view(self, session: Any, seat: int) -> Any:
-        """What one player knows in a running episode, as data for scripted players."""
-        ...
+        """What one player knows in a running episode, as data for scripted players; by default its opening."""
+        return session.opening(seat)
 
-    def check_outcome(self, state: Any, outcome: Any) -> None:
-        """Whether this can be the outcome of an episode of the state that did not end with a `Status`.
+    def check_outcome(self, state: State, outcome: Any) -> None:  # noqa: B027
+        """Checks that this can be the outcome of an episode of the state that did not end with a `Status`.
 
         Args:
             outcome: as `generate/records.py: OutcomeRecord` has it; `best` is the state's.
@@ -422,88 +362,50 @@ class Game(Protocol):
         Raises:
             ValueError: it cannot be; the message names the field.
         """
-        ...
 
-    def check_decision(self, state: Any, decision: Any) -> None:
-        """Whether this can be the decision of a legal action in the state.
+    def check_decision(self, state: State, decision: Any) -> None:  # noqa: B027
+        """Checks that this can be the decision of a legal action in the state.
 
         Raises:
             ValueError: it cannot be.
         """
-        ...
 
-    def asking(self, state: Any, turns: Sequence[Turn], seat: int) -> Asking:
-        """How one seat asked, and what it was told."""
-        ...
+    def asking(self, state: State, turns: Sequence[Turn], seat: int) -> Asking:
+        """How one seat asked, and what it was told; by default nothing is counted."""
+        return Asking()
 
-    def alter(self, state: Any, turns: Sequence[Turn], kind: str, rng: np.random.Generator) -> Altered | None:
-        """A message in place of the last turn after which its hearer should decide otherwise than before.
-
-        Args:
-            kind: one of `alterations`.
-
-        Returns:
-            None where the message says nothing that could be altered to that end.
-        """
-        ...
-
-    def credits(self, state: Any, turns: Sequence[Any], reward: float) -> list[float] | None:
-        """For each turn the reward minus what could be reached before it.
-
-        Args:
-            turns: with the `proposal` of each.
-            reward: of the whole episode, which all seats share.
-
-        Returns:
-            None where the game does not know what can be reached.
-        """
-        ...
-
-    def references(self, states: Sequence[Any]) -> dict[str, list[float]]:
+    def references(self, states: Sequence[State]) -> dict[str, list[float]]:
         """Rewards to compare with, by name, one for each state: means over all seats. `best` is drawn as optimum."""
-        ...
+        return {}
 
-    def silent_rewards(self, states: Sequence[Any], rng: np.random.Generator) -> Sequence[float]:
-        """What the best play without messages can expect on each state, mean over all seats, from views and rules.
-
-        Raises:
-            UserError: the game cannot tell under this configuration.
-        """
-        ...
-
-    def known_reward(self, state: Any, data: dict[str, Any]) -> float | None:
+    def known_reward(self, state: State, data: dict[str, Any]) -> float | None:
         """The reward that a pair of people reached on the state, where its record `data` tells.
 
         Raises:
             UserError: what it tells is no reward.
         """
-        ...
+        return None
 
     def known_lines(self) -> dict[str, KnownLine]:
         """Rewards that others are known to have reached on states of this configuration, by name."""
-        ...
+        return {}
 
-    def human_episodes(self) -> Iterator[HumanEpisode]:
-        """Episodes of people on states of this configuration; none where there are none, or their file is not at
-        hand."""
-        ...
+    def solution(self, state: State) -> Any:
+        """A best decision, in words that people can check; JSON. None where the game knows none."""
+        return None
 
-    def solution(self, state: Any) -> Any:
-        """A best decision, in words that people can check; JSON."""
-        ...
+    def draw_state(self, state: State) -> StateDrawing:
+        """A state, for terminal and page; by default its JSON, which no player sees whole."""
+        return StateDrawing(views=[], whole=[as_text("state", self.state_to_json(state))])
 
-    def draw_state(self, state: Any) -> StateDrawing:
-        """A state, for terminal and page."""
-        ...
-
-    def draw_episode(self, state: Any, turns: Sequence[Any], decision: Any) -> EpisodeDrawing:
-        """What an episode made of its state.
+    def draw_episode(self, state: State, turns: Sequence[Any], decision: Any) -> EpisodeDrawing:
+        """What an episode made of its state; by default the decision as JSON.
 
         Args:
             turns: with the `proposal` of each.
             decision: what was agreed, None if nothing was.
         """
-        ...
+        return EpisodeDrawing(decision="" if decision is None else json.dumps(decision))
 
 
 @dataclass
@@ -535,6 +437,6 @@ def read_state(game: Game, text: str) -> State:
         UserError: it is not JSON, or no state.
     """
     try:
-        return game.load_state(parse_json(text))
+        return game.state_from_json(parse_json(text))
     except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise UserError(f"game state: unusable ({' '.join(str(error).split())})") from None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
@@ -66,3 +68,9 @@ class EpisodeDrawing(BaseModel):
     about_whole: str = ""
     results: list[Table] = []
     notes: list[str] = []
+
+
+def as_text(title: str, values: Mapping[str, Any]) -> Table:
+    """Returns a table of values as JSON, each behind its name; for games without a drawing of their own."""
+    cells = [[json.dumps(value, ensure_ascii=False)] for value in values.values()]
+    return Table(title=title, columns=[""], rows=[*values], cells=cells)

@@ -25,7 +25,7 @@ class Measured:
 
     @cached_property
     def state(self) -> Any:
-        return self.game.load_state(self.record.state)
+        return self.game.state_from_json(self.record.state)
 
     @cached_property
     def reward(self) -> float:

@@ -1,89 +1,220 @@
-"""Which games there are: all that the program is told of a game outside of its folder is one line here."""
+"""Finds games when they are asked for, so that no game is imported before it is named.
+
+Two functions do it. `find` takes what a user names on the command line or in a configuration, and may import a file or
+a module for it. `known` takes what stands in a stored file, and gives only games that come with the package or that
+`find` has found before: nobody's files decide what is run here.
+"""
 
 from __future__ import annotations
 
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from inspect import isclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Union
+from types import ModuleType
+from typing import Annotated, Any
 
-from pydantic import Discriminator, Tag, TypeAdapter
+from pydantic import BeforeValidator, SerializeAsAny, TypeAdapter
+from pydantic_core import PydanticCustomError
 
+from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.games.base import Game, GameSettings
 
 NAMES = [
     "matching",
     "bargaining",
 ]
-"""The folders of the games; `game.py` in each says with `GAME` which class it is."""
+"""The folders of the games that come with the package; `game.py` in each says with `GAME` which class it is."""
+FIRST_GAME = NAMES[0]
+"""The game that is played where none is named, and that of files from before there were several games."""
+ENTRY_POINTS = "selfplay_pipeline.games"
+"""The group under which an installed package offers games: `name = module:CLASS`."""
+REMEDY = "`selfplay --game NAME …` reads files of another one, by its name or FILE.py:CLASS"
+OWN = "FILE.py:CLASS or MODULE:CLASS for a game of your own"
+
+_found: dict[str, tuple[type[Game], str]] = {}
+"""The games that were asked for, each with what it was asked for by, by their own names."""
 
 
-def _made(name: str) -> Game:
-    kind: type[Game] = import_module(f"{__package__}.{name}.game").GAME
+def find(name: str) -> type[Game]:
+    """Returns the game that a user names; imports it.
+
+    Args:
+        name: the name of a game that comes with the package or that an installed package offers, `FILE.py:CLASS`, or
+            `MODULE:CLASS`.
+
+    Raises:
+        UserError: there is no such game, it cannot be imported, or it is no game.
+    """
+    if name in NAMES or name in _found:
+        return known(name)
+    place, _, attribute = name.rpartition(":")
+    if place.endswith(".py"):
+        place = str(Path(place).resolve())
+        name = f"{place}:{attribute}"
+    offered = entry_points(group=ENTRY_POINTS, name=name) if not place else ()
+    if place:
+        module = _module(name, place)
+        kind = getattr(module, attribute, None)
+        if kind is None:
+            there = ", ".join(_games_in(module)) or "none"
+            raise UserError(f"{name}: there is no such class; the games in {place}: {there}")
+    elif offered:
+        with _importing(name):
+            kind = next(iter(offered)).load()
+    else:
+        raise UserError(f"there is no game {name!r}; give one of {', '.join([*NAMES, *_offered()])}, or {OWN}")
+    return _registered(name, kind)
+
+
+def known(name: str) -> type[Game]:
+    """Returns a game by its own name, as stored files have it; imports nothing but what comes with the package.
+
+    Raises:
+        ValueError: there is none, or nobody has named it to this process.
+    """
+    if name in NAMES and name not in _found:
+        _found[name] = import_module(f"{__package__}.{name}.game").GAME, name
+    if not isinstance(name, str) or name not in _found:
+        raise ValueError(f"{name!r}, but the games are {', '.join([*NAMES, *sorted(_found.keys() - NAMES)])}; {REMEDY}")
+    return _found[name][0]
+
+
+def asked_by(config: GameSettings) -> str:
+    """Returns what a configuration's game is asked for by anywhere, such as `/FOLDER/FILE.py:CLASS`."""
+    return _found[config.name][1]
+
+
+def own_games() -> list[str]:
+    """Returns what the found games were asked for by that do not come with the package."""
+    return [place for name, (_, place) in _found.items() if name not in NAMES]
+
+
+def make_game(config: GameSettings) -> Game:
+    """The rules for a configuration."""
+    return known(config.name)(config)
+
+
+@cache
+def _usual(kind: type[Game]) -> Game:
     return kind()
 
 
-_GAMES = {name: _made(name) for name in NAMES}
-FIRST_GAME = NAMES[0]
-"""The game of files from before there were several games, which name none."""
-SCRIPTED = frozenset(name for game in _GAMES.values() for name in game.players)
-"""Names of the scripted players of all games."""
+def game_named(name: str) -> Game:
+    """A game by its own name, under its default configuration: enough to read its states.
+
+    Raises:
+        ValueError: there is none, or nobody has named it to this process.
+    """
+    return _usual(known(name))
 
 
-def _name_in(data: Any) -> Any:
-    """The game's name, which files from before there were several games do not have, nor most files of people."""
-    return data.get("name", FIRST_GAME) if isinstance(data, dict) else getattr(data, "name", None)
+def all_games() -> tuple[Game, ...]:
+    """The games that come with the package and those that were found, each under its default configuration."""
+    return tuple(map(game_named, dict.fromkeys([*NAMES, *_found])))
 
 
-if TYPE_CHECKING:
-    GameConfig = GameSettings
-else:
-    GameConfig = Annotated[
-        Union[tuple(Annotated[type(game.config), Tag(name)] for name, game in _GAMES.items())],  # noqa: UP007
-        Discriminator(
-            _name_in,
-            custom_error_type="game",
-            custom_error_message=f"game.name must be one of {', '.join(NAMES)}",
-        ),
-    ]
-    """The section `game` of a configuration; its key `name` says which game it is about."""
-_GAME_CONFIG: TypeAdapter[GameConfig] = TypeAdapter(GameConfig)
+def _settings(data: Any) -> Any:
+    """Reads the section `game` with the class of the game that its key `name` names."""
+    if not isinstance(data, dict):
+        return data  # which pydantic refuses, unless it is read already
+    try:
+        kind = known(data.get("name", FIRST_GAME))
+    except ValueError as error:
+        raise PydanticCustomError("game", "game.name: {what}", {"what": str(error)}) from None
+    return kind.settings.model_validate(data)
 
 
-def parse_game_config(data: Any) -> GameConfig:
+GameConfig = Annotated[SerializeAsAny[GameSettings], BeforeValidator(_settings)]
+"""The section `game` of a configuration; its key `name` says which game it is about."""
+
+
+def parse_game_config(data: Any) -> GameSettings:
     """Read a game's configuration from JSON text or from what JSON holds.
 
     Raises:
         ValidationError: it is none.
     """
-    return _GAME_CONFIG.validate_json(data) if isinstance(data, str | bytes) else _GAME_CONFIG.validate_python(data)
+    kind: TypeAdapter[GameSettings] = TypeAdapter(GameConfig)
+    return kind.validate_json(data) if isinstance(data, str | bytes) else kind.validate_python(data)
 
 
-def first_game_config() -> GameConfig:
+def first_game_config() -> GameSettings:
     """Configuration of the game that is played where none is named."""
     return parse_game_config({})
 
 
-def make_game(config: GameConfig) -> Game:
-    """The rules for a configuration."""
-    return type(game_named(config.name))(config)
+def partner_prompts(*games: Game) -> dict[str, Path]:
+    """System prompts for a chat model that is a partner, by name: `prompts/partners/NAME.j2` in the game's folder."""
+    return {path.stem: path for game in games for path in sorted(game.folder.glob("prompts/partners/*.j2"))}
 
 
-def partner_prompts() -> dict[str, Path]:
-    """System prompts for a chat model that is a partner, by name: `GAME/prompts/partners/NAME.j2`."""
-    return {path.stem: path for path in sorted(Path(__file__).parent.glob("*/prompts/partners/*.j2"))}
+def _module(name: str, place: str) -> ModuleType:
+    """Imports what stands before the colon of a name."""
+    if not place.endswith(".py"):
+        with _importing(name):
+            return import_module(place)
+    if not Path(place).is_file():
+        raise UserError(f"{name}: there is no such file; give {OWN}")
+    if place not in sys.modules:
+        spec = spec_from_file_location(place, place)
+        assert spec is not None and spec.loader is not None
+        sys.modules[place] = module = module_from_spec(spec)
+        try:
+            with _importing(name):
+                spec.loader.exec_module(module)
+        except UserError:
+            del sys.modules[place]
+            raise
+    return sys.modules[place]
 
 
-def all_games() -> tuple[Game, ...]:
-    """Each game under its default configuration."""
-    return tuple(_GAMES.values())
+@contextmanager
+def _importing(name: str) -> Iterator[None]:
+    """Says in one line why code of a user's cannot be imported."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__)[1:] if "importlib" not in frame.filename]
+        frames = [frame for frame in frames if frame.filename != __file__]
+        where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+        what = f"{type(error).__name__}: {first_line(error)}"
+        raise UserError(f"{name}: cannot be imported: {what}{where}") from None
 
 
-def game_named(name: str) -> Game:
-    """A game by its name, under its default configuration: enough to read its states.
+def _registered(name: str, kind: Any) -> type[Game]:
+    """Returns the class if it is a game that has a name of its own.
 
     Raises:
-        ValueError: there is none.
+        UserError: it is none, or lacks what every game must have, or its name is another game's.
     """
-    if name not in _GAMES:
-        raise ValueError(f"{name!r}, but the games are {', '.join(NAMES)}")
-    return _GAMES[name]
+    if not (isclass(kind) and issubclass(kind, Game)):
+        raise UserError(f"{name} is no game; a game is a class derived from selfplay_pipeline.games.base.Game")
+    missing = sorted(kind.__abstractmethods__) + ["name"] * (not isinstance(getattr(kind, "name", None), str))
+    if missing:
+        raise UserError(f"{name} is no game yet, it lacks {', '.join(missing)}; see docs/adding-a-game.md")
+    before, earlier = _found.get(kind.name, (kind, name))
+    if kind.name in NAMES or before is not kind:
+        other = "a game that comes with the package" if kind.name in NAMES else earlier
+        raise UserError(f"{name}: its name {kind.name!r} is that of {other}; give it another")
+    _found[kind.name] = kind, name
+    return kind
+
+
+def _games_in(module: ModuleType) -> list[str]:
+    """Names of the games that a module defines."""
+    return [
+        name for name, found in vars(module).items()
+        if isclass(found) and issubclass(found, Game) and found.__module__ == module.__name__
+    ]  # fmt: skip
+
+
+def _offered() -> list[str]:
+    """Names of the games that installed packages offer."""
+    return sorted(point.name for point in entry_points(group=ENTRY_POINTS))

@@ -84,12 +84,15 @@ def settings_of(config: GameSettings) -> dict[str, Any]:
     return config.model_dump(mode="json", exclude=set(WITHOUT_EFFECT))
 
 
-def known_silence(config: GameSettings) -> Silence | None:
+def known_silence(config: GameSettings, folder: Path) -> Silence | None:
     """The stored line of a configuration, the user's own before the one that comes with the game; None without one.
+
+    Args:
+        folder: the game's own.
 
     Raises:
         UserError: `data/silence.json` cannot be read.
     """
-    files = (STORED, Path(__file__).parent / config.name / "silence.json")
+    files = (STORED, folder / "silence.json")
     lines = (line.silence for file in files for line in StoredLines.read(file).lines if line.is_of(config))
     return next(lines, None)

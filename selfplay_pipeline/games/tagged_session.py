@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from selfplay_pipeline.games.base import (
+    AGREED,
     CUT,
     INVALID,
     Counts,
@@ -24,8 +25,6 @@ from selfplay_pipeline.games.base import (
 from selfplay_pipeline.games.prompts import Prompts
 from selfplay_pipeline.games.tags import ActionKind, tagged
 
-AGREED = "agreed"
-"""How an episode ends whose last proposal was accepted."""
 EMPTY_MESSAGE = "empty_message"
 """The kind of error of a message that says nothing."""
 NOT_NOW = "not_now"

@@ -35,7 +35,7 @@ def make_job(
     weights = content_hash(checkpoint) if POLICY in seats else ""
     policy = policy_record(config, checkpoint, weights, config.generate.temperature, iteration)
     arguments = {
-        **record_of(config, "generate", policy, seats_named(seats, policy)),
+        **record_of(config, "generate", policy, seats_named(config, seats, policy)),
         "first_state": first_state,
         "num_groups": num_groups(config),
         **{f"player{seat}": name for seat, name in enumerate(seats)},
@@ -62,7 +62,7 @@ def record_of(config: Config, command: str, policy: PolicyRecord, seats: Sequenc
     sampled = {f"policy.{key}": value for key, value in policy.model_dump().items()}
     others = [seat.policy.weights if seat.kind == "checkpoint" and seat.policy else "" for seat in seats]
     weights = {f"weights.{number}": hashed for number, hashed in enumerate(others)}
-    return decided | sampled | weights | partner_arguments(config.partner, [seat.name for seat in seats])
+    return decided | sampled | weights | partner_arguments(config, [seat.name for seat in seats])
 
 
 def policy_record(
@@ -150,7 +150,7 @@ async def generate_episodes(
     check_folder(output.parent, "generate")
     if servers is None:
         check_seats(config, checkpoint, seats)
-        at_once = len(checkpoints_of(seats, checkpoint))
+        at_once = len(checkpoints_of(config, seats, checkpoint))
         async with Servers(config.engine, output.parent, at_once=at_once) as own:
             return await generate_episodes(
                 config, output, checkpoint=checkpoint, iteration=iteration, first_state=first_state, seats=seats,
@@ -159,7 +159,7 @@ async def generate_episodes(
     job = make_job(config, output, checkpoint, iteration, first_state, seats)
     job.store.check()  # before a server is started, which takes long
     game = make_game(config.game)
-    by_name = await seat_players(config, seats_named(seats, job.policy), servers)
+    by_name = await seat_players(config, seats_named(config, seats, job.policy), servers)
     players = [by_name[name] for name in seats]
 
     def state(number: int) -> State:

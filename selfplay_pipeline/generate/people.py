@@ -8,7 +8,8 @@ from pathlib import Path
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
-from selfplay_pipeline.games.base import SAME_SCORE, Game, HumanEpisode
+from selfplay_pipeline.games.abilities import HumanEpisode, HumanEpisodes
+from selfplay_pipeline.games.base import SAME_SCORE, Game
 from selfplay_pipeline.generate.records import HUMAN, EpisodeRecord, OutcomeRecord, PolicyRecord, SeatRecord, TurnRecord
 
 NOBODY = PolicyRecord(checkpoint=HUMAN, weights="", iteration=0, engine=HUMAN, temperature=1.0, max_new_tokens=1)
@@ -46,7 +47,7 @@ def write_people(game: Game, output: Path | None) -> People:
         UserError: there are none, or the file cannot be written.
     """
     people, lines = People(), list[str]()
-    for number, episode in enumerate(game.human_episodes()):
+    for number, episode in enumerate(game.human_episodes() if isinstance(game, HumanEpisodes) else ()):
         people.left_out.update(episode.left_out)
         record = replayed(game, number, episode)
         if abs(record.outcome.normalized_reward - episode.reward) > SAME_SCORE:
@@ -79,7 +80,7 @@ def replayed(game: Game, number: int, episode: HumanEpisode) -> EpisodeRecord:
         episode=0,
         seed=0,
         game=game.name,
-        state=episode.state.to_dict(),
+        state=game.state_to_json(episode.state),
         turns=turns,
         trajectories=[],
         outcome=OutcomeRecord.of(session.outcome()),

@@ -232,7 +232,7 @@ class Sitting:
             episode=number,
             seed=seed,
             game=self.game.name,
-            state=self.state.to_dict(),
+            state=self.game.state_to_json(self.state),
             turns=self.episode.turns,
             trajectories=trajectories,
             outcome=OutcomeRecord.of(outcome),

@@ -10,7 +10,7 @@ from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.open import model_context_length
-from selfplay_pipeline.games.registry import SCRIPTED, make_game
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.players import Player, PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord, SeatRecord
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
@@ -29,29 +29,34 @@ def opposite(config: Config, first: str, others: str) -> tuple[str, ...]:
     return (first, *(others for _ in self_play(config)[1:]))
 
 
-def seats_named(names: Sequence[str], policy: PolicyRecord) -> list[SeatRecord]:
+def seats_named(config: Config, names: Sequence[str], policy: PolicyRecord) -> list[SeatRecord]:
     """Returns the record of each seat, given the names of the players as commands take them."""
-    weights = {name: weights_of(name) for name in names if is_checkpoint(name)}
+    weights = {name: weights_of(config, name) for name in checkpoints_among(config, names)}
     return [SeatRecord.named(name, policy, weights) for name in names]
 
 
-def is_checkpoint(name: str) -> bool:
-    """Whether a player's name is neither `policy`, nor `chat`, nor a scripted partner's."""
-    return name not in (POLICY, CHAT, *SCRIPTED)
+def is_checkpoint(config: Config, name: str) -> bool:
+    """Whether a player's name is neither `policy`, nor `chat`, nor a scripted player's of the configured game."""
+    return name not in (POLICY, CHAT, *make_game(config.game).players)
 
 
-def weights_of(name: str) -> str:
+def checkpoints_among(config: Config, names: Iterable[str]) -> list[str]:
+    """Returns the names of players that are checkpoints."""
+    return [name for name in names if is_checkpoint(config, name)]
+
+
+def weights_of(config: Config, name: str) -> str:
     """Returns the content hash of the checkpoint of this name; an empty text for any other player."""
-    return content_hash(name) if is_checkpoint(name) else ""
+    return content_hash(name) if is_checkpoint(config, name) else ""
 
 
-def checkpoints_of(names: Iterable[str], policy: str) -> list[str]:
+def checkpoints_of(config: Config, names: Iterable[str], policy: str) -> list[str]:
     """Returns the checkpoints that these players need, each once.
 
     Args:
         policy: checkpoint of the player `policy`.
     """
-    models = (policy if name == POLICY else name for name in names if name == POLICY or is_checkpoint(name))
+    models = (policy if name == POLICY else name for name in names if name == POLICY or is_checkpoint(config, name))
     return list(dict.fromkeys(models))
 
 
@@ -64,9 +69,7 @@ def check_players(config: Config, names: Iterable[str]) -> None:
     own = make_game(config.game).players
     listed = f"scripted players of the game {config.game.name}: {', '.join(sorted(own))}"
     for name in names:
-        if name in SCRIPTED - own.keys():
-            raise UserError(f"{name!r} plays another game; {listed}")
-        if not is_checkpoint(name):
+        if not is_checkpoint(config, name):
             continue
         if "/" not in name and not Path(name).exists():
             raise UserError(
@@ -86,7 +89,7 @@ def check_seats(config: Config, checkpoint: str, seats: Iterable[str]) -> None:
         UserError: somebody cannot.
     """
     check_players(config, seats)
-    models = checkpoints_of(seats, checkpoint)
+    models = checkpoints_of(config, seats, checkpoint)
     for model in models:
         check_checkpoint(model)
     check_play(config, models)
@@ -96,7 +99,7 @@ async def seat_players(config: Config, seats: Iterable[SeatRecord], servers: Ser
     """Returns the players of these seats by their names, with their engines running and serving them."""
     by_name, players = {seat.name: seat for seat in seats}, dict[str, Player]()
     if CHAT in by_name:  # before a server is started, which takes long, a missing key can be noticed
-        players[CHAT] = ChatPartner.of(servers.chat(config.partner))
+        players[CHAT] = ChatPartner.of(servers.chat(config.partner), make_game(config.game))
     checkpoints = {seat.policy.checkpoint for seat in by_name.values() if seat.policy is not None}
     for seat in sorted(by_name.values(), key=lambda seat: (not seat.trained, seat.name)):
         if seat.kind == "script":

@@ -204,13 +204,15 @@ def short(path: str) -> str:
 
 def _partner(config: Config) -> dict[str, Any]:
     """Returns the settings that decide the partner's words."""
-    return partner_arguments(config.partner, [config.iterate.partner])
+    return partner_arguments(config, [config.iterate.partner])
 
 
 def _weights(config: Config) -> dict[str, str]:
     """Returns the content hashes of the checkpoints that a run begins with."""
     players = {"model": str(config.model), "partner": config.iterate.partner}
-    return {key: weights_of(name) for key, name in players.items() if name != SELF and is_checkpoint(name)}
+    return {
+        key: weights_of(config, name) for key, name in players.items() if name != SELF and is_checkpoint(config, name)
+    }
 
 
 def _version(package: str) -> str | None:

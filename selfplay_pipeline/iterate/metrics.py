@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.manifest import RunState, Stage
 from selfplay_pipeline.iterate.results import Best, Evaluated, Trained
 from selfplay_pipeline.metrics.figures import TALK, figures_of, summarised
 
 EPISODE_FIGURES = ("reward_standard_error", "distinct_messages", *summarised())
+"""Figures of episodes of any game; those of a game of its own are with them in each line."""
 
 MIN_ENTROPY = 1e-3
 """Nats per sampled token; below it the policy is as good as deterministic."""
@@ -50,7 +52,8 @@ class Iteration:
         """The iteration as a line of `metrics.jsonl`; a figure that was not taken is left out."""
         line: dict[str, Any] = {"iteration": self.number}
         if self.played and self.trained:
-            line |= self.played.model_dump(include=set(EPISODE_FIGURES), exclude_none=True)
+            own = {name for name, value in (self.played.model_extra or {}).items() if isinstance(value, int | float)}
+            line |= self.played.model_dump(include={*EPISODE_FIGURES, *own}, exclude_none=True)
             line["groups_without_signal"] = self.played.share_without_signal
             line |= self.trained.model_dump(include={"steps", "checkpoint", "log_prob_gap"})
         if self.evaluated:
@@ -88,8 +91,12 @@ def history_of(state: RunState) -> list[Iteration]:
     return history
 
 
-def in_words(iteration: Iteration) -> str:
-    """An iteration's figures in one line."""
+def in_words(iteration: Iteration, *games: Game) -> str:
+    """An iteration's figures in one line.
+
+    Args:
+        games: the game that was played, whose own figures have names.
+    """
     parts = []
     played, trained, evaluated = iteration.played, iteration.trained, iteration.evaluated
     if played and trained:
@@ -105,7 +112,7 @@ def in_words(iteration: Iteration) -> str:
         parts += [f"held out {evaluated.held_out_reward}", f"greedy {evaluated.held_out_greedy_reward}"]
         scores = (evaluated.held_out_talk_score, evaluated.held_out_greedy_talk_score)
         parts += [f"{TALK.label} {scores[0]}, greedy {scores[1]}"] if all(scores) else []
-        parts += [f"{figures_of()[name].label} {interval}" for name, interval in evaluated.held_out_parts.items()]
+        parts += [f"{figures_of(*games)[name].label} {interval}" for name, interval in evaluated.held_out_parts.items()]
     return ", ".join(parts)
 
 

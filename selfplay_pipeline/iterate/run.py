@@ -283,7 +283,7 @@ class Loop:
         newest = next((iteration for iteration in history if iteration.number == number), None)
         if newest is None:
             return
-        reporting.status(f"{self._at(number)}: {in_words(newest)}")
+        reporting.status(f"{self._at(number)}: {in_words(newest, make_game(self.config.game))}")
         if newest.collapse is not None:
             logger.warning(f"iteration {number}: collapse? {newest.collapse}")
 
@@ -335,7 +335,7 @@ def seats_of(config: Config) -> tuple[str, ...]:
 
 def at_once(config: Config) -> int:
     """Returns how many checkpoints are served at the same time: the policy, and a partner that is a checkpoint."""
-    return 1 + is_checkpoint(seats_of(config)[-1])
+    return 1 + is_checkpoint(config, seats_of(config)[-1])
 
 
 def check_run(config: Config) -> None:

@@ -17,7 +17,6 @@ import numpy as np
 from selfplay_pipeline.games.base import CUT, INVALID, MESSAGE, Game
 from selfplay_pipeline.games.figures import Figure, Measures
 from selfplay_pipeline.games.measured import Measured
-from selfplay_pipeline.games.registry import all_games
 from selfplay_pipeline.games.tags import untagged
 from selfplay_pipeline.metrics.bootstrap import Totals
 from selfplay_pipeline.metrics.talk import talk_score
@@ -144,13 +143,12 @@ def _in_seat(seat: int, role: str) -> Figure:
 
 
 def figures_of(*games: Game) -> dict[str, Figure]:
-    """Returns the figures of these games by name, in display order; of all games if none is given.
+    """Returns the figures of these games by name, in display order; without games, those of every game.
 
     `illegal_…` figures, one per kind of error, follow `illegal`.
     """
-    kinds = games or all_games()
     found: dict[str, Figure] = {}
-    for figure in _in_order(kinds):
+    for figure in _in_order(games):
         found.setdefault(figure.name, figure)
     return found
 
@@ -159,7 +157,7 @@ def _in_order(games: Sequence[Game]) -> Iterator[Figure]:
     for figure in FIGURES:
         yield figure
         if figure.name == "reward_if_agreed":
-            longest = max((game.roles for game in games), key=len)
+            longest = max((game.roles for game in games), key=len, default=())
             roles = longest if len(games) == 1 else [""] * len(longest)
             yield from (_in_seat(seat, role) for seat, role in enumerate(roles))
         if figure.name == "illegal":

@@ -17,7 +17,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import filling
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.stopping import computing
-from selfplay_pipeline.games.base import Lesson, Stage
+from selfplay_pipeline.games.abilities import Lesson, Lessons, Stage, ability
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.job import generate_episodes
 from selfplay_pipeline.train.imitate import imitate_episodes
@@ -88,7 +88,7 @@ def plan_tiny_model(config: Config, lesson: str, out: Path | None) -> str:
 
 def _taught(config: Config, lesson: str, out: Path | None) -> tuple[Lesson, Path]:
     """Returns a lesson by its name, and the output folder of the model."""
-    lessons = make_game(config.game).lessons
+    lessons = ability(make_game(config.game), Lessons, "model tiny").lessons
     if lesson not in lessons:
         there = ", ".join(lessons) or "none"
         raise UserError(f"no lesson {lesson!r} of the game {config.game.name}; there are: {there}")

@@ -13,7 +13,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from selfplay_pipeline.convert.rows import AGENT_NAME
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game
-from selfplay_pipeline.games.registry import make_game, parse_game_config
+from selfplay_pipeline.games.registry import find, make_game, parse_game_config
 from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord, Trajectory
 from selfplay_pipeline.generate.run import Sitting
@@ -39,6 +39,8 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
         self.context_length = min(longest, (rollout.max_model_len or longest + 1) - 1)
         self.max_new_tokens = int(self.config.selfplay.max_new_tokens)
         self.thinking = bool(self.config.selfplay.thinking)
+        if self.config.selfplay.game is not None:
+            find(self.config.selfplay.game)  # so that rows may name it
         self.chat = chat_of(self.tokenizer, self.thinking)
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> list[AgentLoopOutput]:
@@ -71,7 +73,7 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
         # verl draws a uid for each row of each batch; with the session it names the episode, and with the seat a
         # player's requests, which verl then sends to one server.
         episode_id = f"{row.get('uid', uuid.uuid4().hex)}-{place[2]}"
-        sitting = Sitting(game, game.load_state(json.loads(row["game_state"])), players, episode_id, place)
+        sitting = Sitting(game, game.state_from_json(json.loads(row["game_state"])), players, episode_id, place)
         await sitting.episode.run()
         if sitting.episode.lost_to is not None:
             raise EngineError(f"episode {place[2]} of {row['state_id']} was lost") from sitting.episode.lost_to

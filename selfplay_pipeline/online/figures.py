@@ -8,20 +8,20 @@ from typing import Any
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.generate.records import EpisodeRecord
-from selfplay_pipeline.metrics.figures import figures_of as all_figures
+from selfplay_pipeline.metrics.figures import figures_of as figures_of_games
 from selfplay_pipeline.metrics.figures import measure
 
-RATIOS = tuple(name for name, figure in all_figures().items() if figure.below)
-"""Figures that are ratios of sums: each is sent as a numerator and, named `per_…`, a denominator."""
+BELOW = "per_"
+"""Beginning of the names of denominators: verl gets a figure that is a ratio of sums as numerator and denominator."""
 
 
 def figures_of(record: EpisodeRecord, game: Game) -> dict[str, float]:
     """Returns the figures of `selfplay evaluate` for one episode, without `reward`, which verl adds itself."""
-    figures: dict[str, float] = {}
+    figures, defined = dict[str, float](), figures_of_games(game)
     for name, (above, below) in measure(Measured(game, record, range(len(game.roles)))).items():
         figures[name] = float(above)
-        if name in RATIOS:
-            figures[f"per_{name}"] = float(below)
+        if defined[name].below:
+            figures[f"{BELOW}{name}"] = float(below)
     del figures["reward"]
     return figures
 
@@ -42,9 +42,9 @@ def to_line(step: int, metrics: dict[str, Any], held_out: dict[str, float] | Non
         if isinstance(value, int | float) and math.isfinite(value) and not name.startswith("val-"):
             line[name] = value
     line |= {f"held_out/{name}": value for name, value in (held_out or {}).items()}
-    for place in ("selfplay", "held_out"):
-        for name in RATIOS:
-            below = line.pop(f"{place}/per_{name}", None)
-            if below is not None:
-                line[f"{place}/{name}"] = line[f"{place}/{name}"] / below if below else None
+    for name in [*line]:
+        place, _, figure = name.partition(f"/{BELOW}")
+        if place in ("selfplay", "held_out") and f"{place}/{figure}" in line:
+            below = line.pop(name)
+            line[f"{place}/{figure}"] = line[f"{place}/{figure}"] / below if below else None
     return line

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from selfplay_pipeline.convert.rows import AGENT_NAME
 from selfplay_pipeline.core.files import locked, replacing
 from selfplay_pipeline.core.reporting import progress
-from selfplay_pipeline.games.base import MONITOR, TRAIN, Game, State, state_rng
-from selfplay_pipeline.games.registry import GameConfig, make_game
+from selfplay_pipeline.games.base import MONITOR, TRAIN, Game, GameSettings, State, state_rng
+from selfplay_pipeline.games.registry import make_game
 
 Perspectives = Literal["both", "one"]
 """Training rows that a state's row leads to: those of all players of its episodes, or only that of `seat`."""
@@ -45,7 +45,7 @@ configuration as JSON, so that states and rules stay together.
 
 def write_games(
     out: Path,
-    config: GameConfig,
+    config: GameSettings,
     *,
     num_train: int,
     num_test: int,
@@ -104,10 +104,10 @@ def game_rows(game: Game, state: State, number: int, seed: int, split: str, per_
                     {"role": "system", "content": opening.system},
                     {"role": "user", "content": opening.observation},
                 ],
-                "game_state": json.dumps(state.to_dict(), separators=(",", ":")),
+                "game_state": json.dumps(game.state_to_json(state), separators=(",", ":")),
                 "state_id": f"{split}-s{seed}-g{number:06d}",
                 "seat": seat,
-                "reward_model": {"style": "rule", "ground_truth": str(state.best)},
+                "reward_model": {"style": "rule", "ground_truth": str(game.best(state))},
                 "extra_info": {
                     "index": number,
                     "split": split,

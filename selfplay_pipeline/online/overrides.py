@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from selfplay_pipeline.games.registry import asked_by
 from selfplay_pipeline.online.config import OnlineConfig, tokens_per_pass
 from selfplay_pipeline.train.overrides import (
     Device,
@@ -57,6 +58,7 @@ def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) ->
     """Returns the Hydra overrides of an online training; the user's own come last and take precedence."""
     online, rollout, state = config.online, "actor_rollout_ref.rollout", state_dir(config)
     settings: dict[str, Any] = {
+        "selfplay.game": asked_by(config.game),
         "selfplay.max_new_tokens": config.max_new_tokens,
         "selfplay.thinking": config.thinking,
         "data.train_files": str((config.games / "train.parquet").resolve()),

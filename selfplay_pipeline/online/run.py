@@ -20,8 +20,8 @@ from selfplay_pipeline.core.files import appending, locked, write_json
 from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import check_regular, parse_json
 from selfplay_pipeline.core.stopping import computing
-from selfplay_pipeline.games.base import Game, read_state
-from selfplay_pipeline.games.registry import GameConfig, make_game
+from selfplay_pipeline.games.base import Game, GameSettings, read_state
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.identity import deciding, differences, flatten, in_words
 from selfplay_pipeline.online.config import OnlineConfig
 from selfplay_pipeline.online.figures import to_line
@@ -213,7 +213,7 @@ def check_begun(config: OnlineConfig) -> None:
     check_claim(config, _identity(config), config.output.resolve() / "checkpoint")
 
 
-def read_rows(config: GameConfig, path: Path) -> tuple[int, dict[str, Any]]:
+def read_rows(config: GameSettings, path: Path) -> tuple[int, dict[str, Any]]:
     """Returns the number of rows, each checked, and the first row's `extra_info` (empty without rows).
 
     Raises:
@@ -250,7 +250,7 @@ def _readable(path: Path) -> Iterator[None]:
         raise UserError(f"{path}: not a parquet file, or a damaged one; `selfplay games` writes it") from None
 
 
-def _check_rules(config: GameConfig, where: str, written: Any) -> None:
+def _check_rules(config: GameSettings, where: str, written: Any) -> None:
     try:
         rules = parse_json(written)
     except (ValueError, TypeError):

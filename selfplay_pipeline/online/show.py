@@ -5,17 +5,18 @@ from __future__ import annotations
 from rich.table import Table
 
 from selfplay_pipeline.core.terminal import Terminal
+from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.metrics.figures import figures_of
 from selfplay_pipeline.online.run import OnlineResult
 from selfplay_pipeline.train.show import where
 
 
-def show_online(result: OnlineResult) -> None:
+def show_online(result: OnlineResult, game: Game) -> None:
     """Print the closing table and lines of `train-online`."""
     table = Table(title=f"{result.steps} steps on {result.games} episodes", box=None, padding=(0, 2, 0, 0))
     for name in ("held-out states", "before", "after"):
         table.add_column(name, justify="left" if name == "held-out states" else "right")
-    for name, figure in figures_of().items():
+    for name, figure in figures_of(game).items():
         if name.startswith("illegal_"):
             continue
         if result.before.get(name) is not None and result.after.get(name) is not None:

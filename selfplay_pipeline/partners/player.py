@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from selfplay_pipeline.config import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.templates import PromptTemplate
-from selfplay_pipeline.games.registry import partner_prompts
+from selfplay_pipeline.games.base import Game
+from selfplay_pipeline.games.registry import make_game, partner_prompts
 from selfplay_pipeline.generate.chat import Message, SeatedChat
 from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.generate.players import Seat
 from selfplay_pipeline.generate.records import CHAT, PartnerUsage, SeatRecord
 from selfplay_pipeline.identity import deciding
 from selfplay_pipeline.partners.client import ChatClient
-from selfplay_pipeline.partners.config import PartnerConfig
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,16 @@ class ChatPartner:
         return SeatRecord(kind="chat", name=CHAT)
 
     @classmethod
-    def of(cls, client: ChatClient) -> ChatPartner:
+    def of(cls, client: ChatClient, *games: Game) -> ChatPartner:
         """The partner that the client's configuration describes.
+
+        Args:
+            games: the games that it plays, whose prompts have names.
 
         Raises:
             UserError: the prompt is missing or cannot be rendered.
         """
-        return cls(client, _template(client.config.prompt))
+        return cls(client, _template(client.config.prompt, games))
 
     def sit(self, seat: Seat) -> SeatedChat:
         system = self.prompt.render(rules=seat.opening.system)
@@ -57,7 +61,7 @@ class ChatPartner:
         return seated
 
 
-def partner_arguments(config: PartnerConfig, players: Iterable[str]) -> dict[str, Any]:
+def partner_arguments(config: Config, players: Iterable[str]) -> dict[str, Any]:
     """Returns the settings that decide the words of `chat`, by dotted keys; empty if it is not among the players.
 
     Raises:
@@ -65,20 +69,21 @@ def partner_arguments(config: PartnerConfig, players: Iterable[str]) -> dict[str
     """
     if CHAT not in players:
         return {}
-    fingerprint = hashlib.sha256(_template(config.prompt).source.encode()).hexdigest()[:12]
-    return deciding(config, "generate", "partner.") | {
-        "partner.endpoint": config.endpoint,
-        "partner.prompt": f"{config.prompt} ({fingerprint})",
+    partner, game = config.partner, make_game(config.game)
+    fingerprint = hashlib.sha256(_template(partner.prompt, [game]).source.encode()).hexdigest()[:12]
+    return deciding(partner, "generate", "partner.") | {
+        "partner.endpoint": partner.endpoint,
+        "partner.prompt": f"{partner.prompt} ({fingerprint})",
     }
 
 
-def _template(prompt: str) -> PromptTemplate:
-    built_in = partner_prompts()
+def _template(prompt: str, games: Iterable[Game]) -> PromptTemplate:
+    built_in = partner_prompts(*games)
     path = built_in.get(prompt, Path(prompt))
     if not path.is_file():
         known = ", ".join(sorted(built_in))
         reason = "Is a directory" if path.is_dir() else "No such file or directory"
-        raise UserError(f"partner.prompt: {prompt!r}: {reason}; give a file or a built-in prompt ({known})")
+        raise UserError(f"partner.prompt: {prompt!r}: {reason}; give a file or a built-in prompt ({known or 'none'})")
     template = PromptTemplate(path, "partner.prompt")
     template.render(rules="The rules.")  # what it cannot do is said before anything is written
     return template

@@ -97,8 +97,8 @@ class Decoder(Protocol):
 def read_state(record: EpisodeRecord) -> Drawn:
     """Returns the state of an episode."""
     game = game_named(record.game)
-    state = game.load_state(record.state)
-    return Drawn(group=record.group_index, best=state.best, drawing=game.draw_state(state))
+    state = game.state_from_json(record.state)
+    return Drawn(group=record.group_index, best=game.best(state), drawing=game.draw_state(state))
 
 
 def read_episode(record: EpisodeRecord, decoder: Decoder | None = None, game: Game | None = None) -> Reading:
@@ -110,7 +110,7 @@ def read_episode(record: EpisodeRecord, decoder: Decoder | None = None, game: Ga
         game: The game with the rules that were played by, if known.
     """
     game = game or game_named(record.game)
-    drawing = game.draw_episode(game.load_state(record.state), record.turns, record.outcome.proposal)
+    drawing = game.draw_episode(game.state_from_json(record.state), record.turns, record.outcome.proposal)
     return Reading(
         id=record.episode_id,
         episode=record.episode,

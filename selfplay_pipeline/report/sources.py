@@ -15,8 +15,8 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import read_model
 from selfplay_pipeline.core.small_files import read_json
 from selfplay_pipeline.evaluate.run import Evaluation
-from selfplay_pipeline.games.base import Game
-from selfplay_pipeline.games.registry import GameConfig, game_named, make_game, parse_game_config
+from selfplay_pipeline.games.base import Game, GameSettings
+from selfplay_pipeline.games.registry import game_named, make_game, parse_game_config
 from selfplay_pipeline.generate.records import read_lines
 from selfplay_pipeline.iterate.manifest import Manifest, RunDirectory, RunState
 from selfplay_pipeline.metrics.bootstrap import Interval
@@ -48,7 +48,7 @@ class EpisodesFile:
         number = self.iteration or 0
         return number - 1 if self.mode == "training" and number else number
 
-    def game_config(self) -> GameConfig | None:
+    def game_config(self) -> GameSettings | None:
         """Returns the played rules, which `generate` and `evaluate` store next to the file; None if unknown."""
         given = _arguments(self.path)
         rules = {key.removeprefix("game."): value for key, value in given.items() if key.startswith("game.")}

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from selfplay_pipeline.config import gpu_visible
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.games.registry import all_games, make_game
 from selfplay_pipeline.generate.records import CHAT
 from selfplay_pipeline.slime.config import DEFAULT, RolloutConfig
 from selfplay_pipeline.slime.data import check_data
@@ -103,7 +103,7 @@ def _partner(config: RolloutConfig) -> str:
         import_module("openai")
     # without its cache, whose file would be created here
     looked_at = section.model_copy(update={"chat": section.chat.model_copy(update={"cache": None})})
-    return f"{config.model_copy(update={'selfplay': looked_at}).player().record.name} can be called"
+    return f"{config.model_copy(update={'selfplay': looked_at}).player(*all_games()).record.name} can be called"
 
 
 def check_rows(path: Path, config: Path) -> list[Item]:

@@ -12,7 +12,7 @@ from selfplay_pipeline.core.files import explain
 from selfplay_pipeline.core.sections import Section
 from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.core.yaml_file import read_yaml
-from selfplay_pipeline.games.registry import SCRIPTED
+from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.generate.players import Player, Scripted
 from selfplay_pipeline.generate.records import CHAT
 from selfplay_pipeline.partners.config import PartnerConfig
@@ -73,8 +73,11 @@ class RolloutConfig(BaseModel):
         check_regular(path, "selfplay_pipeline/slime/matching_config.yaml is one")
         return _validated(read_yaml(path).data, str(path))
 
-    def player(self) -> Player:
+    def player(self, *games: Game) -> Player:
         """Returns the partner.
+
+        Args:
+            games: the games that it plays.
 
         Raises:
             UserError: The partner's name is unknown, or the chat partner cannot be reached as configured.
@@ -84,9 +87,10 @@ class RolloutConfig(BaseModel):
             from selfplay_pipeline.partners.client import ChatClient
             from selfplay_pipeline.partners.player import ChatPartner
 
-            return ChatPartner.of(ChatClient(self.selfplay.chat))
-        if name not in SCRIPTED:
-            raise UserError(f"selfplay.partner: there is no {name!r}; there are {CHAT}, {', '.join(sorted(SCRIPTED))}")
+            return ChatPartner.of(ChatClient(self.selfplay.chat), *games)
+        scripted = sorted({player for game in games for player in game.players})
+        if name not in scripted:
+            raise UserError(f"selfplay.partner: there is no {name!r}; there are {CHAT}, {', '.join(scripted)}")
         return Scripted(name)
 
     def log_dir(self, args: Any) -> Path:

@@ -15,8 +15,8 @@ from selfplay_pipeline.core.files import explain, write_lines
 from selfplay_pipeline.core.folders import check_file
 from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import parse_json
-from selfplay_pipeline.games.base import HELD_OUT, TRAIN, Game, State, state_rng
-from selfplay_pipeline.games.registry import GameConfig, make_game, parse_game_config
+from selfplay_pipeline.games.base import HELD_OUT, TRAIN, Game, GameSettings, State, state_rng
+from selfplay_pipeline.games.registry import make_game, parse_game_config
 from selfplay_pipeline.generate.records import read_lines
 
 UNUSABLE = (TypeError, ValueError, AttributeError, OverflowError, RecursionError)
@@ -31,7 +31,7 @@ class DataJob:
         held_out: Whether the states come from the seed space of `selfplay evaluate`, which training never draws from.
     """
 
-    game: GameConfig
+    game: GameSettings
     num_states: int
     seed: int
     first_state: int = 0
@@ -85,9 +85,9 @@ def game_row(game: Game, state: State, state_id: str) -> dict[str, Any]:
         ],
         "metadata": {
             "state_id": state_id,
-            "game_state": state.to_dict(),
+            "game_state": game.state_to_json(state),
             "ground_truth": game.solution(state),
-            "optimal_score": state.best,
+            "optimal_score": game.best(state),
             "rules": game.config.model_dump(),
         },
     }
@@ -108,17 +108,17 @@ def game_of(metadata: dict[str, Any]) -> tuple[Game, State]:
     except ValidationError as error:
         raise UserError(f"metadata.rules: {explain(error)}") from None
     game = make_game(rules)
-    return game, game.load_state(data)
+    return game, game.state_from_json(data)
 
 
-def check_data(path: Path) -> list[GameConfig]:
+def check_data(path: Path) -> list[GameSettings]:
     """Check that every row can be played; returns the different rules of the rows.
 
     Raises:
         UserError: The file is missing or empty, or a row is bad; the message names file, line and field.
     """
     seen: dict[str, int] = {}
-    rules: list[GameConfig] = []
+    rules: list[GameSettings] = []
     for number, line in read_lines(path, "`selfplay slime data` writes this file"):
         if not line.strip():
             continue
@@ -140,7 +140,7 @@ def check_data(path: Path) -> list[GameConfig]:
     return rules
 
 
-def _check_row(row: Any) -> tuple[GameConfig, str]:
+def _check_row(row: Any) -> tuple[GameSettings, str]:
     metadata = row.get("metadata") if isinstance(row, dict) else None
     if not isinstance(metadata, dict):
         raise UserError("field 'metadata' is missing; `selfplay slime data` writes it")

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import EngineError, FinishReason
-from selfplay_pipeline.games.base import Status
+from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.generate.chat import ChatPlayer, SeatedChat
 from selfplay_pipeline.generate.episode import Episode, Reply, SeatedPlayer
 from selfplay_pipeline.generate.players import Player, Seat
@@ -78,7 +78,7 @@ class EpisodeEnv:
         # Samples of one group differ in their index, so a partner that draws random numbers does not repeat itself.
         numbers = (getattr(self.args, "rollout_seed", 0), self.sample.group_index, self.sample.index)
         place = tuple(abs(int(number or 0)) for number in numbers)
-        partner = _partner(self.config.model_dump_json(), asyncio.get_running_loop())
+        partner = _partner(self.config.model_dump_json(), type(self.game), asyncio.get_running_loop())
         players: list[Player] = [ChatPlayer(), *[_Guarded(partner, self)] * (len(self.game.roles) - 1)]
         episode_id = str(self.sample.metadata.get("state_id"))
         self.episode = Sitting(self.game, self.state, players, episode_id, (place[0], place[1], place[2])).episode
@@ -215,9 +215,9 @@ class _SeatedGuarded:
 
 
 @lru_cache(maxsize=8)
-def _partner(config: str, loop: asyncio.AbstractEventLoop) -> Player:
+def _partner(config: str, game: type[Game], loop: asyncio.AbstractEventLoop) -> Player:
     """Returns the partner of all samples of a process in one event loop; they share its connections, cap and cache."""
-    return RolloutConfig.model_validate_json(config).player()
+    return RolloutConfig.model_validate_json(config).player(game())
 
 
 @lru_cache(maxsize=2)

@@ -163,7 +163,7 @@ def test_games_of_a_run_count_from_each_seat_that_the_policy_held(tmp_path):
 
 def test_a_dialogue_of_a_game_is_what_its_turns_and_outcome_say():
     record = next(make_episodes(1, 1, habits=TALKATIVE))
-    state = MatchingGame(BOARD).load_state(record.state)
+    state = MatchingGame(BOARD).state_from_json(record.state)
     found = next(records_of(record, 3))
     counted = asking(record.turns, state, 0)
     assert counted.questions > 0

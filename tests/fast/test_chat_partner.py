@@ -419,7 +419,7 @@ def play_one(endpoint, *, max_length=8, talker="sharing", **options):
         client = ChatClient(PartnerConfig(base_url=endpoint.url, **options), first_pause=0.001)
         game = MatchingGame(SHORT.model_copy(update={"max_length": max_length}))
         state = game.sample_state(state_rng(0, 0))
-        sitting = Sitting(game, state, [Scripted(talker), ChatPartner.of(client)], "game", (0, 0, 0))
+        sitting = Sitting(game, state, [Scripted(talker), ChatPartner.of(client, game)], "game", (0, 0, 0))
         await sitting.episode.run()
         await client.close()
         return sitting

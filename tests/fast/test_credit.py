@@ -188,7 +188,7 @@ def test_credits_that_cannot_be_are_refused_with_their_row(tmp_path: Path, chang
         ("tiny_shy", "seed", 1, "iterate.partner: shy"),
         ("tiny_honest", "convert.placebo", True, "convert.placebo: true"),
         ("tiny_honest", "train.method", "filtered-bc", "train.method: filtered-bc"),
-        ("tiny_bargaining", "seed", 1, "bargaining knows no credit"),
+        ("tiny_bargaining", "seed", 1, "bargaining has no credit of single turns"),
     ],
 )  # fmt: skip
 def test_credits_are_refused_where_nothing_would_come_of_them(config: str, key: str, value: Any, words: str) -> None:

@@ -11,6 +11,7 @@ import typer.main
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import Config, load_config
 from selfplay_pipeline.core.fields import keys
+from selfplay_pipeline.games.registry import all_games
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -99,7 +100,8 @@ def test_the_tables_of_options_are_true():
 
 @ANY_PAGE
 def test_a_key_is_one_of_the_configuration(page):
-    known = {key.name for key in keys(Config)}
+    of_games = (key.name for game in all_games() for key in keys(game.settings, "game."))
+    known = {key.name for key in keys(Config)}.union(of_games)
     for section, key in KEY.findall(page.read_text()):
         assert f"{section}.{key}" in known or key in FILES, f"{section}.{key}"
 

@@ -127,7 +127,7 @@ def test_a_figure_of_one_game_is_in_no_summary_of_another(records, monkeypatch):
     summary = Summary()
     for record in records:
         summary.add(record)
-    assert "eyes_per_episode" in summarised()
+    assert "eyes_per_episode" in summarised(other)
     assert "eyes_per_episode" not in summary.figures
     assert "eyes" not in [figure.name for figure, _ in summary.shown]
 

@@ -200,7 +200,7 @@ def test_every_board_gives_a_state_or_is_refused_after_a_bounded_number_of_draws
     refused = ""
     try:
         state = sample_state(game.config, np.random.default_rng(0), tries=1_000)
-        assert game.load_state(state.to_dict()).best == state.best > 0
+        assert game.state_from_json(state.to_dict()).best == state.best > 0
     except UserError as error:
         refused = str(error)
     assert not refused or ("game.hard_factor" in refused and "\n" not in refused)

@@ -10,6 +10,7 @@ from rich.console import Console
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.core import reporting, terminal
 from selfplay_pipeline.core.terminal.progress import in_place, shown
+from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
 from selfplay_pipeline.iterate.metrics import Iteration, in_words
@@ -105,5 +106,6 @@ def test_an_iteration_in_words():
     )
     parts = {"lost_to_telling": {"value": 0.1, "low": 0.0, "high": 0.2}}
     evaluated = Evaluated(**HELD_OUT, held_out_parts=parts)
-    assert in_words(Iteration(0, evaluated=evaluated)).endswith(", lost to telling 0.100 [0.000, 0.200]")
+    said = in_words(Iteration(0, evaluated=evaluated), game_named("matching"))
+    assert said.endswith(", lost to telling 0.100 [0.000, 0.200]")
     assert in_words(Iteration(0)) == ""

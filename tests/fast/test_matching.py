@@ -129,7 +129,7 @@ def test_on_honest_states_each_cell_is_seen_by_exactly_one_player_and_nothing_is
     assert (first ^ second).all()
     assert first.mean() == pytest.approx(0.5, abs=0.03)
     for state in states:
-        game.check_fits(game.load_state(state.to_dict()))
+        game.check_fits(game.state_from_json(state.to_dict()))
 
 
 def test_skewed_scores_have_the_distribution_and_the_mean_that_the_configuration_says():
@@ -156,7 +156,7 @@ def test_states_of_another_visibility_are_refused():
 def test_all_134_human_games_agree_with_the_file():
     assert len(HUMAN_GAMES) == 134
     for data in HUMAN_GAMES:
-        state = FULL.load_state(data)
+        state = FULL.state_from_json(data)
         final = [entry for entry in data["action_log"] if entry["type"] == "proposal"][-1]
         assert state.score([tuple(pair) for pair in final["proposal_ids"]]) == data["proposal_reward"]
 
@@ -171,14 +171,14 @@ def test_human_final_proposals_read_as_text_give_their_recorded_scores():
         reviewers = [names[reviewer] for reviewer in range(8)]
         if reviewers != list(REVIEWERS[:8]):
             others.append(number)
-        state = FULL.load_state(data | {"reviewers": reviewers})
+        state = FULL.state_from_json(data | {"reviewers": reviewers})
         reward = play_proposal(FULL, state, "[propose] " + final["proposal"])
         assert reward == data["proposal_reward"] / data["best_assignment_reward"]
     assert others == [32], "one game, counted from 0, showed other names"
 
 
 def test_six_human_games_are_of_dialops_fallback():
-    states = [FULL.load_state(data) for data in HUMAN_GAMES]
+    states = [FULL.state_from_json(data) for data in HUMAN_GAMES]
     own = [max(state.score(own_view_matching(state, seat, 50)) for seat in (0, 1)) for state in states]
     unfiltered = [number for number, state in enumerate(states) if own[number] * 1.25 >= state.best]
     assert unfiltered == [18, 25, 36, 79, 82, 93]
@@ -186,8 +186,8 @@ def test_six_human_games_are_of_dialops_fallback():
 
 def test_states_survive_a_round_trip_through_dialops_field_names():
     for data in HUMAN_GAMES[:10]:
-        state = FULL.load_state(data)
-        assert FULL.load_state(state.to_dict()).to_dict() == state.to_dict()
+        state = FULL.state_from_json(data)
+        assert FULL.state_from_json(state.to_dict()).to_dict() == state.to_dict()
         assert state.to_dict()["table"] == data["table"]
 
 
@@ -203,7 +203,7 @@ def test_states_survive_a_round_trip_through_dialops_field_names():
 )
 def test_a_bad_state_is_named(change, words):
     with pytest.raises(UserError, match=words):
-        FULL.load_state({**HUMAN_GAMES[0], **change})
+        FULL.state_from_json({**HUMAN_GAMES[0], **change})
 
 
 # --- scoring written proposals ------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ def written_forms(state: MatchingState) -> list[str]:
 @pytest.mark.parametrize("form", range(5))
 def test_the_optimal_matching_scores_one_for_all_human_states(form):
     for data in HUMAN_GAMES:
-        state = FULL.load_state(data)
+        state = FULL.state_from_json(data)
         assert play_proposal(FULL, state, written_forms(state)[form]) == 1.0
 
 
@@ -269,7 +269,7 @@ def test_a_bad_proposal_is_an_error_that_names_the_line(lines, words):
 
 def test_a_name_that_two_reviewers_share_is_ambiguous():
     data = small_state().to_dict() | {"reviewers": ["Ava Li", "Ava Thompson", "Noah Lee"]}
-    session = SMALL.start(SMALL.load_state(data))
+    session = SMALL.start(SMALL.state_from_json(data))
     step = take(session, "[propose] Proposal:\nBLEU: Ava\nElectra: Ava Thompson\nGloVe: Noah")
     assert step.error is not None and "ambiguous" in step.error
 

@@ -73,7 +73,7 @@ def test_the_game_that_went_is_named_nowhere(copy):
     assert "tiny_haggling" in built_in(done.stderr) and "tiny_bargaining" not in built_in(done.stderr)
     (copy / "own.yaml").write_text("game: {name: bargaining}")
     done = run(copy, "-m", "selfplay_pipeline.cli", "config", "--config", "own.yaml")
-    assert done.returncode == 2 and "game.name must be one of matching, haggling" in done.stderr
+    assert done.returncode == 2 and "there is no game 'bargaining'; give one of matching, haggling, or" in done.stderr
 
 
 def test_words_of_any_game_are_found_outside_of_its_folder(copy):

@@ -44,7 +44,7 @@ class TestGames:
         assert len({row["state_id"] for row in [*rows, *pq.read_table(test).to_pylist()]}) == 7
         game = MatchingGame(SPOKEN)
         for number, row in enumerate(rows):
-            state = game.load_state(json.loads(row["game_state"]))
+            state = game.state_from_json(json.loads(row["game_state"]))
             assert state.to_dict() == game.sample_state(state_rng(5, number)).to_dict(), "the states of `generate`"
             opening = game.start(state).opening(0)
             assert [message["content"] for message in row["prompt"]] == [opening.system, opening.observation]
@@ -160,7 +160,7 @@ def test_over_ten_thousand_random_episodes_no_hidden_cell_reaches_a_player_but_t
         if best <= 0:
             continue
         data = state.to_dict() | {"table": table.tolist(), "best_assignment_reward": int(best)}
-        other = game.load_state(data)
+        other = game.state_from_json(data)
         compared += bool((table != state.table).any())
         words = [random_words(rng, state) for _ in range(int(rng.integers(1, 7)))]
         assert read_by(seat, chat, game, state, words) == read_by(seat, chat, game, other, words)

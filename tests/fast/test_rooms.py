@@ -25,7 +25,7 @@ from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.games import registry
-from selfplay_pipeline.games.base import INVALID, MESSAGE, Asking, Game, Opening, Outcome, Status, Step, check_may_act
+from selfplay_pipeline.games.base import INVALID, MESSAGE, Game, Opening, Outcome, Status, Step, check_may_act
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, Table
 from selfplay_pipeline.games.tags import untagged
 from selfplay_pipeline.generate.episode import Episode
@@ -40,10 +40,6 @@ FIRST, SECOND, AGENT = range(3)
 
 class RoomsState(BaseModel):
     numbers: tuple[int, int]
-    best: float = 1.0
-
-    def to_dict(self):
-        return self.model_dump()
 
 
 class RoomsSession:
@@ -106,14 +102,16 @@ class Helpful:
 
 
 class RoomsGame(Game):
-    name, data_source, roles, shared_reward = "rooms", "rooms_selfplay", ("user", "user", "agent"), True
-    goals, actions, error_kinds = frozenset({"solved"}), frozenset({MESSAGE}), ("no_number",)
-    players, figures, lines = {"helpful": Helpful()}, (), ()
+    name, roles, goals, error_kinds = "rooms", ("user", "user", "agent"), frozenset({"solved"}), ("no_number",)
+    players = {"helpful": Helpful()}
 
     def sample_state(self, rng):
         return RoomsState(numbers=tuple(rng.integers(1, 9, 2).tolist()))
 
-    def load_state(self, data):
+    def state_to_json(self, state):
+        return state.model_dump()
+
+    def state_from_json(self, data):
         return RoomsState.model_validate(data)
 
     def start(self, state):
@@ -121,9 +119,6 @@ class RoomsGame(Game):
 
     def view(self, session, seat):
         return session, seat
-
-    def asking(self, state, turns, seat):
-        return Asking()
 
     def draw_state(self, state):
         return StateDrawing(
@@ -168,7 +163,8 @@ def games(tmp_path_factory):
     job = GenerateJob(path, 0, 0, 2, 2, 4, 0, POLICY, {})
     states = [RoomsState(numbers=(3, 4)), RoomsState(numbers=(5, 9))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(registry._GAMES, RoomsGame.name, RoomsGame())
+        patch.setattr(registry, "_found", dict(registry._found))
+        registry.find("test_rooms:RoomsGame")
         asyncio.run(run_generate(job, RoomsGame(), states.__getitem__, lambda number: players))
         yield path
 

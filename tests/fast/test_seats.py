@@ -15,7 +15,7 @@ import pytest
 from factories import BOARD, POLICY, byte_chat, make_episode
 
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason
-from selfplay_pipeline.games.base import MESSAGE, Opening, Outcome, Status, Step, state_rng
+from selfplay_pipeline.games.base import MESSAGE, Game, Opening, Outcome, Status, Step, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
 from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.rules import MatchingConfig, best_matching
@@ -120,7 +120,7 @@ def test_histories_of_words_are_those_of_the_token_streams(number):
     """The same words give a chat model and a policy the same messages."""
     record = make_episode(number, seed=7)
     game = MatchingGame(BOARD)
-    episode = seated(game=game, state=game.load_state(record.state)).episode
+    episode = seated(game=game, state=game.state_from_json(record.state)).episode
     for turn in record.turns:
         assert episode.session.seats == (turn.seat,)
         say(episode, turn.text, cut=turn.finish_reason == "length")
@@ -217,7 +217,7 @@ def test_playing_and_writing_states_need_neither_torch_nor_verl():
     assert done.stdout.strip() == "[]", done.stderr
 
 
-class RoundTable:
+class RoundTable(Game):
     """A game of three in which each says one thing."""
 
     name, roles, players = "round", ("", "", ""), {}
@@ -225,11 +225,11 @@ class RoundTable:
     def sample_state(self, rng):
         return self
 
-    def load_state(self, data):
-        return self
-
-    def to_dict(self):
+    def state_to_json(self, state):
         return {}
+
+    def state_from_json(self, data):
+        return self
 
     def start(self, state):
         return RoundSession()

@@ -27,7 +27,7 @@ from selfplay_pipeline.games.matching.silence import (
 )
 from selfplay_pipeline.games.matching.states import _best, draw_masks, draw_scores, sample_state
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.games.silence import STORED, Silence, StoredLines, known_silence
+from selfplay_pipeline.games.silence import STORED, Silence, StoredLines
 from selfplay_pipeline.metrics.talk import talk_score
 
 TWO = {"size": 2, "scale_min": 1, "scale_max": 1}
@@ -217,8 +217,8 @@ def test_a_stored_line_is_what_the_command_computes(name: str) -> None:
 def test_a_line_is_of_the_states_and_the_reward_whatever_else_is_configured() -> None:
     honest = load_config("tiny_honest", {}).game
     muted = honest.model_copy(update={"mute": True, "max_length": 7, "prompts": "default"})
-    assert known_silence(muted) == known_silence(honest)
-    assert known_silence(honest.model_copy(update={"score_power": 2})) is None
+    assert make_game(muted).silence == make_game(honest).silence
+    assert make_game(honest.model_copy(update={"score_power": 2})).silence is None
 
 
 def test_the_command_stores_a_line_that_the_configuration_finds_again(here: Path) -> None:
@@ -230,9 +230,9 @@ def test_the_command_stores_a_line_that_the_configuration_finds_again(here: Path
         done = selfplay("silence", "--config", "mine.yaml", "--states", "20", "--seed", seed)
         assert done.returncode == 0, done.stderr
     (line,) = StoredLines.read(STORED).lines
-    assert known_silence(load_config("mine.yaml", {}).game) == line.silence
+    assert make_game(load_config("mine.yaml", {}).game).silence == line.silence
     assert f"silence {line.silence}, written to data/silence.json" in done.stdout
-    assert known_silence(load_config("tiny", {}).game) is not None, "the built-in ones are there too"
+    assert make_game(load_config("tiny", {}).game).silence is not None, "the built-in ones are there too"
 
 
 def test_a_file_of_something_else_is_refused_before_anything_is_computed(here: Path) -> None:
@@ -243,10 +243,10 @@ def test_a_file_of_something_else_is_refused_before_anything_is_computed(here: P
     STORED.parent.mkdir()
     line = {"value": 0.5, "standard_error": 0.1, "states": 2}
     STORED.write_text(json.dumps({"lines": [{"game": {"name": "matching", "colour": "red"}, "silence": line}]}))
-    assert known_silence(MatchingConfig()) != Silence(**line), "of another version, perhaps"
+    assert make_game(MatchingConfig()).silence != Silence(**line), "of another version, perhaps"
     STORED.write_text('{"lines": [{"game": {}}]}')
     with pytest.raises(UserError, match=r"data/silence\.json: field 'lines\.0\.silence': .*`selfplay silence` writes"):
-        known_silence(MatchingConfig())
+        _ = make_game(MatchingConfig()).silence
 
 
 def test_the_talk_score_is_0_at_silence_and_1_at_the_optimum() -> None:

@@ -153,7 +153,7 @@ class Broken:
 
 
 def test_whatever_a_partners_client_raises_ends_the_episode_and_tells_no_secret(monkeypatch, caplog):
-    monkeypatch.setattr(env_module, "_partner", lambda config, loop: Broken(KeyError("Bearer sk-secret")))
+    monkeypatch.setattr(env_module, "_partner", lambda config, game, loop: Broken(KeyError("Bearer sk-secret")))
     env = env_of()
     asyncio.run(env.start())
     observation, done, info = asyncio.run(env.answer("[message] hello"))
@@ -172,7 +172,7 @@ def test_whatever_a_partners_client_raises_ends_the_episode_and_tells_no_secret(
     ],
 )
 def test_what_would_end_every_episode_ends_the_run(monkeypatch, error, kind, words):
-    monkeypatch.setattr(env_module, "_partner", lambda config, loop: Broken(error))
+    monkeypatch.setattr(env_module, "_partner", lambda config, game, loop: Broken(error))
     env = env_of()
     env.config = RolloutConfig.model_validate({"selfplay": {"chat": {"max_requests": 7}}})
     env.reset()
@@ -224,7 +224,7 @@ def test_the_partner_holds_all_seats_but_the_policys(monkeypatch):
             return "hello"
 
     game = RoundTable()
-    game.players = {"random": Says()}
+    monkeypatch.setattr(RoundTable, "players", {"random": Says()})
     monkeypatch.setattr(env_module, "game_of", lambda metadata: (game, game))
     env = env_of("random")
     assert env.reset()[0] == "you are 0"

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from selfplay_pipeline.config import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.templates import LONGEST_FILE, PromptTemplate
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
-from selfplay_pipeline.partners.config import PartnerConfig
 from selfplay_pipeline.partners.player import partner_arguments
 
 VALUES = {"text": "ab" * 500, "words": ["a", "b"], "n": 3}
@@ -90,7 +90,7 @@ def test_both_places_that_take_templates_refuse_them(tmp_path, what):
             game.start(game.sample_state(state_rng(0, 0))).opening(0)
     else:  # before anything is written
         with pytest.raises(UserError, match=re.escape("partner.prompt: ") + r"\S+system\.j2:1: access to attribute"):
-            partner_arguments(PartnerConfig(prompt=str(tmp_path / "system.j2"), model="m"), ["chat"])
+            partner_arguments(load_config("tiny", {"partner.prompt": str(tmp_path / "system.j2")}), ["chat"])
 
 
 def test_everyday_templates_work(tmp_path):

@@ -9,7 +9,8 @@ from factories import take
 
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.core.shipped import shipped
-from selfplay_pipeline.games.base import Lesson, state_rng
+from selfplay_pipeline.games.abilities import Lesson
+from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.rules import MatchingConfig

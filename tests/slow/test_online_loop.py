@@ -231,7 +231,7 @@ def play(queue: Any, client: Any, records: list[EpisodeRecord], *, max_failures:
     groups = {record.group_index: record for record in records}
     rows = []
     for group, record in groups.items():
-        state = game.load_state(record.state)
+        state = game.state_from_json(record.state)
         rows.append(game_rows(game, state, group, 0, "train", per_seat is not None)[per_seat or 0])
     columns = {name: np.array([row[name] for row in rows] + [None], dtype=object)[:-1] for name in rows[0]}
     columns |= {

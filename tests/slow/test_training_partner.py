@@ -55,7 +55,7 @@ def test_the_policy_holds_seat_0_in_all_episodes_and_the_partner_keeps_its_rules
     for episode in played:
         assert episode.players == ["policy", "shy"]
         assert [trajectory.seat for trajectory in episode.trajectories] == [0]
-        counts = asking(episode.turns, game.load_state(episode.state), 0)
+        counts = asking(episode.turns, game.state_from_json(episode.state), 0)
         assert counts.leaks == 0
         assert all(turn.finish_reason == "scripted" for turn in episode.turns if turn.seat == 1)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,27 +14,25 @@ from selfplay_pipeline.games.bargaining.session import BargainingSession
 from selfplay_pipeline.games.bargaining.speaking import Speaking, SpeakingTeacher
 from selfplay_pipeline.games.bargaining.teacher import LESSONS, Teacher
 from selfplay_pipeline.games.bargaining.text import ErrorKind
-from selfplay_pipeline.games.base import SAME_SCORE, Asking, Game, HumanEpisode, KnownLine, ScriptedPlayer, Turn
+from selfplay_pipeline.games.base import SAME_SCORE, Asking, Game, ScriptedPlayer, Turn
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.prompts import load_prompts
-from selfplay_pipeline.games.silence import Silence, known_silence
-from selfplay_pipeline.games.tagged_session import AGREED
 from selfplay_pipeline.games.tags import ActionKind
 
 PROMPTS = ("system", "opening", "partner", "error", "rejected")
 """The files of a set of prompts."""
 
 
-class BargainingGame:
-    """The rules under one `BargainingConfig`."""
+class BargainingGame(Game):
+    """The rules under one `BargainingConfig`.
+
+    It has neither a listening test nor credits of turns: what is best after a message, and what can be reached, depend
+    on how a proposal is answered.
+    """
 
     name = "bargaining"
-    data_source = "bargaining_selfplay"
-    roles = ("", "")
-    about_humans = ""
-    alterations = ()
-    goals = frozenset({AGREED})
+    settings = BargainingConfig
     actions = frozenset(kind.value for kind in ActionKind)
     error_kinds = tuple(kind.value for kind in ErrorKind)
     players: Mapping[str, ScriptedPlayer] = {
@@ -48,16 +44,12 @@ class BargainingGame:
     about_lines = measures.ABOUT_SILENCE
 
     def __init__(self, config: BargainingConfig | None = None) -> None:
-        self.config = config or BargainingConfig()
-        self.prompts = load_prompts(Path(__file__).parent / "prompts", self.config.prompts, PROMPTS)
+        super().__init__(config)
+        self.prompts = load_prompts(self.folder / "prompts", self.config.prompts, PROMPTS)
 
     @property
     def shared_reward(self) -> bool:
-        return self.config.reward == "cooperative"
-
-    @cached_property
-    def silence(self) -> Silence | None:
-        return known_silence(self.config)
+        return bool(self.config.reward == "cooperative")
 
     def describe(self) -> str:
         items = f"{rules.MIN_ITEMS} to {rules.MAX_ITEMS} items worth {rules.TOTAL_VALUE}"
@@ -66,8 +58,14 @@ class BargainingGame:
     def sample_state(self, rng: np.random.Generator) -> BargainingState:
         return rules.sample_state(rng)
 
-    def load_state(self, data: Any) -> BargainingState:
+    def state_to_json(self, state: BargainingState) -> dict[str, Any]:
+        return state.to_dict()
+
+    def state_from_json(self, data: Any) -> BargainingState:
         return rules.load_state(data)
+
+    def best(self, state: BargainingState) -> float:
+        return state.best
 
     def check_fits(self, state: BargainingState) -> None:
         rules.check_fits(state)
@@ -101,28 +99,11 @@ class BargainingGame:
     def asking(self, state: BargainingState, turns: Sequence[Turn], seat: int) -> Asking:
         return measures.asking(state, turns, seat)
 
-    def alter(self, state: BargainingState, turns: Sequence[Turn], kind: str, rng: np.random.Generator) -> None:
-        """There is no listening test: what is best after a message depends on how a proposal is answered."""
-
-    def credits(self, state: BargainingState, turns: Sequence[Any], reward: float) -> None:
-        """Turns have no credit of their own: what can be reached depends on how a proposal is answered."""
-
     def references(self, states: Sequence[BargainingState]) -> dict[str, list[float]]:
         return measures.references(states, self.config)
 
     def silent_rewards(self, states: Sequence[BargainingState], rng: np.random.Generator) -> Sequence[float]:
         return measures.silent_rewards(states, self.config)
-
-    def known_reward(self, state: BargainingState, data: dict[str, Any]) -> float | None:
-        """No record of people's episodes is read."""
-        return None
-
-    def known_lines(self) -> dict[str, KnownLine]:
-        return {}
-
-    def human_episodes(self) -> Iterator[HumanEpisode]:
-        """None is read."""
-        return iter(())
 
     def solution(self, state: BargainingState) -> Any:
         """Returns a split of the best sum."""
@@ -135,5 +116,5 @@ class BargainingGame:
         return draw.draw_episode(state, turns, decision)
 
 
-GAME: type[Game] = BargainingGame
+GAME = BargainingGame
 """Class that the registry loads."""

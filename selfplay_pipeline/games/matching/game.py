@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.games.abilities import Altered, HumanEpisode
 from selfplay_pipeline.games.base import (
     SAME_SCORE,
-    Altered,
     Asking,
     Game,
-    HumanEpisode,
     KnownLine,
     ScriptedPlayer,
     Turn,
@@ -47,8 +44,6 @@ from selfplay_pipeline.games.matching.teacher import (
     Teacher,
 )
 from selfplay_pipeline.games.prompts import load_prompts
-from selfplay_pipeline.games.silence import Silence, known_silence
-from selfplay_pipeline.games.tagged_session import AGREED
 from selfplay_pipeline.games.tags import ActionKind
 
 PROMPTS = ("system", "opening", "partner", "error", "rejected")
@@ -71,14 +66,12 @@ SCRIPTED: Mapping[str, ScriptedPlayer] = {
 }
 
 
-class MatchingGame:
+class MatchingGame(Game):
     """The rules under one `MatchingConfig`."""
 
     name = "matching"
+    settings = MatchingConfig
     data_source = "dialop_matching_selfplay"
-    roles = ("", "")
-    shared_reward = True
-    goals = frozenset({AGREED})
     actions = frozenset(kind.value for kind in ActionKind)
     error_kinds = tuple(kind.value for kind in ErrorKind)
     players = SCRIPTED
@@ -89,16 +82,12 @@ class MatchingGame:
     alterations = (CHANGED, SWAPPED)
 
     def __init__(self, config: MatchingConfig | None = None) -> None:
-        self.config = config or MatchingConfig()
-        self.prompts = load_prompts(Path(__file__).parent / "prompts", self.config.prompts, PROMPTS)
+        super().__init__(config)
+        self.prompts = load_prompts(self.folder / "prompts", self.config.prompts, PROMPTS)
 
     @property
     def about_lines(self) -> str:
         return measures.about_silence(self.config)
-
-    @cached_property
-    def silence(self) -> Silence | None:
-        return known_silence(self.config)
 
     def describe(self) -> str:
         return f"board {self.config.size}×{self.config.size}"
@@ -106,8 +95,14 @@ class MatchingGame:
     def sample_state(self, rng: np.random.Generator) -> MatchingState:
         return states.sample_state(self.config, rng)
 
-    def load_state(self, data: Any) -> MatchingState:
+    def state_to_json(self, state: MatchingState) -> dict[str, Any]:
+        return state.to_dict()
+
+    def state_from_json(self, data: Any) -> MatchingState:
         return states.load_state(data)
+
+    def best(self, state: MatchingState) -> float:
+        return state.best
 
     def check_fits(self, state: MatchingState) -> None:
         states.check_fits(self.config, state)
@@ -183,5 +178,5 @@ class MatchingGame:
         return draw.draw_episode(state, turns, decision, self.config)
 
 
-GAME: type[Game] = MatchingGame
+GAME = MatchingGame
 """Class that the registry loads."""
