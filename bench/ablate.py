@@ -15,17 +15,18 @@ import typer
 from pydantic import BaseModel
 
 from bench import command
-from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.core import stopping
 from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate, totals_of
 from selfplay_pipeline.evaluate.states import StateSet, held_out_states
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.iterate.manifest import RunDirectory
-from selfplay_pipeline.iterate.run import Loop, run_iterate
+from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.iterate.folder import RunDirectory
+from selfplay_pipeline.iterate.loop import Loop, run_iterate
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
-from selfplay_pipeline.servers import Servers
 
 SEED = 1
 STATE_SEED = 1

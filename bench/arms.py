@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.convert.imitation import Source
 from selfplay_pipeline.core import stopping
 from selfplay_pipeline.core.errors import UserError
@@ -24,12 +25,12 @@ from selfplay_pipeline.evaluate.listen import LISTENING_FILE, Listening, run_lis
 from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, run_evaluate, totals_of
 from selfplay_pipeline.evaluate.states import StateSet, count_shared, held_out_states, states_in
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.job import generate_episodes
-from selfplay_pipeline.iterate.manifest import RunDirectory
-from selfplay_pipeline.iterate.run import run_iterate
+from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.generate.stage import generate_episodes
+from selfplay_pipeline.iterate.folder import RunDirectory
+from selfplay_pipeline.iterate.loop import run_iterate
 from selfplay_pipeline.metrics.bootstrap import Totals
-from selfplay_pipeline.servers import Servers
-from selfplay_pipeline.train.imitate import imitate_episodes
+from selfplay_pipeline.train.imitation import imitate_episodes
 
 WARM = "warm start"
 SELF_PLAY, MUTED, PLACEBO, IMITATION, CREDIT = "self-play", "muted", "placebo", "imitation", "credit"

@@ -18,12 +18,13 @@ from pydantic import BaseModel
 
 from bench import command
 from bench.ablate import STATE_SEED, evaluate_all
-from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core import stopping
 from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.iterate.run import run_iterate
+from selfplay_pipeline.iterate.loop import run_iterate
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 
 ONE_UPDATE: dict[str, Any] = {"train.train_batch_size": 128, "train.mini_batches": 1, "train.old_log_probs": "step"}

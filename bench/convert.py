@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.run import run_convert
-from selfplay_pipeline.generate.job import generate_episodes
+from selfplay_pipeline.generate.stage import generate_episodes
 
 SIZES = (1_000, 100_000)
 

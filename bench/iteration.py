@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core import stopping
-from selfplay_pipeline.iterate.run import run_iterate
+from selfplay_pipeline.iterate.loop import run_iterate
 
 
 def run() -> dict[str, Any]:

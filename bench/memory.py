@@ -23,9 +23,9 @@ import typer
 from bench.command import run
 from bench.qwen import SIZES
 from bench.race.measure import measured
+from selfplay_pipeline.config.training import TrainOptions
 from selfplay_pipeline.core.shapes import shapes_of
 from selfplay_pipeline.core.shipped import shipped
-from selfplay_pipeline.train.config import TrainOptions
 from selfplay_pipeline.train.fit import setup_of
 from selfplay_pipeline.train.memory import needs, on_device
 

@@ -23,17 +23,18 @@ from pydantic import BaseModel
 from bench import command
 from bench.arms import MODES, WARM
 from bench.compared import markdown_table, references_line
-from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core import stopping
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, run_evaluate, totals_of
 from selfplay_pipeline.evaluate.states import StateSet, held_out_states, references
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.iterate.manifest import RunState
-from selfplay_pipeline.iterate.run import run_iterate
+from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.iterate.folder import RunState
+from selfplay_pipeline.iterate.loop import run_iterate
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast_over_seeds
-from selfplay_pipeline.servers import Servers
 
 GRPO, CLONING = "grpo", "filtered-bc"
 GRPO_RATES = [1.5e-4, 3e-4, 6e-4]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.convert import peak_mb, repeat
-from selfplay_pipeline.config import load_config
-from selfplay_pipeline.generate.job import generate_episodes
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.generate.stage import generate_episodes
 from selfplay_pipeline.report.run import scan_all, write_page
 from selfplay_pipeline.report.sources import discover
 

@@ -18,13 +18,14 @@ from typing import Any
 
 import aiohttp
 
-from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.engines.line import Server
 from selfplay_pipeline.engines.pool import open_engine
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.types import Completion, Engine, SamplingParams
-from selfplay_pipeline.generate.job import generate_episodes
-from selfplay_pipeline.servers import Servers
+from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.generate.stage import generate_episodes
 
 ROUNDS = 3
 

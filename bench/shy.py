@@ -22,10 +22,8 @@ from bench.asked import MODES, PLACEBO, SHOWN, TRAINED, WARM, Seed, asked, table
 from bench.coin_plot import plot
 from bench.coins import CHANCES, AgainstPlacebo, against_placebo, play_coin
 from bench.compared import references_line
-from selfplay_pipeline.asking.analysis import TRENDS, Analysis, analyse
-from selfplay_pipeline.asking.output import write
-from selfplay_pipeline.asking.sources import read
-from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core import stopping
 from selfplay_pipeline.core.files import write_json, write_text
 from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, run_evaluate, totals_of
@@ -33,9 +31,12 @@ from selfplay_pipeline.evaluate.states import StateSet, held_out_states, referen
 from selfplay_pipeline.games.base import State
 from selfplay_pipeline.games.matching.teacher import AskingTeacher
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.iterate.run import run_iterate
+from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.iterate.loop import run_iterate
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
-from selfplay_pipeline.servers import Servers
+from selfplay_pipeline.report.questions.analysis import TRENDS, Analysis, analyse
+from selfplay_pipeline.report.questions.output import write
+from selfplay_pipeline.report.questions.sources import read
 
 COIN_EPISODES = 4
 """Number of episodes per state and coin."""

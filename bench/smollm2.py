@@ -21,21 +21,21 @@ from bench import command
 from bench.arms import MODES, WARM
 from bench.compared import Figures, markdown_table
 from bench.methods import CLONING, GRPO, Budget, Outcomes, Study, budget_of, cloning, mean_of
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.cli.show.evaluation import references_in_words
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.imitation import Source
 from selfplay_pipeline.core import stopping
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.evaluate.run import Mode
-from selfplay_pipeline.evaluate.show import references_in_words
 from selfplay_pipeline.evaluate.states import StateSet, held_out_states, references
 from selfplay_pipeline.games.registry import all_games, make_game
-from selfplay_pipeline.generate.job import generate_episodes
-from selfplay_pipeline.iterate.run import run_iterate
+from selfplay_pipeline.generate.stage import generate_episodes
+from selfplay_pipeline.iterate.loop import run_iterate
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast_over_seeds
 from selfplay_pipeline.metrics.figures import figures_of
-from selfplay_pipeline.models.smollm2 import build_smollm2
-from selfplay_pipeline.train.imitate import imitate_episodes
+from selfplay_pipeline.train.imitation import imitate_episodes
+from selfplay_pipeline.warm_start.smollm2 import build_smollm2
 
 CONFIG = "bench/smollm2.yaml"
 BEFORE = "before"

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 
-from selfplay_pipeline.train.verl_ext.replay import trajectory_fields
+from selfplay_pipeline.train.verl.replay import trajectory_fields
 
 arrays = defaultdict(list)
 for row in pq.read_table(sys.argv[1]).to_pylist():

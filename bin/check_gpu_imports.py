@@ -28,13 +28,13 @@ MODULES = (
     "verl.workers.engine_workers",
     "verl.workers.rollout.router",
     "verl.workers.rollout.sglang_rollout.async_sglang_server",
-    "selfplay_pipeline.train.verl_main",
-    "selfplay_pipeline.train.verl_ext",
-    "selfplay_pipeline.train.verl_ext.dataset",
-    "selfplay_pipeline.train.verl_ext.replay",
-    "selfplay_pipeline.online.verl_ext",
-    "selfplay_pipeline.online.verl_ext.sampler",
-    "selfplay_pipeline.online.agent_loop",
+    "selfplay_pipeline.train.verl.main",
+    "selfplay_pipeline.train.verl.offline",
+    "selfplay_pipeline.train.verl.dataset",
+    "selfplay_pipeline.train.verl.replay",
+    "selfplay_pipeline.train.verl.online",
+    "selfplay_pipeline.train.verl.online_sampler",
+    "selfplay_pipeline.train.verl.agent_loop",
 )
 PACKAGES = ("torch", "sglang", "sglang-kernel", "flashinfer-python", "verl", "transformers", "kernels", "ray")
 
@@ -54,8 +54,8 @@ def load_as_training_does() -> None:
     """Load a model with the attention implementation that verl is configured with on a GPU."""
     from transformers import AutoModelForCausalLM
 
-    from selfplay_pipeline.train.config import TrainOptions
-    from selfplay_pipeline.train.overrides import policy_settings
+    from selfplay_pipeline.config.training import TrainOptions
+    from selfplay_pipeline.train.settings import policy_settings
 
     attention = policy_settings(TrainOptions(), "cuda")["+actor_rollout_ref.model.override_config.attn_implementation"]
     print(f"attention: {attention}")

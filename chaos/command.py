@@ -20,10 +20,10 @@ from pathlib import Path
 import psutil
 
 IMPORTED = (
-    "chaos.command", "selfplay_pipeline.cli", "selfplay_pipeline.iterate.run", "selfplay_pipeline.online.job",
+    "chaos.command", "selfplay_pipeline.cli", "selfplay_pipeline.iterate.loop", "selfplay_pipeline.train.online_stage",
     "selfplay_pipeline.convert.check", "selfplay_pipeline.engines.transformers_engine", "selfplay_pipeline.report.run",
-    "selfplay_pipeline.asking.analysis", "selfplay_pipeline.slime.check", "pyarrow.parquet", "torch", "transformers",
-    "transformers.models.qwen2.modeling_qwen2", "verl.utils.dataset.rl_dataset",
+    "selfplay_pipeline.report.questions.analysis", "selfplay_pipeline.slime.check",
+    "pyarrow.parquet", "torch", "transformers", "transformers.models.qwen2.modeling_qwen2", "verl.utils.dataset.rl_dataset",
 )  # fmt: skip
 """Modules that the server imports: those that a command imports before it refuses its input.
 
@@ -31,7 +31,7 @@ A module missing here only costs time.
 """
 SETTINGS = {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 """Environment variables that make all machines equal: no GPU, no network, and no thread that a fork would lose."""
-BACKGROUND = ("sglang", "verl_main", "raylet")
+BACKGROUND = ("sglang", "train.verl.main", "raylet")
 """Words in the command line of a process that a command starts to serve or to train."""
 POLL_SECONDS = 0.05
 

@@ -17,7 +17,7 @@ from aiohttp import web
 from tokenizers import Tokenizer
 
 from chaos.outside import MODEL
-from selfplay_pipeline.loopback import hold_port, port_of
+from selfplay_pipeline.core.loopback import hold_port, port_of
 
 TEXT = "[message] Ava BLEU 0"
 Answer = dict[str, Any]

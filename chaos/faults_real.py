@@ -175,7 +175,7 @@ def _trainings() -> list[Case]:
 
 def _verl(scene: Scene) -> list[psutil.Process]:
     supervisors = {process.pid for process in scene.room.find("selfplay_pipeline.core.processes")}
-    return [process for process in scene.room.find("verl_main") if process.pid not in supervisors]
+    return [process for process in scene.room.find("train.verl.main") if process.pid not in supervisors]
 
 
 def _trained(scene: Scene) -> list[str]:

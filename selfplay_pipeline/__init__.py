@@ -21,28 +21,28 @@ if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from selfplay_pipeline.config import load_config as load_config
-    from selfplay_pipeline.convert.job import convert_episodes as convert_episodes
+    from selfplay_pipeline.config.load import load_config as load_config
+    from selfplay_pipeline.convert.stage import convert_episodes as convert_episodes
     from selfplay_pipeline.evaluate.run import EvaluationJob as EvaluationJob
     from selfplay_pipeline.evaluate.run import run_evaluate as run_evaluate
     from selfplay_pipeline.evaluate.states import sample_held_out as sample_held_out
-    from selfplay_pipeline.generate.job import generate_episodes as generate_episodes
     from selfplay_pipeline.generate.records import read_episodes as read_episodes
-    from selfplay_pipeline.iterate.run import run_iterate as run_iterate
-    from selfplay_pipeline.train.job import train_policy as train_policy
-    from selfplay_pipeline.train.job import training_of as training_of
+    from selfplay_pipeline.generate.stage import generate_episodes as generate_episodes
+    from selfplay_pipeline.iterate.loop import run_iterate as run_iterate
+    from selfplay_pipeline.train.offline_stage import train_policy as train_policy
+    from selfplay_pipeline.train.offline_stage import training_of as training_of
 
 _MODULES = {
     "EvaluationJob": "evaluate.run",
-    "convert_episodes": "convert.job",
-    "generate_episodes": "generate.job",
-    "load_config": "config",
+    "convert_episodes": "convert.stage",
+    "generate_episodes": "generate.stage",
+    "load_config": "config.load",
     "read_episodes": "generate.records",
     "run_evaluate": "evaluate.run",
-    "run_iterate": "iterate.run",
+    "run_iterate": "iterate.loop",
     "sample_held_out": "evaluate.states",
-    "train_policy": "train.job",
-    "training_of": "train.job",
+    "train_policy": "train.offline_stage",
+    "training_of": "train.offline_stage",
 }
 """Modules of the names above, which are imported when they are first asked for."""
 __all__ = [*_MODULES]

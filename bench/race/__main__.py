@@ -24,14 +24,15 @@ from bench import command
 from bench.ablate import STATE_SEED, evaluate_all
 from bench.race.measure import measured
 from bench.race.table import SIDES, Figures, Rise, Side, table
-from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import read_model, write_json, write_text
 from selfplay_pipeline.core.small_files import read_json
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.iterate.manifest import RunDirectory, describe
+from selfplay_pipeline.iterate.folder import RunDirectory, describe
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 
 PROJECT = Path(__file__).parents[2]

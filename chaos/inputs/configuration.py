@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from chaos.inputs.base import Input, Prepare
 from chaos.inputs.good import Good
-from selfplay_pipeline.config import Config
+from selfplay_pipeline.config.schema import Config
 
 KIND = "configuration"
 FILE = "bad.yaml"

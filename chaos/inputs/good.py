@@ -88,9 +88,9 @@ class Good:
         """Records that slime's log hook would have written for the games."""
 
         def make(folder: Path) -> None:
-            from selfplay_pipeline.asking.records import append_records
-            from selfplay_pipeline.asking.sources import records_of
             from selfplay_pipeline.generate.records import read_episodes
+            from selfplay_pipeline.report.questions.records import append_records
+            from selfplay_pipeline.report.questions.sources import records_of
 
             for step in range(4):
                 append_records(
@@ -104,8 +104,8 @@ class Good:
         """Folder of a run whose first iteration has played and converted."""
 
         def make(folder: Path) -> None:
-            from selfplay_pipeline.config import load_config
-            from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
+            from selfplay_pipeline.config.load import load_config
+            from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
 
             directory = RunDirectory(folder)
             directory.open(load_config("tiny", {}))

@@ -13,8 +13,8 @@ import typer.main
 
 from chaos.inputs.base import Input, Prepare
 from chaos.inputs.good import MODEL, Good, copy, copy_folder
-from selfplay_pipeline.config import Config
-from selfplay_pipeline.core.fields import keys
+from selfplay_pipeline.config.fields import keys
+from selfplay_pipeline.config.schema import Config
 
 KIND = "options"
 LONG = "x" * 300

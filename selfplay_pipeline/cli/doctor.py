@@ -48,13 +48,13 @@ def doctor(
         raise UserError("doctor: --nodes, --host-memory and --disk describe a machine; say with --gpus how many it has")
     described = {"train.device": "cuda" if gpus else "cpu"} if gpus is not None else {}
     settings = load(context, described, gpu=None if gpus is None else gpus > 0)
+    from selfplay_pipeline.cli.show.doctor import as_object, show, verdict
     from selfplay_pipeline.core.shapes import shapes_of
     from selfplay_pipeline.core.terminal.progress import say_announced
     from selfplay_pipeline.doctor.checks import look
     from selfplay_pipeline.doctor.examine import examine, needs_gpu
     from selfplay_pipeline.doctor.machine import Machine, this_machine
-    from selfplay_pipeline.doctor.show import as_object, show, verdict
-    from selfplay_pipeline.train.overrides import resolve_device
+    from selfplay_pipeline.train.settings import resolve_device
 
     shapes, here, not_here = shapes_of(str(settings.model)), settings, ""
     if gpus is None:

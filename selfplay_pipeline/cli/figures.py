@@ -18,7 +18,7 @@ from selfplay_pipeline.core.stopping import run
 from selfplay_pipeline.core.terminal.harmless import one_line
 
 if TYPE_CHECKING:
-    from selfplay_pipeline.config import Config
+    from selfplay_pipeline.config.schema import Config
     from selfplay_pipeline.evaluate.states import StateSet
 
 app = typer.Typer()
@@ -59,6 +59,7 @@ def evaluate(
     """
     settings = _load_for(checkpoint, context)
     checkpoint, partner = shipped(checkpoint), shipped(partner)
+    from selfplay_pipeline.cli.show.evaluation import show_differences, show_evaluation
     from selfplay_pipeline.evaluate.pairing import check_names
     from selfplay_pipeline.evaluate.run import (
         EvaluationJob,
@@ -68,7 +69,6 @@ def evaluate(
         default_folder,
         run_evaluate,
     )
-    from selfplay_pipeline.evaluate.show import show_differences, show_evaluation
     from selfplay_pipeline.games.registry import make_game
 
     game = make_game(settings.game)
@@ -109,8 +109,8 @@ def crossplay(
     Checkpoints that do worse with each other than with themselves may have found a code that only they understand.
     """
     settings = _load_for(players[0], context)
+    from selfplay_pipeline.cli.show.evaluation import show_crossplay
     from selfplay_pipeline.evaluate.crossplay import check_crossplay, plan_crossplay, run_crossplay
-    from selfplay_pipeline.evaluate.show import show_crossplay
 
     names = [*map(shipped, players)]
     check_crossplay(settings, names)  # before states are sampled, which may take long
@@ -139,10 +139,10 @@ def listen(
     """
     settings = _load_for(player, context)
     player = shipped(player)
+    from selfplay_pipeline.cli.show.evaluation import show_listening
     from selfplay_pipeline.evaluate.listen import check_listen, run_listen
     from selfplay_pipeline.evaluate.pairing import check_names
     from selfplay_pipeline.evaluate.run import EvaluationJob, default_folder
-    from selfplay_pipeline.evaluate.show import show_listening
 
     check_names(settings, [player])  # before states are sampled, which may take long
     folder = output or Path("data/listening") / default_folder(player, "self", states, settings).name
@@ -185,7 +185,7 @@ def silence(
 
 def _load_for(player: str, context: typer.Context) -> Config:
     """The configuration; where none is named, a shipped model plays the game that it was made for."""
-    from selfplay_pipeline.config import configuration_of
+    from selfplay_pipeline.config.load import configuration_of
 
     return load(context, {"model": player if configuration_of(player) else None})
 

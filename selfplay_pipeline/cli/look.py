@@ -141,12 +141,12 @@ def questions(
     from selfplay_pipeline.report.draw import formats_in
 
     formats = formats_in(form)
-    from selfplay_pipeline.asking.analysis import analyse
-    from selfplay_pipeline.asking.output import write
-    from selfplay_pipeline.asking.show import show_analysis
-    from selfplay_pipeline.asking.sources import read
+    from selfplay_pipeline.cli.show.questions import show_analysis
     from selfplay_pipeline.core.files import check_is_folder
     from selfplay_pipeline.core.reporting import waiting
+    from selfplay_pipeline.report.questions.analysis import analyse
+    from selfplay_pipeline.report.questions.output import write
+    from selfplay_pipeline.report.questions.sources import read
 
     check_is_folder(output)
     found = read(path)
@@ -161,7 +161,7 @@ def questions(
 def show_config(context: typer.Context) -> None:
     """Print the whole configuration as YAML: every key, what it means, and the value that a command would use."""
     settings = load(context)
-    from selfplay_pipeline.core.fields import as_yaml
+    from selfplay_pipeline.config.fields import as_yaml
     from selfplay_pipeline.core.terminal.progress import say_announced
     from selfplay_pipeline.games.registry import asked_by
 

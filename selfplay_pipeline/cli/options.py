@@ -26,8 +26,8 @@ from selfplay_pipeline.core.command_line import options as taken
 from selfplay_pipeline.core.shipped import built_in
 
 if TYPE_CHECKING:
-    from selfplay_pipeline.config import Config
-    from selfplay_pipeline.core.fields import Key
+    from selfplay_pipeline.config.fields import Key
+    from selfplay_pipeline.config.schema import Config
 
 CONFIG = (
     "YAML file, or built-in: {names}; by default tiny_honest without a GPU, and default with one. A file builds on "
@@ -58,7 +58,7 @@ def load(context: typer.Context, further: Mapping[str, Any] = {}, *, gpu: bool |
     Raises:
         UserError: a file or a value is wrong.
     """
-    from selfplay_pipeline.config import load_config
+    from selfplay_pipeline.config.load import load_config
 
     command, given = context.command, context.meta[GIVEN]
     assert isinstance(command, Configured)
@@ -87,7 +87,7 @@ def chosen_game(context: typer.Context) -> dict[str, Any]:
 
     Without these it is empty.
     """
-    from selfplay_pipeline.config import configuration_of
+    from selfplay_pipeline.config.load import configuration_of
 
     model = given(context, "model")
     config = given(context, "config") or (configuration_of(model) if model else None)
@@ -102,8 +102,8 @@ class Configured(typer.core.TyperCommand):
     @cached_property
     def keys(self) -> dict[str, list[Key]]:
         """The keys that each option gives, by the option's name in Python."""
-        from selfplay_pipeline.config import Config
-        from selfplay_pipeline.core.fields import keys
+        from selfplay_pipeline.config.fields import keys
+        from selfplay_pipeline.config.schema import Config
 
         found: dict[str, list[Key]] = {}
         for key in keys(Config):
@@ -138,8 +138,8 @@ class Configured(typer.core.TyperCommand):
 
     def _in_sections(self, ctx: Any) -> dict[str, list[Any]]:
         """The options with their help, under a title for each section."""
-        from selfplay_pipeline.config import load_config
-        from selfplay_pipeline.core.fields import value_of
+        from selfplay_pipeline.config.fields import value_of
+        from selfplay_pipeline.config.load import load_config
 
         usual = load_config(None, {})
         found: dict[str, list[Any]] = {}

@@ -16,11 +16,12 @@ import typer.main
 
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.cli.options import Configured
-from selfplay_pipeline.config import Config, load_config
-from selfplay_pipeline.core.fields import Key, keys, sections, used_by, value_of
+from selfplay_pipeline.config.fields import Key, keys, sections, used_by, value_of
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.config.uses import WORK
 from selfplay_pipeline.core.sections import Section, UsedBy
 from selfplay_pipeline.games.registry import all_games
-from selfplay_pipeline.uses import WORK
 
 HEAD = """# Options and keys
 

@@ -46,7 +46,7 @@ def data(
     For evaluation during training write a second file: selfplay slime data --held-out --num-states 100
     --output data/games_eval.jsonl
     """
-    from selfplay_pipeline.config import load_config
+    from selfplay_pipeline.config.load import load_config
     from selfplay_pipeline.core.folders import check_file
     from selfplay_pipeline.core.terminal import result
     from selfplay_pipeline.slime.data import DataJob, write_data

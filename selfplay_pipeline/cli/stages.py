@@ -52,9 +52,9 @@ def generate(
     Stopped at any moment, the same command continues where it was.
     """
     settings = load(context)
-    from selfplay_pipeline.generate.job import check_generate, generate_episodes, plan_generate
+    from selfplay_pipeline.cli.show.generate import show_summary
     from selfplay_pipeline.generate.seats import self_play
-    from selfplay_pipeline.generate.show import show_summary
+    from selfplay_pipeline.generate.stage import check_generate, generate_episodes, plan_generate
 
     all_seats = self_play(settings)
     seats = [*map(shipped, player or all_seats)]
@@ -102,7 +102,7 @@ def humans(
 
     What is left out is counted by its reason.
     """
-    from selfplay_pipeline.config import load_config
+    from selfplay_pipeline.config.load import load_config
     from selfplay_pipeline.core.folders import check_file
     from selfplay_pipeline.games.registry import make_game
     from selfplay_pipeline.generate.people import write_people
@@ -144,7 +144,7 @@ def convert(
         thinking = settings.generate.thinking
         terminal.result(check_parquet(check, str(settings.model), thinking=thinking).to_text().rstrip("\n"))
         return
-    from selfplay_pipeline.convert.job import convert_episodes, plan_convert
+    from selfplay_pipeline.convert.stage import convert_episodes, plan_convert
 
     if dry_run:
         planned(plan_convert(settings, games, output or games.parent, skip_bad=skip_bad))
@@ -186,10 +186,10 @@ def train(
     if data.suffix == ".jsonl":
         made_by = f"`selfplay convert {shlex.quote(str(data))}`"
         raise UserError(f"train: {data}: training reads parquet; {made_by} makes it from episodes")
-    from selfplay_pipeline.config import own_settings
+    from selfplay_pipeline.config.load import own_settings
     from selfplay_pipeline.core.folders import check_folder
-    from selfplay_pipeline.train.job import model_of, train_policy, training_of
-    from selfplay_pipeline.train.run import plan_train
+    from selfplay_pipeline.train.offline import plan_train
+    from selfplay_pipeline.train.offline_stage import model_of, train_policy, training_of
 
     own = own_settings(given(context, "config"))
     section = own.get("train")
@@ -199,7 +199,7 @@ def train(
     settings = load(context, {"train.overrides": overrides or None} | ({"model": sampler} if sampler else {}))
     if sampler:
         announced.append(one_line(f"model: {sampler}, which sampled the rows"))
-    from selfplay_pipeline.train.show import show_training
+    from selfplay_pipeline.cli.show.training import show_training
 
     output = output or data.parent / "training"
     job = training_of(settings, data, output)
@@ -228,9 +228,9 @@ def imitate(
     Killed, the same command continues at the last saved step.
     """
     settings = load(context)
+    from selfplay_pipeline.cli.show.training import barely_fell, show_imitation
     from selfplay_pipeline.convert.imitation import Source
-    from selfplay_pipeline.train.imitate import imitate_episodes, plan_imitate
-    from selfplay_pipeline.train.show import barely_fell, show_imitation
+    from selfplay_pipeline.train.imitation import imitate_episodes, plan_imitate
 
     sources = [Source.of(name) for name in games]
     output = output or sources[0].path.parent / "imitation"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from selfplay_pipeline.config import Config
+from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.abilities import TurnCredit, ability
 from selfplay_pipeline.games.base import Game

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from selfplay_pipeline.config import ImitateConfig
+from selfplay_pipeline.config.schema import ImitateConfig
 from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.convert.rows import SCHEMA, WEIGHT, described, episode_to_rows
 from selfplay_pipeline.convert.run import STREAM_CODES

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from selfplay_pipeline.config.identity import check_same
 from selfplay_pipeline.convert.credit import turn_credits
 from selfplay_pipeline.convert.episodes import check_tokens
 from selfplay_pipeline.convert.placebo import permuted
@@ -30,7 +31,6 @@ from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord, parse_episode, read_lines
-from selfplay_pipeline.identity import check_same
 from selfplay_pipeline.metrics.signal import Scored, Signal, comparison_key, groups_of
 
 CONVERTED = "convert.json"

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from selfplay_pipeline.config import Config
+from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.hub import HubUnreachableError
+from selfplay_pipeline.core.loopback import ADDRESS
 from selfplay_pipeline.core.shipped import PACKAGE
 from selfplay_pipeline.engines.compiler import check_compiler
+from selfplay_pipeline.generate.preflight import check_context, gpu_driver
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from selfplay_pipeline.loopback import ADDRESS
-from selfplay_pipeline.preflight import check_context, gpu_driver
 
 DRIVER = 580
 """Oldest driver branch for CUDA 13, the version that the locked PyTorch is built for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from selfplay_pipeline.config import Config
+from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.shapes import Shapes
 from selfplay_pipeline.doctor.machine import Machine
 from selfplay_pipeline.train.fit import meaning_of_offload, setup_of
@@ -23,7 +23,7 @@ from selfplay_pipeline.train.memory import (
     remedy,
     surely_lacks,
 )
-from selfplay_pipeline.train.overrides import resolve_device
+from selfplay_pipeline.train.settings import resolve_device
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from selfplay_pipeline.preflight import gpu_memory, visible_gpus
+from selfplay_pipeline.generate.preflight import gpu_memory, visible_gpus
 from selfplay_pipeline.train.memory import Room, gigabytes
 
 

@@ -18,11 +18,11 @@ from pathlib import Path
 import aiohttp
 
 from selfplay_pipeline.core.keys import SERVER_KEY
+from selfplay_pipeline.core.loopback import ADDRESS, TAKEN, hold_port, loopback_environment, port_of, port_was_taken
 from selfplay_pipeline.core.processes import Child, spawn
 from selfplay_pipeline.engines.line import version_of
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.engines.vitals import Vitals
-from selfplay_pipeline.loopback import ADDRESS, TAKEN, hold_port, loopback_environment, port_of, port_was_taken
 
 CPU_ARGUMENTS = [
     "--device=cpu",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from selfplay_pipeline.config import Config
+from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.folders import check_folder
@@ -15,11 +15,11 @@ from selfplay_pipeline.evaluate.pairing import Pairing, check_names, play_pairin
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.preflight import check_play
 from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.generate.seats import checkpoints_among
+from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.metrics.bootstrap import Interval
-from selfplay_pipeline.preflight import check_play
-from selfplay_pipeline.servers import Servers
 
 
 class CrossPlay(BaseModel):

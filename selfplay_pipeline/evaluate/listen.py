@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from selfplay_pipeline.config import Config
+from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.reporting import progress
@@ -28,8 +28,8 @@ from selfplay_pipeline.generate.episode import ContextFull, Reply
 from selfplay_pipeline.generate.players import Player, Seat
 from selfplay_pipeline.generate.records import POLICY, EpisodeRecord, read_episodes
 from selfplay_pipeline.generate.seats import is_checkpoint, seat_players, seats_named
+from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
-from selfplay_pipeline.servers import Servers
 
 LISTENING_FILE = "listening.json"
 

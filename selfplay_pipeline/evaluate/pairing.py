@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.config import Config
+from selfplay_pipeline.config.identity import differences, portable
+from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.job import policy_record, record_of
 from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import POLICY
 from selfplay_pipeline.generate.run import GenerateJob, run_generate
@@ -25,8 +25,8 @@ from selfplay_pipeline.generate.seats import (
     self_play,
     weights_of,
 )
-from selfplay_pipeline.identity import differences, portable
-from selfplay_pipeline.servers import Servers
+from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.generate.stage import policy_record, record_of
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from selfplay_pipeline.config import Config
+from selfplay_pipeline.config.identity import portable
+from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.folders import check_folder
@@ -19,13 +20,12 @@ from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.preflight import check_play
 from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.generate.seats import checkpoints_among, is_checkpoint
+from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.store import EpisodeStore
-from selfplay_pipeline.identity import portable
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
-from selfplay_pipeline.preflight import check_play
-from selfplay_pipeline.servers import Servers
 
 Mode = Literal["sampled", "greedy", "scripted"]
 SELF = "self"

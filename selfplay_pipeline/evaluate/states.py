@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.config import Config
+from selfplay_pipeline.config.identity import CONTENTS
+from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.reporting import progress
 from selfplay_pipeline.core.small_files import parse_json
 from selfplay_pipeline.games.base import HELD_OUT, Game, State, state_rng
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_lines
-from selfplay_pipeline.identity import CONTENTS
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 
 Z95 = 1.96

@@ -13,8 +13,8 @@ from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.core.reporting import Update, logger, progress
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game, State, Status
-from selfplay_pipeline.generate.chat import SeatedChat
 from selfplay_pipeline.generate.episode import Episode
+from selfplay_pipeline.generate.outside_text import SeatedChat
 from selfplay_pipeline.generate.players import Player, Seat
 from selfplay_pipeline.generate.records import EpisodeRecord, OutcomeRecord, PartnerUsage, PolicyRecord
 from selfplay_pipeline.generate.sampling import StateSource

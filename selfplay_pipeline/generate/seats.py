@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from selfplay_pipeline.config import Config
+from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.open import model_context_length
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.chat_player import ChatPartner
 from selfplay_pipeline.generate.players import Player, PolicyPlayer, Scripted
+from selfplay_pipeline.generate.preflight import check_play
 from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord, SeatRecord
+from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from selfplay_pipeline.partners.player import ChatPartner
-from selfplay_pipeline.preflight import check_play
-from selfplay_pipeline.servers import Servers
 
 
 def self_play(config: Config) -> tuple[str, ...]:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from selfplay_pipeline.config.identity import check_same
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import appending, locked, write_json
 from selfplay_pipeline.core.links import open_itself
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import EpisodeRecord, parse_episode, read_lines
-from selfplay_pipeline.identity import check_same
 
 
 @dataclass

@@ -12,11 +12,11 @@ from typing import Any
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from selfplay_pipeline.config.identity import flatten
 from selfplay_pipeline.games.drawing import UNKNOWN
-from selfplay_pipeline.identity import flatten
-from selfplay_pipeline.iterate.manifest import Manifest
-from selfplay_pipeline.iterate.metrics import Iteration, best_iteration, history_of
-from selfplay_pipeline.iterate.show import OF_EPISODES, PLAY_AND_TRAIN
+from selfplay_pipeline.iterate.folder import Manifest
+from selfplay_pipeline.iterate.history import Iteration, best_iteration, history_of
+from selfplay_pipeline.iterate.table import OF_EPISODES, PLAY_AND_TRAIN
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import REWARD, TALK, figures_of, rows_of
 from selfplay_pipeline.report.charts import KINDS as KINDS_OF_EPISODES

@@ -18,7 +18,7 @@ from selfplay_pipeline.evaluate.run import Evaluation
 from selfplay_pipeline.games.base import Game, GameSettings
 from selfplay_pipeline.games.registry import game_named, make_game, parse_game_config
 from selfplay_pipeline.generate.records import read_lines
-from selfplay_pipeline.iterate.manifest import Manifest, RunDirectory, RunState
+from selfplay_pipeline.iterate.folder import Manifest, RunDirectory, RunState
 from selfplay_pipeline.metrics.bootstrap import Interval
 
 Mode = Literal["training", "sampled", "greedy", "scripted", "other"]

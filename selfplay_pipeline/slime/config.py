@@ -7,15 +7,15 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from selfplay_pipeline.config.partner import PartnerConfig
+from selfplay_pipeline.config.yaml_file import read_yaml
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import explain
 from selfplay_pipeline.core.sections import Section
 from selfplay_pipeline.core.small_files import check_regular
-from selfplay_pipeline.core.yaml_file import read_yaml
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.generate.players import Player, Scripted
 from selfplay_pipeline.generate.records import CHAT
-from selfplay_pipeline.partners.config import PartnerConfig
 
 DEFAULT = Path(__file__).with_name("matching_config.yaml")
 TRACKING = ("slime.utils", "slime.observability")
@@ -84,8 +84,8 @@ class RolloutConfig(BaseModel):
         """
         name = self.selfplay.partner
         if name == CHAT:
-            from selfplay_pipeline.partners.client import ChatClient
-            from selfplay_pipeline.partners.player import ChatPartner
+            from selfplay_pipeline.generate.chat_model import ChatClient
+            from selfplay_pipeline.generate.chat_player import ChatPartner
 
             return ChatPartner.of(ChatClient(self.selfplay.chat), *games)
         scripted = sorted({player for game in games for player in game.players})

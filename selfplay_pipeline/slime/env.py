@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import EngineError, FinishReason
 from selfplay_pipeline.games.base import Game, Status
-from selfplay_pipeline.generate.chat import ChatPlayer, SeatedChat
+from selfplay_pipeline.generate.chat_model import RequestCapError
 from selfplay_pipeline.generate.episode import Episode, Reply, SeatedPlayer
+from selfplay_pipeline.generate.outside_text import ChatPlayer, SeatedChat
 from selfplay_pipeline.generate.players import Player, Seat
 from selfplay_pipeline.generate.records import PartnerUsage, SeatRecord
 from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from selfplay_pipeline.partners.client import RequestCapError
 from selfplay_pipeline.slime.config import RolloutConfig
 from selfplay_pipeline.slime.data import game_of
 

@@ -24,9 +24,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from selfplay_pipeline.config.training import TrainOptions
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.processes import environment
-from selfplay_pipeline.train.config import TrainOptions
 
 CPUS_PER_GPU, CPUS_BESIDE = 3, 3
 """Logical CPUs that verl reserves with each GPU, and the most that its other processes take of one node."""

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from selfplay_pipeline.core.loopback import TAKEN, port_was_taken
 from selfplay_pipeline.core.processes import Child, last_lines, spawn
 from selfplay_pipeline.core.reporting import logger
-from selfplay_pipeline.loopback import TAKEN, port_was_taken
 from selfplay_pipeline.train.launch import REASON, Launch, ended_file
 from selfplay_pipeline.train.stopped import prepare_reason, take_reason
 
@@ -46,7 +46,7 @@ class Process:
         self._tasks = 0
         self._logs = {log: _size(log)}
         self._folder = Path(tempfile.mkdtemp(prefix="trainer-"))
-        command = [sys.executable, "-u", "-m", "selfplay_pipeline.train.verl_main", str(self._folder)]
+        command = [sys.executable, "-u", "-m", "selfplay_pipeline.train.verl.main", str(self._folder)]
         self._child: Child = spawn(command, log, making.env)
 
     @property

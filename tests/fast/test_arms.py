@@ -8,9 +8,9 @@ from bench.compared import Results, compare, evidence, tables
 from bench.curves import plot
 from bench.learn import main
 from bench.verdict import conditions, verdict
+from selfplay_pipeline.config.identity import differences, flatten
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.evaluate.listen import Replay, totals_of
-from selfplay_pipeline.identity import differences, flatten
 
 
 @pytest.fixture

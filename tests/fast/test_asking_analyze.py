@@ -11,12 +11,6 @@ from command import selfplay
 from factories import BOARD, Habits, make_episode, make_episodes, write_episodes
 from test_asking_records import dialogue
 
-from selfplay_pipeline.asking.analysis import analyse
-from selfplay_pipeline.asking.charts import HUMANS, charts_of
-from selfplay_pipeline.asking.human import human_reference
-from selfplay_pipeline.asking.output import in_markdown
-from selfplay_pipeline.asking.records import FILE_NAME, append_records
-from selfplay_pipeline.asking.sources import Records, read, records_of
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.games.matching.game import MatchingGame
@@ -24,6 +18,12 @@ from selfplay_pipeline.games.matching.humans import human_episodes
 from selfplay_pipeline.games.matching.questions import asking
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.generate.records import POLICY, EpisodeRecord
+from selfplay_pipeline.report.questions.analysis import analyse
+from selfplay_pipeline.report.questions.charts import HUMANS, charts_of
+from selfplay_pipeline.report.questions.human import human_reference
+from selfplay_pipeline.report.questions.output import in_markdown
+from selfplay_pipeline.report.questions.records import FILE_NAME, append_records
+from selfplay_pipeline.report.questions.sources import Records, read, records_of
 
 CHARTS = {"questions", "facts", "asking", "reward", "kinds", "learned", "leaks", "length", "reward_by_questions"}
 TALKATIVE = Habits(talk=0.8, spoil=0, cut=0)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay_pipeline.asking.records import FILE_NAME, AskingRecord, append_records, log_step, read_records
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.report.questions.records import FILE_NAME, AskingRecord, append_records, log_step, read_records
 
 
 def dialogue(step: int = 0, group: int = 0, **fields) -> AskingRecord:

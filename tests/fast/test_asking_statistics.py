@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_asking_records import dialogue
 
-from selfplay_pipeline.asking.statistics import by_step, correlation, figures_of, reward_by_questions, trend
+from selfplay_pipeline.report.questions.statistics import by_step, correlation, figures_of, reward_by_questions, trend
 
 
 def simulate(

@@ -97,9 +97,9 @@ def test_a_command_that_takes_too_much_memory_is_ended(folder):
 
 
 def test_a_command_that_starts_a_trainer_has_accepted_its_input(folder):
-    trainer = "[sys.executable, '-c', 'import time; time.sleep(60)', 'verl_main']"
+    trainer = "[sys.executable, '-c', 'import time; time.sleep(60)', 'train.verl.main']"
     found = verdict(folder, f"import subprocess, sys; subprocess.run({trainer})")
-    assert found.outcome == "accepted" and "verl_main" in found.detail
+    assert found.outcome == "accepted" and "train.verl.main" in found.detail
 
 
 def test_a_good_input_that_is_refused_is_no_control():

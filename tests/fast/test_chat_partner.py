@@ -18,22 +18,22 @@ import pytest
 from aiohttp import web
 from chat_endpoint import ChatEndpoint, body, echoes_its_key, fails, page, says
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.partner import PartnerConfig
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
+from selfplay_pipeline.generate.chat_cache import AnswerCache
+from selfplay_pipeline.generate.chat_model import ChatClient, PartnerError, RequestCapError, retry_after
+from selfplay_pipeline.generate.chat_player import ChatPartner
 from selfplay_pipeline.generate.episode import Reply
-from selfplay_pipeline.generate.job import generate_episodes, plan_generate
 from selfplay_pipeline.generate.players import Scripted
 from selfplay_pipeline.generate.records import CHAT, POLICY, PartnerUsage, read_episodes
 from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.seats import check_players
-from selfplay_pipeline.iterate.manifest import RunDirectory
-from selfplay_pipeline.partners.cache import AnswerCache
-from selfplay_pipeline.partners.client import ChatClient, PartnerError, RequestCapError, retry_after
-from selfplay_pipeline.partners.config import PartnerConfig
-from selfplay_pipeline.partners.player import ChatPartner
+from selfplay_pipeline.generate.stage import generate_episodes, plan_generate
+from selfplay_pipeline.iterate.folder import RunDirectory
 
 KEY = "sk-test-0123456789abcdef"
 HELLO = [{"role": "system", "content": "rules"}, {"role": "user", "content": "hello"}]
@@ -624,6 +624,6 @@ def test_a_missing_key_is_noticed_before_anything_starts(tmp_path, monkeypatch):
 
 @pytest.mark.long
 def test_the_openai_package_is_imported_only_when_asked():
-    probe = "import sys, selfplay_pipeline.iterate.run; print('openai' in sys.modules)"
+    probe = "import sys, selfplay_pipeline.iterate.loop; print('openai' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
     assert done.stdout == "False\n", done.stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from command import selfplay
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.games.registry import make_game
 
 ROOT = Path(__file__).parents[2]

@@ -14,16 +14,16 @@ import requests
 from command import selfplay
 from factories import FINISHED, make_episodes, write_episodes
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core import reporting, terminal
 from selfplay_pipeline.core.terminal.progress import shown
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer, cpu_cache_tokens
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_episodes
-from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
-from selfplay_pipeline.iterate.show import show_run
-from selfplay_pipeline.models.tiny import _untrained
+from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
+from selfplay_pipeline.iterate.table import show_run
+from selfplay_pipeline.warm_start.tiny import _untrained
 
 
 @pytest.mark.long

@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 from factories import FINISHED, Habits, make_episode
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.games.tags import ActionKind
+from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.summary import Played, Summary
-from selfplay_pipeline.iterate.loggers import PipelineLog
-from selfplay_pipeline.iterate.manifest import RunDirectory, RunState, StageRecord, describe
-from selfplay_pipeline.iterate.metrics import (
+from selfplay_pipeline.iterate.folder import RunDirectory, RunState, StageRecord, describe
+from selfplay_pipeline.iterate.history import (
     EPISODE_FIGURES,
     Iteration,
     best_iteration,
     collapse_reason,
     history_of,
 )
+from selfplay_pipeline.iterate.logs import PipelineLog
+from selfplay_pipeline.iterate.loop import Loop
 from selfplay_pipeline.iterate.results import Evaluated, Trained
-from selfplay_pipeline.iterate.run import Loop
-from selfplay_pipeline.servers import Servers
 from selfplay_pipeline.train.process import Trainer
 
 HEALTHY = FINISHED["generate"] | {

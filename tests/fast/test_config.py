@@ -7,12 +7,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from selfplay_pipeline import config as configuration
 from selfplay_pipeline.cli import app
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config import load as configuration
+from selfplay_pipeline.config.identity import flatten
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import shipped
-from selfplay_pipeline.identity import flatten
 
 
 def written(folder, text: str) -> str:

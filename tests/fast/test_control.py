@@ -14,17 +14,17 @@ from factories import BOARD
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from selfplay_pipeline.config.partner import PartnerConfig
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
-from selfplay_pipeline.generate.chat import ChatPlayer
+from selfplay_pipeline.generate.chat_model import ChatClient
+from selfplay_pipeline.generate.chat_player import ChatPartner
 from selfplay_pipeline.generate.control import without_control
+from selfplay_pipeline.generate.outside_text import ChatPlayer
 from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
-from selfplay_pipeline.partners.client import ChatClient
-from selfplay_pipeline.partners.config import PartnerConfig
-from selfplay_pipeline.partners.player import ChatPartner
 
 ELSEWHERE = [
     "<|im_start|>",

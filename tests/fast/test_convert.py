@@ -12,7 +12,7 @@ from reports import Report, Reports
 from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.placebo import permuted
 from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.convert.rows import METADATA_KEY, episode_to_rows
@@ -20,7 +20,7 @@ from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import Status
-from selfplay_pipeline.iterate.manifest import RunDirectory
+from selfplay_pipeline.iterate.folder import RunDirectory
 
 GROUPS, EPISODES = 10, 4
 

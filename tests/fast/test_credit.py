@@ -14,7 +14,7 @@ from factories import BOARD, episode_records, make_episodes, play_scripts, write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.credit import check_credit, turn_credits
 from selfplay_pipeline.convert.rows import CREDITS, own_turns
 from selfplay_pipeline.convert.run import run_convert

@@ -12,20 +12,21 @@ import pytest
 from command import selfplay
 from factories import FINISHED, make_episodes, write_episodes
 
-from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.evaluate.run import EvaluationJob, check_comparable
 from selfplay_pipeline.evaluate.states import held_out_states, read_states
 from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.generate.chat_cache import AnswerCache
 from selfplay_pipeline.generate.store import EpisodeStore
-from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
-from selfplay_pipeline.iterate.show import show_run
-from selfplay_pipeline.partners.cache import AnswerCache
+from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
+from selfplay_pipeline.iterate.table import show_run
 from selfplay_pipeline.report.sources import discover
 from selfplay_pipeline.slime.data import DataJob, check_data, write_data
-from selfplay_pipeline.train.config import TrainConfig
-from selfplay_pipeline.train.run import claim, read_lines
+from selfplay_pipeline.train.offline import claim, read_lines
 
 
 @dataclass

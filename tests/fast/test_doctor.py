@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from command import Done, selfplay
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.online import tokens_per_pass
+from selfplay_pipeline.config.training import TrainOptions
 from selfplay_pipeline.core.hub import look_for
 from selfplay_pipeline.core.shapes import Shapes, shapes_of
-from selfplay_pipeline.online.config import tokens_per_pass
-from selfplay_pipeline.train.config import TrainOptions
 from selfplay_pipeline.train.fit import meaning_of_offload, setup_of
 from selfplay_pipeline.train.memory import (
     STATE,

@@ -9,8 +9,9 @@ import pytest
 import typer.main
 
 from selfplay_pipeline.cli import app
-from selfplay_pipeline.config import Config, load_config
-from selfplay_pipeline.core.fields import keys
+from selfplay_pipeline.config.fields import keys
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.games.registry import all_games
 
 ROOT = Path(__file__).parents[2]

@@ -11,13 +11,13 @@ from command import selfplay
 from factories import make_episodes, write_episodes
 
 from selfplay_pipeline.cli import app
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.games.matching.rules import MatchingConfig
-from selfplay_pipeline.iterate.manifest import RunDirectory
-from selfplay_pipeline.models import smollm2
-from selfplay_pipeline.online.games import write_games
+from selfplay_pipeline.iterate.folder import RunDirectory
+from selfplay_pipeline.train.online_states import write_games
+from selfplay_pipeline.warm_start import smollm2
 
 READING = {"show", "doctor", "config", "slime check"}
 """Commands that write nothing. Any other command must be among `WRITING`."""

@@ -12,7 +12,8 @@ from factories import board_state, make_episode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
 from selfplay_pipeline.evaluate.pairing import check_names

@@ -7,9 +7,6 @@ import pytest
 from factories import Habits, make_episode, make_episodes, write_episodes
 
 import selfplay_pipeline
-from selfplay_pipeline.asking.sources import records_of
-from selfplay_pipeline.asking.statistics import FIGURES as ASKED
-from selfplay_pipeline.asking.statistics import figures_of as asked_figures
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.games.figures import Figure
@@ -18,6 +15,9 @@ from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.generate.summary import Played, Summary
 from selfplay_pipeline.metrics.figures import FIGURES, figures_of, rows_of, summarised
 from selfplay_pipeline.metrics.signal import Signal
+from selfplay_pipeline.report.questions.sources import records_of
+from selfplay_pipeline.report.questions.statistics import FIGURES as ASKED
+from selfplay_pipeline.report.questions.statistics import figures_of as asked_figures
 from selfplay_pipeline.report.scan import scan
 from selfplay_pipeline.report.sources import discover
 from selfplay_pipeline.train.groups import read_data

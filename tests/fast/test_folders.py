@@ -8,10 +8,10 @@ from factories import make_episodes, write_episodes
 from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.identity import differences, in_words
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.files import write_json
-from selfplay_pipeline.identity import differences, in_words
-from selfplay_pipeline.iterate.manifest import RunDirectory
+from selfplay_pipeline.iterate.folder import RunDirectory
 
 
 def selfplay(*arguments):

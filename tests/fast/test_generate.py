@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from reports import Reports
 
-from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import FileChangedError
@@ -21,10 +22,10 @@ from selfplay_pipeline.engines.transformers_engine import TransformersEngine
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Status, state_rng
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.job import make_job
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.generate.run import GenerateJob, run_generate
+from selfplay_pipeline.generate.stage import make_job
 from selfplay_pipeline.generate.store import repair
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 

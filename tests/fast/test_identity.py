@@ -10,9 +10,13 @@ import pytest
 from pydantic import create_model
 from typer.testing import CliRunner
 
-from selfplay_pipeline import identity
 from selfplay_pipeline.cli import app
-from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.config import identity
+from selfplay_pipeline.config.identity import KNOWN, check_same, deciding
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.online import OnlineConfig
+from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.core import command_line
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.sections import FREE, Identity, Section, UsedBy
@@ -20,12 +24,9 @@ from selfplay_pipeline.evaluate.pairing import Pairing
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.job import make_job
-from selfplay_pipeline.identity import KNOWN, check_same, deciding
-from selfplay_pipeline.iterate.manifest import RunDirectory
-from selfplay_pipeline.online.config import OnlineConfig
-from selfplay_pipeline.train.config import TrainConfig
-from selfplay_pipeline.train.run import claim
+from selfplay_pipeline.generate.stage import make_job
+from selfplay_pipeline.iterate.folder import RunDirectory
+from selfplay_pipeline.train.offline import claim
 
 COMMANDS = ("generate", "evaluate", "iterate")
 """Whose runs the whole configuration is asked for; trainings have configurations of their own."""

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
-from selfplay_pipeline.config import ImitateConfig, load_config
+from selfplay_pipeline.cli.show.training import barely_fell
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.schema import ImitateConfig
 from selfplay_pipeline.convert.imitation import HELD_OUT, TRAIN, Imitated, Source, write_rows
 from selfplay_pipeline.convert.parquet import read_rows
 from selfplay_pipeline.convert.selection import best_episodes, best_of_groups, held_out
@@ -22,9 +24,8 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.bargaining.game import BargainingGame
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.metrics.signal import Scored
-from selfplay_pipeline.train.imitate import imitate_episodes, training_of, usual_rate
-from selfplay_pipeline.train.run import TrainResult
-from selfplay_pipeline.train.show import barely_fell
+from selfplay_pipeline.train.imitation import imitate_episodes, training_of, usual_rate
+from selfplay_pipeline.train.offline import TrainResult
 
 COMPACT = BOARD.model_copy(update={"prompts": "compact"})
 """What the tiny model reads."""
@@ -162,7 +163,7 @@ async def only_told(job, *rest):
 
 
 def test_rows_are_made_once_and_other_choices_are_refused_afterwards(games, tmp_path, monkeypatch):
-    monkeypatch.setattr("selfplay_pipeline.train.imitate.train_policy", only_told)
+    monkeypatch.setattr("selfplay_pipeline.train.imitation.train_policy", only_told)
     settings = load_config("tiny", {"imitate.epochs": 3, "imitate.held_out": 0.2}).model_copy(update={"game": COMPACT})
     config = asyncio.run(imitate_episodes(settings, [Source(games)], tmp_path))
     assert config.held_out == tmp_path / HELD_OUT and config.epochs == 3 and config.imitated == 0
@@ -177,7 +178,7 @@ def test_rows_are_made_once_and_other_choices_are_refused_afterwards(games, tmp_
 @pytest.fixture
 def begun(games, tmp_path, monkeypatch):
     """A copy of the episodes, the configuration by which their rows were made, and the folder of the training."""
-    monkeypatch.setattr("selfplay_pipeline.train.imitate.train_policy", only_told)
+    monkeypatch.setattr("selfplay_pipeline.train.imitation.train_policy", only_told)
     settings = load_config("tiny", {}).model_copy(update={"game": COMPACT})
     copied = Path(shutil.copy(games, tmp_path / "copied.jsonl"))
     asyncio.run(imitate_episodes(settings, [Source(copied)], tmp_path / "out"))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.engines.transformers_engine import TransformersEngine
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.evaluate.listen import Listening, Replay, heard, run_listen
@@ -24,7 +24,7 @@ from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.mentions import retold, told_cells
 from selfplay_pipeline.games.matching.scripted import own_cells, player_view, tell
 from selfplay_pipeline.games.matching.speaking import TOLD
-from selfplay_pipeline.servers import Servers
+from selfplay_pipeline.generate.servers import Servers
 
 CONFIG = load_config("tiny_honest", {})
 GAME = MatchingGame(CONFIG.game)

@@ -7,16 +7,16 @@ import re
 import pytest
 from rich.console import Console
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core import reporting, terminal
 from selfplay_pipeline.core.terminal.progress import in_place, shown
 from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.summary import Played
-from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
-from selfplay_pipeline.iterate.metrics import Iteration, in_words
+from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
+from selfplay_pipeline.iterate.history import Iteration, in_words
+from selfplay_pipeline.iterate.loop import Loop, run_iterate
 from selfplay_pipeline.iterate.results import Evaluated, Trained
-from selfplay_pipeline.iterate.run import Loop, run_iterate
-from selfplay_pipeline.iterate.show import live_table, run_table
+from selfplay_pipeline.iterate.table import live_table, run_table
 
 PLAY = {"mean_reward": 0.8, "reward_standard_error": 0.01, "agreement_rate": 1.0, "illegal_per_episode": 0.0}
 PLAY |= {"messages_per_episode": 1.5, "groups_without_signal": 2, "groups": 8}

@@ -9,10 +9,17 @@ from importlib import import_module
 import psutil
 import pytest
 
+from selfplay_pipeline.config.training import TrainConfig
+from selfplay_pipeline.core.loopback import (
+    SWITCH,
+    held_port,
+    hold_port,
+    keep_torch_local,
+    loopback_environment,
+    port_of,
+)
 from selfplay_pipeline.engines.sglang_server import ServerSpec
-from selfplay_pipeline.loopback import SWITCH, held_port, hold_port, keep_torch_local, loopback_environment, port_of
-from selfplay_pipeline.train.config import TrainConfig
-from selfplay_pipeline.train.overrides import environment
+from selfplay_pipeline.train.settings import environment
 
 
 @pytest.fixture
@@ -53,7 +60,7 @@ from selfplay_pipeline.engines import sglang_launch
 sglang_launch.hold_ports()
 from sglang.srt.managers.data_parallel_controller import bind_port
 from sglang.srt.server_args import PortArgs
-from selfplay_pipeline.train.verl_ext import master_port
+from selfplay_pipeline.train.verl import master_port
 from verl.single_controller.ray import RayWorkerGroup
 copies = types.SimpleNamespace(nccl_port=None, tokenizer_worker_num=1, enable_dp_attention=False)
 ports = [PortArgs.init_new(copies).nccl_port for _ in range(2)]

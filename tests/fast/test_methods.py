@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from bench.methods import MODES, WARM, Budget, best_of, budget_of, cloning, grpo_of, row_of, selection_table, table
-from selfplay_pipeline.config import Config, load_config
-from selfplay_pipeline.iterate.manifest import RunState
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.iterate.folder import RunState
 from selfplay_pipeline.metrics.bootstrap import Totals
 from selfplay_pipeline.metrics.signal import Key, Signal
 from selfplay_pipeline.train.groups import Group, TrainData, updates_of
-from selfplay_pipeline.train.job import training_of
-from selfplay_pipeline.train.overrides import plan_for, whole_batch
+from selfplay_pipeline.train.offline_stage import training_of
+from selfplay_pipeline.train.settings import plan_for, whole_batch
 
 GRPO, CLONING = "grpo 7e-05", "filtered-bc 0.0003 best 1"
 BUDGET = Budget(episodes=4000, rows=800, own_tokens=9000, updates=16, minutes=2.5)

@@ -22,9 +22,9 @@ from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from selfplay_pipeline.online.figures import to_line
-from selfplay_pipeline.online.games import SCHEMA, write_games
-from selfplay_pipeline.online.run import read_rows
+from selfplay_pipeline.train.online import read_rows
+from selfplay_pipeline.train.online_figures import to_line
+from selfplay_pipeline.train.online_states import SCHEMA, write_games
 
 SPOKEN = MatchingConfig(
     size=3, max_score=9, scale_min=1, scale_max=1, hard_factor=0, max_length=12, max_errors=3, prompts="default"

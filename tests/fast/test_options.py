@@ -11,11 +11,12 @@ import yaml
 from command import selfplay
 from pydantic import Field
 
-from selfplay_pipeline import config as configuration
 from selfplay_pipeline.cli.reference import commands, page
-from selfplay_pipeline.config import Config, GenerateConfig, load_config
+from selfplay_pipeline.config import load as configuration
+from selfplay_pipeline.config.fields import keys
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.schema import Config, GenerateConfig
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.fields import keys
 from selfplay_pipeline.core.sections import Option
 
 ROOT = Path(__file__).parents[2]

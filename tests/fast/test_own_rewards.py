@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from selfplay_pipeline.asking.sources import records_of
 from selfplay_pipeline.cli import app
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.convert.rows import METADATA_KEY
 from selfplay_pipeline.convert.run import run_convert
@@ -27,6 +26,7 @@ from selfplay_pipeline.generate.records import EpisodeRecord, parse_episode, rea
 from selfplay_pipeline.generate.seats import check_seats
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.metrics.signal import Signal, groups_of, has_signal
+from selfplay_pipeline.report.questions.sources import records_of
 from selfplay_pipeline.report.scan import scan
 from selfplay_pipeline.report.sources import discover
 

@@ -16,9 +16,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from test_asking_records import dialogue
 
-from selfplay_pipeline.asking.records import append_records
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.shipped import GAMES, as_listed, shipped
+from selfplay_pipeline.report.questions.records import append_records
 
 PACKAGE = Path("selfplay_pipeline")
 PROJECT = tomllib.loads(Path("pyproject.toml").read_text())["project"]

@@ -12,7 +12,7 @@ from tenacity import wait_none
 from test_line import PARAMS
 from test_shared_gpu import SGLang
 
-from selfplay_pipeline.config import EngineConfig
+from selfplay_pipeline.config.schema import EngineConfig
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines import hold, line

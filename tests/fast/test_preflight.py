@@ -7,7 +7,7 @@ import pytest
 import yaml
 from command import Done, selfplay
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 
 PLAY = ["generate", "iterate", "evaluate"]
 

@@ -20,7 +20,7 @@ from factories import BOARD, Habits, episode_records, make_episode, make_episode
 from hypothesis import given, settings
 from matplotlib.figure import Figure
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
@@ -31,7 +31,7 @@ from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.generate.records import EpisodeRecord
-from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord, describe
+from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord, describe
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.report import reading, sample
 from selfplay_pipeline.report.charts import Chart, Series, charts_of

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from factories import FINISHED
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.identity import deciding
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.evaluate.pairing import Pairing
 from selfplay_pipeline.evaluate.states import StateSet
-from selfplay_pipeline.generate.job import make_job
+from selfplay_pipeline.generate.stage import make_job
 from selfplay_pipeline.generate.summary import Played
-from selfplay_pipeline.identity import deciding
-from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
+from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
+from selfplay_pipeline.iterate.loop import Loop, run_iterate
 from selfplay_pipeline.iterate.results import Trained
-from selfplay_pipeline.iterate.run import Loop, run_iterate
-from selfplay_pipeline.train.config import TrainConfig
-from selfplay_pipeline.train.run import TrainResult, claim
+from selfplay_pipeline.train.offline import TrainResult, claim
 from selfplay_pipeline.train.saves import LATEST, PICKLED_POSITION, WHOLE, NewLines, go_back_to_last_logged_save
 
 
@@ -133,7 +133,7 @@ def test_a_loop_keeps_the_newest_trainer_state_and_the_one_that_a_cut_training_b
             raise KeyboardInterrupt
         finish(directory, number, stage, record)
 
-    monkeypatch.setattr("selfplay_pipeline.iterate.run.train_policy", train)
+    monkeypatch.setattr("selfplay_pipeline.iterate.loop.train_policy", train)
     monkeypatch.setattr(RunDirectory, "finish", cut)
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(run_iterate(config, run, OnlyTraining))
@@ -173,7 +173,7 @@ def test_a_run_in_another_place_goes_on_with_its_own_files(tmp_path, monkeypatch
         metrics, state = job.output / "metrics.jsonl", job.output / "trainer_state"
         return TrainResult(1, 1, 1, 0, 2, job.output / "checkpoint", state, metrics, 1.0, 1.0, None)
 
-    monkeypatch.setattr("selfplay_pipeline.iterate.run.train_policy", train)
+    monkeypatch.setattr("selfplay_pipeline.iterate.loop.train_policy", train)
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(run_iterate(config, run, OnlyTraining))
     place.parent.mkdir()

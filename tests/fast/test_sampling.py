@@ -16,7 +16,7 @@ from factories import BOARD
 from scripted_server import answering
 from slime_contract import SAMPLES, arguments, sample_of
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.types import FinishReason, SamplingParams
@@ -26,8 +26,8 @@ from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord
 from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from selfplay_pipeline.online.verl_engine import VerlEngine, check_sampling
 from selfplay_pipeline.slime import rollout
+from selfplay_pipeline.train.verl.rollout_engine import VerlEngine, check_sampling
 
 PREFERRED = {
     "top_p": 0.1, "top_k": 1, "min_p": 0.5, "frequency_penalty": 1.5, "presence_penalty": 1.5,

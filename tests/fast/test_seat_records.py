@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from factories import BOARD, POLICY, TINY, Habits, RandomTurns, board_state, byte_chat, make_episode, write_episodes
 
-from selfplay_pipeline.asking.sources import records_of
 from selfplay_pipeline.convert.parquet import sampler_of
 from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.convert.rows import PARTNER
@@ -28,6 +27,7 @@ from selfplay_pipeline.generate.players import Player, PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import EpisodeRecord, SeatRecord, parse_episode
 from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.summary import Summary
+from selfplay_pipeline.report.questions.sources import records_of
 from selfplay_pipeline.report.reading import read_episode
 from selfplay_pipeline.report.scan import scan
 from selfplay_pipeline.report.sources import discover

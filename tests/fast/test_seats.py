@@ -20,8 +20,8 @@ from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
 from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.rules import MatchingConfig, best_matching
 from selfplay_pipeline.games.matching.scripted import player_view
-from selfplay_pipeline.generate.chat import ChatPlayer, as_dicts
 from selfplay_pipeline.generate.episode import Episode, Reply
+from selfplay_pipeline.generate.outside_text import ChatPlayer, as_dicts
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
 from selfplay_pipeline.generate.run import Sitting
 
@@ -211,7 +211,7 @@ def test_three_players_can_sit_at_a_table():
 
 @pytest.mark.long
 def test_playing_and_writing_states_need_neither_torch_nor_verl():
-    probe = "import sys, selfplay_pipeline.generate.run, selfplay_pipeline.online.games\n"
+    probe = "import sys, selfplay_pipeline.generate.run, selfplay_pipeline.train.online_states\n"
     probe += "print([name for name in ('torch', 'verl', 'ray', 'transformers') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr

@@ -13,7 +13,8 @@ from scripted_server import answer_to
 from tenacity import wait_none
 from test_line import PARAMS, Fake, Launched
 
-from selfplay_pipeline.config import EngineConfig, load_config
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.schema import EngineConfig
 from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.engines import line, pool, sglang_server
@@ -22,9 +23,9 @@ from selfplay_pipeline.engines.requests import RELEASED
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec
 from selfplay_pipeline.generate.summary import Played
-from selfplay_pipeline.iterate import run as iterate
+from selfplay_pipeline.iterate import loop as iterate
 from selfplay_pipeline.train.groups import NoSignalError
-from selfplay_pipeline.train.run import TrainResult
+from selfplay_pipeline.train.offline import TrainResult
 
 LOADS = ["pause_generation", "update_weights_from_disk", "flush_cache", "continue_generation", "generate"]
 RELEASES = ["pause_generation", "flush_cache", "release_memory_occupation"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from command import selfplay
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.evaluate.silence import compute_silence
 from selfplay_pipeline.games.base import HELD_OUT, state_rng

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slime_contract import RealSample, sample_of
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.evaluate.states import held_out_states, key_of
 from selfplay_pipeline.games.base import state_rng

@@ -19,8 +19,8 @@ from selfplay_pipeline.games.matching.game import SCRIPTED
 from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
 from selfplay_pipeline.games.matching.scripted import told_cells
+from selfplay_pipeline.generate.chat_model import RequestCapError
 from selfplay_pipeline.generate.episode import Reply
-from selfplay_pipeline.partners.client import RequestCapError
 from selfplay_pipeline.slime import env as env_module
 from selfplay_pipeline.slime.config import RolloutConfig
 from selfplay_pipeline.slime.data import game_of, game_row

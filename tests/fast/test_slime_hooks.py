@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slime_contract import NewSample, RealSample, arguments, sample_of
 
-from selfplay_pipeline.asking.records import read_records
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import Status
+from selfplay_pipeline.report.questions.records import read_records
 from selfplay_pipeline.slime.env import build_env
 from selfplay_pipeline.slime.hooks import log_eval_rollout, log_rollout, post_process_rewards, records_of
 

@@ -7,10 +7,10 @@ import sys
 import psutil
 import pytest
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core import stopping
 from selfplay_pipeline.core.processes import spawn
-from selfplay_pipeline.generate.job import generate_episodes
+from selfplay_pipeline.generate.stage import generate_episodes
 from selfplay_pipeline.train import process
 from selfplay_pipeline.train.launch import Launch
 from selfplay_pipeline.train.process import Making, Trainer

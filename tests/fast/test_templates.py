@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.templates import LONGEST_FILE, PromptTemplate
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
-from selfplay_pipeline.partners.player import partner_arguments
+from selfplay_pipeline.generate.chat_player import partner_arguments
 
 VALUES = {"text": "ab" * 500, "words": ["a", "b"], "n": 3}
 

@@ -11,17 +11,17 @@ from chat_templates import shaped_tokenizer
 from factories import BOARD
 from scripted_server import answering
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
-from selfplay_pipeline.generate.chat import ChatPlayer
 from selfplay_pipeline.generate.episode import Reply
-from selfplay_pipeline.generate.job import make_job
+from selfplay_pipeline.generate.outside_text import ChatPlayer
 from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.records import ChatMessage, EpisodeRecord, PolicyRecord
 from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.generate.stage import make_job
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 from selfplay_pipeline.slime.rollout import first_prompt

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.registry import all_games
-from selfplay_pipeline.models.tiny import build_tiny_model
-from selfplay_pipeline.models.tiny_tokenizer import build_tokenizer
-from selfplay_pipeline.models.tiny_weights import new_model
+from selfplay_pipeline.warm_start.tiny import build_tiny_model
+from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
+from selfplay_pipeline.warm_start.tiny_weights import new_model
 
 LESSONS = [(game, name) for game in all_games() for name in game.lessons]
 

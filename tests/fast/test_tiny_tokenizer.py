@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from factories import take
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.games.abilities import Lesson
 from selfplay_pipeline.games.base import state_rng
@@ -16,7 +16,7 @@ from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.games.registry import all_games
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from selfplay_pipeline.models.tiny_tokenizer import build_tokenizer
+from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
 
 pytest.importorskip("transformers")
 

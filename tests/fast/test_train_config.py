@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.training import TrainConfig, TrainOptions
 from selfplay_pipeline.convert.rows import SCHEMA
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.metrics.signal import Signal
-from selfplay_pipeline.train.config import TrainConfig, TrainOptions
 from selfplay_pipeline.train.groups import (
     NoSignalError,
     TrainData,
@@ -34,8 +34,8 @@ from selfplay_pipeline.train.groups import (
     to_groups,
     updates_of,
 )
-from selfplay_pipeline.train.overrides import environment, plan_for, verl_overrides, worker_threads
-from selfplay_pipeline.train.run import check_training, export_of, run_train
+from selfplay_pipeline.train.offline import check_training, export_of, run_train
+from selfplay_pipeline.train.settings import environment, plan_for, verl_overrides, worker_threads
 
 DATA = TrainData(
     groups=[],
@@ -224,7 +224,7 @@ class TestOverrides:
     def test_a_cpu_gets_its_platform_and_float32(self) -> None:
         found, variables = overrides("cpu"), environment(config(), "cpu", {})
         assert found["trainer.device"] == "cpu"
-        assert found["actor_rollout_ref.model.external_lib"] == "selfplay_pipeline.train.verl_ext.cpu_engine"
+        assert found["actor_rollout_ref.model.external_lib"] == "selfplay_pipeline.train.verl.cpu_engine"
         assert found["actor_rollout_ref.actor.fsdp_config.dtype"] == "float32"
         assert found["+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype"] == "fp32"
         assert found["+actor_rollout_ref.model.override_config.attn_implementation"] == "sdpa"
@@ -443,9 +443,8 @@ class TestRun:
 
     @pytest.mark.long
     def test_importing_the_stage_loads_neither_torch_nor_verl(self) -> None:
-        code = (
-            "import sys, selfplay_pipeline.train.run; print([m for m in ('torch', 'verl', 'ray') if m in sys.modules])"
-        )
+        heavy = "('torch', 'verl', 'ray')"
+        code = f"import sys, selfplay_pipeline.train.offline; print([m for m in {heavy} if m in sys.modules])"
         assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 

@@ -12,20 +12,21 @@ import yaml
 from command import selfplay
 
 from bench.smoke import STEPS, TINY_RUN, Smoke
-from selfplay_pipeline import uses
 from selfplay_pipeline.cli.reference import commands
-from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.config import uses
+from selfplay_pipeline.config.fields import Key, keys, value_of
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.online import OnlineConfig
+from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.config.uses import WORK, standing
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.fields import Key, keys, value_of
 from selfplay_pipeline.core.shipped import built_in
-from selfplay_pipeline.online import job as online
-from selfplay_pipeline.online.config import OnlineConfig
-from selfplay_pipeline.online.overrides import StatesFile, online_overrides
-from selfplay_pipeline.train import imitate
+from selfplay_pipeline.train import imitation
+from selfplay_pipeline.train import online_stage as online
 from selfplay_pipeline.train.groups import TrainData
-from selfplay_pipeline.train.job import training_of
-from selfplay_pipeline.train.overrides import verl_overrides
-from selfplay_pipeline.uses import WORK, standing
+from selfplay_pipeline.train.offline_stage import training_of
+from selfplay_pipeline.train.online_settings import StatesFile, online_overrides
+from selfplay_pipeline.train.settings import verl_overrides
 
 ROOT = Path(__file__).parents[2]
 KEYS = {key.name: key for key in keys(Config)}
@@ -222,7 +223,7 @@ def told_offline(config: Config, command: str) -> list[Any]:
     for method in ("grpo", "filtered-bc"):
         other = config.model_copy(update={"train": config.train.model_copy(update={"method": method})})
         if command == "imitate":
-            job = imitate.training_of(other, Path("x"))
+            job = imitation.training_of(other, Path("x"))
         else:
             job = training_of(other, Path("d"), Path("x"), checkpoint="data/tiny_model", seed=other.seed)
         told += [job.device, job.any_model]

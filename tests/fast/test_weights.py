@@ -29,7 +29,9 @@ from factories import (
     write_episodes,
 )
 
-from selfplay_pipeline.config import Config, load_config
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.convert.imitation import Source
 from selfplay_pipeline.convert.parquet import sampler_of
 from selfplay_pipeline.convert.run import run_convert
@@ -41,16 +43,15 @@ from selfplay_pipeline.evaluate.pairing import Pairing, comparable
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.job import make_job
 from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.records import PolicyRecord, parse_episode
 from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.generate.stage import make_job
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from selfplay_pipeline.iterate.manifest import RunDirectory
-from selfplay_pipeline.train import imitate, job
-from selfplay_pipeline.train.config import TrainConfig
+from selfplay_pipeline.iterate.folder import RunDirectory
+from selfplay_pipeline.train import imitation, offline_stage
+from selfplay_pipeline.train.offline import run_train
 from selfplay_pipeline.train.process import TrainError
-from selfplay_pipeline.train.run import run_train
 
 APART, HONEST = "data/tiny_apart_model", "data/tiny_honest_model"
 BARGAINING = "selfplay_pipeline/games/bargaining/data/tiny_bargaining_model"
@@ -91,7 +92,7 @@ def trained(monkeypatch) -> list[TrainConfig]:
         seen.append(config)
         raise UserError("seen")
 
-    monkeypatch.setattr(job, "run_train", train)
+    monkeypatch.setattr(offline_stage, "run_train", train)
     return seen
 
 
@@ -275,11 +276,11 @@ def test_an_imitation_goes_on_only_with_the_same_model(tmp_path, model, monkeypa
     async def trained(job: TrainConfig, *rest: Any) -> TrainConfig:
         return job
 
-    monkeypatch.setattr(imitate, "train_policy", trained)
-    assert asyncio.run(imitate.imitate_episodes(config, [Source(games)], tmp_path / "out")).any_model  # type: ignore[attr-defined]
+    monkeypatch.setattr(imitation, "train_policy", trained)
+    assert asyncio.run(imitation.imitate_episodes(config, [Source(games)], tmp_path / "out")).any_model  # type: ignore[attr-defined]
     change(model)
     with pytest.raises(UserError, match=r"begun with weights = '\w{32}', now it is '\w{32}'"):
-        asyncio.run(imitate.imitate_episodes(config, [Source(games)], tmp_path / "out"))
+        asyncio.run(imitation.imitate_episodes(config, [Source(games)], tmp_path / "out"))
 
 
 # --- printed commands -----------------------------------------------------------------------------------------------
@@ -311,9 +312,9 @@ def test_a_printed_command_has_the_options_that_it_takes_and_that_were_given_to_
 def test_the_evaluation_after_an_imitation_plays_the_same_game(tmp_path, monkeypatch, given, chosen):
     async def nothing(*arguments: Any) -> None: ...
 
-    monkeypatch.setattr("selfplay_pipeline.train.imitate.imitate_episodes", nothing)
+    monkeypatch.setattr("selfplay_pipeline.train.imitation.imitate_episodes", nothing)
     for shown in ("show_imitation", "barely_fell"):
-        monkeypatch.setattr(f"selfplay_pipeline.train.show.{shown}", lambda result: None)
+        monkeypatch.setattr(f"selfplay_pipeline.cli.show.training.{shown}", lambda result: None)
     done = selfplay("imitate", "games.jsonl", *given, "--device", "cpu", "--output", str(tmp_path))
     found = next_words(done)
     assert found[:2] == ["evaluate", str(tmp_path / "checkpoint")]

@@ -15,7 +15,7 @@ from factories import make_episode, make_episodes, write_episodes
 from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import (
     filling,
@@ -29,7 +29,7 @@ from selfplay_pipeline.core.files import (
 )
 from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.generate.store import EpisodeStore
-from selfplay_pipeline.iterate.manifest import RunDirectory, StageRecord
+from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
 
 TIMES = 4
 CONVERT_AGAIN_AND_AGAIN = f"""\

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from selfplay_pipeline.loopback import hold_port, port_of
+from selfplay_pipeline.core.loopback import hold_port, port_of
 
 
 class RecordingProxy:

@@ -6,7 +6,7 @@ import math
 import os
 from typing import Any
 
-from selfplay_pipeline.train.verl_ext import replay
+from selfplay_pipeline.train.verl import replay
 
 
 class SpoiltReplay(replay.ReplayManager):

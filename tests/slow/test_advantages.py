@@ -47,7 +47,7 @@ def write_rows(path: Path, rewards: dict[Key, float], *, shared: bool, partners:
 
 def handed_to_verl(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], list[dict[str, Any]], list[Key]]:
     """The keys and fields of all groups with a signal, as the replay manager stores them, and whose rows they are."""
-    from selfplay_pipeline.train.verl_ext import replay
+    from selfplay_pipeline.train.verl import replay
 
     keys: list[str] = []
     fields: list[dict[str, Any]] = []
@@ -75,9 +75,9 @@ def handed_to_verl_online(
     """The keys and fields that the agent loop's worker stores of the same episodes, of groups with a signal."""
     from verl.trainer.ppo.v1 import agent_loop_tq
 
-    from selfplay_pipeline.online.agent_loop import outputs_of
-    from selfplay_pipeline.online.verl_ext.sampler import rows_to_train
-    from selfplay_pipeline.online.verl_ext.worker import SeatWorker
+    from selfplay_pipeline.train.verl.agent_loop import outputs_of
+    from selfplay_pipeline.train.verl.online_sampler import rows_to_train
+    from selfplay_pipeline.train.verl.online_worker import SeatWorker
 
     keys: list[str] = []
     fields: list[dict[str, Any]] = []
@@ -200,7 +200,7 @@ def test_online_gives_the_advantages_of_the_same_episodes_offline_to_the_bit(
 
 
 def test_rows_that_were_written_again_under_the_same_name_are_read_again(tmp_path: Path) -> None:
-    from selfplay_pipeline.train.verl_ext.dataset import GroupDataset
+    from selfplay_pipeline.train.verl.dataset import GroupDataset
 
     path = tmp_path / "train.parquet"
     config = SimpleNamespace(selfplay=SimpleNamespace(keep_zero_signal=False, imitated=None))
@@ -217,10 +217,10 @@ def test_online_training_divides_by_the_rows_that_have_own_tokens_as_offline_tra
     """verl makes a step's batch up to a whole update with rows without own tokens, wherever the others are from."""
     from verl.workers.engine_workers import ActorRolloutRefWorker
 
-    import selfplay_pipeline.online.verl_ext
-    from selfplay_pipeline.train.verl_ext.worker import PolicyWorker, RealRowsWorker
+    import selfplay_pipeline.train.verl.online
+    from selfplay_pipeline.train.verl.worker import PolicyWorker, RealRowsWorker
 
-    assert selfplay_pipeline.online.verl_ext.trainer.OnlineTrainer
+    assert selfplay_pipeline.train.verl.online_trainer.OnlineTrainer
     assert ActorRolloutRefWorker.actor_worker_cls is PolicyWorker.actor_worker_cls is RealRowsWorker
 
 

@@ -21,11 +21,11 @@ from test_train import MARK, build_model, farthest, remaining, share_apart, trac
 from two_nodes import TwoNodes, two_nodes
 from watching import Watch
 
+from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.train.config import TrainConfig
+from selfplay_pipeline.train.offline import TrainResult, prepare_training, run_train
 from selfplay_pipeline.train.process import Trainer, TrainError
-from selfplay_pipeline.train.run import TrainResult, prepare_training, run_train
 
 STEPS = 3
 HOW = ("time", "timing_", "perf/", "actor/perf/", "global_seqlen/", "rollout_corr/", "prompt_length/clip_ratio")
@@ -117,7 +117,7 @@ def test_two_processes_do_what_one_does(one: Expected, tmp_path: Path) -> None:
     assert reports.seen[0].done > 1
     one.is_done_by(result.checkpoint)
     commands = " ".join(listener.command for listener in watch.listeners)
-    for of_training in ("raylet", "gcs_server", "verl_main", "WorkerDict", "TransferQueue"):
+    for of_training in ("raylet", "gcs_server", "train.verl.main", "WorkerDict", "TransferQueue"):
         assert of_training in commands
     assert [listener for listener in sorted(watch.listeners) if not listener.is_local] == []
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
-from selfplay_pipeline.train.verl_ext.cpu_engine import TOKENS_AT_A_TIME, CPUEngine, _log_probs
+from selfplay_pipeline.train.verl.cpu_engine import TOKENS_AT_A_TIME, CPUEngine, _log_probs
 
 PROMPTS, RESPONSES = (11, 9, 14), (6, 12, 3)
 

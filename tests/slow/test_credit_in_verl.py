@@ -14,12 +14,12 @@ import pytest
 from test_train import build_model, log_probs, model
 from training_rows import training_row, write_training_rows
 
+from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.convert.rows import CREDITS
 from selfplay_pipeline.core.content import content_hash
-from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.credit import turn_advantages
+from selfplay_pipeline.train.offline import run_train
 from selfplay_pipeline.train.process import Trainer
-from selfplay_pipeline.train.run import run_train
 
 __all__ = ["build_model", "model"]
 GROUPS, EPISODES = 4, 3

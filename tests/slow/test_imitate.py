@@ -23,20 +23,20 @@ from reports import Reports
 from test_train import Run, build_model, farthest, optimise, trainable, weights, write_games
 
 from bench import qwen
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.cli.show.training import barely_fell
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.convert.imitation import HELD_OUT, Source
 from selfplay_pipeline.convert.rows import WEIGHT
 from selfplay_pipeline.core import reporting
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.job import generate_episodes
 from selfplay_pipeline.generate.people import write_people
-from selfplay_pipeline.iterate.run import run_iterate
-from selfplay_pipeline.models.tiny import _untrained
-from selfplay_pipeline.train.config import TrainConfig
-from selfplay_pipeline.train.imitate import imitate_episodes
+from selfplay_pipeline.generate.stage import generate_episodes
+from selfplay_pipeline.iterate.loop import run_iterate
+from selfplay_pipeline.train.imitation import imitate_episodes
+from selfplay_pipeline.train.offline import run_train
 from selfplay_pipeline.train.process import Trainer
-from selfplay_pipeline.train.run import run_train
-from selfplay_pipeline.train.show import barely_fell
+from selfplay_pipeline.warm_start.tiny import _untrained
 
 RATE = 1e-3
 
@@ -137,8 +137,8 @@ def test_killed_and_continued_it_ends_where_it_would_have_ended(games: Path, tra
     config = training(games, tmp_path / "killed", **options)
     code = f"""
 import asyncio
-from selfplay_pipeline.train.config import TrainConfig
-from selfplay_pipeline.train.run import run_train
+from selfplay_pipeline.config.training import TrainConfig
+from selfplay_pipeline.train.offline import run_train
 asyncio.run(run_train(TrainConfig.model_validate_json({config.model_dump_json()!r})))
 """
     driver = subprocess.Popen([sys.executable, "-c", code])

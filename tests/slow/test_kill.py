@@ -180,12 +180,12 @@ def killed(tmp_path_factory) -> Killed:
     kill_driver_when(lambda: now.converting(1))
     kill_driver_when(lambda: now.saved(1))
     with driver() as going_on:
-        going_on.kill_when("verl_main", lambda: now.finished(1, "train"))
+        going_on.kill_when("train.verl.main", lambda: now.finished(1, "train"))
         going_on.send_when(signal.SIGKILL, lambda: now.games(2) >= 3)
     played = now.games(2)
     with driver() as failing:
         failing.kill_when("sglang::scheduler", lambda: now.games(2) > played)
-        failing.kill_when("verl_main", lambda: now.steps(2) >= 1)
+        failing.kill_when("train.verl.main", lambda: now.steps(2) >= 1)
         assert failing.process.wait(1200) == 1, "the training failed, and the command says so"
     with driver() as stopped:
         stopped.send_when(signal.SIGINT, lambda: now.steps(2) >= 3)
@@ -225,7 +225,7 @@ def test_no_other_machine_can_reach_a_socket_of_playing_or_of_training(killed):
     for of_playing_or_training in (
         "sglang_launch",
         "sglang::scheduler",
-        "verl_main",
+        "train.verl.main",
     ):
         assert of_playing_or_training in commands
     assert [listener for listener in sorted(killed.listeners) if not listener.is_local] == []

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.generate.summary import Played
-from selfplay_pipeline.iterate.loggers import PipelineLog, numbers_of
-from selfplay_pipeline.iterate.metrics import Iteration
+from selfplay_pipeline.iterate.history import Iteration
+from selfplay_pipeline.iterate.logs import PipelineLog, numbers_of
 from selfplay_pipeline.iterate.results import Evaluated, KnownInterval, Trained
 
 HELD_OUT = KnownInterval(value=0.5, low=0.4, high=0.6)

@@ -14,7 +14,7 @@ from selfplay_pipeline.convert.check import check_parquet
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked
 from selfplay_pipeline.generate.records import read_episodes
-from selfplay_pipeline.iterate.run import run_iterate
+from selfplay_pipeline.iterate.loop import run_iterate
 
 TEMPERATURE = 0.8
 """Of the built-in `tiny`."""
@@ -135,7 +135,7 @@ def test_verls_dataset_and_all_checks_accept_the_data(run):
 
 
 def test_mask_reward_and_positions_of_every_row_as_verl_gets_them(run):
-    from selfplay_pipeline.train.verl_ext.replay import trajectory_fields
+    from selfplay_pipeline.train.verl.replay import trajectory_fields
 
     for row in run.rows(1) + run.rows(2):
         fields = trajectory_fields(row)
@@ -152,7 +152,7 @@ def test_verls_advantages_are_centred_in_a_group_and_the_same_for_both_perspecti
     from torch.nn.utils.rnn import pad_sequence
     from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 
-    from selfplay_pipeline.train.verl_ext.replay import trajectory_fields
+    from selfplay_pipeline.train.verl.replay import trajectory_fields
 
     rows = run.rows(1)
     fields = [trajectory_fields(row) for row in rows]

@@ -28,13 +28,13 @@ from test_train import (
     write_games,
 )
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.checkpoints import check_checkpoint
-from selfplay_pipeline.iterate.run import Loop, run_iterate
-from selfplay_pipeline.train.config import TrainConfig
+from selfplay_pipeline.iterate.loop import Loop, run_iterate
+from selfplay_pipeline.train.offline import run_train
 from selfplay_pipeline.train.process import Trainer
-from selfplay_pipeline.train.run import run_train
 
 RANK, ALPHA = 3, 12
 TARGETS = ["q_proj", "down_proj"]

@@ -28,6 +28,7 @@ import pytest
 from factories import BOARD, POLICY, Habits, make_episode
 from training_rows import write_training_rows
 
+from selfplay_pipeline.config.online import OnlineConfig
 from selfplay_pipeline.convert.rows import episode_to_rows
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.engines.types import Completion, FinishReason
@@ -39,9 +40,8 @@ from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from selfplay_pipeline.online.config import OnlineConfig
-from selfplay_pipeline.online.games import game_rows
-from selfplay_pipeline.online.overrides import CONFIG_NAME, StatesFile, config_folder, online_overrides
+from selfplay_pipeline.train.online_settings import CONFIG_NAME, StatesFile, config_folder, online_overrides
+from selfplay_pipeline.train.online_states import game_rows
 
 EPISODES = 8
 LIMIT = 4096
@@ -179,7 +179,7 @@ def verl_config(*overrides: str) -> Any:
                 "selfplay.max_new_tokens=200",
                 f"data.max_prompt_length={LIMIT // 2}",
                 f"data.max_response_length={LIMIT // 2}",
-                "actor_rollout_ref.rollout.agent.agent_loop_config_path=selfplay_pipeline/online/agent_loops.yaml",
+                "actor_rollout_ref.rollout.agent.agent_loop_config_path=selfplay_pipeline/train/verl/agent_loops.yaml",
                 "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
                 *overrides,
             ],
@@ -219,8 +219,8 @@ def play(queue: Any, client: Any, records: list[EpisodeRecord], *, max_failures:
     """Let one `AgentLoopWorkerTQ` play one row a group, and take the batch as the trainer would."""
     from verl.utils import tensordict_utils as tu
 
-    from selfplay_pipeline.online.verl_ext.sampler import CountingBuffer
-    from selfplay_pipeline.online.verl_ext.worker import SeatWorker
+    from selfplay_pipeline.train.verl.online_sampler import CountingBuffer
+    from selfplay_pipeline.train.verl.online_worker import SeatWorker
 
     validate = options.pop("validate", False)
     per_seat = options.pop("per_seat", None)
@@ -276,7 +276,7 @@ def cleared(verl_queue):
 
 def offline_fields(records: list[EpisodeRecord]) -> dict[str, dict[str, Any]]:
     """What the offline route gives verl, by the same keys, with the sides that spoke numbered in order."""
-    from selfplay_pipeline.train.verl_ext.replay import trajectory_fields
+    from selfplay_pipeline.train.verl.replay import trajectory_fields
 
     fields = {}
     for record in records:
@@ -524,7 +524,7 @@ def test_too_long_for_the_context_ends_with_its_status_and_truncates_nothing(cle
 
 def test_figures_are_those_of_evaluate(cleared):
     from selfplay_pipeline.evaluate.tally import Seating, Tally
-    from selfplay_pipeline.online.figures import to_line
+    from selfplay_pipeline.train.online_figures import to_line
 
     records = recorded(4)
     online = play(cleared, RecordedClient(records), records)
@@ -540,7 +540,7 @@ def test_figures_are_those_of_evaluate(cleared):
 
 
 def spoilt(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
-    from selfplay_pipeline.online.agent_loop import SelfPlayLoop
+    from selfplay_pipeline.train.verl.agent_loop import SelfPlayLoop
 
     run = SelfPlayLoop.run
 
@@ -611,7 +611,7 @@ def test_an_output_without_tokens_loses_the_episode(cleared, monkeypatch):
 
 def test_sampling_whose_log_probs_are_not_reported_is_refused():
     from selfplay_pipeline.core.errors import UserError
-    from selfplay_pipeline.online.verl_engine import check_sampling
+    from selfplay_pipeline.train.verl.rollout_engine import check_sampling
 
     check_sampling({"top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0})
     with pytest.raises(UserError, match=r"rollout\.top_p=0\.9"):
@@ -731,9 +731,9 @@ def test_the_loop_is_registered_by_name_in_every_process_that_verl_starts():
         "import verl; from verl.experimental.agent_loop.agent_loop import _agent_loop_registry as found; "
         "print(found['selfplay'])"
     )
-    env = {**os.environ, "VERL_USE_EXTERNAL_MODULES": "selfplay_pipeline.online.verl_ext", "VERL_PLATFORM": "cpu"}
+    env = {**os.environ, "VERL_USE_EXTERNAL_MODULES": "selfplay_pipeline.train.verl.online", "VERL_PLATFORM": "cpu"}
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=900)
-    assert "selfplay_pipeline.online.agent_loop.SelfPlayLoop" in done.stdout, done.stderr[-2000:]
+    assert "selfplay_pipeline.train.verl.agent_loop.SelfPlayLoop" in done.stdout, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize(
@@ -746,7 +746,7 @@ def test_the_loop_is_registered_by_name_in_every_process_that_verl_starts():
 )  # fmt: skip
 def test_stop_reasons_of_verls_servers(reason, length, expected):
     from selfplay_pipeline.engines.types import SamplingParams
-    from selfplay_pipeline.online.verl_engine import VerlEngine
+    from selfplay_pipeline.train.verl.rollout_engine import VerlEngine
 
     async def answer(**request: Any) -> Any:
         extra = {"min_global_steps": 2, "max_global_steps": 3}

@@ -16,7 +16,7 @@ from conftest import TINY, Server
 from test_kill import Driver
 from test_train import MARK, farthest, optimizer_updates, remaining, traces
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.base import MONITOR
@@ -105,7 +105,7 @@ def _killed_once(home: Path, folder: Path, when: str, command: tuple[str, ...]) 
 
 def test_what_a_kill_9_of_the_driver_leaves_is_nothing_not_even_the_server(run):
     assert any("sglang_launch" in command for command in run.running)
-    assert any("verl_main" in command for command in run.running)
+    assert any("train.verl.main" in command for command in run.running)
     assert run.lines_before < STEPS + 1, "the training was over before the kill"
     assert sum(trace.startswith("/tmp/") for trace in run.traces) == 4, "of the trainer and its server, twice"
     assert not remaining(run.traces)
@@ -114,7 +114,7 @@ def test_what_a_kill_9_of_the_driver_leaves_is_nothing_not_even_the_server(run):
 def test_no_other_machine_can_reach_a_socket_of_online_training(run):
     listeners = {listener for driver in run.drivers for listener in driver.watch.listeners}
     commands = " ".join(listener.command for listener in listeners)
-    for of_playing_or_training in ("sglang_launch", "sglang::scheduler", "verl_main"):
+    for of_playing_or_training in ("sglang_launch", "sglang::scheduler", "train.verl.main"):
         assert of_playing_or_training in commands
     assert [listener for listener in sorted(listeners) if not listener.is_local] == []
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from command import selfplay
 from hostile_folder import fill, ran
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
 from selfplay_pipeline.evaluate.listen import Listening
 from selfplay_pipeline.evaluate.run import Evaluation, EvaluationJob, run_evaluate

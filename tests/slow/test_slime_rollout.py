@@ -12,7 +12,7 @@ from recording_proxy import RecordingProxy
 from slime_contract import SAMPLES, arguments, sample_of
 from test_engines import chat, next_logprobs
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.generate.records import ChatMessage
 from selfplay_pipeline.slime.data import game_of

@@ -11,15 +11,15 @@ from test_engines import next_logprobs
 from test_rooms import RoomsGame, RoomsSession, RoomsState
 
 from bench.serving import RecordingEngine
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.engines.types import Completion, SamplingParams
 from selfplay_pipeline.games.base import MESSAGE, Step
-from selfplay_pipeline.generate.job import policy_record
 from selfplay_pipeline.generate.records import POLICY, EpisodeRecord
 from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.seats import seat_players
-from selfplay_pipeline.servers import Servers
+from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.generate.stage import policy_record
 
 PLAYERS = ("data/tiny_model", "data/tiny_honest_model", "data/tiny_apart_model")
 FOURTH = "data/tiny_shy_model"

@@ -26,14 +26,14 @@ from reports import Report, Reports
 from test_kill import GONE_WITHIN
 from training_rows import training_row, write_training_rows
 
+from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.groups import read_data
-from selfplay_pipeline.train.overrides import verl_overrides
+from selfplay_pipeline.train.offline import TrainResult, prepare_training, run_train
 from selfplay_pipeline.train.process import Trainer
-from selfplay_pipeline.train.run import TrainResult, prepare_training, run_train
+from selfplay_pipeline.train.settings import verl_overrides
 
 TEMPERATURE = 0.7
 EPISODES = 2
@@ -604,8 +604,8 @@ def resumed(plain: Run, staying: Trainer, tmp_path_factory: pytest.TempPathFacto
     code = f"""
 import asyncio
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.train.config import TrainConfig
-from selfplay_pipeline.train.run import run_train
+from selfplay_pipeline.config.training import TrainConfig
+from selfplay_pipeline.train.offline import run_train
 asyncio.run(run_train(TrainConfig.model_validate_json({config.model_dump_json()!r})))
 """
     driver = subprocess.Popen([sys.executable, "-c", code], env=os.environ | {MARK: str(config.output)})

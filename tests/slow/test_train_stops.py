@@ -19,9 +19,9 @@ import pytest
 import torch
 from test_train import build_model, write_games
 
-from selfplay_pipeline.train.config import TrainConfig
+from selfplay_pipeline.config.training import TrainConfig
+from selfplay_pipeline.train.offline import run_train
 from selfplay_pipeline.train.process import Trainer, TrainError
-from selfplay_pipeline.train.run import run_train
 
 SPOILT_ROW = 6 * 4 + 3
 """Of group 6, episode 1, seat 1: two episodes of two seats come before it in its group."""
@@ -97,7 +97,7 @@ def test_a_log_prob_that_is_not_a_number_is_named_with_its_row(
 @pytest.mark.parametrize("temperature", [math.nan, math.inf, 0.0])
 def test_a_temperature_that_cannot_be_stops_before_anything_is_computed(temperature: float) -> None:
     from selfplay_pipeline.train.stopped import TrainingStopped
-    from selfplay_pipeline.train.verl_ext.guard import Guarded
+    from selfplay_pipeline.train.verl.guard import Guarded
 
     class Computes:
         def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:

@@ -9,13 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.matching.questions import asking
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_episodes
-from selfplay_pipeline.iterate.run import run_iterate
+from selfplay_pipeline.iterate.loop import run_iterate
 
 TINY = Path("data/tiny_model")
 

@@ -15,15 +15,15 @@ from recording_proxy import RecordingProxy
 from test_engines import prompt
 from test_server_faults import GAMES, IDS, Run
 
-from selfplay_pipeline.config import load_config
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.engines.requests import PROBE_IDS
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.engines.types import SamplingParams
 from selfplay_pipeline.generate.records import Trajectory, read_episodes
 from selfplay_pipeline.generate.summary import Played
+from selfplay_pipeline.iterate.loop import run_iterate
 from selfplay_pipeline.iterate.results import Trained
-from selfplay_pipeline.iterate.run import run_iterate
 
 COPIES, EPISODES, TURNS, DRAWS = 2, 12, 4, 8
 PARAMS = SamplingParams(1.0, 8, ())

@@ -1,0 +1,308 @@
+"""A chat model behind an OpenAI-compatible endpoint: bounded, retried, capped, cached and counted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from email.utils import mktime_tz, parsedate_tz
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError, field_validator
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+
+from selfplay_pipeline.config.partner import PartnerConfig
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import explain
+from selfplay_pipeline.core.keys import redacted
+from selfplay_pipeline.core.terminal.harmless import harmless
+from selfplay_pipeline.engines.http import LONGEST_ANSWER
+from selfplay_pipeline.engines.types import EngineError
+from selfplay_pipeline.generate.chat_cache import AnswerCache, cache_key
+from selfplay_pipeline.generate.episode import Reply
+from selfplay_pipeline.generate.outside_text import Message
+from selfplay_pipeline.generate.records import PartnerUsage
+
+if TYPE_CHECKING:
+    import httpx
+    from openai import AsyncOpenAI
+
+LONGEST_PAUSE = 120.0
+"""Seconds. A server that asks for a longer one loses the request, rather than keep everyone waiting."""
+
+
+UNCOMPRESSED = {"Accept-Encoding": "identity"}
+"""Headers of every request: only an uncompressed answer is as long in memory as it is on the wire."""
+
+
+class PartnerError(EngineError):
+    """The partner gave no usable answer, after all retries. It costs one episode."""
+
+
+class RequestCapError(UserError):
+    """The command has sent all the requests that it may send."""
+
+
+class ChatClient:
+    """The endpoint, as one command uses it. What the key unlocks stays in here: no text that leaves holds the key."""
+
+    def __init__(self, config: PartnerConfig, *, first_pause: float = 1.0) -> None:
+        """Args:
+        first_pause: seconds before the first retry, with as much again drawn at random; the next ones double.
+
+        Raises:
+            UserError: the key is missing, or the address or the cache cannot be used.
+        """
+        self.config = config
+        self.endpoint = config.endpoint
+        self.total = PartnerUsage()
+        """Usage of all requests so far."""
+        self._key = config.key()
+        self._openai: AsyncOpenAI | None = None
+        self._cache = AnswerCache(config.cache) if config.cache is not None else None
+        self._slots = asyncio.Semaphore(config.max_concurrency)
+        self._backoff = wait_exponential_jitter(initial=first_pause, max=LONGEST_PAUSE, jitter=first_pause)
+
+    async def reply(
+        self,
+        messages: Sequence[Message],
+        seed: Sequence[int],
+        count: Callable[[PartnerUsage], None] = lambda usage: None,
+    ) -> Reply:
+        """The model's answer to a conversation.
+
+        Args:
+            seed: names the seat and episode that asks. A cached answer is given only to the same one.
+            count: told what the answer used up, piece by piece, also when none comes in the end.
+
+        Raises:
+            PartnerError: no usable answer after all retries.
+            RequestCapError: the cap is reached.
+            UserError: the endpoint refuses every request, because of the key, the quota or the model's name.
+        """
+
+        def used(usage: PartnerUsage) -> None:
+            self.total += usage
+            count(usage)
+
+        request = {
+            "model": self.config.model,
+            "messages": list(messages),
+            "temperature": self.config.temperature,
+            "max_tokens": self.config.max_tokens,
+        }
+        if self._cache is None:
+            return await self._ask(request, used)
+        key = cache_key(endpoint=self.endpoint, seed=list(seed), **request)
+        answer = self._cache.get(key)
+        if answer is not None:
+            used(PartnerUsage(cache_hits=1))
+            return answer
+        answer = await self._ask(request, used)
+        self._cache.put(key, answer)
+        return answer
+
+    async def close(self) -> None:
+        """Close the connections; they are opened again when needed."""
+        if self._openai is not None:
+            await self._openai.close()
+            self._openai = None
+
+    @property
+    def _connected(self) -> AsyncOpenAI:
+        if self._openai is None:
+            from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+
+            # These log headers of answers, and a server may send back what it was sent. The import comes first: it
+            # turns logs on if OPENAI_LOG says so.
+            for name in ("openai", "httpx", "httpcore"):
+                logging.getLogger(name).setLevel(logging.WARNING)
+            # The package's own retries are off: they could be neither counted nor capped, nor see a useless answer.
+            # Its timeout is too, since that one starts anew with every byte.
+            self._openai = AsyncOpenAI(
+                api_key=self._key or "none",
+                base_url=self.endpoint,
+                max_retries=0,
+                timeout=None,
+                default_headers=UNCOMPRESSED,
+                http_client=DefaultAsyncHttpxClient(event_hooks={"response": [_bound]}),
+            )
+        return self._openai
+
+    async def _ask(self, request: dict[str, Any], used: Callable[[PartnerUsage], None]) -> Reply:
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(_Retriable),
+            stop=stop_after_attempt(self.config.max_retries + 1),
+            wait=self._pause,
+            reraise=True,
+        )
+        try:
+            async for attempt in retrying:
+                with attempt:
+                    async with self._slots:
+                        return await self._send(request, used, again=attempt.retry_state.attempt_number > 1)
+        except _Retriable as error:
+            raise PartnerError(f"partner at {self.endpoint}: {error}") from None
+        raise AssertionError("unreachable")
+
+    def _pause(self, state: RetryCallState) -> float:
+        error = state.outcome.exception() if state.outcome else None
+        asked_for = error.retry_after if isinstance(error, _Retriable) else 0.0
+        return max(asked_for, self._backoff(state))
+
+    async def _send(self, request: dict[str, Any], used: Callable[[PartnerUsage], None], *, again: bool) -> Reply:
+        """Send one request.
+
+        Raises:
+            _Retriable: the request failed in a way that may pass.
+        """
+        from openai import APIConnectionError, APIStatusError
+
+        cap = self.config.max_requests
+        if cap is not None and self.total.requests >= cap:
+            raise RequestCapError(
+                f"partner: all {cap} requests of partner.max_requests are sent (${self.total.dollars:.2f}); everything "
+                "played is kept, and the same command with a higher number continues"
+            )
+        used(PartnerUsage(requests=1, retries=int(again)))
+        try:
+            async with asyncio.timeout(self.config.timeout):
+                raw = await self._connected.chat.completions.with_raw_response.create(**request)
+        except TimeoutError:
+            raise _Retriable(f"no answer within {self.config.timeout:g} s") from None
+        except APIConnectionError as error:
+            if isinstance(error.__cause__, _TooLong):
+                raise PartnerError(f"partner at {self.endpoint} {error.__cause__}") from None
+            raise _Retriable(f"no connection ({type(error.__cause__ or error).__name__})") from None
+        except APIStatusError as error:
+            raise self._explained(error) from None
+        return self._read(raw.content, used)
+
+    def _explained(self, error: Any) -> Exception:
+        """Returns the error for a status other than 200."""
+        status = error.status_code
+        said = self._said(str(error.body.get("message") if isinstance(error.body, dict) else error.message))
+        where = f"partner at {self.endpoint}"
+        if status == 401:  # OpenAI quotes parts of the key here
+            return UserError(f"{where} refuses the key in OPENAI_API_KEY; set one that it takes")
+        if status in (403, 404):
+            model = self.config.model
+            return UserError(
+                f"{where} refuses model {model!r} ({status}: {said}); fix partner.model or partner.base_url"
+            )
+        if error.code == "insufficient_quota":
+            return UserError(f"{where}: {said}; everything played is kept, and the same command continues")
+        if status not in (408, 409, 429) and status < 500:
+            return PartnerError(f"{where} answered {status}: {said}")
+        pause = retry_after(error.response.headers)
+        if pause > LONGEST_PAUSE:
+            return PartnerError(f"{where} answered {status} and asks to wait {pause:.0f} s: {said}")
+        return _Retriable(f"answered {status}: {said}", pause)
+
+    def _read(self, body: bytes, used: Callable[[PartnerUsage], None]) -> Reply:
+        try:
+            answer = _Completion.model_validate_json(body)
+        except ValidationError as error:
+            raise _Retriable(f"the answer is no chat completion: {explain(error)}") from None
+        if answer.usage is not None:
+            used(self._priced(answer.usage))
+        text = answer.choices[0].message.content if answer.choices else None
+        reason = str(answer.choices[0].finish_reason) if answer.choices else "none"
+        if not text or not text.strip() or reason not in ("stop", "length"):
+            what = "was broken off" if text else "is empty"
+            raise _Retriable(f"the answer {what} (finish reason {self._said(reason)})")
+        return Reply(self._redacted(text), reason == "length", reason)
+
+    def _priced(self, usage: _Usage) -> PartnerUsage:
+        price = usage.prompt_tokens * self.config.prompt_price + usage.completion_tokens * self.config.completion_price
+        return PartnerUsage(
+            prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens, dollars=price / 1e6
+        )
+
+    def _said(self, text: str) -> str:
+        """A server's words as part of one line, without the key."""
+        return harmless(" ".join(self._redacted(text).split())[:200])
+
+    def _redacted(self, text: str) -> str:
+        return redacted(text, self._key)
+
+
+class _Retriable(Exception):
+    """The request may succeed when sent again, not sooner than after `retry_after` seconds."""
+
+    def __init__(self, reason: str, retry_after: float = 0.0) -> None:
+        super().__init__(reason)
+        self.retry_after = retry_after
+
+
+class _TooLong(Exception):
+    """The answer is larger than anything that is read."""
+
+
+async def _bound(response: httpx.Response) -> None:
+    """Makes reading the response fail at `LONGEST_ANSWER` bytes, before they are kept.
+
+    Raises:
+        _TooLong: The response is compressed, so that a short one may become a long one.
+    """
+    import httpx
+
+    if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
+        raise _TooLong(f"answered compressed ({harmless(encoding[:20])}), though only plain answers were asked for")
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    whole: httpx.AsyncByteStream = response.stream
+
+    class Bounded(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            length = 0
+            async for part in whole:
+                length += len(part)
+                if length > LONGEST_ANSWER:
+                    raise _TooLong(f"answered with more than {LONGEST_ANSWER >> 20} MiB")
+                yield part
+
+        async def aclose(self) -> None:
+            await whole.aclose()
+
+    response.stream = Bounded()
+
+
+class _Message(BaseModel):
+    content: str | None = None
+
+
+class _Choice(BaseModel):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _Usage(BaseModel):
+    prompt_tokens: Annotated[int, Field(ge=0, lt=10**9)] = 0
+    completion_tokens: Annotated[int, Field(ge=0, lt=10**9)] = 0
+
+
+class _Completion(BaseModel):
+    """Fields that are read of an answer. The package's own types accept any JSON."""
+
+    choices: list[_Choice]
+    usage: _Usage | None = None
+
+    @field_validator("usage", mode="wrap")
+    @classmethod
+    def _usable(cls, value: Any, read: Callable[[Any], _Usage | None]) -> _Usage | None:
+        """A good answer is not thrown away for a count that makes no sense."""
+        try:
+            return read(value)
+        except ValueError:
+            return None
+
+
+def retry_after(headers: Any) -> float:
+    """Seconds that a server asks to wait: a number or a date (RFC 9110, section 10.2.3); 0 if it does not say."""
+    value = headers.get("retry-after", "")
+    try:
+        date = parsedate_tz(value)
+        return max(0.0, mktime_tz(date) - time.time() if date else float(value))
+    except (ValueError, OverflowError):
+        return 0.0

@@ -1,0 +1,154 @@
+"""What this machine or a model cannot do, found before anything starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from selfplay_pipeline.config.schema import Config, EngineConfig
+from selfplay_pipeline.core.checkpoints import number_of_weights, shards
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.engines.compiler import check_compiler
+from selfplay_pipeline.engines.open import model_context_length, resolve_device
+from selfplay_pipeline.engines.pool import plan
+from selfplay_pipeline.games.base import Game, State, state_rng
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
+
+SAMPLED_STATES = 8
+"""Game states whose opening prompts are measured."""
+
+
+def check_play(
+    config: Config, models: Iterable[str], states: Sequence[State] | None = None, *, at_once: int | None = None
+) -> None:
+    """Whether these models can play the configured game here. Nothing is asked of the machine if there is none.
+
+    Args:
+        states: what will be played; by default some states to train on are sampled.
+        at_once: largest number of models that play at the same time; by default all of them.
+
+    Raises:
+        UserError: there are too few GPUs or attached servers, too little memory for so many models at the same time,
+            no compiler for SGLang's kernels, or a model's context is too short.
+    """
+    models = sorted(set(models))
+    if not models:
+        return
+    engines = plan(config.engine, len(models) if at_once is None else at_once)
+    if config.engine.kind == "sglang" and not config.engine.server_url:
+        if len(engines) > 1 and resolve_device(config.engine.device) == "cuda":
+            for model in models:
+                check_room(engines, model)
+        check_engine(config.engine)
+    for model in models:
+        check_context(config, model, states)
+
+
+def check_engine(engine: EngineConfig) -> None:
+    """Whether SGLang can be launched with the configured number of GPUs.
+
+    Raises:
+        UserError: it cannot.
+    """
+    shared, copies = engine.tensor_parallel, engine.data_parallel
+    if resolve_device(engine.device) == "cpu":
+        check_not_shared(shared)
+    else:
+        check_gpus(shared * copies, f"engine.tensor_parallel {shared} × engine.data_parallel {copies}")
+        check_compiler()
+
+
+def check_room(engines: Sequence[EngineConfig], model: str) -> None:
+    """Raises UserError if a model's weights exceed the share of GPU memory that each of several servers gets."""
+    gpu, numbers = gpu_memory(), number_of_weights(Path(model))
+    if gpu is None or numbers is None:
+        return
+    stored = sum(file.stat().st_size for file in shards(Path(model)))  # less than bfloat16 takes where it is quantised
+    weights, shared = min(2 * numbers, stored) / engines[0].tensor_parallel, engines[0].memory_fraction * gpu
+    if weights > shared:
+        raise UserError(
+            f"{model}: its weights need {weights / 1e9:.1f} GB of a GPU, and {len(engines)} checkpoints at the same "
+            f"time leave {shared / 1e9:.1f} GB for each (engine.memory_fraction / {len(engines)}); set "
+            "engine.memory_fraction or engine.tensor_parallel higher, or name fewer checkpoints"
+        )
+
+
+def check_not_shared(tensor_parallel: int) -> None:
+    """Whether a model on a CPU is left in one piece.
+
+    Raises:
+        UserError: it is not.
+    """
+    if tensor_parallel > 1:
+        raise UserError(
+            f"engine.tensor_parallel {tensor_parallel}: a model is shared among GPUs only; leave it at 1 on a CPU "
+            "(engine.data_parallel works there)"
+        )
+
+
+def check_gpus(needed: int, what: str) -> None:
+    """Whether so many GPUs are visible.
+
+    Raises:
+        UserError: they are not.
+    """
+    visible = visible_gpus()
+    if needed > visible:
+        raise UserError(
+            f"{what}: needs {needed} GPU{'s' if needed > 1 else ''}, visible: {visible}; ask for fewer, or for "
+            "--device cpu; `nvidia-smi --list-gpus` and CUDA_VISIBLE_DEVICES say which are visible"
+        )
+
+
+def visible_gpus() -> int:
+    """How many GPUs CUDA will show, without importing torch."""
+    gpus = sum(line.startswith("GPU ") for line in _nvidia_smi("--list-gpus"))
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return gpus
+    return min(gpus, sum(name.strip() not in ("", "-1") for name in chosen.split(",")))
+
+
+def gpu_memory() -> int | None:
+    """Bytes of the smallest GPU that `nvidia-smi` lists; None where it lists none."""
+    sizes = [line.strip() for line in _nvidia_smi("--query-gpu=memory.total", "--format=csv,noheader,nounits")]
+    return min((int(size) * 2**20 for size in sizes if size.isdigit()), default=None)
+
+
+def gpu_driver() -> str | None:
+    """Version of the GPUs' driver, such as 580.65.06; None where there is none."""
+    lines = _nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader")
+    return next((line.strip() for line in lines if line[:1].isdigit()), None)
+
+
+def _nvidia_smi(*arguments: str) -> list[str]:
+    """The lines that it prints; none where it is missing."""
+    try:
+        return subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True).stdout.splitlines()
+    except OSError:
+        return []
+
+
+def check_context(config: Config, model: str, states: Sequence[State] | None = None) -> None:
+    """Whether the model's context holds the longest opening prompt and one turn; else no game would have a turn.
+
+    Raises:
+        UserError: it does not, or the model or its tokenizer cannot be loaded.
+    """
+    game: Game = make_game(config.game)
+    chat = ChatTokenizer.load(model, thinking=config.generate.thinking)
+    chat.tokenizer.model_max_length = sys.maxsize  # else transformers warns of what is checked here
+    if states is None:
+        states = [game.sample_state(state_rng(config.seed, number)) for number in range(SAMPLED_STATES)]
+    openings = [game.start(state).opening(seat) for state in states[:SAMPLED_STATES] for seat in range(len(game.roles))]
+    prompt = max(len(Stream(chat, 0, opening.system, [opening.observation]).prompt()) for opening in openings)
+    turn, context = config.generate.max_new_tokens, model_context_length(model, config.engine.context_length)
+    if prompt + turn > context:
+        raise UserError(
+            f"{model}: its context of {context} tokens cannot hold an opening prompt of {prompt} tokens and a turn of "
+            f"{turn} (generate.max_new_tokens); take a model with a longer context, a smaller game or shorter turns"
+        )

@@ -1,0 +1,168 @@
+"""`selfplay generate`: what a configuration says is played, and playing it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from selfplay_pipeline.config.identity import PLAYED, deciding, portable
+from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.core.content import content_hash
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.games.base import TRAIN, State, state_rng
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.chat_player import partner_arguments
+from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord, SeatRecord
+from selfplay_pipeline.generate.run import GenerateJob, run_generate
+from selfplay_pipeline.generate.seats import check_seats, checkpoints_of, seat_players, seats_named, self_play
+from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.generate.store import EpisodeStore
+from selfplay_pipeline.generate.summary import Summary
+
+
+def make_job(
+    config: Config, output: Path, checkpoint: str, iteration: int, first_state: int, seats: Sequence[str] = ()
+) -> GenerateJob:
+    """Returns what to play for training, and everything that decides it.
+
+    Args:
+        checkpoint: the policy; it must be there, since its files are hashed.
+        seats: who holds each seat; by default the policy holds all.
+    """
+    seats = seats or self_play(config)
+    weights = content_hash(checkpoint) if POLICY in seats else ""
+    policy = policy_record(config, checkpoint, weights, config.generate.temperature, iteration)
+    arguments = {
+        **record_of(config, "generate", policy, seats_named(config, seats, policy)),
+        "first_state": first_state,
+        "num_groups": num_groups(config),
+        **{f"player{seat}": name for seat, name in enumerate(seats)},
+    }
+    return GenerateJob(
+        output=output,
+        seed=config.seed,
+        first_state=first_state,
+        num_groups=num_groups(config),
+        episodes_per_state=config.generate.episodes_per_state,
+        max_concurrency=config.generate.max_concurrency,
+        max_failures=config.generate.max_failures,
+        policy=policy,
+        arguments=portable(arguments, output),
+    )
+
+
+def record_of(config: Config, command: str, policy: PolicyRecord, seats: Sequence[SeatRecord]) -> dict[str, Any]:
+    """Returns what decides a command's episodes, as far as the configuration and the players of the seats say it.
+
+    It has the names that records have for it.
+    """
+    decided = {PLAYED.get(key, key): value for key, value in deciding(config, command).items()}
+    sampled = {f"policy.{key}": value for key, value in policy.model_dump().items()}
+    others = [seat.policy.weights if seat.kind == "checkpoint" and seat.policy else "" for seat in seats]
+    weights = {f"weights.{number}": hashed for number, hashed in enumerate(others)}
+    return decided | sampled | weights | partner_arguments(config, [seat.name for seat in seats])
+
+
+def policy_record(
+    config: Config, checkpoint: str, weights: str, temperature: float, iteration: int = 0
+) -> PolicyRecord:
+    """Returns which checkpoint plays, and how it samples."""
+    return PolicyRecord(
+        checkpoint=checkpoint,
+        weights=weights,
+        iteration=iteration,
+        engine=config.engine.kind,
+        temperature=temperature,
+        max_new_tokens=config.generate.max_new_tokens,
+        thinking=config.generate.thinking,
+    )
+
+
+def num_groups(config: Config) -> int:
+    """Game states that `num_episodes` episodes are spread over, rounded up."""
+    return -(-config.generate.num_episodes // config.generate.episodes_per_state)
+
+
+def plan_generate(config: Config, output: Path, seats: Sequence[str]) -> str:
+    """What `generate` would do, in one line."""
+    groups = num_groups(config)
+    episodes = groups * config.generate.episodes_per_state
+    model = f"{config.model}: " if POLICY in seats else ""
+    who = f"{config.model} plays" if set(seats) == {POLICY} else f"{model}{' and '.join(seats)} play"
+    partner = f"; {CHAT} is {config.partner.model} at {config.partner.endpoint}" if CHAT in seats else ""
+    return (
+        f"{who} {episodes} episodes ({groups} states × {config.generate.episodes_per_state} episodes, "
+        f"{make_game(config.game).describe()}) with {config.engine.kind} to {output}: "
+        f"{seats.count(POLICY) * episodes} rows at most{partner}"
+    )
+
+
+def check_generate(config: Config, output: Path, first_state: int, seats: Sequence[str]) -> None:
+    """Whether `generate` can do what it is told; writes nothing.
+
+    Raises:
+        UserError: it cannot.
+    """
+    check_folder(output.parent, "generate")
+    check_seats(config, str(config.model), seats)
+    if output.exists() or EpisodeStore(output, {}).arguments_path.exists():
+        make_job(config, output, str(config.model), 0, first_state, seats).store.check()
+
+
+def check_trainable(config: Config) -> None:
+    """Whether what is played can be trained on.
+
+    Raises:
+        UserError: it cannot.
+    """
+    if config.generate.episodes_per_state < 2 and config.train.imitated != 0:
+        raise UserError(
+            "generate.episodes_per_state (--episodes-per-state): an episode alone has nothing to be compared with, so "
+            "that nothing is learned from a group of one episode; play each state at least twice"
+        )
+    if config.generate.temperature == 0:
+        raise UserError(
+            "generate.temperature (--temperature): greedy episodes cannot be trained on; sample with a temperature "
+            "above 0"
+        )
+
+
+async def generate_episodes(
+    config: Config,
+    output: Path,
+    *,
+    checkpoint: str | None = None,
+    iteration: int = 0,
+    first_state: int = 0,
+    seats: Sequence[str] = (),
+    servers: Servers | None = None,
+) -> Summary:
+    """Play what is missing from `output`.
+
+    Args:
+        seats: who holds each seat: `policy`, a scripted partner, `chat`, or another checkpoint; by default the policy
+            holds all.
+        servers: running ones; without them they are opened and closed.
+    """
+    checkpoint, seats = checkpoint or str(config.model), seats or self_play(config)
+    check_folder(output.parent, "generate")
+    if servers is None:
+        check_seats(config, checkpoint, seats)
+        at_once = len(checkpoints_of(config, seats, checkpoint))
+        async with Servers(config.engine, output.parent, at_once=at_once) as own:
+            return await generate_episodes(
+                config, output, checkpoint=checkpoint, iteration=iteration, first_state=first_state, seats=seats,
+                servers=own,
+            )  # fmt: skip
+    job = make_job(config, output, checkpoint, iteration, first_state, seats)
+    job.store.check()  # before a server is started, which takes long
+    game = make_game(config.game)
+    by_name = await seat_players(config, seats_named(config, seats, job.policy), servers)
+    players = [by_name[name] for name in seats]
+
+    def state(number: int) -> State:
+        return game.sample_state(state_rng(config.seed, number, TRAIN))
+
+    return await run_generate(job, game, state, lambda number: players)

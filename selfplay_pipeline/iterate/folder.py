@@ -1,0 +1,234 @@
+"""The run folder's own record: how the run was made, and which stages are done."""
+
+from __future__ import annotations
+
+import platform
+import re
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from selfplay_pipeline.config.identity import check_same, deciding, flatten, portable
+from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.convert.result import Converted
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import explain, read_model, write_json, write_text
+from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.shipped import shipped
+from selfplay_pipeline.evaluate.run import SELF
+from selfplay_pipeline.generate.chat_player import partner_arguments
+from selfplay_pipeline.generate.seats import is_checkpoint, weights_of
+from selfplay_pipeline.generate.summary import Played
+from selfplay_pipeline.iterate.results import Evaluated, Trained
+
+R = TypeVar("R", bound=BaseModel)
+Stage = Literal["generate", "convert", "train", "evaluate"]
+
+
+class Manifest(BaseModel):
+    """`manifest.json`, as `describe` makes it."""
+
+    created: datetime
+    config: dict[str, Any]
+    partner: dict[str, Any] = {}
+    """Settings that decide the words of the chat model, where that is the partner."""
+    weights: dict[str, str] = {}
+    """Content hashes, when the run began, of the model and of the partner where that is another checkpoint."""
+    packages: dict[str, str | None]
+    python: str
+    git_revision: str | None
+
+
+RESULTS: dict[Stage, type[BaseModel]] = {
+    "generate": Played,
+    "convert": Converted,
+    "train": Trained,
+    "evaluate": Evaluated,
+}
+
+
+class StageRecord(BaseModel):
+    """A finished stage as it is stored: wall-clock seconds of its last attempt, and its result as JSON holds it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    seconds: float
+    figures: dict[str, Any]
+
+
+class RunState(BaseModel):
+    """Finished stages by iteration, from 1; iteration 0 is the evaluation of the first checkpoint."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    iterations: dict[Annotated[int, Field(ge=0)], dict[Stage, StageRecord]] = {}
+
+    def get(self, iteration: int, stage: Stage) -> StageRecord | None:
+        return self.iterations.get(iteration, {}).get(stage)
+
+    def played(self, iteration: int) -> Played | None:
+        """The figures of the episodes that an iteration trains on, once they are played."""
+        return self._result(iteration, "generate", Played)
+
+    def trained(self, iteration: int) -> Trained | None:
+        """Returns the result of an iteration's training, None until it is done."""
+        return self._result(iteration, "train", Trained)
+
+    def evaluated(self, iteration: int) -> Evaluated | None:
+        """Held-out figures of the checkpoint that an iteration made, once they are taken."""
+        return self._result(iteration, "evaluate", Evaluated)
+
+    def _result(self, iteration: int, stage: Stage, kind: type[R]) -> R | None:
+        record = self.get(iteration, stage)
+        return None if record is None else kind.model_validate(record.figures)
+
+
+class RunDirectory:
+    """`data/…_iterations/` or any other: manifest.json, state.json and iter_1, iter_2, …"""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.state = RunState()
+
+    @property
+    def manifest(self) -> Path:
+        return self.path / "manifest.json"
+
+    def iteration(self, number: int) -> Path:
+        return self.path / f"iter_{number}"
+
+    def numbers(self) -> list[int]:
+        """Iterations that have a folder."""
+        found = [re.fullmatch(r"iter_(\d+)", folder.name) for folder in self.path.iterdir() if folder.is_dir()]
+        return sorted(int(match.group(1)) for match in found if match)
+
+    def games(self, number: int) -> Path:
+        return self.iteration(number) / "selfplay_games.jsonl"
+
+    def rows(self, number: int) -> Path:
+        return self.iteration(number) / "train.parquet"
+
+    def checkpoint(self, number: int) -> str:
+        """Returns the checkpoint that a finished iteration made or carried forward, where the run folder is now.
+
+        Raises:
+            ValueError: the iteration is not finished.
+        """
+        trained = self.state.trained(number)
+        if trained is None:
+            raise ValueError(f"iteration {number} is not trained")
+        for made in range(number, 0, -1):
+            earlier = self.state.trained(made)
+            if earlier is not None and not earlier.carried:
+                return str((self.iteration(made) / "checkpoint").resolve())
+        inside = self.path / trained.checkpoint  # the model that the run began with may lie in its folder
+        return str(inside.resolve()) if inside.is_dir() else shipped(trained.checkpoint)
+
+    def open(self, config: Config) -> None:
+        """Write the manifest of a new run, or check that the run was made with this configuration.
+
+        Raises:
+            UserError: the run was made with another configuration.
+        """
+        self.check(config)
+        if not self.manifest.exists():
+            begun = {"partner": _partner(config), "weights": _weights(config)}
+            write_json(self.manifest, describe(config.model_dump(mode="json")) | begun)
+        self.load()
+
+    def check(self, config: Config) -> None:
+        """Checks that this configuration may begin or continue the run; writes nothing.
+
+        Raises:
+            UserError: the folder is another command's, or the run was made with another configuration.
+        """
+        check_folder(self.path, "iterate")
+        if not self.manifest.exists():
+            return
+        recorded = read_model(self.manifest, Manifest, "selfplay iterate")
+        then = flatten({**recorded.config, "weights": recorded.weights}) | recorded.partner
+        check_same(
+            self.path, then, deciding(config, "iterate") | flatten({"weights": _weights(config)}) | _partner(config)
+        )
+
+    def load(self) -> RunState:
+        """Read what is done.
+
+        Raises:
+            UserError: state.json was not written by this program, or is damaged.
+        """
+        path = self.path / "state.json"
+        if path.exists():
+            self.state = read_model(path, RunState, "selfplay iterate")
+            if "iterations" not in self.state.model_fields_set:
+                raise UserError(f"{path}: field 'iterations' is missing; `selfplay iterate` writes this file")
+        for number, stages in self.state.iterations.items():
+            for stage, record in stages.items():
+                try:
+                    RESULTS[stage].model_validate(record.figures)
+                except ValidationError as error:
+                    raise UserError(
+                        f"{path}: iteration {number}, {stage}: {explain(error)}; `selfplay iterate` writes this file; "
+                        f"without this entry it does {stage} again"
+                    ) from None
+        return self.state
+
+    def finish(self, iteration: int, stage: Stage, record: StageRecord) -> None:
+        """Record a stage whose output is complete."""
+        record.figures = portable(record.figures, self.path)
+        self.state.iterations.setdefault(iteration, {})[stage] = record
+        write_text(self.path / "state.json", self.state.model_dump_json(indent=2) + "\n")
+
+
+def describe(settings: dict[str, Any]) -> dict[str, Any]:
+    """Everything that is needed to repeat the run."""
+    packages = ("selfplay-pipeline", "sglang", "verl", "torch", "transformers", "TransferQueue", "ray", "numpy")
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "config": settings,
+        "packages": {name: _version(name) for name in packages},
+        "python": platform.python_version(),
+        "git_revision": _git_revision(),
+    }
+
+
+def short(path: str) -> str:
+    """Returns a path below the working directory without that directory's own."""
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
+
+
+def _partner(config: Config) -> dict[str, Any]:
+    """Returns the settings that decide the partner's words."""
+    return partner_arguments(config, [config.iterate.partner])
+
+
+def _weights(config: Config) -> dict[str, str]:
+    """Returns the content hashes of the checkpoints that a run begins with."""
+    players = {"model": str(config.model), "partner": config.iterate.partner}
+    return {
+        key: weights_of(config, name) for key, name in players.items() if name != SELF and is_checkpoint(config, name)
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _git_revision() -> str | None:
+    folder = Path(__file__).parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, timeout=10)
+        dirty = subprocess.run(["git", "status", "--porcelain"], cwd=folder, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if head.returncode:
+        return None
+    return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")

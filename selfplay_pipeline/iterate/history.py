@@ -1,0 +1,164 @@
+"""One line of figures per iteration, what counts as a collapse, and which iteration is the best. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from selfplay_pipeline.games.base import Game
+from selfplay_pipeline.generate.summary import Played
+from selfplay_pipeline.iterate.folder import RunState, Stage
+from selfplay_pipeline.iterate.results import Best, Evaluated, Trained
+from selfplay_pipeline.metrics.figures import TALK, figures_of, summarised
+
+EPISODE_FIGURES = ("reward_standard_error", "distinct_messages", *summarised())
+"""Figures of episodes of any game; those of a game of its own are with them in each line."""
+
+MIN_ENTROPY = 1e-3
+"""Nats per sampled token; below it the policy is as good as deterministic."""
+MAX_FLAT_GROUPS = 0.95
+"""Share of groups without signal from which on there is nothing to learn from."""
+MAX_REPEATED = 0.5
+"""Share of messages that repeat an earlier one of their episode."""
+MAX_SILENT = 0.9
+"""Share of episodes whose first proposal comes before any message, …"""
+TALKATIVE = 0.5
+"""… where it was below this at first."""
+MAX_LOG_PROB_GAP = 0.1
+"""Mean difference in nats between the engine's and the trainer's log-probs at the first step."""
+
+
+@dataclass
+class Iteration:
+    """Facts about one iteration; iteration 0 is the checkpoint that the run began with.
+
+    Attributes:
+        played: figures of the episodes that it trained on, hence of the checkpoint that it began with.
+        trained: its training; there only together with `played`.
+        evaluated: held-out figures of the checkpoint that it made.
+        seconds: wall-clock time of each stage.
+        collapse: why the run had collapsed by then, None if it had not.
+    """
+
+    number: int
+    played: Played | None = None
+    trained: Trained | None = None
+    evaluated: Evaluated | None = None
+    seconds: dict[Stage, float] = field(default_factory=dict)
+    collapse: str | None = None
+
+    def to_line(self) -> dict[str, Any]:
+        """The iteration as a line of `metrics.jsonl`; a figure that was not taken is left out."""
+        line: dict[str, Any] = {"iteration": self.number}
+        if self.played and self.trained:
+            own = {name for name, value in (self.played.model_extra or {}).items() if isinstance(value, int | float)}
+            line |= self.played.model_dump(include={*EPISODE_FIGURES, *own}, exclude_none=True)
+            line["groups_without_signal"] = self.played.share_without_signal
+            line |= self.trained.model_dump(include={"steps", "checkpoint", "log_prob_gap"})
+        if self.evaluated:
+            line |= {name: value for name, value in self.evaluated.model_dump().items() if value is not None}
+        return line | {"seconds": self.seconds, "collapse": self.collapse}
+
+
+@dataclass(frozen=True)
+class _Signs:
+    """The figures that show a collapse; the defaults are healthy and stand for figures that were not taken."""
+
+    token_entropy: float = 1.0
+    groups_without_signal: float = 0.0
+    repeated_messages: float = 0.0
+    proposed_without_message: float = 0.0
+    log_prob_gap: float = 0.0
+
+    @classmethod
+    def of(cls, iteration: Iteration) -> _Signs:
+        line = iteration.to_line()
+        found = {sign.name: line.get(sign.name) for sign in fields(cls)}
+        return cls(**{name: value for name, value in found.items() if value is not None})
+
+
+def history_of(state: RunState) -> list[Iteration]:
+    """Each iteration that was evaluated or trained, in order."""
+    history: list[Iteration] = []
+    for number, stages in sorted(state.iterations.items()):
+        played, trained = state.played(number), state.trained(number)
+        if number and not (played and trained):
+            continue
+        seconds = {stage: round(record.seconds, 1) for stage, record in stages.items()}
+        history.append(Iteration(number, played, trained, state.evaluated(number), seconds))
+        history[-1].collapse = collapse_reason(history)
+    return history
+
+
+def in_words(iteration: Iteration, *games: Game) -> str:
+    """An iteration's figures in one line.
+
+    Args:
+        games: the game that was played, whose own figures have names.
+    """
+    parts = []
+    played, trained, evaluated = iteration.played, iteration.trained, iteration.evaluated
+    if played and trained:
+        parts += [
+            f"reward {played.mean_reward:.3f} ± {played.reward_standard_error:.3f}",
+            f"agreed {played.agreement_rate:.1%}",
+            f"illegal {played.illegal_per_episode:.3f}",
+            f"{trained.steps} steps",
+        ]
+        if played.questions_per_episode is not None:
+            parts.append(f"{played.questions_per_episode:.2f} questions")
+    if evaluated:
+        parts += [f"held out {evaluated.held_out_reward}", f"greedy {evaluated.held_out_greedy_reward}"]
+        scores = (evaluated.held_out_talk_score, evaluated.held_out_greedy_talk_score)
+        parts += [f"{TALK.label} {scores[0]}, greedy {scores[1]}"] if all(scores) else []
+        parts += [f"{figures_of(*games)[name].label} {interval}" for name, interval in evaluated.held_out_parts.items()]
+    return ", ".join(parts)
+
+
+def best_iteration(history: Sequence[Iteration]) -> Best | None:
+    """The evaluated iteration with the highest held-out reward, None if none was evaluated."""
+    evaluated = [(iteration.number, iteration.evaluated) for iteration in history if iteration.evaluated]
+    if not evaluated:
+        return None
+    number, best = max(evaluated, key=lambda one: one[1].held_out_reward.value)
+    return Best(
+        iteration=number,
+        checkpoint=best.checkpoint,
+        held_out_reward=best.held_out_reward,
+        held_out_greedy_reward=best.held_out_greedy_reward,
+    )
+
+
+def collapse_reason(history: Sequence[Iteration]) -> str | None:
+    """Returns the sign of a collapse in the newest iteration, None if there is none."""
+    trained = [iteration for iteration in history if iteration.trained]
+    if not trained:
+        return None
+    first, last = _Signs.of(trained[0]), _Signs.of(trained[-1])
+    reasons = {
+        f"the policy is as good as deterministic: {last.token_entropy:.1e} nats a token": (
+            last.token_entropy < MIN_ENTROPY
+        ),
+        f"{last.groups_without_signal:.0%} of the groups carry no signal": (
+            last.groups_without_signal >= MAX_FLAT_GROUPS
+        ),
+        f"{last.repeated_messages:.0%} of the messages repeat an earlier one": last.repeated_messages > MAX_REPEATED,
+        f"{last.proposed_without_message:.0%} of the episodes propose before any message": (
+            last.proposed_without_message > MAX_SILENT and first.proposed_without_message < TALKATIVE
+        ),
+        f"engine and trainer disagree by {last.log_prob_gap:.2f} nats a token": last.log_prob_gap > MAX_LOG_PROB_GAP,
+    }
+    found = [reason for reason, holds in reasons.items() if holds]
+    return "; ".join(found + _fallen(history)) or None
+
+
+def _fallen(history: Sequence[Iteration]) -> list[str]:
+    """A newest held-out reward whose interval lies below that of the best."""
+    best, newest = best_iteration(history), history[-1].evaluated
+    if best is None or newest is None or newest.held_out_reward.high >= best.held_out_reward.low:
+        return []
+    return [
+        f"held-out reward fell from {best.held_out_reward.value:.3f} after iteration {best.iteration} "
+        f"to {newest.held_out_reward.value:.3f}"
+    ]

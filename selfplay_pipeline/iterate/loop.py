@@ -1,0 +1,371 @@
+"""The loop: play with the newest checkpoint, convert, train, play again."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.config.training import TrainConfig
+from selfplay_pipeline.convert.credit import check_credit
+from selfplay_pipeline.convert.result import Converted
+from selfplay_pipeline.convert.stage import convert_episodes
+from selfplay_pipeline.core import reporting
+from selfplay_pipeline.core.content import content_hash
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import locked, write_json, write_lines
+from selfplay_pipeline.core.reporting import logger
+from selfplay_pipeline.core.stopping import computing
+from selfplay_pipeline.engines.open import resolve_device
+from selfplay_pipeline.engines.pool import plan
+from selfplay_pipeline.evaluate.pairing import check_names
+from selfplay_pipeline.evaluate.run import SELF, EvaluationJob, run_evaluate
+from selfplay_pipeline.evaluate.states import StateSet, count_shared, sample_held_out, states_in
+from selfplay_pipeline.games.base import MONITOR
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.records import CHAT, POLICY
+from selfplay_pipeline.generate.seats import check_seats, is_checkpoint, opposite, self_play
+from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.generate.stage import check_trainable, generate_episodes, num_groups, plan_generate
+from selfplay_pipeline.generate.summary import Played
+from selfplay_pipeline.iterate.folder import RunDirectory, Stage, StageRecord, short
+from selfplay_pipeline.iterate.history import best_iteration, history_of, in_words
+from selfplay_pipeline.iterate.logs import PipelineLog
+from selfplay_pipeline.iterate.results import Evaluated, Trained, known
+from selfplay_pipeline.metrics.figures import TALK, figures_of
+from selfplay_pipeline.train.cluster import check_cluster
+from selfplay_pipeline.train.fit import check_fits
+from selfplay_pipeline.train.groups import NoSignalError
+from selfplay_pipeline.train.offline import check_adapter, check_training, prepare_training
+from selfplay_pipeline.train.offline_stage import train_policy, training_of
+from selfplay_pipeline.train.process import Trainer
+
+PLAY_AND_LEARN: tuple[Stage, ...] = ("generate", "convert", "train")
+"""Stages of every iteration."""
+
+
+async def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = None) -> RunDirectory:
+    """Run what is missing of `config.iterate.num_iterations` iterations in `run_dir`.
+
+    Killed anywhere, the same call continues at the stage that was cut: each stage resumes by itself, and is
+    recorded as done only when its output is complete.
+
+    Args:
+        loop_type: a variant of the loop, for experiments.
+
+    Raises:
+        UserError: the directory is in use or holds a run with another configuration; or bad input to a stage.
+    """
+    with computing():
+        RunDirectory(run_dir).check(config)  # before the lock, which is a file too
+        check_run(config)
+        check_cluster(config.train, [config.model], run_dir)
+    with locked(run_dir / ".lock", f"run directory {run_dir}"):
+        run = RunDirectory(run_dir)
+        with computing():
+            run.open(config)
+        reporting.begin()
+        with PipelineLog(config, run_dir) as log:
+            servers = Servers(
+                config.engine, run_dir, at_once=at_once(config), shares_gpu=shares_gpu(config), alone=True
+            )
+            trainer = Trainer()
+            loop = (loop_type or Loop)(config, run, servers, trainer, log)
+            try:
+                await loop.run_all()
+            finally:
+                await _stop(trainer, servers)
+        return run
+
+
+async def _stop(trainer: Trainer, servers: Servers) -> None:
+    """End all processes at once: each takes a second or more."""
+    await asyncio.gather(asyncio.to_thread(trainer.stop), servers.stop())
+
+
+@dataclass
+class Loop:
+    """A run in progress."""
+
+    config: Config
+    run: RunDirectory
+    servers: Servers
+    trainer: Trainer
+    log: PipelineLog
+
+    async def run_all(self) -> None:
+        """All iterations, each with the checkpoint of the one before."""
+        checkpoint = str(self.config.model)
+        for number in range(self.config.iterate.num_iterations + 1):
+            self._prepare_training(number, checkpoint)
+            for stage in stages_of(self.config, number):
+                await self._stage(number, stage, checkpoint)
+                if stage == "train":
+                    checkpoint = self.run.checkpoint(number)
+                    self._remove_earlier_states(number)
+            if number:
+                self._watch(number)
+
+    def _remove_earlier_states(self, number: int) -> None:
+        """Remove all but the last, once the training is recorded: one that was cut begins from the state before."""
+        for state in self._trainer_states(number)[:-1]:
+            shutil.rmtree(state, ignore_errors=True)
+
+    async def _stage(self, number: int, stage: Stage, checkpoint: str) -> None:
+        """Run one stage unless it is done.
+
+        Raises:
+            UserError: The checkpoint is not the one that the iteration before has made.
+        """
+        if self.run.state.get(number, stage) is not None:
+            return
+        made = self.run.state.trained(number if stage == "evaluate" else number - 1)
+        if made is not None and made.weights and _hash_of(checkpoint) != made.weights:
+            raise UserError(
+                f"{checkpoint}: holds other files than when the iteration had made it (content hash {made.weights}); "
+                "restore them, or begin a new run with --output"
+            )
+        reporting.status(f"{self._at(number)}: {stage} with {short(checkpoint)}")
+        with computing():
+            self.log.open()
+        started = time.monotonic()
+        result = (await self._result(number, stage, checkpoint)).model_dump(mode="json")
+        self.run.finish(number, stage, StageRecord(seconds=time.monotonic() - started, figures=result))
+
+    async def _result(self, number: int, stage: Stage, checkpoint: str) -> BaseModel:
+        """Do a stage. What it reads of other stages is what it is given here: a checkpoint, a file."""
+        match stage:
+            case "generate":
+                return await self._generate(number, checkpoint)
+            case "convert":
+                return await self._convert(number, self.run.games(number))
+            case "train":
+                return await self._train(number, checkpoint, self.run.rows(number))
+            case "evaluate":
+                return await self._evaluate(number, checkpoint)
+
+    def _at(self, number: int) -> str:
+        return f"iteration {number}/{self.config.iterate.num_iterations}"
+
+    async def _generate(self, number: int, checkpoint: str) -> Played:
+        played = await generate_episodes(
+            self.config,
+            self.run.games(number),
+            checkpoint=checkpoint,
+            iteration=number,
+            first_state=(number - 1) * num_groups(self.config),
+            seats=seats_of(self.config),
+            servers=self.servers,
+        )
+        return played.result()
+
+    async def _convert(self, number: int, games: Path) -> Converted:
+        with computing():
+            return convert_episodes(self.config, games, self.run.iteration(number))
+
+    async def _train(self, number: int, checkpoint: str, rows: Path) -> Trained:
+        if not self.config.iterate.keep_processes:
+            await self.servers.stop()
+        elif shares_gpu(self.config):
+            await self.servers.release()
+        try:
+            result = await train_policy(self._training(number, checkpoint, rows), self.trainer)
+        except NoSignalError as reason:
+            logger.warning(f"iteration {number}: not trained, the checkpoint is carried forward: {reason}")
+            return Trained(
+                checkpoint=checkpoint, carried=True, weights=_hash_of(checkpoint), steps=0, seconds_in_steps=0.0
+            )
+        finally:
+            if not self.config.iterate.keep_processes:
+                self.trainer.stop()
+        return Trained(
+            checkpoint=str(result.checkpoint),
+            carried=False,
+            weights=_hash_of(str(result.checkpoint)),
+            steps=result.steps,
+            groups=result.groups,
+            groups_without_signal=result.groups_without_signal,
+            rows=result.rows,
+            updates=result.updates,
+            own_tokens=result.own_tokens,
+            seconds_in_steps=result.seconds_in_steps,
+            log_prob_gap=result.log_prob_gap,
+        )
+
+    def _training(self, number: int, checkpoint: str, rows: Path) -> TrainConfig:
+        return training_of(
+            self.config,
+            rows,
+            self.run.iteration(number),
+            checkpoint=checkpoint,
+            seed=self.config.seed + number,
+            initial_trainer_state=self._earlier_state(number),
+            base_model=str(self.config.model) if self.config.train.lora_rank else None,
+            reference_model=str(self.config.model),
+            shares_gpu=shares_gpu(self.config),
+            rate_share=self.config.iterate.rate_share(number),
+        )
+
+    def _prepare_training(self, number: int, checkpoint: str) -> None:
+        """Let the trainer get ready while the episodes that it will need are played."""
+        wanted = "train" in stages_of(self.config, number) and self.run.state.get(number, "train") is None
+        if wanted and self.config.iterate.keep_processes:
+            training = self._training(number, checkpoint, self.run.rows(number))
+            prepare_training(training, self.trainer, self.run.path / "trainer.log")
+
+    def _earlier_state(self, number: int) -> Path | None:
+        """The newest earlier trainer state; a checkpoint in bfloat16 lacks the small updates that its weights hold."""
+        states = self._trainer_states(number - 1)
+        return states[-1] if states else None
+
+    def _trainer_states(self, last: int) -> list[Path]:
+        """The trainer states up to an iteration, in order; iterations that were not trained have none."""
+        folders = [self.run.iteration(number) / "trainer_state" for number in range(1, last + 1)]
+        return [folder for folder in folders if folder.exists()]
+
+    @cached_property
+    def _held_out(self) -> StateSet:
+        with computing():
+            return sample_held_out(self.config, self.config.iterate.evaluate_states, MONITOR)
+
+    async def _evaluate(self, number: int, checkpoint: str) -> Evaluated:
+        """Held-out figures of a checkpoint; the states are checked not to be among those trained on since the last."""
+        config = self.config
+        states = self._held_out
+        since = range(max(1, number - config.iterate.evaluate_every + 1), number + 1)
+        game = make_game(config.game)
+        with computing():
+            played = set[str]().union(*(states_in(game, self.run.games(earlier)) for earlier in since))
+        shared = count_shared(game, states, played)
+        if shared:
+            logger.warning(f"iteration {number}: {shared} held-out states were among those trained on")
+        job = EvaluationJob(
+            checkpoint,
+            states,
+            self.run.iteration(number) / "evaluation",
+            partner=config.iterate.partner,
+            episodes=1,
+            first_only=True,
+        )
+        evaluation = await run_evaluate(config, job, self.servers)
+        figures = {mode: report.figures for mode, report in evaluation.modes.items()}
+        sampled = figures["sampled"]
+        questions = {"held_out_questions": sampled["questions"]} if config.iterate.partner != SELF else {}
+        return Evaluated(
+            checkpoint=checkpoint,
+            held_out_reward=known(sampled["reward"]),
+            held_out_greedy_reward=known(figures["greedy"]["reward"]),
+            held_out_talk_score=sampled.get(TALK.name),
+            held_out_greedy_talk_score=figures["greedy"].get(TALK.name),
+            held_out_agreed=sampled["agreed"].value,
+            held_out_illegal=sampled["illegal"].value,
+            states_shared_with_training=shared,
+            held_out_parts={name: sampled[name] for name, figure in figures_of(game).items() if figure.part_of},
+            **questions,
+        )
+
+    @computing()
+    def _watch(self, number: int) -> None:
+        """Write the figures of the iterations so far, and warn of a collapse."""
+        history = history_of(self.run.state)
+        write_lines(self.run.path / "metrics.jsonl", (iteration.to_line() for iteration in history))
+        best = best_iteration(history)
+        if best is not None:
+            write_json(self.run.path / "best.json", best.model_dump())
+        self.log.write(history)
+        newest = next((iteration for iteration in history if iteration.number == number), None)
+        if newest is None:
+            return
+        reporting.status(f"{self._at(number)}: {in_words(newest, make_game(self.config.game))}")
+        if newest.collapse is not None:
+            logger.warning(f"iteration {number}: collapse? {newest.collapse}")
+
+
+@computing()
+def _hash_of(checkpoint: str) -> str:
+    return content_hash(checkpoint)
+
+
+def stages_of(config: Config, number: int) -> tuple[Stage, ...]:
+    """The stages of an iteration in their order; iteration 0 evaluates the first checkpoint."""
+    every = config.iterate.evaluate_every
+    evaluates = every > 0 and (number % every == 0 or number == config.iterate.num_iterations)
+    return (*(PLAY_AND_LEARN if number else ()), *(("evaluate",) if evaluates else ()))
+
+
+def plan_iterate(config: Config, run_dir: Path) -> list[str]:
+    """Returns the work of `iterate` in this folder, line by line; writes nothing.
+
+    Raises:
+        UserError: the run would be refused.
+    """
+    run = RunDirectory(run_dir)
+    run.check(config)
+    check_run(config)
+    state = run.load()
+
+    def progress_of(number: int) -> str:
+        stages = stages_of(config, number)
+        done = [stage for stage in stages if state.get(number, stage) is not None]
+        left = [stage for stage in stages if stage not in done]
+        parts = [f"{', '.join(names)} {word}" for names, word in ((done, "done"), (left, "left")) if names]
+        return "; ".join(parts)
+
+    lines = [f"in each iteration {plan_generate(config, run_dir / 'iter_N', seats_of(config))}"]
+    numbers = range(config.iterate.num_iterations + 1)
+    for words, group in groupby(numbers, progress_of):
+        alike = list(group)
+        which = f"iteration {alike[0]}" if len(alike) == 1 else f"iterations {alike[0]} to {alike[-1]}"
+        lines += [f"{which}: {words}"] if words else []
+    return lines
+
+
+def seats_of(config: Config) -> tuple[str, ...]:
+    """Returns the player of each seat in the episodes that are trained on."""
+    partner = config.iterate.partner
+    return self_play(config) if partner == SELF else opposite(config, POLICY, partner)
+
+
+def at_once(config: Config) -> int:
+    """Returns how many checkpoints are served at the same time: the policy, and a partner that is a checkpoint."""
+    return 1 + is_checkpoint(config, seats_of(config)[-1])
+
+
+def check_run(config: Config) -> None:
+    """Raises UserError unless all players are there, and this machine can play and train."""
+    check_partner(config)
+    check_trainable(config)
+    check_credit(config)
+    check_seats(config, str(config.model), seats_of(config))
+    plan(config.engine, at_once(config))
+    check_training(config.train)
+    check_adapter(config.train, str(config.model))
+    check_fits(config.train, str(config.model), shares_gpu=shares_gpu(config))
+
+
+def check_partner(config: Config) -> None:
+    """Checks that the partner that is not trained exists and can play.
+
+    Raises:
+        UserError: no player has that name, or a chat model has no key.
+    """
+    if config.iterate.partner != SELF:
+        check_names(config, [config.iterate.partner])
+    if config.iterate.partner == CHAT:
+        config.partner.key()
+
+
+def shares_gpu(config: Config) -> bool:
+    """Whether server and trainer stay on one GPU, so that each has to leave its memory to the other.
+
+    All that is launched here begins with the first GPU. What GPUs an attached server has is not known; it keeps them.
+    """
+    devices = {resolve_device(config.engine.device), resolve_device(config.train.device)}
+    return config.iterate.keep_processes and not config.engine.server_url and devices == {"cuda"}

@@ -1,0 +1,78 @@
+"""Table of a run, and the closing lines of `iterate`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from rich.table import Table
+
+from selfplay_pipeline.core.command_line import program
+from selfplay_pipeline.core.files import read_model
+from selfplay_pipeline.core.terminal import Terminal
+from selfplay_pipeline.core.terminal.harmless import one_line
+from selfplay_pipeline.iterate.folder import RunDirectory, Stage, short
+from selfplay_pipeline.iterate.results import Best
+from selfplay_pipeline.metrics.bootstrap import Interval
+
+LIVE_ROWS = 12
+"""Iterations of a run that are shown while it goes on."""
+OF_EPISODES = ("reward", "agreed", "illegal", "messages")
+"""Figures by their names, which are shorter than their labels."""
+PLAY_AND_TRAIN: tuple[Stage, ...] = ("generate", "train")
+
+
+def live_table(path: Path) -> Table:
+    """Returns the table of a run that is going on, as far as its files say."""
+    run = RunDirectory(path)
+    run.load()
+    return run_table(run, newest=LIVE_ROWS)
+
+
+def run_table(run: RunDirectory, newest: int | None = None) -> Table:
+    """One row an iteration, or only of the `newest` ones; what is not done yet is empty."""
+    table = Table(
+        title=one_line(f"self-play in {run.path}"),
+        caption=f"{', '.join(OF_EPISODES)}: of the episodes trained on, which the checkpoint before played\n"
+        "held out, its talk score, greedy: of the new checkpoint\n"
+        "flat: groups without signal; seconds per stage",
+        box=None,
+        padding=(0, 1, 0, 0),
+    )
+    for name in ("#", *OF_EPISODES, "flat", "steps", "held out", "talk", "greedy", "play", "train"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for number, stages in sorted(run.state.iterations.items())[-newest if newest else None :]:
+        cells = [""] * 6
+        if played := run.state.played(number):
+            cells = [
+                f"{played.mean_reward:.3f}",
+                f"{played.agreement_rate:.1%}",
+                f"{played.illegal_per_episode:.3f}",
+                f"{played.messages_per_episode:.2f}",
+                f"{played.groups_without_signal}/{played.groups}",
+                "",
+            ]
+        if trained := run.state.trained(number):
+            cells[-1] = "carried" if trained.carried else str(trained.steps)
+        evaluated = run.state.evaluated(number)
+        held_out: list[Interval | None] = [None] * 3
+        if evaluated:
+            held_out = [evaluated.held_out_reward, evaluated.held_out_talk_score, evaluated.held_out_greedy_reward]
+        cells += ["" if one is None or one.value is None else f"{one.value:.3f}" for one in held_out]
+        cells += [f"{stages[stage].seconds:.0f}" if stage in stages else "" for stage in PLAY_AND_TRAIN]
+        table.add_row(str(number), *cells)
+    return table
+
+
+def show_run(run: RunDirectory) -> None:
+    """The closing table of `iterate`, and where the checkpoints are."""
+    Terminal(highlight=True).print(run_table(run))
+    show = Terminal()
+    trained = [number for number, stages in sorted(run.state.iterations.items()) if "train" in stages]
+    show.print(one_line(f"newest checkpoint: {short(run.checkpoint(trained[-1]))}"), soft_wrap=True)
+    if (run.path / "best.json").exists():
+        best = read_model(run.path / "best.json", Best, "selfplay iterate")
+        where = short(run.checkpoint(best.iteration) if run.state.trained(best.iteration) else best.checkpoint)
+        show.print(one_line(f"best on held-out states: iteration {best.iteration}, {where}"), soft_wrap=True)
+    command = f"{program()} report {shlex.quote(short(str(run.path)))}"
+    show.print(one_line(f"to look at curves and episodes: {command}"), soft_wrap=True)

@@ -1,1 +1,0 @@
-"""A partner that is no checkpoint of ours: a chat model behind an OpenAI-compatible endpoint."""

@@ -1,0 +1,183 @@
+"""`selfplay imitate`: converts episodes of any players to rows and trains a model on them with a supervised loss."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from selfplay_pipeline.config.identity import CONTENTS, check_same, deciding
+from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.config.training import TrainConfig
+from selfplay_pipeline.convert.imitation import HELD_OUT, TRAIN, Source, write_rows
+from selfplay_pipeline.core.checkpoints import check_checkpoint
+from selfplay_pipeline.core.content import content_hash
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import locked, write_json
+from selfplay_pipeline.core.folders import IMITATED, check_folder
+from selfplay_pipeline.core.reporting import logger
+from selfplay_pipeline.core.shapes import shapes_of
+from selfplay_pipeline.core.small_files import check_regular, read_object
+from selfplay_pipeline.core.stopping import computing
+from selfplay_pipeline.engines.open import model_context_length
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.records import read_lines
+from selfplay_pipeline.generate.trajectory import ChatTokenizer
+from selfplay_pipeline.train.fit import offload_here
+from selfplay_pipeline.train.offline import TrainResult, check_options, plan_train
+from selfplay_pipeline.train.offline_stage import train_policy
+from selfplay_pipeline.train.process import Trainer
+
+HIGHEST_RATE = 3e-3
+WARM_UP = 0.05
+"""Share of the steps in which the learning rate rises by equal parts, to one such part in the first step."""
+"""Highest learning rate that `imitate` takes by itself: the best of those tried on the untrained tiny model."""
+
+
+async def imitate_episodes(
+    config: Config, sources: Sequence[Source], output: Path, trainer: Trainer | None = None
+) -> TrainResult:
+    """Convert the episodes to rows, unless an earlier call has, and train on them; an interrupted training continues.
+
+    Args:
+        config: The configuration.
+        sources: Files of episodes.
+        output: Folder for the rows and for the files that `train` writes.
+        trainer: verl's process, as for `run_train`.
+
+    Raises:
+        UserError: A model, file or option is unusable, or the folder holds another training.
+        TrainError: verl failed.
+    """
+    _check_folder_and_thoughts(config, output)
+    with locked(output / ".imitate.lock", f"training folder {output}"):
+        with computing():
+            check_checkpoint(str(config.model))
+            check_options(training_of(config, output))
+            _prepare(config, sources, output)
+        if config.imitate.learning_rate is None:
+            weights = trained_weights(config)
+            logger.info(f"learning rate {usual_rate(weights):.1e}, by the number of trained weights ({weights:,})")
+        return await train_policy(training_of(config, output), trainer, "imitate")
+
+
+def plan_imitate(config: Config, sources: Sequence[Source], output: Path) -> str:
+    """Returns a one-line description of the work that `imitate` would do; writes nothing.
+
+    Raises:
+        UserError: A model, file or option is unusable, or the folder holds another training.
+    """
+    _check_folder_and_thoughts(config, output)
+    check_checkpoint(str(config.model))
+    training = training_of(config, output)
+    check_options(training)
+    for source in sources:
+        check_regular(source.path, "`selfplay generate` and `selfplay humans` write episodes")
+    if _begun(config, sources, output) is None:
+        return plan_train(training)
+    ChatTokenizer.load(str(config.model)).check_belongs_to(str(config.model))
+    files = ", ".join(str(source.path) for source in sources)
+    return (
+        f"{config.model} imitates {files}: passes {config.imitate.epochs}, rows of a step "
+        f"{config.imitate.train_batch_size}, learning rate {training.learning_rate:g}, to {output}"
+    )
+
+
+def _check_folder_and_thoughts(config: Config, output: Path) -> None:
+    check_folder(output, "imitate")
+    if config.generate.thinking:
+        raise UserError(
+            "generate.thinking: episodes hold no thoughts, so that imitation would unlearn them; leave it out"
+        )
+
+
+def _begun(config: Config, sources: Sequence[Source], output: Path) -> dict[str, Any] | None:
+    """Returns the settings and hashes that decide the rows; None if the rows exist already.
+
+    Raises:
+        UserError: The folder holds rows of another imitation.
+    """
+    model = str(config.model)
+    now = deciding(config.imitate, "imitate", "imitate.") | deciding(config.game, "imitate", "game.")
+    now |= {
+        "model": model,
+        "weights": content_hash(model),
+        "seed": config.seed,
+        "games": [[str(path.resolve()), weight] for path, weight in sources],
+    }
+    now |= deciding(config.engine, "imitate", "engine.")
+    now |= {f"{CONTENTS}{path.resolve()}": _digest(path) for path, _ in sources}
+    record = output / IMITATED
+    if record.exists():
+        check_same(output, read_object(record, "selfplay imitate"), now)
+        return None
+    return now
+
+
+def _prepare(config: Config, sources: Sequence[Source], output: Path) -> None:
+    """Write the rows, and then the record of the settings that decided them."""
+    decided, model = _begun(config, sources, output), str(config.model)
+    if decided is None:
+        return
+    chat = ChatTokenizer.load(model)
+    chat.check_belongs_to(model)
+    done = write_rows(
+        sources,
+        make_game(config.game),
+        chat,
+        config.imitate,
+        output,
+        context_length=model_context_length(model, config.engine.context_length),
+        seed=config.seed,
+    )
+    logger.info(done.to_text())
+    write_json(output / IMITATED, decided)
+
+
+def _digest(path: Path) -> str:
+    """Returns a hash of the lines of a file of episodes."""
+    digest = hashlib.sha256()
+    for _, line in read_lines(path):
+        digest.update(line)
+    return digest.hexdigest()[:16]
+
+
+def trained_weights(config: Config) -> int:
+    """Returns the number of weights that `imitate` trains: all of the model's, or those of its LoRA adapter."""
+    try:
+        shapes = shapes_of(str(config.model))
+    except UserError as error:
+        raise UserError(f"{error}; or give imitate.learning_rate (--learning-rate), which its size decides") from None
+    return shapes.adapter * config.train.lora_rank or shapes.parameters
+
+
+def usual_rate(weights: int) -> float:
+    """Returns the default learning rate for a number of trained weights, rounded to two digits."""
+    return float(f"{min(HIGHEST_RATE, weights**-0.5):.1e}")
+
+
+def training_of(config: Config, output: Path) -> TrainConfig:
+    """Returns the configuration of the training on the rows in `output`."""
+    model, choice = str(config.model), config.imitate
+    held_out = output / HELD_OUT
+    options = config.train.model_dump() | {
+        "method": "filtered-bc",
+        "best_of_group": 0,  # the imitated episodes were chosen when the rows were made
+        "epochs": choice.epochs,
+        "train_batch_size": choice.train_batch_size,
+        "mini_batches": 1,
+        "learning_rate": choice.learning_rate or usual_rate(trained_weights(config)),
+        "offload": offload_here(config.train, model),
+        "any_model": True,  # no model has sampled these rows
+    }
+    return TrainConfig(
+        **options,
+        model=model,
+        data=output / TRAIN,
+        output=output,
+        seed=config.seed,
+        held_out=held_out if held_out.exists() else None,
+        schedule=choice.schedule,
+        warm_up=WARM_UP,
+    )

@@ -1,0 +1,445 @@
+"""`selfplay train`: checks the data, runs verl as a child process, watches it and checks its result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from selfplay_pipeline.config.identity import check_same, deciding, portable
+from selfplay_pipeline.config.training import PolicyTraining, TrainConfig, TrainOptions
+from selfplay_pipeline.convert.parquet import sampler_of
+from selfplay_pipeline.core.checkpoints import check_checkpoint, vocabulary_of
+from selfplay_pipeline.core.content import content_hash, file_hash
+from selfplay_pipeline.core.errors import UserError, first_line
+from selfplay_pipeline.core.files import locked, write_json
+from selfplay_pipeline.core.reporting import Update, progress
+from selfplay_pipeline.core.small_files import read_object
+from selfplay_pipeline.core.stopping import computing
+from selfplay_pipeline.generate.preflight import check_gpus
+from selfplay_pipeline.train.adapter import check_targets
+from selfplay_pipeline.train.cluster import check_cluster
+from selfplay_pipeline.train.fit import check_fits
+from selfplay_pipeline.train.groups import Group, TrainData, read_data
+from selfplay_pipeline.train.launch import Export, Launch
+from selfplay_pipeline.train.process import Making, Trainer, TrainError
+from selfplay_pipeline.train.saves import (
+    HELD_OUT_LOSSES,
+    NewLines,
+    go_back_to_last_logged_save,
+    keep_lines,
+    prune,
+    read_lines,
+    saved_adapter,
+    saved_step,
+)
+from selfplay_pipeline.train.settings import (
+    Device,
+    environment,
+    metrics_path,
+    plan_for,
+    preparing_overrides,
+    resolve_device,
+    resolve_dtype,
+    state_dir,
+    tokens_per_pass,
+    verl_overrides,
+)
+
+WANDB_LOGIN = "run `wandb login`, or set WANDB_API_KEY, or WANDB_MODE=offline to write to files alone"
+"""Advice in every message about a missing login."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """Result of a training; figures cover all its resumptions, except for seconds."""
+
+    steps: int
+    planned_steps: int
+    groups: int
+    """Groups trained on, each once per epoch."""
+    groups_without_signal: int
+    rows: int
+    """Rows of the groups above."""
+    checkpoint: Path
+    """Hugging Face folder."""
+    trainer_state: Path
+    metrics_path: Path
+    seconds_total: float
+    seconds_in_steps: float
+    """Time within training steps without saving, only of this process's steps."""
+    log_prob_gap: float | None
+    """Mean |trainer - engine| of the stored log-probs at the first step, in nats.
+
+    Both have the same weights then. None with `old_log_probs: games`, where the trainer computes no log-probs of its
+    own.
+    """
+    updates: int = 0
+    """Optimizer steps; one step of verl's has several if its batch is cut into mini-batches."""
+    own_tokens: int = 0
+    """Own tokens trained on, counted once per epoch."""
+    held_out_losses: tuple[float, ...] = ()
+    """Mean negative log-probs of held-out own tokens in nats: before the first step, and after each epoch."""
+
+
+async def run_train(config: TrainConfig, trainer: Trainer | None = None) -> TrainResult:
+    """Train a policy on converted episodes; an interrupted training continues at its last save.
+
+    Args:
+        config: The training.
+        trainer: verl's process, which keeps running afterwards. None starts one for this training only, once the
+            cluster, if one is to be joined, has been checked.
+
+    Raises:
+        UserError: Data or options are unusable, or another model sampled the rows.
+        NoSignalError: No group has episodes with different rewards (also a UserError).
+        TrainError: verl failed.
+    """
+    with progress(f"training on {config.data.name}", "waiting for step 1") as report:
+        return await _trained(config, trainer, report)
+
+
+async def _trained(config: TrainConfig, trainer: Trainer | None, report: Update) -> TrainResult:
+    began = time.monotonic()
+    with computing():
+        _check_training_of(config)
+        if trainer is None and not exported(state_dir(config), config.output / "checkpoint"):
+            check_cluster(config, [config.model, config.reference_model, config.data], config.output)
+        data, groups, planned = _read_groups(config)
+    state, metrics = state_dir(config), metrics_path(config)
+    checkpoint = config.output.resolve() / "checkpoint"
+    with locked(config.output / ".train.lock", f"training folder {config.output}"):
+        with computing():
+            claim(config, _record(config, data, groups), checkpoint)
+        done = go_back_to_last_logged_save(state, metrics)
+        keep_lines(metrics, done)
+        keep_lines(config.output / "trained_rows.jsonl", done)
+        seconds_in_steps = 0.0
+
+        def watch(step: int, line: dict[str, Any]) -> None:
+            nonlocal seconds_in_steps
+            seconds_in_steps += line.get("timing_s/step", 0.0) - line.get("timing_s/save_checkpoint", 0.0)
+            loss = line.get("actor/pg_loss", line.get("selfplay/loss", 0.0))
+            norm = line.get("actor/grad_norm", 0.0)
+            report(step, planned, lambda: f"steps, loss {loss:+.4f}, gradient norm {norm:.3f}")
+
+        if done < planned or not exported(state, checkpoint):
+            with nullcontext(trainer) if trainer else Trainer() as process:
+                await _run_verl(config, data, groups, planned, done, watch, process)
+        done = saved_step(state)
+        lines = read_lines(metrics)
+        steps = [line["step"] for line in lines]
+        if done != planned or steps != list(range(1, planned + 1)):
+            raise TrainError(
+                f"verl did {len(steps)} steps and saved step {done}, {planned} were planned; see {log_path(config)}"
+            )
+        prune(state, done)
+    return TrainResult(
+        steps=len(steps),
+        planned_steps=planned,
+        groups=len({group.key for group in groups}),
+        groups_without_signal=data.signal.without,
+        rows=sum(len(group.rows) for group in groups),
+        checkpoint=checkpoint,
+        trainer_state=state,
+        metrics_path=metrics,
+        seconds_total=time.monotonic() - began,
+        seconds_in_steps=seconds_in_steps,
+        log_prob_gap=lines[0].get("selfplay/log_prob_gap/mean"),
+        updates=round(sum(line.get("selfplay/updates", 1) for line in lines)),
+        own_tokens=round(sum(line.get("selfplay/own_tokens", 0) for line in lines)),
+        held_out_losses=tuple(line[name] for line in lines for name in HELD_OUT_LOSSES if name in line),
+    )
+
+
+def plan_train(config: TrainConfig) -> str:
+    """Returns a one-line description of the work that `run_train` would do; writes nothing.
+
+    Raises:
+        UserError: The training would be refused.
+    """
+    _check_training_of(config)
+    data, groups, planned = _read_groups(config)
+    check_claim(config, _record(config, data, groups), config.output.resolve() / "checkpoint")
+    rows, done = sum(len(group.rows) for group in groups), saved_step(state_dir(config))
+    return (
+        f"{config.model} is trained on {rows} rows in {len(groups)} groups of {config.data}, to {config.output}; steps "
+        f"done: {done} of {planned}"
+    )
+
+
+def _check_training_of(config: TrainConfig) -> None:
+    check_options(config, config.base_model, config.reference_model)
+    if config.lora_rank and config.has_reference and config.reference_model not in (None, config.base):
+        raise UserError(
+            f"reference_model {config.reference_model}: with lora_rank the reference policy is {config.base}, the "
+            "model without the adapter; leave it out"
+        )
+    check_sampler(config)
+    if config.initial_trainer_state is not None:
+        _check_initial_state(config, config.initial_trainer_state)
+
+
+def _read_groups(config: TrainConfig) -> tuple[TrainData, list[Group], int]:
+    """Returns the data, the groups that are trained on, and the number of steps.
+
+    Raises:
+        UserError: The data are unusable, or do not fit into memory.
+        NoSignalError: No group has episodes with different rewards.
+    """
+    data = read_data([config.data], vocabulary_of(config.model), alone=config.imitated == 0)
+    longest = data.max_prompt_tokens + data.max_response_tokens
+    tokens = tokens_per_pass(config, data) or longest  # counted rows may be shorter than the two maxima together
+    check_fits(config, config.model, tokens=tokens, longest=longest, shares_gpu=config.shares_gpu)
+    groups = data.to_train(config.keep_zero_signal, config.imitated)
+    return data, groups, len(plan_for(config, data, len(groups)))
+
+
+def making_of(config: TrainConfig, device: Device) -> Making:
+    """Returns the settings that verl's processes for this training are started with."""
+    where = f"{config.nodes} × {config.gpus_per_node} workers, Ray: {config.ray_address}"
+    imitates = config.imitated is not None
+    parts = {"adapter": config.lora_rank > 0, "reference": config.has_reference, "imitates": imitates}
+    settings = (where, *(f"{name}: {there}" for name, there in parts.items()), *config.overrides)
+    return Making(settings, environment(config, device))
+
+
+def prepare_training(config: TrainConfig, trainer: Trainer, log: Path) -> None:
+    """Start verl's process for a training whose data do not exist yet, unless a suitable one runs.
+
+    Args:
+        config: The training; its data and output are not read.
+        trainer: Holder of the process.
+        log: File for verl's output until the training begins.
+    """
+    device = resolve_device(config)
+    making, overrides = making_of(config, device), preparing_overrides(config, device)
+    trainer.prepare(making, Launch(log=log, overrides=overrides, joins_cluster=config.joins_cluster))
+
+
+async def _run_verl(
+    config: TrainConfig,
+    data: TrainData,
+    groups: list[Group],
+    planned: int,
+    done: int,
+    watch: Callable[[int, dict[str, Any]], None],
+    trainer: Trainer,
+) -> None:
+    state, device = state_dir(config), resolve_device(config)
+    launch = Launch(
+        log=log_path(config),
+        overrides=verl_overrides(config, data, len(groups), device) if done < planned else [],
+        export=export_of(config, device, planned),
+        joins_cluster=config.joins_cluster,
+    )
+    follow = follower(NewLines(metrics_path(config)).read, done, watch)
+    await trainer.run(making_of(config, device), launch, follow)
+    write_json(state / "exported.json", {"step": planned})
+
+
+def export_of(config: PolicyTraining, device: Device, step: int) -> Export:
+    """Returns the export that follows the last step."""
+    adapter = saved_adapter(state_dir(config), step)
+    return Export(
+        saved=str(adapter if config.lora_rank else adapter.with_name("huggingface")),
+        model=config.model,
+        checkpoint=str(config.output.resolve() / "checkpoint"),
+        dtype=resolve_dtype(config, device),
+        base=config.base if config.lora_rank else None,
+    )
+
+
+def follower(
+    read: Callable[[], list[dict[str, Any]]], done: int, watch: Callable[[int, dict[str, Any]], None]
+) -> Callable[[], bool]:
+    """Returns a function to call repeatedly while verl trains; it returns whether a step was reported so far.
+
+    Args:
+        read: Function that returns the new lines of metrics.
+        done: Number of steps that are not reported, because they were done before.
+        watch: Function that is called with each further step and its line.
+    """
+
+    before = done
+
+    def look() -> bool:
+        nonlocal done
+        for line in read():
+            if line["step"] > done:
+                done = line["step"]
+                watch(done, line)
+        return done > before
+
+    return look
+
+
+def _record(config: TrainConfig, data: TrainData, groups: list[Group]) -> dict[str, Any]:
+    """Returns the settings and hashes that identify a training."""
+    return deciding(config, "train") | {
+        "data": str(config.data.resolve()),
+        "rows": file_hash(config.data),
+        **hashes_of(config),
+        "groups": len(groups),
+        "temperature": data.temperature,
+    }
+
+
+def hashes_of(config: PolicyTraining) -> dict[str, str]:
+    """Returns the content hashes of the models that a training reads, by their names in its record.
+
+    A hash covers the files' bytes when the training begins or continues. It does not notice a file that changes later,
+    while verl reads it.
+    """
+    models = {name: getattr(config, name, None) for name in ("model", "base_model", "reference_model")}
+    return {f"weights.{name}": content_hash(model) for name, model in models.items() if model is not None}
+
+
+def check_sampler(config: TrainConfig) -> None:
+    """Raises UserError unless the model has sampled the rows, or any model may be trained on them.
+
+    Equal content hashes decide, so that a model may have been moved or copied since.
+    """
+    if config.any_model:
+        return
+    advice = "give --any-model (train.any_model) to train a model whose log-probs the rows do not hold"
+    found = sampler_of(config.data)
+    if found is None:
+        raise UserError(f"{config.data}: does not say which model sampled its rows; play again, or {advice}")
+    weights = content_hash(config.model)
+    if weights != found.weights:
+        raise UserError(
+            f"{config.data}: sampled by {found.checkpoint} with the content hash {found.weights}, but {config.model} "
+            f"has {weights} now; give --model with the model that sampled the rows, play again with this one, or "
+            f"{advice}"
+        )
+
+
+def claim(config: PolicyTraining, training: dict[str, Any], checkpoint: Path) -> None:
+    """Bind the folder to this training; a later call either continues the same training or is refused.
+
+    Raises:
+        UserError: The folder holds another training.
+    """
+    if not check_claim(config, training, checkpoint):
+        write_json(_training_record(config), portable(training, config.output))
+
+
+def check_claim(config: PolicyTraining, training: dict[str, Any], checkpoint: Path) -> bool:
+    """Returns whether the folder is already bound to this training.
+
+    An option that is newer than the training counts as its default.
+
+    Raises:
+        UserError: The folder holds another training.
+    """
+    record, training = _training_record(config), portable(training, config.output)
+    if not record.exists():
+        if checkpoint.exists():
+            raise UserError(f"{checkpoint} exists but was not made by a training here; choose another output folder")
+        return False
+    fields = type(config).model_fields
+    defaults = {name: fields[name].default for name in training if name in fields and not fields[name].is_required()}
+    check_same(config.output, defaults | read_object(record, "selfplay train"), training)
+    return True
+
+
+def _training_record(config: PolicyTraining) -> Path:
+    return state_dir(config) / "training.json"
+
+
+def check_options(config: PolicyTraining, *further_models: str | None) -> None:
+    """Raises UserError unless models, loggers, GPUs and LoRA's target layers exist."""
+    for name in (config.model, *further_models):
+        if name is not None:
+            check_checkpoint(name)
+    check_training(config)
+    check_adapter(config, config.base)
+
+
+def check_training(options: TrainOptions) -> None:
+    """Raises UserError unless the loggers are usable and this machine has the GPUs that the trainer needs.
+
+    Several machines without a cluster are refused too; `check_cluster` checks the machines of a cluster.
+    """
+    check_loggers(options.loggers)
+    if options.dump_rows and options.imitated is not None:
+        raise UserError("train.dump_rows: rows that are imitated have no advantages to write down; leave it out")
+    if options.joins_cluster:
+        return
+    if options.nodes > 1:
+        raise UserError(
+            f"train.nodes {options.nodes}: this machine is one node; start a Ray cluster, and give train.ray_address "
+            "(auto, or HOST:PORT of its head)"
+        )
+    if resolve_device(options) == "cuda":
+        check_gpus(options.gpus_per_node, f"train.gpus_per_node {options.gpus_per_node}")
+
+
+def check_adapter(options: TrainOptions, base: str) -> None:
+    """Raises UserError unless the model has the layers that are to get a LoRA adapter.
+
+    Raises:
+        UserError: The model lacks one of the layers.
+    """
+    if options.lora_rank:
+        check_targets(base, options.lora_targets)
+
+
+def check_loggers(names: Iterable[str]) -> None:
+    """Raises UserError unless the loggers are installed and logged in; an offline logger needs no login."""
+    for name in names:
+        if name != "console" and find_spec(name) is None:
+            raise UserError(f"train.loggers: {name} needs the package {name}, which is not installed")
+    if "wandb" in names:
+        _check_wandb()
+
+
+def _check_wandb() -> None:
+    """Raises UserError unless Weights & Biases has an account to write to, or writes offline.
+
+    The key is not sent anywhere. verl's process has no terminal to ask for a key, and fails without one.
+    """
+    import wandb
+
+    if wandb.run is not None:  # `iterate` writes to it already
+        return
+    try:
+        online = wandb.setup().settings.mode in ("online", "run", "shared")
+        if not online or wandb.login(prompt=False, verify=False):
+            return
+        reason = "no API key is there"
+    except wandb.errors.Error as error:
+        reason = first_line(error).rstrip(".")
+    finally:
+        wandb.teardown()  # else verl's process would use this process's service
+    raise UserError(f"--logger wandb: {reason}; {WANDB_LOGIN}")
+
+
+def _check_initial_state(config: TrainConfig, state: Path) -> None:
+    step = saved_step(state)
+    adapter = saved_adapter(state, step)
+    shard = adapter.with_name(f"model_world_size_{config.workers}_rank_0.pt")
+    if not step:
+        raise UserError(
+            f"{state}: no trainer state there; leave out initial_trainer_state to begin with the weights of the model"
+        )
+    if config.lora_rank and not adapter.exists():
+        raise UserError(f"{state}: saved without a LoRA adapter; leave out initial_trainer_state, or lora_rank")
+    if not shard.exists():
+        raise UserError(
+            f"{state}: saved with another number of training processes than nodes={config.nodes} × "
+            f"gpus_per_node={config.gpus_per_node}"
+        )
+
+
+def exported(state: Path, checkpoint: Path) -> bool:
+    return (state / "exported.json").exists() and (checkpoint / "config.json").exists()
+
+
+def log_path(config: PolicyTraining) -> Path:
+    return config.output.resolve() / "train.log"

@@ -1,0 +1,90 @@
+"""Builds and runs the training of `selfplay train` from a configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.config.training import TrainConfig
+from selfplay_pipeline.convert.parquet import sampler_of
+from selfplay_pipeline.core.checkpoints import check_checkpoint
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.train.fit import offload_here
+from selfplay_pipeline.train.offline import TrainResult, run_train
+from selfplay_pipeline.train.process import Trainer
+
+
+def training_of(
+    config: Config,
+    data: Path,
+    output: Path,
+    *,
+    checkpoint: str | None = None,
+    seed: int | None = None,
+    initial_trainer_state: Path | None = None,
+    base_model: str | None = None,
+    reference_model: str | None = None,
+    shares_gpu: bool = False,
+    rate_share: float = 1.0,
+) -> TrainConfig:
+    """Returns the configuration of a training of `checkpoint` on one parquet file.
+
+    Args:
+        config: The configuration of the run.
+        data: The parquet file to train on.
+        output: The output folder of the training.
+        checkpoint: The model to train, by default that of the configuration.
+        seed: Seed of the order of the groups and of the trainer, by default that of the configuration.
+        initial_trainer_state: trainer_state/ of an earlier iteration that is continued.
+        base_model: The model that a LoRA adapter is added to; `checkpoint` by default.
+        reference_model: The reference policy of the KL loss; `checkpoint` by default.
+        shares_gpu: Whether a server needs the GPU's memory before and after the training.
+        rate_share: Factor of the configured learning rate.
+    """
+    checkpoint = checkpoint or str(config.model)
+    here = {
+        "learning_rate": config.train.learning_rate * rate_share,
+        "offload": offload_here(config.train, checkpoint, shares_gpu=shares_gpu),
+    }
+    return TrainConfig(
+        **config.train.model_dump() | here,
+        model=checkpoint,
+        data=data,
+        output=output,
+        seed=config.seed if seed is None else seed,
+        initial_trainer_state=initial_trainer_state,
+        base_model=base_model,
+        reference_model=reference_model,
+        shares_gpu=shares_gpu,
+    )
+
+
+def model_of(data: Path) -> str:
+    """Returns the checkpoint that sampled the rows of a file, as the path or hub name that the episodes recorded.
+
+    Raises:
+        UserError: The file is unusable or does not name its model, or the model no longer exists there.
+    """
+    found = sampler_of(data)
+    if found is None:
+        raise UserError(
+            f"{data}: does not say which model sampled its rows; play again, or give --model and --any-model"
+        )
+    try:
+        check_checkpoint(found.checkpoint)
+    except UserError as error:
+        raise UserError(f"{error}; it sampled the rows of {data}: give --model with the place of that model") from None
+    return found.checkpoint
+
+
+async def train_policy(job: TrainConfig, trainer: Trainer | None = None, command: str = "train") -> TrainResult:
+    """Run a training, or continue an interrupted one.
+
+    Args:
+        job: The training.
+        trainer: verl's process, as for `run_train`.
+        command: The command that the output folder belongs to.
+    """
+    check_folder(job.output, command)
+    return await run_train(job, trainer)

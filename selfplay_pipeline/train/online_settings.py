@@ -1,0 +1,107 @@
+"""Translates the options of online training to verl's, on top of `matching_selfplay_online_grpo.yaml`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from selfplay_pipeline.config.online import OnlineConfig, tokens_per_pass
+from selfplay_pipeline.games.registry import asked_by
+from selfplay_pipeline.train.settings import (
+    Device,
+    everywhere,
+    for_workers,
+    logging_environment,
+    policy_settings,
+    resolve_dtype,
+    state_dir,
+    to_hydra,
+    worker_environment,
+)
+
+EXTENSION = "selfplay_pipeline.train.verl.online"
+CONFIG_NAME = "matching_selfplay_online_grpo"
+CPU_ROLLOUT = "sglang_cpu"
+
+
+def config_folder() -> Path:
+    """Returns the folder with verl's configuration file and the list of agent loops."""
+    return Path(__file__).parent
+
+
+def held_out_path(config: OnlineConfig) -> Path:
+    """Returns the file for the figures of validations, one line each, until they are added to metrics.jsonl."""
+    return state_dir(config) / "held_out.jsonl"
+
+
+def verl_log(config: OnlineConfig) -> Path:
+    """Returns verl's file of metrics, which each of verl's processes starts anew."""
+    return state_dir(config) / "verl_metrics.jsonl"
+
+
+def file_environment(config: OnlineConfig) -> dict[str, str]:
+    """Returns the environment variables that name the files for metrics."""
+    return logging_environment(config) | {"VERL_FILE_LOGGER_PATH": str(verl_log(config))}
+
+
+@dataclass(frozen=True)
+class StatesFile:
+    """Contents of train.parquet."""
+
+    rows: int
+    rows_per_episode: int
+    """Number of rows that an episode gives: one for each player, or only one perspective."""
+
+
+def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) -> list[str]:
+    """Returns the Hydra overrides of an online training; the user's own come last and take precedence."""
+    online, rollout, state = config.online, "actor_rollout_ref.rollout", state_dir(config)
+    settings: dict[str, Any] = {
+        "selfplay.game": asked_by(config.game),
+        "selfplay.max_new_tokens": config.max_new_tokens,
+        "selfplay.thinking": config.thinking,
+        "data.train_files": str((config.games / "train.parquet").resolve()),
+        "data.val_files": str((config.games / "test.parquet").resolve()),
+        "data.train_batch_size": online.states_per_step,
+        "data.seed": config.seed,
+        # The two sum to the context: verl's V1 trainer pads to neither, and the agent loop checks the sum.
+        "data.max_prompt_length": config.context_length // 2,
+        "data.max_response_length": config.context_length - config.context_length // 2,
+        "actor_rollout_ref.model.path": everywhere(config.model),
+        # verl multiplies by the episodes of a state; all rows of a step together are one update.
+        "actor_rollout_ref.actor.ppo_mini_batch_size": games.rows_per_episode * online.states_per_step,
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": tokens_per_pass(online, config, config.context_length),
+        "actor_rollout_ref.actor.data_loader_seed": config.seed,
+        "actor_rollout_ref.actor.fsdp_config.seed": config.seed,
+        f"{rollout}.n": config.episodes_per_state,
+        f"{rollout}.max_model_len": config.context_length,
+        f"{rollout}.temperature": config.temperature,
+        f"{rollout}.val_kwargs.temperature": config.temperature,
+        f"{rollout}.tensor_model_parallel_size": config.tensor_parallel,
+        f"{rollout}.dtype": resolve_dtype(config, device),
+        f"{rollout}.agent.agent_loop_config_path": str(config_folder() / "agent_loops.yaml"),
+        "trainer.v1.sampler.sampler_kwargs.max_failures": config.max_failures,
+        "trainer.v1.sampler.sampler_kwargs.held_out_path": str(held_out_path(config)),
+        "trainer.total_training_steps": online.steps,
+        "trainer.total_epochs": -(-online.steps // (games.rows // online.states_per_step)),
+        "trainer.experiment_name": config.output.resolve().name,
+        "trainer.logger": [*config.loggers, "file"],
+        "trainer.test_freq": online.validate_every or online.steps,
+        "trainer.save_freq": config.save_every or online.steps,
+        "trainer.default_local_dir": str(state),
+        "trainer.max_actor_ckpt_to_keep": 2,
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+    }
+    if device == "cuda":
+        waits = "actor_rollout_ref.actor.fsdp_config"  # with one GPU in the host's memory, while the server plays
+        settings |= {f"{waits}.{part}_offload": config.workers == 1 for part in ("param", "optimizer")}
+    else:
+        settings |= {
+            f"{rollout}.name": CPU_ROLLOUT,
+            f"{rollout}.free_cache_engine": False,
+            f"+{rollout}.engine_kwargs.{CPU_ROLLOUT}.folder": str(config.output.resolve()),
+            f"+{rollout}.engine_kwargs.{CPU_ROLLOUT}.context_length": config.context_length,
+        }
+    env = worker_environment(device, extension=EXTENSION) | file_environment(config)
+    return [*to_hydra(policy_settings(config, device) | settings), *for_workers(config, env), *config.overrides]

@@ -1,0 +1,378 @@
+"""Translates our options to verl's: Hydra overrides and environment variables."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+from packaging.version import Version
+
+from selfplay_pipeline.config.training import PolicyTraining, TrainConfig, TrainOptions
+from selfplay_pipeline.core.loopback import loopback_environment
+from selfplay_pipeline.train.groups import TrainData, plan_steps, to_groups
+
+Device = Literal["cpu", "cuda"]
+EXTENSION = "selfplay_pipeline.train.verl.offline"
+IMPORTANCE_THRESHOLD = 2.0
+"""Largest importance weight (trainer over engine, for each token); larger ones are cut to it."""
+OBJECT_STORE_BYTES = 300_000_000
+"""Size of Ray's shared memory. Trajectories do not pass through it but through TransferQueue's own sockets."""
+
+
+def resolve_device(config: TrainOptions) -> Device:
+    """Returns the device to train on; `auto` means a GPU if one is visible."""
+    if config.device != "auto":
+        return config.device
+    from selfplay_pipeline.config.load import gpu_visible
+
+    return "cuda" if gpu_visible() else "cpu"
+
+
+def resolve_dtype(config: TrainOptions, device: Device) -> Literal["float32", "bfloat16"]:
+    """Returns the dtype of the forward pass and of the checkpoint."""
+    if config.dtype != "auto":
+        return config.dtype
+    return "bfloat16" if device == "cuda" else "float32"
+
+
+def groups_per_step(config: TrainConfig, data: TrainData, num_groups: int) -> int:
+    """Returns the number of groups in a step: `train_batch_size` in whole groups, at most all groups."""
+    return min(whole_batch(config, data), num_groups)
+
+
+def whole_batch(config: TrainConfig, data: TrainData) -> int:
+    """Returns `train_batch_size` in whole groups; each imitated row is a group of its own."""
+    if config.imitated is not None:
+        return config.train_batch_size
+    return to_groups(config.train_batch_size, data.episodes_per_state * data.rows_per_episode)
+
+
+def plan_for(config: TrainConfig, data: TrainData, num_groups: int) -> list[list[int]]:
+    """Returns the positions of the groups of each step, in the order in which the trainer will take them."""
+    return plan_steps(num_groups, groups_per_step(config, data, num_groups), config.epochs, config.seed)
+
+
+def verl_overrides(config: TrainConfig, data: TrainData, num_groups: int, device: Device) -> list[str]:
+    """Returns the Hydra overrides for verl's `ppo_trainer` configuration, the user's own last."""
+    settings = process_settings(config, device) | training_settings(config, data, num_groups)
+    return [*to_hydra(settings), *for_workers(config, worker_environment(device)), *config.overrides]
+
+
+def preparing_overrides(config: TrainConfig, device: Device) -> list[str]:
+    """Returns the Hydra overrides for a process that gets ready before its data exist."""
+    settings = process_settings(config, device) | _model_settings(config)
+    nominal = {"data.train_batch_size": config.workers, "actor_rollout_ref.actor.ppo_mini_batch_size": config.workers}
+    settings |= nominal | {"+selfplay.metrics_path": None}
+    return [*to_hydra(settings), *for_workers(config, worker_environment(device)), *config.overrides]
+
+
+def process_settings(config: TrainConfig, device: Device) -> dict[str, Any]:
+    """Returns the settings of a training that do not depend on its data.
+
+    `rollout.n` is 1, because an item of the dataset is already a group with all its episodes; so mini-batches count
+    rows.
+    """
+    return policy_settings(config, device) | {
+        **_passes(config),
+        "algorithm.adv_estimator": "grpo",
+        "algorithm.use_kl_in_reward": False,
+        # verl's bypass mode takes the stored log-probs for PPO's old ones, and leaves the importance weights out.
+        "algorithm.rollout_correction.bypass_mode": config.old_log_probs == "games" or one_update(config),
+        "+selfplay.one_update": one_update(config),
+        "+selfplay.imitates": config.imitated is not None,
+        "+actor_rollout_ref.imitates": config.imitated is not None,
+        "+actor_rollout_ref.threads": worker_threads(config.gpus_per_node) if device == "cpu" else None,
+        "data.shuffle": False,
+        "data.dataloader_num_workers": 0,
+        "data.custom_cls.path": f"pkg://{EXTENSION}.dataset",
+        "data.custom_cls.name": "GroupDataset",
+        "+data.selfplay.keep_zero_signal": config.keep_zero_signal,
+        "+data.selfplay.imitated": config.imitated,
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": config.micro_batch_size,
+        # Without a KL term nothing reads it; then a change need not rebuild the workers.
+        "+actor_rollout_ref.reference_model": everywhere(config.reference_model or config.base)
+        if config.has_reference
+        else None,
+        "+selfplay.shares_gpu": config.shares_gpu,
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": config.micro_batch_size,
+        "actor_rollout_ref.rollout.name": "offline",
+        "actor_rollout_ref.rollout.nnodes": 1,
+        "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
+        "actor_rollout_ref.rollout.n": 1,
+        "actor_rollout_ref.rollout.calculate_log_probs": True,
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": config.micro_batch_size,
+        "+actor_rollout_ref.rollout.agent.agent_loop_manager_class": f"{EXTENSION}.replay.ReplayManager",
+        "critic.enable": False,
+        "reward.num_workers": 0,
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+        "trainer.v1.trainer_mode": "offline",
+        # Stored games cannot validate a new policy; `selfplay evaluate` plays new ones.
+        "trainer.val_before_train": False,
+        "trainer.test_freq": -1,
+        "trainer.resume_mode": "auto",
+        "trainer.max_actor_ckpt_to_keep": 2,
+    }
+
+
+def _passes(config: TrainConfig) -> dict[str, Any]:
+    """Returns the settings that limit a pass by tokens, if configured; else the trainer sets the rows of a pass."""
+    if config.max_tokens_per_pass is None:
+        return {}
+    return {
+        "actor_rollout_ref.actor.use_dynamic_bsz": True,  # verl's other roles follow it
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": config.max_tokens_per_pass,
+    }
+
+
+def one_update(config: TrainConfig) -> bool:
+    """Whether the update's own forward pass gives the old log-probs of its batch (`verl/loss.py`).
+
+    A separate pass is needed if several updates share the old log-probs, if they are written to a file, or if the
+    user's own overrides make verl process them in between.
+    """
+    alone = config.old_log_probs == "step" and config.mini_batches == 1 and not config.dump_rows
+    alone = alone and config.imitated is None
+    return alone and not any(word in key for key in config.overrides for word in ("rollout_correction", "ppo_epochs"))
+
+
+def training_settings(config: TrainConfig, data: TrainData, num_groups: int) -> dict[str, Any]:
+    """Returns the settings of one training on its data. Batch sizes are nominal: the trainer sets them step by step."""
+    plan = plan_for(config, data, num_groups)
+    per_step = groups_per_step(config, data, num_groups)
+    nominal = -(-per_step // config.workers) * config.workers  # verl's check wants a multiple
+    return _model_settings(config) | {
+        "data.train_files": str(config.data.resolve()),
+        "data.val_files": str((config.held_out or config.data).resolve()),
+        "data.train_batch_size": nominal,
+        "data.max_prompt_length": data.max_prompt_tokens,
+        "data.max_response_length": data.max_response_tokens,
+        "actor_rollout_ref.actor.ppo_mini_batch_size": nominal,
+        "actor_rollout_ref.actor.optim.total_training_steps": len(plan),
+        "actor_rollout_ref.rollout.temperature": data.temperature,
+        "trainer.total_epochs": config.epochs,
+        "trainer.total_training_steps": len(plan),
+        "trainer.experiment_name": config.output.resolve().name,
+        "trainer.logger": list(config.loggers),
+        "trainer.save_freq": config.save_every or len(plan),
+        "trainer.default_local_dir": str(state_dir(config)),
+        "+selfplay.groups_per_step": per_step,
+        "+selfplay.groups_per_update": whole_batch(config, data) / config.mini_batches,
+        **({"+selfplay.tokens_per_pass": tokens} if (tokens := tokens_per_pass(config, data)) else {}),
+        "+selfplay.held_out": config.held_out is not None,
+        "+selfplay.epochs": config.epochs,
+        "+selfplay.seed": config.seed,
+        "+selfplay.metrics_path": str(metrics_path(config)),
+        "+selfplay.dump_rows": str(config.output.resolve() / "trained_rows.jsonl") if config.dump_rows else None,
+        "+selfplay.initial_trainer_state": str(config.initial_trainer_state.resolve())
+        if config.initial_trainer_state
+        else None,
+        **{f"+selfplay.environment.{name}": value for name, value in logging_environment(config).items()},
+    }
+
+
+def tokens_per_pass(config: TrainConfig, data: TrainData) -> int | None:
+    """Returns the most tokens of a pass, at least the longest row's, which verl never splits; None if unlimited."""
+    longest = data.max_prompt_tokens + data.max_response_tokens
+    return None if config.max_tokens_per_pass is None else max(config.max_tokens_per_pass, longest)
+
+
+def _model_settings(config: TrainConfig) -> dict[str, Any]:
+    return {
+        "actor_rollout_ref.model.path": everywhere(config.base),
+        "actor_rollout_ref.actor.optim.lr_scheduler_type": config.schedule,
+        "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio": config.warm_up,
+        "actor_rollout_ref.actor.data_loader_seed": config.seed,
+        "actor_rollout_ref.actor.fsdp_config.seed": config.seed,
+    }
+
+
+def policy_settings(options: TrainOptions, device: Device) -> dict[str, Any]:
+    """Returns the settings that every training of a policy has: model, loss, optimizer, precision, processes."""
+    half = resolve_dtype(options, device) == "bfloat16"
+    flash = device == "cuda" and half and _flash_attention_installed()
+    settings: dict[str, Any] = {
+        "algorithm.rollout_correction.rollout_is": "token",
+        "algorithm.rollout_correction.rollout_is_threshold": IMPORTANCE_THRESHOLD,
+        "actor_rollout_ref.model.use_remove_padding": flash,
+        "actor_rollout_ref.model.enable_gradient_checkpointing": options.gradient_checkpointing,
+        "+actor_rollout_ref.model.override_config.attn_implementation": "flash_attention_2" if flash else "sdpa",
+        "actor_rollout_ref.actor.strategy": "fsdp2",
+        "actor_rollout_ref.actor.ppo_epochs": 1,
+        "actor_rollout_ref.actor.optim.lr": options.learning_rate,
+        "actor_rollout_ref.actor.optim.weight_decay": 0.0,
+        "actor_rollout_ref.actor.use_kl_loss": options.has_reference,
+        "actor_rollout_ref.actor.kl_loss_coef": options.kl_coef,
+        "trainer.nnodes": options.nodes,
+        "trainer.n_gpus_per_node": options.gpus_per_node,
+        "trainer.project_name": "selfplay",
+        "+ray_kwargs.ray_init.address": options.ray_address,
+        "hydra.output_subdir": None,
+        "hydra/job_logging": "none",
+        "hydra/hydra_logging": "none",
+    }
+    settings |= _precision("bf16" if half else "fp32") | _checkpoint(options)
+    settings |= _CPU if device == "cpu" else _memory(options, half)
+    return settings if options.joins_cluster else settings | _ray_of_its_own(options, device)
+
+
+def _memory(options: TrainOptions, half: bool) -> dict[str, Any]:
+    """Returns the settings of memory on a machine with GPUs, with FSDP's offloading.
+
+    verl's own offloading loads everything back for a step; FSDP's does not.
+    """
+    settings: dict[str, Any] = {"actor_rollout_ref.actor.fsdp_config.offload_policy": options.offload == "cpu"}
+    if half:  # the reference model computes in bfloat16 in any case, and is kept in host memory
+        settings["actor_rollout_ref.ref.fsdp_config.model_dtype"] = "bf16"
+    return settings
+
+
+def _checkpoint(options: TrainOptions) -> dict[str, Any]:
+    """Returns the contents of a save: with LoRA only the adapter, which servers get merged into the model (`merge`)."""
+    state, contents = ["model", "optimizer", "extra"], "actor_rollout_ref.actor.checkpoint"
+    if not options.lora_rank:
+        return {f"{contents}.save_contents": [*state, "hf_model"], f"{contents}.load_contents": state}
+    return {
+        f"{contents}.save_contents": state,
+        f"{contents}.load_contents": state,
+        f"+{contents}.save_lora_only": True,
+        "actor_rollout_ref.model.lora_rank": options.lora_rank,
+        "actor_rollout_ref.model.lora_alpha": options.lora_alpha,
+        "actor_rollout_ref.model.target_modules": options.lora_targets or "all-linear",
+        "actor_rollout_ref.model.lora.merge": True,
+    }
+
+
+def _flash_attention_installed() -> bool:
+    """Whether transformers can use flash attention; `flash-attn-4`, whose module has the same name, is of no use."""
+    try:
+        return Version(version("flash-attn")) >= Version("2.3.3")
+    except PackageNotFoundError:
+        return False
+
+
+def to_hydra(settings: Mapping[str, Any]) -> list[str]:
+    """Returns settings as Hydra overrides."""
+    return [f"{key}={_hydra(value)}" for key, value in settings.items()]
+
+
+def environment(
+    config: PolicyTraining, device: Device, base: Mapping[str, str] = os.environ, extension: str = EXTENSION
+) -> dict[str, str]:
+    """Returns the environment of the trainer and, if it starts Ray itself, of all its processes."""
+    env = worker_environment(device, base, extension) | {"RAY_DEDUP_LOGS": "0", "HYDRA_FULL_ERROR": "1"}
+    if config.joins_cluster:
+        return env
+    env |= loopback_environment() | {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_enable_worker_prestart": "0",
+        "RAY_prestart_worker_first_driver": "0",
+        "RAY_worker_niceness": "0",
+    }
+    if device == "cpu":
+        # To Ray these are its logical GPUs, to CUDA there is no such device.
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(["-1"] * config.gpus_per_node)
+    return env
+
+
+def worker_environment(
+    device: Device, base: Mapping[str, str] = os.environ, extension: str = EXTENSION
+) -> dict[str, str]:
+    """Returns the environment variables that each of verl's processes needs on any machine."""
+    env = {"VERL_USE_EXTERNAL_MODULES": extension, "TOKENIZERS_PARALLELISM": "false"}
+    if device == "cpu":
+        env |= {
+            "VERL_PLATFORM": "cpu",
+            "TQ_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": base.get("OMP_NUM_THREADS", "1"),
+            # A thread that never sleeps while it waits takes the core that this one may need; one that sleeps at once
+            # wakes too late.
+            "GOMP_SPINCOUNT": base.get("GOMP_SPINCOUNT", "3000"),
+        }
+    return env
+
+
+def for_workers(config: TrainOptions, env: Mapping[str, str]) -> list[str]:
+    """Returns Hydra overrides that bring environment variables to workers of a running cluster; none if Ray is ours.
+
+    All users of the cluster can read these variables.
+    """
+    if not config.joins_cluster:
+        return []
+    return [f"+ray_kwargs.ray_init.runtime_env.env_vars.{name}={json.dumps(value)}" for name, value in env.items()]
+
+
+def worker_threads(workers: int, base: Mapping[str, str] = os.environ) -> int:
+    """Returns the threads of each training process on a CPU: OMP_NUM_THREADS, else an equal share of all cores.
+
+    All cores are used, since nothing else computes meanwhile.
+    """
+    return int(base.get("OMP_NUM_THREADS") or max(1, len(os.sched_getaffinity(0)) // workers))
+
+
+def logging_environment(config: PolicyTraining, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Returns the environment variables that say where one training logs its metrics."""
+    output = config.output.resolve()
+    return {
+        "TENSORBOARD_DIR": str(output / "tensorboard"),
+        "WANDB_DIR": str(output),
+        "WANDB_RUN_GROUP": base.get("WANDB_RUN_GROUP", output.parent.name),
+    }
+
+
+def everywhere(model: str) -> str:
+    """Returns a model's name that is valid in every folder: the absolute path of a folder, or the hub name."""
+    return str(Path(model).resolve()) if Path(model).is_dir() else model
+
+
+def state_dir(config: PolicyTraining) -> Path:
+    """Returns the folder where verl saves shards, optimizer and progress."""
+    return config.output.resolve() / "trainer_state"
+
+
+def metrics_path(config: PolicyTraining) -> Path:
+    """Returns the path of the metrics, one JSON line per step."""
+    return config.output.resolve() / "metrics.jsonl"
+
+
+def _precision(short: str) -> dict[str, Any]:
+    """Returns the settings of precision: `short` in the forward pass, float32 for weights, reduction and buffers."""
+    settings = {}
+    for role in ("actor", "ref"):
+        prefix = f"actor_rollout_ref.{role}.fsdp_config"
+        settings[f"{prefix}.dtype"] = "float32" if short == "fp32" else "bfloat16"
+        settings[f"+{prefix}.mixed_precision.param_dtype"] = short
+        settings[f"+{prefix}.mixed_precision.reduce_dtype"] = "fp32"
+        settings[f"+{prefix}.mixed_precision.buffer_dtype"] = "fp32"
+    return settings
+
+
+_CPU = {
+    "trainer.device": "cpu",
+    "actor_rollout_ref.model.external_lib": f"{EXTENSION}.cpu_engine",
+    "actor_rollout_ref.actor.use_torch_compile": False,
+    "actor_rollout_ref.actor.fsdp_config.use_torch_compile": False,
+    "actor_rollout_ref.ref.fsdp_config.use_torch_compile": False,
+}
+
+
+def _ray_of_its_own(options: TrainOptions, device: Device) -> dict[str, Any]:
+    settings: dict[str, Any] = {"+ray_kwargs.ray_init.include_dashboard": False}
+    if device == "cpu":
+        settings |= {
+            # Logical: Ray only counts them; verl reserves several per training process.
+            "ray_kwargs.ray_init.num_cpus": 8 + 8 * options.workers,
+            "+ray_kwargs.ray_init.num_gpus": options.workers,
+            "+ray_kwargs.ray_init.object_store_memory": OBJECT_STORE_BYTES,
+        }
+    return settings
+
+
+def _hydra(value: Any) -> str:
+    """Returns a value in Hydra's override grammar: JSON, except for strings that need no quotes."""
+    if isinstance(value, str) and value and all(character.isalnum() or character in "_-." for character in value):
+        return value
+    return json.dumps(value)

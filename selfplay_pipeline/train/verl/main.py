@@ -1,0 +1,132 @@
+"""The training process: verl runs one task after another and exports the checkpoints. `process.py` starts it.
+
+python -m selfplay_pipeline.train.verl.main FOLDER
+
+Each line of standard input is a task (`launch.py: Launch`). Files in the folder report how it ended.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from selfplay_pipeline.core.garbage import collect_seldom
+from selfplay_pipeline.core.links import append_to
+from selfplay_pipeline.core.processes import SCRATCH_VARIABLE
+from selfplay_pipeline.train.cluster import keep_workers_paths
+from selfplay_pipeline.train.launch import REASON, Launch, ended_file
+from selfplay_pipeline.train.stopped import leave_reason
+
+_staying: list[Any] = []
+"""The task runner that stays; Ray ends an actor once nothing refers to it any more."""
+
+
+def main(folder: Path) -> None:
+    """Run the tasks; stop at the first failure."""
+    collect_seldom()
+    for number, line in enumerate(sys.stdin):
+        launch = Launch.model_validate_json(line)
+        write_to(launch.log)
+        try:
+            run(launch)
+        except Exception as error:
+            leave_reason(folder / REASON, error)
+            raise
+        ended_file(folder, number).touch()
+
+
+def write_to(log: Path) -> None:
+    """Redirect the output of this process and of Ray's processes to a file."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with append_to(log) as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+
+
+def run(launch: Launch) -> None:
+    """Train unless all steps are done, then export."""
+    if launch.overrides:
+        overrides = launch.overrides
+        if not launch.joins_cluster:
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray keeps one in the home directory
+            folder = ray_folder(os.environ[SCRATCH_VARIABLE])
+            overrides = [*overrides, f"+ray_kwargs.ray_init._temp_dir={folder}"]
+        keep_workers_paths()
+        if launch.config is None:
+            _run_staying(overrides)
+        else:
+            _run_once(launch.config, overrides)
+    if launch.export is not None:
+        from selfplay_pipeline.train.export import export
+
+        export(**launch.export.model_dump())
+
+
+def ray_folder(scratch: str) -> str:
+    """Returns a folder for Ray inside a private one, because Ray lets all users write into its own."""
+    return f"{scratch}/ray"
+
+
+def _run_once(file: Path, overrides: list[str]) -> None:
+    """Run the task as verl's own `main_ppo` does."""
+    import ray
+    from hydra import initialize_config_dir
+    from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
+
+    from selfplay_pipeline.train.verl import one_process
+
+    with initialize_config_dir(str(file.parent), version_base=None):
+        config = _configured(file.stem, overrides)
+    if one_process.is_enough(config) and config.actor_rollout_ref.rollout.agent.num_workers == 1:
+        one_process.use_one_process()
+        one_process.plain(TaskRunnerV1)().run(config)
+        return
+    try:
+        run_ppo(config, TaskRunnerV1)
+    finally:
+        ray.shutdown()
+
+
+def _configured(name: str, overrides: list[str]) -> Any:
+    """Returns verl's configuration, checked as `main_ppo` does."""
+    from hydra import compose
+    from verl.trainer.main_ppo import auto_set_device, need_critic, need_reference_policy, validate_config
+
+    config = compose(name, overrides)
+    auto_set_device(config)
+    validate_config(config, need_reference_policy(config), need_critic(config))
+    return config
+
+
+def _run_staying(overrides: list[str]) -> None:
+    """Run the task as `main_ppo` does, with a task runner that outlives the task."""
+    import ray
+    from hydra import initialize_config_module
+    from verl.trainer.main_ppo import run_ppo
+
+    from selfplay_pipeline.train.verl import one_process
+    from selfplay_pipeline.train.verl.runner import Runner
+
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = _configured("ppo_trainer", overrides)
+    if one_process.is_enough(config):
+        if not _staying:
+            one_process.use_one_process()
+            _staying.append(Runner())
+        _staying[0].run(config)
+        return
+
+    def runner() -> Any:
+        if not _staying:
+            _staying.append(ray.remote(Runner).remote())
+        return _staying[0]
+
+    run_ppo(config, SimpleNamespace(remote=runner))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

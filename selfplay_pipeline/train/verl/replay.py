@@ -1,0 +1,105 @@
+"""Puts stored trajectories where verl expects newly generated ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import transfer_queue as tq
+from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
+from verl.utils.model import compute_position_id_with_mask
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+from selfplay_pipeline.convert.rows import WEIGHT
+from selfplay_pipeline.train.verl.dataset import GroupDataset
+
+PARTITION = "train"
+
+
+class ReplayManager:
+    """verl's agent-loop manager for stored trajectories.
+
+    A trajectory's key is {uid}_{session}_{index}: the group's uid, the episode, and the player. verl compares sessions
+    within a uid and gives all trajectories of a session one advantage, so an episode counts once however many seats
+    spoke.
+    """
+
+    def __init__(self, config: Any) -> None:
+        data = config.data
+        self._dataset = GroupDataset(data.train_files, config=data)
+
+    @classmethod
+    def create(cls, config: Any, **handles: Any) -> ReplayManager:
+        """Returns a manager, as verl's constructor does; there are no servers or reward workers to keep."""
+        return cls(config)
+
+    def generate_sequences(self, prompts: Any) -> None:
+        """Store the trajectories of a batch of groups and mark the groups as finished."""
+        uids, step = list(prompts["uid"]), int(prompts["global_steps"])
+        store(self._dataset, dict(zip(uids, map(int, prompts["position"]), strict=True)), step, PARTITION)
+        tq.kv_batch_put(keys=uids, partition_id=PARTITION, tags=[{"status": "finished"} for _ in uids])
+
+
+def store(dataset: GroupDataset, positions: dict[str, int], step: int, partition: str) -> tq.KVBatchMeta:
+    """Put trajectories where verl expects newly generated ones.
+
+    Args:
+        dataset: The dataset that holds the groups.
+        positions: Position of each group in the dataset, by its uid.
+        step: The step that trains on the trajectories.
+        partition: TransferQueue's partition.
+    """
+    keys, fields, tags = [], [], []
+    for uid, position in positions.items():
+        for row in dataset.rows(position):
+            keys.append(row_key(uid, row))
+            fields.append(trajectory_fields(row) | {"uid": uid, "global_steps": step})
+            lengths = len(row["prompt_ids"]), len(row["response_ids"])
+            tags.append(
+                {
+                    "status": "success",
+                    "prompt_len": lengths[0],
+                    "response_len": lengths[1],
+                    "seq_len": sum(lengths),
+                    "own_tokens": sum(row["response_mask"]),
+                    "global_steps": step,
+                    "min_global_steps": 0,
+                    "max_global_steps": 0,
+                }
+            )
+    # All at once: making nested tensors for each group took a tenth of a small step.
+    tq.kv_batch_put(keys=keys, partition_id=partition, fields=list_of_dict_to_tensordict(fields), tags=tags)
+    return tq.KVBatchMeta(partition_id=partition, keys=keys, tags=tags)
+
+
+def row_key(uid: str, row: dict[str, Any]) -> str:
+    """Returns the key of a row of the group with this uid."""
+    return f"{uid}_{row['extra_info']['episode']}_{row['extra_info']['seat']}"
+
+
+def trajectory_fields(row: dict[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a parquet row as verl's V1 trainer stores a trajectory: 1-d tensors, unpadded.
+
+    The reward is on the last response token, which `convert` made the player's last own token.
+    """
+    output = AgentLoopOutput(
+        prompt_ids=row["prompt_ids"],
+        response_ids=row["response_ids"],
+        response_mask=row["response_mask"],
+        response_logprobs=row["response_logprobs"],
+        reward_score=row["reward_model"]["normalized_reward"],
+        num_turns=row["extra_info"]["num_turns"],
+        metrics=AgentLoopMetrics(),
+        extra_fields={},
+    )
+    fields: dict[str, Any] = output.as_dict()
+    input_ids = torch.cat([fields["prompts"], fields["responses"]])
+    attention_mask = torch.ones_like(input_ids)
+    return fields | {
+        "input_ids": input_ids,
+        "position_ids": compute_position_id_with_mask(attention_mask.unsqueeze(0)).squeeze(0),
+        "loss_mask": fields["response_mask"],
+        "multi_modal_inputs": {},
+        "data_source": "selfplay",
+        **({WEIGHT: torch.tensor([row[WEIGHT]])} if WEIGHT in row else {}),
+    }

@@ -1,0 +1,330 @@
+"""verl's PPO trainer on stored episodes."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+import transfer_queue as tq
+from omegaconf import OmegaConf
+from verl.trainer.ppo.checkpoint_callback import build_checkpoint_callback
+from verl.trainer.ppo.utils import Role
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
+from verl.utils import tensordict_utils as tu
+from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
+from verl.utils.dataset.rl_dataset import collate_fn
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
+from verl.workers.utils.padding import response_from_nested
+
+from selfplay_pipeline.convert.rows import WEIGHT
+from selfplay_pipeline.core.files import appending
+from selfplay_pipeline.train.credit import token_advantages
+from selfplay_pipeline.train.groups import by_length, mixed, plan_steps, split_rows, updates_of
+from selfplay_pipeline.train.settings import IMPORTANCE_THRESHOLD
+from selfplay_pipeline.train.verl.guard import Guarded, loading
+from selfplay_pipeline.train.verl.loss import ONE_UPDATE
+from selfplay_pipeline.train.verl.replay import row_key
+from selfplay_pipeline.train.verl.worker import PolicyWorker, ReferenceWorker
+
+Values = dict[str, np.ndarray]
+"""Numbers of a row by field name."""
+PASS_FIELDS = [
+    "input_ids", "position_ids", "prompts", "responses", "response_mask", "loss_mask",
+    "old_log_probs", "ref_log_prob", "advantages", "rollout_is_weights", WEIGHT,
+]  # fmt: skip
+"""Fields of a row that a pass reads, if present.
+
+The other fields are no tensors, and TensorDict would copy them one by one in each pass: a tenth of a step.
+"""
+
+
+class NoReplica(RolloutReplica):  # type: ignore[misc]
+    """A rollout replica that serves nothing; verl asks for its class, never for an instance."""
+
+
+RolloutReplicaRegistry.register("offline", lambda: NoReplica)
+
+
+class MetricsFile:
+    """verl's logger backend for metrics.jsonl: appends one line per step; verl's own file logger truncates."""
+
+    def __init__(self, path: Path, trainer: OfflineTrainer) -> None:
+        self._path, self._trainer = path, trainer
+
+    def log(self, data: dict[str, Any], step: int) -> None:
+        groups = [self._trainer.train_dataset.groups[position] for position in self._trainer.plan[step - 1]]
+        line = {"step": step, "time": time.time(), "groups": [[group.file, group.index] for group in groups]}
+        metrics = {name: number for name, value in sorted(data.items()) if (number := _number(value)) is not None}
+        with appending(self._path) as append:
+            append(json.dumps(line | metrics).encode() + b"\n")
+
+
+@register_trainer("offline")
+class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
+    """verl's synchronous trainer on stored trajectories, with steps of varying size.
+
+    verl takes equal batches and drops the remainder. Here the plan says which groups a step holds, and batch,
+    mini-batch and micro-batch sizes are set step by step, so that nothing is dropped and hardly anything padded.
+    """
+
+    _enable_hybrid_replicas = False
+    _held: Path | None = None
+    """The save whose weights and optimizer are in memory."""
+    _untouched: tuple[str, int] | None = None
+    """The model whose original weights are in memory, with a new optimizer, and the seed of its LoRA adapter."""
+
+    def _build_replay_buffer(self) -> Any:
+        self.trainer_mode = "sync"
+        return super()._build_replay_buffer()
+
+    def _init_dataloader(self) -> None:
+        """Create no dataloader, since the data come with each training."""
+
+    def _load_checkpoint(self) -> None:
+        """Load nothing, since the initial weights come with each training."""
+
+    def take(self, config: Any) -> None:
+        """Switch to a training: its settings, data and folders, and its initial weights and optimizer."""
+        self.config = config
+        self.checkpoint_callback = build_checkpoint_callback(config)
+        self.replay_buffer = self._build_replay_buffer()
+        self._init_dump_executor()
+        super()._init_dataloader()
+        options = self.config.selfplay
+        self.plan = plan_steps(len(self.train_dataset), options.groups_per_step, options.epochs, options.seed)
+        if len(self.plan) != self.total_training_steps:
+            raise RuntimeError(f"{len(self.plan)} steps in the plan, {self.total_training_steps} in verl's config")
+        self.steps_per_epoch = len(self.plan) // options.epochs
+        continues = options.initial_trainer_state or find_latest_ckpt_path(config.trainer.default_local_dir)
+        if made_with(config) != self._made_with or not (continues or self._untouched == self._fresh):
+            self._make_workers()
+        super()._load_checkpoint()
+        if self.global_steps == 0 and options.initial_trainer_state:
+            self._continue(options.initial_trainer_state)
+        self.actor_rollout_wg.set_learning_rate(config.actor_rollout_ref.actor.optim.lr)
+
+    @property
+    def _fresh(self) -> tuple[str, int]:
+        """The value of `_untouched` right after the workers are created for this training."""
+        policy = self.config.actor_rollout_ref
+        return str(policy.model.path), policy.actor.fsdp_config.seed if policy.model.lora_rank else 0
+
+    def _make_workers(self) -> None:
+        self._init_tokenizer()
+        self.actor_rollout_wg.make_anew(self.config.actor_rollout_ref)
+        if self.use_reference_policy and not self.ref_in_actor:
+            self.ref_policy_wg.make_anew(self.config.actor_rollout_ref)
+        self._made_with, self._untouched, self._held = made_with(self.config), self._fresh, None
+
+    def _continue(self, earlier: str) -> None:
+        """Begin with an earlier training's weights, which this process may still hold.
+
+        Optimizer and scheduler go on too. Step number and data position belong to other data.
+        """
+        save = Path(find_latest_ckpt_path(earlier))
+        if save != self._held:
+            self._untouched = None
+            with loading(earlier):
+                self.actor_rollout_wg.load_checkpoint(str(save / "actor"))
+
+    def _save_checkpoint(self) -> None:
+        super()._save_checkpoint()
+        self._held = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+
+    def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        self._held = self._untouched = None
+        if self.config.selfplay.one_update:
+            batch.extra_info[ONE_UPDATE] = IMPORTANCE_THRESHOLD
+        batch = super()._update_actor(self._in_passes(batch), metrics)
+        for name in [name for name in metrics if name.startswith(("actor/rollout_corr/", "actor/selfplay/"))]:
+            metrics[name.removeprefix("actor/")] = metrics.pop(name)
+        return batch
+
+    def finish(self, exit_code: int) -> None:
+        """Close the loggers of the training."""
+        self.logger.finish(exit_code=exit_code)
+
+    def _init_resource_pool_mgr(self) -> None:
+        super()._init_resource_pool_mgr()
+        self.role_worker_mapping[Role.Actor] = ray.remote(PolicyWorker)
+        if Role.RefPolicy in self.role_worker_mapping:
+            self.role_worker_mapping[Role.RefPolicy] = ray.remote(ReferenceWorker)
+        self._made_with, self._untouched = made_with(self.config), self._fresh
+
+    def _next_train_batch(self, num_prompts: int | None = None) -> Any:
+        positions = self.plan[self.global_steps - 1]
+        items = [self.train_dataset[position] for position in positions]
+        batch = collate_fn(items)
+        batch["uid"] = np.array([str(uuid.uuid4()) for _ in items], dtype=object)
+        self._position_of = dict(zip(batch["uid"], positions, strict=True))
+        batch = tu.get_tensordict(batch)
+        tu.assign_non_tensor_data(batch, "global_steps", self.global_steps)
+        return batch
+
+    def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
+        self.config.data.train_batch_size = len(self.plan[self.global_steps - 1])
+        return super().step(metrics, timing_raw)
+
+    def _balance_batch(self, batch: Any, metrics: dict[str, Any], **kwargs: Any) -> Any:
+        actor, trainer = self.config.actor_rollout_ref.actor, self.config.trainer
+        updates = updates_of(self.config.data.train_batch_size, self.config.selfplay.groups_per_update)
+        processes = trainer.n_gpus_per_node * trainer.nnodes
+        most = len(batch.keys) if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu
+        rows, self._micro_batch_size = split_rows(len(batch.keys), updates, processes, most)
+        actor.ppo_mini_batch_size = rows
+        batch = super()._balance_batch(batch, metrics, **kwargs)
+        metrics["selfplay/updates"] = len(batch.keys) // rows * actor.ppo_epochs
+        own = [tag["own_tokens"] for tag in batch.tags if not tag.get("is_padding", False)]
+        metrics["selfplay/own_tokens"] = sum(own)
+        if updates > 1:
+            batch.reorder(mixed(len(batch.keys), processes, [self.config.selfplay.seed, self.global_steps]))
+        batch.reorder(by_length([tag["seq_len"] for tag in batch.tags], rows // processes))
+        return batch
+
+    def _in_passes(self, batch: Any) -> Any:
+        """Set the size of a pass, which verl drops from every result, and the fields that a pass reads."""
+        batch.extra_info["micro_batch_size_per_gpu"] = self._micro_batch_size
+        batch.fields = PASS_FIELDS
+        if tokens := self.config.selfplay.get("tokens_per_pass"):
+            batch.extra_info["max_token_len_per_gpu"] = tokens
+        return batch
+
+    def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        batch = self._in_passes(batch)
+        if self.config.algorithm.rollout_correction.bypass_mode and not self.config.selfplay.one_update:
+            self._compare_some(batch, metrics)
+        return super()._compute_old_log_prob(batch, metrics)
+
+    def _compare_some(self, batch: Any, metrics: dict[str, Any]) -> None:
+        """Measure the gap between the stored log-probs, which are the old ones now, and ours.
+
+        It is measured on one pass, with rows of all lengths.
+        """
+        count = self._micro_batch_size * self.config.trainer.n_gpus_per_node * self.config.trainer.nnodes
+        some = batch.select_keys(batch.keys[:: len(batch.keys) // count][:count])
+        temperature = self.config.actor_rollout_ref.rollout.temperature
+        some.extra_info |= {"calculate_entropy": False, "compute_loss": False, "temperature": temperature}
+        self.actor_rollout_wg.compute_log_prob(some)
+        data = tq.kv_batch_get(
+            keys=some.keys,
+            partition_id=some.partition_id,
+            select_fields=["log_probs", "rollout_log_probs", "response_mask"],
+        )
+        own = response_from_nested(data["log_probs"], data["response_mask"])
+        rows = zip(own.unbind(), data["rollout_log_probs"].unbind(), data["response_mask"].unbind(), strict=True)
+        _put_gaps(metrics, [(ours - stored)[mask.bool()].abs().numpy() for ours, stored, mask in rows])
+
+    def _compute_ref_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        return super()._compute_ref_log_prob(self._in_passes(batch), metrics)
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        batch = super()._compute_advantage(batch, metrics)
+        if self.train_dataset.credits_turns:
+            batch = self._credit_turns(batch)
+        metrics["selfplay/rows"] = sum(not tag.get("is_padding", False) for tag in batch.tags)
+        dumps, compares = self.config.selfplay.dump_rows, not self.config.algorithm.rollout_correction.bypass_mode
+        if dumps or compares:
+            rows = self._own_tokens(batch)
+            if compares:
+                _put_gaps(metrics, [np.abs(row["old_log_probs"] - row["rollout_log_probs"]) for row in rows])
+            if dumps:
+                self._dump(batch, rows)
+        return batch
+
+    def _credit_turns(self, batch: Any) -> Any:
+        """Replace the advantages of whole episodes by those of single turns."""
+        by_std = bool(self.config.algorithm.norm_adv_by_std_in_grpo)
+        own: dict[str, list[float]] = {}
+        for uid, position in self._position_of.items():
+            rows = self.train_dataset.rows(position)
+            for row, values in zip(rows, token_advantages(rows, by_std=by_std), strict=True):
+                own[row_key(uid, row)] = values
+        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["advantages"])
+        fields = [
+            {"advantages": torch.tensor(own[key]) if key in own else of_episode}
+            for key, of_episode in zip(batch.keys, data["advantages"].unbind(), strict=True)
+        ]
+        return tq.kv_batch_put(
+            keys=batch.keys, partition_id=batch.partition_id, fields=list_of_dict_to_tensordict(fields)
+        )
+
+    def _own_tokens(self, batch: Any) -> list[Values]:
+        """Returns the values of each row at its own (unmasked) tokens, 1-d."""
+        fields = ["old_log_probs", "rollout_log_probs", "advantages"]
+        data = tq.kv_batch_get(
+            keys=batch.keys, partition_id=batch.partition_id, select_fields=["response_mask", *fields]
+        )
+        # A nested tensor unbinds anew for each row that is asked for.
+        masks, *columns = (data[field].unbind() for field in ("response_mask", *fields))
+        return [
+            {name: values[mask.bool()].float().numpy() for name, values in zip(fields, row, strict=True)}
+            for mask, row, tag in zip(masks, zip(*columns, strict=True), batch.tags, strict=True)
+            if not tag.get("is_padding", False)
+        ]
+
+    def _dump(self, batch: Any, rows: list[Values]) -> None:
+        keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
+        with Path(self.config.selfplay.dump_rows).open("a", encoding="utf-8") as file:
+            for key, row in zip(keys, rows, strict=True):
+                uid, episode, seat = key.rsplit("_", 2)
+                place = {
+                    "step": self.global_steps,
+                    "group": self.train_dataset.groups[self._position_of[uid]].index,
+                    "episode": int(episode),
+                    "seat": int(seat),
+                }
+                file.write(json.dumps(place | {name: values.tolist() for name, values in row.items()}) + "\n")
+
+    def row_name(self, key: str) -> str:
+        uid, episode, seat = key.rsplit("_", 2)
+        return str(self.train_dataset.row_name(self._position_of[uid], int(episode), int(seat)))
+
+    def on_train_begin(self) -> None:
+        self.logger.logger["metrics.jsonl"] = MetricsFile(Path(self.config.selfplay.metrics_path), self)
+
+    def on_step_end(self) -> None:
+        """Do nothing, since no server waits for the new weights."""
+
+    def on_sample_end(self) -> None:
+        """Do nothing, since no server holds memory."""
+
+
+def made_with(config: Any) -> dict[str, Any]:
+    """Returns the settings that workers are created with, without those that each training sets again or loads over."""
+    policy: dict[str, Any] = OmegaConf.to_container(config.actor_rollout_ref)
+    actor = policy["actor"]
+    # Workers that generate nothing read no other rollout settings.
+    policy["rollout"] = {name: value for name, value in policy["rollout"].items() if name.startswith("log_prob_")}
+    for section, key in (
+        (actor, "ppo_mini_batch_size"),
+        (actor, "data_loader_seed"),
+        (actor["fsdp_config"], "seed"),
+        (actor["optim"], "lr"),
+    ):
+        del section[key]
+    if not policy["model"]["lora_rank"]:  # else a save holds the adapter alone
+        del policy["model"]["path"]
+    if actor["optim"]["lr_scheduler_type"] == "constant" and not actor["optim"]["lr_warmup_steps_ratio"]:
+        del actor["optim"]["total_training_steps"]
+    return policy
+
+
+def _put_gaps(metrics: dict[str, Any], rows: list[np.ndarray]) -> None:
+    gaps = np.concatenate(rows)
+    metrics["selfplay/log_prob_gap/mean"], metrics["selfplay/log_prob_gap/max"] = float(gaps.mean()), float(gaps.max())
+
+
+def _number(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None

@@ -1,0 +1,141 @@
+"""The tiny model: a Qwen2 of about a million parameters that plays one game, for machines without a model hub.
+
+Its warm start imitates the game's own scripted players, which speak its language but play poorly (`Game.lessons`), so
+that self-play can still improve. It is built with `generate` and `imitate`, like any other warm start.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+from selfplay_pipeline.config.schema import Config, ImitateConfig
+from selfplay_pipeline.convert.imitation import Source
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import filling
+from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.stopping import computing
+from selfplay_pipeline.games.abilities import Lesson, Lessons, Stage, ability
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.stage import generate_episodes
+from selfplay_pipeline.train.imitation import imitate_episodes
+from selfplay_pipeline.train.offline import TrainResult
+from selfplay_pipeline.train.process import Trainer
+
+LEARNING_RATE = 2e-3
+OPTIMIZER = ["actor_rollout_ref.actor.optim.betas=[0.9,0.98]", "actor_rollout_ref.actor.optim.weight_decay=0.01"]
+"""AdamW's second beta is for fewer than a thousand steps."""
+SAVE_EVERY = 100
+HELD_OUT = 0.02
+FIRST_STATE = 1_000_000
+"""Stage n is played on states from n times this number on, and self-play on states from 0 on."""
+
+
+async def build_tiny_model(config: Config, lesson: str, out: Path | None = None) -> Path:
+    """Build the tokenizer, the model and its warm start; an interrupted call continues.
+
+    Args:
+        config: Configuration with the game to learn, and the seed of weights, episodes and batches.
+        lesson: A name in `Game.lessons`.
+        out: The folder for the Hugging Face checkpoint, by default the lesson's. `warm_start.json` in it records the
+            settings. Until then it holds episodes and trainings.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UserError: The game has no such lesson, or the folder is in use.
+        TrainError: verl failed.
+    """
+    taught, out = _taught(config, lesson, out)
+    making = (out / "making").resolve()  # absolute, so that all calls give it one name, wherever they are started
+    with computing():
+        model, results = _untrained(taught, config.seed, making / "untrained"), list[TrainResult]()
+    with Trainer() as trainer:
+        for number, stage in enumerate(taught.stages, start=1):
+            results.append(await _imitate(_settings(config, model, stage, taught), stage, number, making, trainer))
+            model = results[-1].checkpoint
+    made = {
+        "lesson": lesson,
+        "seed": config.seed,
+        "game": config.game.model_dump(),
+        "learning_rate": LEARNING_RATE,
+        "stages": [
+            asdict(stage) | {"rows": done.rows, "steps": done.steps, "held_out_losses": done.held_out_losses}
+            for stage, done in zip(taught.stages, results, strict=True)
+        ],
+    }
+    with filling(out) as new:
+        shutil.copytree(model, new, dirs_exist_ok=True)
+        (new / "model.safetensors").chmod(0o644)
+        (new / "warm_start.json").write_text(json.dumps(made, indent=2) + "\n", "utf-8")
+    shutil.rmtree(making)
+    return out
+
+
+def plan_tiny_model(config: Config, lesson: str, out: Path | None) -> str:
+    """Returns a one-line description of the work that `model tiny` would do; writes nothing.
+
+    Raises:
+        UserError: The game has no such lesson, or the folder is in use.
+    """
+    taught, out = _taught(config, lesson, out)
+    stages = " and ".join(f"{stage.episodes} episodes of {' and '.join(stage.players)}" for stage in taught.stages)
+    return f"a new model learns {lesson} (seed {config.seed}, {make_game(config.game).describe()}): {stages}, to {out}"
+
+
+def _taught(config: Config, lesson: str, out: Path | None) -> tuple[Lesson, Path]:
+    """Returns a lesson by its name, and the output folder of the model."""
+    lessons = ability(make_game(config.game), Lessons, "model tiny").lessons
+    if lesson not in lessons:
+        there = ", ".join(lessons) or "none"
+        raise UserError(f"no lesson {lesson!r} of the game {config.game.name}; there are: {there}")
+    taught = lessons[lesson]
+    out = out or taught.folder
+    check_folder(out, "model")
+    return taught, out
+
+
+def _untrained(lesson: Lesson, seed: int, folder: Path) -> Path:
+    """Write tokenizer and weights, unless an earlier call has."""
+    if not (folder / "config.json").exists():  # written last
+        import torch
+
+        from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
+        from selfplay_pipeline.warm_start.tiny_weights import new_model
+
+        torch.manual_seed(seed)
+        tokenizer = build_tokenizer(lesson.words)
+        with filling(folder) as new:
+            tokenizer.save_pretrained(new)
+            new_model(tokenizer).save_pretrained(new)
+    return folder
+
+
+def _settings(config: Config, model: Path, stage: Stage, lesson: Lesson) -> Config:
+    """Returns the configuration of a stage of the lesson. The learning rate falls only in the last stage."""
+    played = config.generate.model_copy(update={"num_episodes": stage.episodes, "episodes_per_state": 1})
+    imitated = ImitateConfig(
+        seats=list(lesson.seats),
+        epochs=stage.epochs,
+        learning_rate=LEARNING_RATE,
+        schedule="cosine" if stage is lesson.stages[-1] else "constant",
+        held_out=HELD_OUT,
+    )
+    trained = config.train.model_copy(
+        update={
+            "save_every": SAVE_EVERY,
+            "overrides": [*OPTIMIZER, *config.train.overrides],
+        }
+    )
+    return config.model_copy(update={"model": str(model), "generate": played, "imitate": imitated, "train": trained})
+
+
+async def _imitate(config: Config, stage: Stage, number: int, making: Path, trainer: Trainer) -> TrainResult:
+    """Play the episodes of a stage, and train the model on them."""
+    games = making / f"stage_{number}" / "games.jsonl"
+    first = number * FIRST_STATE
+    await generate_episodes(config, games, first_state=first, seats=stage.players)
+    return await imitate_episodes(config, [Source(games)], games.with_name("training"), trainer)
