@@ -23,7 +23,8 @@ IMPORTED = (
     "chaos.command", "selfplay_pipeline.cli", "selfplay_pipeline.iterate.loop", "selfplay_pipeline.train.online_stage",
     "selfplay_pipeline.convert.check", "selfplay_pipeline.engines.transformers_engine", "selfplay_pipeline.report.run",
     "selfplay_pipeline.report.questions.analysis", "selfplay_pipeline.slime.check",
-    "pyarrow.parquet", "torch", "transformers", "transformers.models.qwen2.modeling_qwen2", "verl.utils.dataset.rl_dataset",
+    "pyarrow.parquet", "torch", "transformers", "transformers.models.qwen2.modeling_qwen2",
+    "verl.utils.dataset.rl_dataset",
 )  # fmt: skip
 """Modules that the server imports: those that a command imports before it refuses its input.
 
