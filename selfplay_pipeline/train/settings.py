@@ -16,7 +16,8 @@ from selfplay_pipeline.core.loopback import loopback_environment
 from selfplay_pipeline.train.groups import TrainData, plan_steps, to_groups
 
 Device = Literal["cpu", "cuda"]
-EXTENSION = "selfplay_pipeline.train.verl.offline"
+PARTS = "selfplay_pipeline.train.verl"
+EXTENSION = f"{PARTS}.offline"
 IMPORTANCE_THRESHOLD = 2.0
 """Largest importance weight (trainer over engine, for each token); larger ones are cut to it."""
 OBJECT_STORE_BYTES = 300_000_000
@@ -88,7 +89,7 @@ def process_settings(config: TrainConfig, device: Device) -> dict[str, Any]:
         "+actor_rollout_ref.threads": worker_threads(config.gpus_per_node) if device == "cpu" else None,
         "data.shuffle": False,
         "data.dataloader_num_workers": 0,
-        "data.custom_cls.path": f"pkg://{EXTENSION}.dataset",
+        "data.custom_cls.path": f"pkg://{PARTS}.dataset",
         "data.custom_cls.name": "GroupDataset",
         "+data.selfplay.keep_zero_signal": config.keep_zero_signal,
         "+data.selfplay.imitated": config.imitated,
@@ -105,7 +106,7 @@ def process_settings(config: TrainConfig, device: Device) -> dict[str, Any]:
         "actor_rollout_ref.rollout.n": 1,
         "actor_rollout_ref.rollout.calculate_log_probs": True,
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": config.micro_batch_size,
-        "+actor_rollout_ref.rollout.agent.agent_loop_manager_class": f"{EXTENSION}.replay.ReplayManager",
+        "+actor_rollout_ref.rollout.agent.agent_loop_manager_class": f"{PARTS}.replay.ReplayManager",
         "critic.enable": False,
         "reward.num_workers": 0,
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
@@ -352,7 +353,7 @@ def _precision(short: str) -> dict[str, Any]:
 
 _CPU = {
     "trainer.device": "cpu",
-    "actor_rollout_ref.model.external_lib": f"{EXTENSION}.cpu_engine",
+    "actor_rollout_ref.model.external_lib": f"{PARTS}.cpu_engine",
     "actor_rollout_ref.actor.use_torch_compile": False,
     "actor_rollout_ref.actor.fsdp_config.use_torch_compile": False,
     "actor_rollout_ref.ref.fsdp_config.use_torch_compile": False,

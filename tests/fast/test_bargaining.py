@@ -123,32 +123,25 @@ def test_all_counts_are_as_likely_and_so_is_every_state_given_its_counts():
     assert max(values.values()) < 25
 
 
-def test_a_state_of_other_items_is_refused():
-    with pytest.raises(UserError, match="8 items that are worth"):
-        GAME.check_fits(STATE.model_copy(update={"counts": (4, 2, 2)}))
-
-
 @pytest.mark.parametrize(
-    ("change", "fits"),
+    ("counts", "values", "fits"),
     [
-        ({}, True),
-        ({"min_items": 6}, True),
-        ({"max_items": 6}, True),
-        ({"min_items": 6, "max_items": 6}, True),
-        ({"min_items": 7}, False),
-        ({"max_items": 5}, False),
-        ({"total_value": 9}, False),
-        ({"total_value": 11}, False),
-        ({"total_value": 9, "min_items": 7}, False),
+        ((1, 2, 2), ((2, 2, 2), (4, 1, 2)), True),
+        ((1, 2, 4), ((2, 2, 1), (4, 1, 1)), True),
+        ((1, 1, 2), ((2, 2, 3), (4, 2, 2)), False),
+        ((2, 2, 4), ((1, 2, 1), (2, 1, 1)), False),
+        ((1, 2, 2), ((1, 2, 2), (3, 1, 2)), False),
+        ((1, 2, 2), ((3, 2, 2), (5, 1, 2)), False),
     ],
+    ids=["5 items", "7 items", "4 items", "8 items", "worth 9", "worth 11"],
 )
-def test_a_state_fits_a_configuration_of_its_number_of_items_and_its_total_value(change, fits):
-    game = BargainingGame(BargainingConfig(**change))
+def test_a_state_fits_by_its_number_of_items_and_its_total_value(counts, values, fits):
+    state = STATE.model_copy(update={"counts": counts, "values": values})
     if fits:
-        game.check_fits(STATE)
+        GAME.check_fits(state)
         return
-    with pytest.raises(UserError, match="6 items that are worth 10, but in the configuration there are"):
-        game.check_fits(STATE)
+    with pytest.raises(UserError, match=f"{sum(counts)} items that are worth {state.total}, but"):
+        GAME.check_fits(state)
 
 
 @given(seeds)
@@ -688,7 +681,7 @@ def test_the_section_game_is_that_of_its_name_and_of_matching_without_one():
         ({"name": "chess"}, ("game",), "the games are matching, bargaining"),
         ({"name": "bargaining", "size": 3}, ("game", "size"), "Extra inputs"),
         ({"reward": "selfish"}, ("game", "reward"), "Extra inputs"),
-        ({"name": "bargaining", "max_items": 1.5}, ("game", "max_items"), "whole number"),
+        ({"name": "bargaining", "max_errors": 1.5}, ("game", "max_errors"), "whole number"),
         (3, ("game",), "should be a valid dictionary"),
     ],
 )

@@ -125,7 +125,7 @@ def test_every_command_explains_its_options(command):
         (("crossplay", "random"), "name two or more different players"),
         (("generate", "--player", "policy", "--player", "nobody"), "no scripted player or checkpoint 'nobody'"),
         (("generate", *["--player", "random"] * 3), "--player: given 3 times, but the game has 2 seats"),
-        (("generate", "--player", "random", "--player", "greedy"), "'greedy' plays another game"),
+        (("generate", "--player", "random", "--player", "greedy"), "no scripted player or checkpoint 'greedy'"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_exit_code_2(tmp_path, arguments, words):

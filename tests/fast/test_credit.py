@@ -89,7 +89,7 @@ def test_after_a_rejection_the_next_proposal_is_credited_as_if_there_had_been_no
 def test_only_while_a_proposal_waits_for_its_answer_it_is_what_can_be_reached(record: EpisodeRecord) -> None:
     """The session says what waits; any proposal may be a bad one, and be answered late, illegally or not at all."""
     game = MatchingGame(BOARD)
-    state = game.load_state(record.state)
+    state = game.state_from_json(record.state)
     session, expected = game.start(state), list[float]()
     for turn, known in zip(record.turns, known_cells(state, record.turns, BOARD), strict=False):
         pending = session.pending

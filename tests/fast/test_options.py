@@ -12,7 +12,7 @@ from command import selfplay
 from pydantic import Field
 
 from selfplay_pipeline.cli.reference import commands, page
-from selfplay_pipeline.config import load as configuration
+from selfplay_pipeline.config import load, schema
 from selfplay_pipeline.config.fields import keys
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config, GenerateConfig
@@ -68,7 +68,8 @@ class Wider(Config):
 
 
 def test_a_new_field_is_an_option_a_help_and_a_comment(monkeypatch, tmp_path):
-    monkeypatch.setattr(configuration, "Config", Wider)
+    for module in (load, schema):
+        monkeypatch.setattr(module, "Config", Wider)
     monkeypatch.setattr(typer.testing, "_get_command", typer.main.get_command)  # the commands are made anew
     shown = " ".join(selfplay("generate", "--help").stdout.split())
     assert "--haste little|much How much haste there is. [default: little] --patience NUMBER" in shown

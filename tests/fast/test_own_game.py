@@ -71,7 +71,7 @@ def test_help_imports_nothing_of_games():
 
 
 def test_a_configuration_imports_its_own_game_alone():
-    probe = "import sys; from selfplay_pipeline.config.schema import load_config; load_config('tiny_bargaining', {})\n"
+    probe = "import sys; from selfplay_pipeline.config.load import load_config; load_config('tiny_bargaining', {})\n"
     probe += "inside = [name.split('.') for name in sys.modules if name.startswith('selfplay_pipeline.games.')]\n"
     probe += "print(*{parts[2] for parts in inside if len(parts) > 3})"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
@@ -275,4 +275,4 @@ def test_a_game_is_looked_for_only_where_a_user_names_one():
         if re.search(r"registry import .*\bfind\b|registry\.find", path.read_text())
     }
     # An option, a configuration, and the same configuration for verl's workers.
-    assert asking == {"cli/__init__.py", "config.py", "train/verl/agent_loop.py"}
+    assert asking == {"cli/__init__.py", "config/load.py", "train/verl/agent_loop.py"}

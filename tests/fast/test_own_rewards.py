@@ -25,7 +25,7 @@ from selfplay_pipeline.games.registry import parse_game_config
 from selfplay_pipeline.generate.records import EpisodeRecord, parse_episode, read_episodes
 from selfplay_pipeline.generate.seats import check_seats
 from selfplay_pipeline.generate.summary import Summary
-from selfplay_pipeline.metrics.signal import Signal, groups_of, has_signal
+from selfplay_pipeline.metrics.signal import Scored, Signal, groups_of, has_signal
 from selfplay_pipeline.report.questions.sources import records_of
 from selfplay_pipeline.report.scan import scan
 from selfplay_pipeline.report.sources import discover
@@ -100,13 +100,14 @@ def test_the_smallest_difference_of_two_scores_is_a_signal_and_what_rounding_mak
 
 
 @pytest.mark.parametrize(
-    ("shared", "expected"), [(True, [[0.5, 0.25, 0.75]]), (False, [[0.5, 0.25, 0.75], [0.125, 0.625]])]
+    ("by_seat", "expected"), [(False, [[0.5, 0.25, 0.75]]), (True, [[0.5, 0.25, 0.75], [0.125, 0.625]])]
 )
-def test_where_rewards_differ_between_seats_each_seat_is_a_group_and_else_an_episode_counts_once(shared, expected):
-    second = {0: 0.5, 1: 0.25, 2: 0.75} if shared else {0: 0.125, 2: 0.625}
+def test_where_rewards_differ_between_seats_each_seat_is_a_group_and_else_an_episode_counts_once(by_seat, expected):
     first = {0: 0.5, 1: 0.25, 2: 0.75}
-    episodes = [{0: first[number]} | ({1: second[number]} if number in second else {}) for number in range(3)]
-    assert groups_of(episodes, shared=shared) == expected
+    second = {0: 0.125, 2: 0.625} if by_seat else first
+    rewards = [(episode, seat, reward) for seat, of in enumerate((first, second)) for episode, reward in of.items()]
+    rows = [Scored(0, episode, seat, reward, by_seat) for episode, seat, reward in rewards]
+    assert [[*group.values()] for group in groups_of(rows).values()] == expected
 
 
 @pytest.mark.parametrize("by", [0.1, -0.1])

@@ -243,12 +243,6 @@ def test_seats_that_cannot_have_been_are_refused_by_field(changed, said):
         parse_episode(json.dumps({name: value for name, value in line.items() if value is not None}).encode())
 
 
-def test_a_key_that_is_there_twice_in_a_seat_is_refused():
-    line = play([trained(A), fixed(B)]).model_dump_json().encode()
-    with pytest.raises(ValueError, match="'trained': is there 2 times"):
-        parse_episode(line.replace(b'"trained":true', b'"trained":false,"trained":true'))
-
-
 def test_only_trained_seats_are_recorded(tmp_path: Path):
     """A checkpoint that is not trained plays on the same engine code, and leaves no tokens to train on."""
     record = play([fixed(B), policy_player()])

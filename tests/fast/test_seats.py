@@ -164,10 +164,11 @@ def test_each_seat_of_a_policy_is_trained_on_its_own_tokens_under_one_id():
 @pytest.mark.parametrize("names", [("policy", "other"), ("other", "policy"), ("other", "other"), ("policy", "policy")])
 def test_of_two_checkpoints_the_policys_seats_alone_are_trained_on(names):
     engine = Saying("[message] one", "[message] two", "[message] three", "[message] four")
-    sitting = seated(*(PolicyPlayer(engine, byte_chat(), POLICY, 100_000, name) for name in names))
+    kinds = {"policy": {}, "other": {"kind": "checkpoint", "name": "other", "trained": False}}
+    sitting = seated(*(PolicyPlayer(engine, byte_chat(), POLICY, 100_000, **kinds[name]) for name in names))
     asyncio.run(sitting.episode.run())
     record = sitting.record(POLICY)
-    assert (record.players, len(record.turns)) == (list(names), 4)
+    assert ([seat.name for seat in record.seats], len(record.turns)) == (list(names), 4)
     assert [side.seat for side in record.trajectories] == [seat for seat in (0, 1) if names[seat] == "policy"]
 
 

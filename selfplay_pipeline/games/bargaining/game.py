@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ from selfplay_pipeline.games.tags import ActionKind
 
 PROMPTS = ("system", "opening", "partner", "error", "rejected")
 """The files of a set of prompts."""
+
+FOLDER = Path(__file__).parent
+"""Folder of the prompts, for games that build on this one too."""
 
 
 class BargainingGame(Game):
@@ -45,7 +49,7 @@ class BargainingGame(Game):
 
     def __init__(self, config: BargainingConfig | None = None) -> None:
         super().__init__(config)
-        self.prompts = load_prompts(self.folder / "prompts", self.config.prompts, PROMPTS)
+        self.prompts = load_prompts(FOLDER / "prompts", self.config.prompts, PROMPTS)
 
     @property
     def shared_reward(self) -> bool:

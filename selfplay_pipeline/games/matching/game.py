@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,9 @@ SCRIPTED: Mapping[str, ScriptedPlayer] = {
     "speaking-teacher": SpeakingTeacher(),
 }
 
+FOLDER = Path(__file__).parent
+"""Folder of the prompts, for games that build on this one too."""
+
 
 class MatchingGame(Game):
     """The rules under one `MatchingConfig`."""
@@ -83,7 +87,7 @@ class MatchingGame(Game):
 
     def __init__(self, config: MatchingConfig | None = None) -> None:
         super().__init__(config)
-        self.prompts = load_prompts(self.folder / "prompts", self.config.prompts, PROMPTS)
+        self.prompts = load_prompts(FOLDER / "prompts", self.config.prompts, PROMPTS)
 
     @property
     def about_lines(self) -> str:
