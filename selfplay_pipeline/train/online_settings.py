@@ -27,7 +27,7 @@ CPU_ROLLOUT = "sglang_cpu"
 
 def config_folder() -> Path:
     """Returns the folder with verl's configuration file and the list of agent loops."""
-    return Path(__file__).parent
+    return Path(__file__).with_name("verl")
 
 
 def held_out_path(config: OnlineConfig) -> Path:
