@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TINY, Server
+from conftest import TINY, Server, loop_with
 from test_online_train import Run as OnlineRun
 from test_online_train import killed_once
 from test_train import (
@@ -28,7 +28,7 @@ from test_train import (
 
 from selfplay_pipeline.config import load_config
 from selfplay_pipeline.core.checkpoints import check_checkpoint
-from selfplay_pipeline.iterate.run import Loop, run_iterate
+from selfplay_pipeline.iterate.run import run_iterate
 from selfplay_pipeline.train.config import TrainConfig
 from selfplay_pipeline.train.process import Trainer
 from selfplay_pipeline.train.run import run_train
@@ -242,7 +242,7 @@ def test_two_workers_end_where_one_does(first: Run, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def loop(_session_server: Server, loop_with_trainer: type[Loop], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def loop(_session_server: Server, staying: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two iterations with SGLang's server, which plays with the merged checkpoint in the second."""
     _session_server.restore()
     path = tmp_path_factory.mktemp("loop")
@@ -256,7 +256,7 @@ def loop(_session_server: Server, loop_with_trainer: type[Loop], tmp_path_factor
             "engine.server_url": [_session_server.url],
         },
     )  # fmt: skip
-    run_iterate(config, path, loop_with_trainer)
+    run_iterate(config, path, loop_with(staying))
     return path
 
 
