@@ -26,7 +26,7 @@ typer.testing._get_command = functools.cache(typer.testing._get_command)
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
-SERVED = re.compile(r"\b(?:_session_server|sglang_server|loop_with_trainer)\b|def \w+\(run[,)]")
+SERVED = re.compile(r"\b(?:_session_server|sglang_server|session_trainer|loop_with_trainer)\b|def \w+\(run[,)]")
 """What a file of slow tests says that uses the session's server or trainer; `run` is the loop that was run on them."""
 FIRST = ("test_online_train.py", "test_cluster.py", "test_kill.py", "test_train_stops.py", "test_train.py")
 """What takes longest. The first of them has a server and a trainer of its own, and ends before the session's start."""

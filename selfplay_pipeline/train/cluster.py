@@ -199,8 +199,9 @@ def _refusal(question: Question) -> str | None:
         )
     try:
         until = time.monotonic() + PATIENCE
-        while (refused := _held(at) or no_room(_free(), question.nodes, question.gpus_per_node)) is not None:
-            if time.monotonic() > until:
+        needed = question.nodes, question.gpus_per_node
+        while (refused := _held(at) or no_room(_free(), *needed)) is not None:
+            if time.monotonic() > until or no_room(_whole(), *needed) is not None:  # waiting makes no node larger
                 return refused
             time.sleep(0.5)
         return _unlike(question)
@@ -223,6 +224,14 @@ def _alive() -> dict[str, str]:
     import ray
 
     return {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+
+
+def _whole() -> dict[str, tuple[float, float]]:
+    """All GPUs and CPUs of each node."""
+    import ray
+
+    nodes = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
+    return {node: (resources.get("GPU", 0.0), resources.get("CPU", 0.0)) for node, resources in nodes.items()}
 
 
 def _free() -> dict[str, tuple[float, float]]:

@@ -148,7 +148,7 @@ def test_a_server_that_does_not_say_what_it_serves_is_no_server(info):
         return web.Response(text=info, content_type="application/json")
 
     async def act(url: str) -> None:
-        async with SGLangEngine([url]) as engine:
+        async with SGLangEngine([url], attempts=2) as engine:
             await engine.lines[0].info()
 
     with pytest.raises(EngineError, match=r"^http://127\.0\.0\.1:\d+/model_info "):

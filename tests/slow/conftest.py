@@ -50,17 +50,28 @@ def _session_server(tmp_path_factory) -> Iterator[Server]:
     server.stop()
 
 
+def loop_with(trainer: Trainer) -> type[Loop]:
+    """A loop whose trainer stays for the next one."""
+
+    class LoopWithTrainer(Loop):
+        def __init__(self, *parts: Any) -> None:
+            super().__init__(*parts)
+            self.trainer = trainer
+
+    return LoopWithTrainer
+
+
 @pytest.fixture(scope="session")
-def loop_with_trainer() -> Iterator[type[Loop]]:
-    """A loop whose trainer stays for the next one; `test_kill.py` lets each have its own."""
+def session_trainer() -> Iterator[Trainer]:
+    """Of all trainings of whole models without a KL term that need no process of their own."""
     with Trainer() as trainer:
+        yield trainer
 
-        class LoopWithTrainer(Loop):
-            def __init__(self, *parts: Any) -> None:
-                super().__init__(*parts)
-                self.trainer = trainer
 
-        yield LoopWithTrainer
+@pytest.fixture(scope="session")
+def loop_with_trainer(session_trainer: Trainer) -> type[Loop]:
+    """`test_kill.py` lets each loop have a trainer of its own."""
+    return loop_with(session_trainer)
 
 
 @dataclass

@@ -45,14 +45,15 @@ def write_credited(path: Path, policy: Path) -> Path:
 
 
 @pytest.mark.parametrize("by_std", [True, False])
-def test_verl_trains_on_the_advantage_of_each_turn(model: Path, tmp_path: Path, by_std: bool) -> None:
+def test_verl_trains_on_the_advantage_of_each_turn(
+    model: Path, tmp_path: Path, session_trainer: Trainer, by_std: bool
+) -> None:
     data = write_credited(tmp_path / "train.parquet", model)
     config = TrainConfig(
         model=str(model), data=data, output=tmp_path / "out", train_batch_size=12, dump_rows=True, device="cpu",
         overrides=[f"algorithm.norm_adv_by_std_in_grpo={str(by_std).lower()}"],
     )  # fmt: skip
-    with Trainer() as trainer:
-        asyncio.run(run_train(config, trainer=trainer))
+    asyncio.run(run_train(config, trainer=session_trainer))
     groups = defaultdict[int, list[dict[str, Any]]](list)
     for row in pq.read_table(data).to_pylist():
         groups[row["extra_info"]["index"]].append(row)

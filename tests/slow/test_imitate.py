@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import TINY, Server
+from conftest import TINY, Server, loop_with
 from reports import Reports
 from test_train import Run, build_model, farthest, optimise, trainable, weights, write_games
 
@@ -221,7 +221,9 @@ def test_a_random_model_learns_at_the_usual_rate_and_a_low_one_is_warned_of(
     assert (barely_fell(usual), barely_fell(low) is None) == (None, False)
 
 
-def test_iterate_imitates_the_best_episode_of_each_group(sglang_server: Server, tmp_path: Path) -> None:
+def test_iterate_imitates_the_best_episode_of_each_group(
+    sglang_server: Server, trainer: Trainer, tmp_path: Path
+) -> None:
     config = load_config(
         "tiny",
         {
@@ -230,7 +232,7 @@ def test_iterate_imitates_the_best_episode_of_each_group(sglang_server: Server, 
             "train.train_batch_size": 8, "train.mini_batches": 1, "engine.server_url": [sglang_server.url],
         },
     )  # fmt: skip
-    run = asyncio.run(run_iterate(config, tmp_path / "run"))
+    run = asyncio.run(run_iterate(config, tmp_path / "run", loop_with(trainer)))
     trained = run.state.trained(1)
     assert trained is not None and not trained.carried
     rewards: dict[int, dict[int, float]] = {}

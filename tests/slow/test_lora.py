@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TINY, Server
+from conftest import TINY, Server, loop_with
 from reports import Report, Reports
 from test_online_train import Run as OnlineRun
 from test_online_train import killed_once
@@ -32,7 +32,7 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.checkpoints import check_checkpoint
-from selfplay_pipeline.iterate.loop import Loop, run_iterate
+from selfplay_pipeline.iterate.loop import run_iterate
 from selfplay_pipeline.train.offline import run_train
 from selfplay_pipeline.train.process import Trainer
 
@@ -241,7 +241,7 @@ def test_two_workers_end_where_one_does(first: Run, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def loop(_session_server: Server, loop_with_trainer: type[Loop], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def loop(_session_server: Server, staying: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two iterations with SGLang's server, which plays with the merged checkpoint in the second."""
     _session_server.restore()
     path = tmp_path_factory.mktemp("loop")
@@ -255,7 +255,7 @@ def loop(_session_server: Server, loop_with_trainer: type[Loop], tmp_path_factor
             "engine.server_url": [_session_server.url],
         },
     )  # fmt: skip
-    asyncio.run(run_iterate(config, path, loop_with_trainer))
+    asyncio.run(run_iterate(config, path, loop_with(staying)))
     return path
 
 
