@@ -1,1 +1,1 @@
-"""Rules of the games: pure, seeded, without torch. One file a game; `registry.py` names them."""
+"""Games: rules and everything else that depends on a game. Pure and seeded, without torch."""
