@@ -121,7 +121,7 @@ class ListeningTest(Protocol):
 
 @runtime_checkable
 class TurnCredit(Protocol):
-    """Ability to credit single turns with a part of the reward."""
+    """Ability to give each turn a credit of its own."""
 
     def credits(self, state: Any, turns: Sequence[Any], reward: float) -> list[float]:
         """Returns the credit of each turn: the reward minus the reward that could be reached before the turn.

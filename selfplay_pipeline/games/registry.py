@@ -86,12 +86,13 @@ def known(name: str) -> type[Game]:
 
 
 def asked_by(config: GameSettings) -> str:
-    """Returns the name under which a configuration's game was requested, such as `/FOLDER/FILE.py:CLASS`."""
+    """Returns the name under which `find` finds a configuration's game from any folder, such as
+    `/FOLDER/FILE.py:CLASS`."""
     return _found[config.name][1]
 
 
 def own_games() -> list[str]:
-    """Returns the names under which games from outside the package were requested."""
+    """Returns such names of all found games that do not come with the package."""
     return [place for name, (_, place) in _found.items() if name not in NAMES]
 
 
@@ -122,7 +123,7 @@ def all_games() -> tuple[Game, ...]:
 def _settings(data: Any) -> Any:
     """Parse the section `game` with the settings class of the game in its key `name`."""
     if not isinstance(data, dict):
-        return data  # which pydantic refuses, unless it is read already
+        return data  # pydantic refuses it, unless it is a settings object already
     try:
         kind = known(data.get("name", FIRST_GAME))
     except ValueError as error:
