@@ -1,1 +1,1 @@
-"""Games: rules and everything else that depends on a game. Pure and seeded, without torch."""
+"""Games, one folder each, found by `registry.py`. Their rules are pure and seeded, without torch."""

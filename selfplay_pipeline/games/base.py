@@ -28,8 +28,10 @@ from selfplay_pipeline.games.silence import Silence, known_silence
 
 
 class Status(StrEnum):
-    """Status of an episode that ended without reaching the game's goal; its rewards are all 0. An episode that reached
-    the goal has one of the game's `goals` as its status."""
+    """Status of an episode that ended without reaching the game's goal; its rewards are all 0.
+
+    An episode that reached the goal has one of the game's `goals` as its status.
+    """
 
     TURN_LIMIT = "turn_limit"
     """The episode reached the game's limit of turns; legal and illegal turns count."""
@@ -94,7 +96,7 @@ class Step:
         action: One of the game's `actions`, or `INVALID`.
         observations: New text for each seat; "" for a seat that sees nothing new.
         decision: Proposal or decision of a legal action, as JSON; None if the action has none.
-        error: Reason why the action is illegal; None if it is legal. After an illegal action the same seat acts again.
+        error: Reason why the action is illegal; None if it is legal. An illegal action does not end the seat's turn.
         error_kind: Kind of the error, for counting; None if the action is legal.
     """
 
@@ -200,8 +202,8 @@ class Session(Protocol):
     """One episode of one state: the order of turns, each player's observations, the outcome.
 
     Attributes:
-        seats: Seats that may act now, in the order in which they act; empty once the episode is over. Several seats act
-            at once, in separate rooms: none of them hears the others before all have acted.
+        seats: Seats that may act now, in the order in which they act; empty once the episode is over. If there are
+            several, they act at once: none of them hears the others before all have acted.
         status: Final status of the episode; None while the episode runs.
     """
 
@@ -297,8 +299,9 @@ class Game(ABC):
 
     @abstractmethod
     def state_from_json(self, data: Any) -> State:
-        """Returns the state that `state_to_json` wrote. An implementation checks everything that can be wrong in a
-        state.
+        """Returns the state that `state_to_json` wrote.
+
+        An implementation checks everything that can be wrong in a state.
 
         Raises:
             UserError: The data is no state; the message names the field.
@@ -341,8 +344,9 @@ class Game(ABC):
         """Raises UserError unless this configuration could have drawn the state."""
 
     def problem_of(self, data: dict[str, Any]) -> Any:
-        """Returns the part of a state that identifies the problem, as JSON data. Two states with equal parts are the
-        same problem.
+        """Returns the part of a state that identifies the problem, as JSON data.
+
+        Two states with equal parts are the same problem.
 
         Args:
             data: A state, as `state_to_json` wrote it.

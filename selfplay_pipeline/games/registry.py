@@ -92,7 +92,7 @@ def asked_by(config: GameSettings) -> str:
 
 
 def own_games() -> list[str]:
-    """Returns such names of all found games that do not come with the package."""
+    """Returns the names under which `find` finds the found games that do not come with the package."""
     return [place for name, (_, place) in _found.items() if name not in NAMES]
 
 

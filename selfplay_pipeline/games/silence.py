@@ -50,10 +50,10 @@ class StoredLine(BaseModel):
     silence: Silence
 
     def is_of(self, config: GameSettings) -> bool:
-        """Whether the line belongs to this configuration. Settings that are missing in the file count as their
-        defaults.
+        """Whether the line belongs to this configuration.
 
-        Settings that cannot be read, such as those of another version, belong to no configuration.
+        Settings that are missing in the file count as their defaults. Settings that cannot be read, such as those of
+        another version, belong to no configuration.
         """
         if self.game.get("name") != config.name:
             return False

@@ -52,7 +52,8 @@ NO_VALUE = re.compile(
     r"|n't\b",
     re.IGNORECASE,
 )
-"""Words of sentences that count items, add up values, or are about the partner's values."""
+"""Words that mark a sentence without an own value: it counts items, adds up values, or is about the partner's
+values."""
 ASKS_VALUE = re.compile(
     r"\b(?:worth|valu\w*|points?|pts|scores?|much|prefer\w*|matters?|care|important|interest\w*)\b", re.IGNORECASE
 )

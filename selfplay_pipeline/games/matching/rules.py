@@ -44,8 +44,8 @@ class MatchingConfig(GameSettings):
     """Rule of visibility: `independent` shows each cell to each player with the chance `p_visible`; `complementary`
     shows each cell to exactly one player.
 
-    With `complementary`, no filter (`hard_factor: 0`) and skewed scores (`score_power: 3`), a player knows little of
-    the best plan before it is told scores: such a state is called honest.
+    With `complementary`, no filter (`hard_factor: 0`) and skewed scores (`score_power: 3`), a player can know little of
+    the best plan before the partner tells it scores: such a state is called honest.
     """
     p_visible: Annotated[float, Field(gt=0, le=1)] = 0.4
     """Chance that a player sees a cell, independent for the two players; not used with `complementary`."""
@@ -56,8 +56,8 @@ class MatchingConfig(GameSettings):
     """Largest value of a player's private scale; if it equals `scale_min`, both players see the same scores."""
     hard_factor: Annotated[float, Field(ge=0)] = 1.25
     """Strength of the hard filter: a state is kept only if, for both players, own-view best × this < pooled best; 0
-    keeps every state. Own-view best is the score of the plan that is best on one player's view, pooled best that of the
-    best plan on both views."""
+    keeps every state. Own-view best is the score of the plan that is best on one player's view; pooled best is the
+    score of the plan that is best on both views."""
     unfiltered_after: Annotated[int, Field(ge=0)] = 0
     """Number of draws that fail the hard filter after which the next state is kept unfiltered; 0 always filters.
 
