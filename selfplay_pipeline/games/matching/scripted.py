@@ -99,7 +99,7 @@ def estimate(view: PlayerView, heard: Mapping[tuple[int, int], int]) -> NDArray[
     cells.
 
     Both scales are secret, and each is estimated from the numbers shown under it. A cell that both players see is taken
-    from the player's own view; a cell that neither has named counts as the mean.
+    from the player's own view; a cell that is neither seen nor told counts as the mean.
     """
     table = np.full((len(view.reviewers), len(view.papers)), float(view.mean_score))
     for cells in (heard, own_cells(view)):
