@@ -1,6 +1,7 @@
-"""A game of your own in one file: each of two players holds a number, and both must agree on the sum.
+"""Game of your own in one file: each of two players holds a number, and both must agree on the sum.
 
-A turn is a whole number. Players agree when one repeats what the other has just said. See docs/adding-a-game.md.
+A turn is a whole number. The players agree when one of them repeats the number that the other has just said. See
+docs/adding-a-game.md.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Numbers = tuple[int, int]
 
 
 class SumsSettings(GameSettings):
-    """The numbers and the limit."""
+    """Range of the numbers, and the limits of every game."""
 
     largest: Annotated[int, Field(ge=1, le=1000)] = 9
     """Largest number that a player may hold."""
@@ -86,7 +87,7 @@ class SumsSession:
 
 
 class Adding:
-    """Says its own number, or adds it to what it hears first; then repeats what it hears."""
+    """Says its own number, or the sum if the partner spoke first; then repeats the partner's number."""
 
     def act(self, view: tuple[int, list[int]], rng: np.random.Generator) -> str:
         own, said = view
@@ -94,14 +95,14 @@ class Adding:
 
 
 class Guessing:
-    """Says any number."""
+    """Says a random number."""
 
     def act(self, view: tuple[int, list[int]], rng: np.random.Generator) -> str:
         return f"[message] {rng.integers(2, 19)}"
 
 
 class Sums(Game):
-    """The rules under one `SumsSettings`."""
+    """Rules under one `SumsSettings`."""
 
     name = "sums"
     settings = SumsSettings

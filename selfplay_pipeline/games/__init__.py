@@ -1,1 +1,1 @@
-"""Rules of the games: pure, seeded, without torch. One file a game; `registry.py` names them."""
+"""Games, one folder each, found by `registry.py`. Their rules are pure and seeded, without torch."""

@@ -1,4 +1,8 @@
-"""What only some games can do. A game has an ability if it has its members; whoever needs one asks with `ability`."""
+"""Optional abilities of games.
+
+Each ability is a protocol; a game has the ability if it defines the protocol's members. Code that needs an ability gets
+it with `ability`.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +19,13 @@ from selfplay_pipeline.games.base import Game, Said, Turn
 
 @dataclass(frozen=True)
 class HumanEpisode:
-    """An episode of people, as far as it was recorded.
+    """Recorded episode between people.
 
     Attributes:
-        turns: the messages.
-        num_turns: of all kinds.
-        legal: all actions that the game's rules allow, as the text of turns from the first to the last.
-        left_out: how many other actions there were, by the reason.
+        turns: Messages of the episode.
+        num_turns: Number of recorded actions of all kinds.
+        legal: Actions that the game's rules allow, from first to last, each as the text of a turn.
+        left_out: Number of other actions, by the reason for leaving them out.
     """
 
     state: Any
@@ -34,11 +38,11 @@ class HumanEpisode:
 
 @dataclass(frozen=True)
 class Altered:
-    """A message in place of one that was said.
+    """Message that replaces an original one.
 
     Attributes:
-        decision: what a player decides that plans with it, as JSON; with the message that was said another decision is
-            clearly the better one.
+        decision: Best decision for a player that plans with the altered message, as JSON. With the original message
+            another decision is clearly better.
     """
 
     text: str
@@ -47,12 +51,12 @@ class Altered:
 
 @dataclass(frozen=True)
 class Stage:
-    """Episodes of scripted players, which a small model imitates.
+    """Stage of a warm start: episodes of scripted players that a small model imitates.
 
     Attributes:
-        players: who holds each seat: names in `Game.players`.
-        episodes: how many are played, each on a state of its own.
-        epochs: how often each of them is imitated.
+        players: Name of each seat's player in `Game.players`.
+        episodes: Number of episodes, each on a state of its own.
+        epochs: Number of epochs over the episodes.
     """
 
     players: Sequence[str]
@@ -62,13 +66,13 @@ class Stage:
 
 @dataclass(frozen=True)
 class Lesson:
-    """What a small model imitates before it plays itself.
+    """Warm start: the episodes that a small model imitates before self-play.
 
     Attributes:
-        folder: what configurations call the model that is shipped, such as `data/tiny_model`.
-        words: what gets a token of its own, alone and behind a space; all else is spelled in bytes.
-        stages: what it imitates, one after the other.
-        seats: whose turns are imitated; by default those of all.
+        folder: Folder of the shipped model that configurations name, such as `data/tiny_model`.
+        words: Words with a token of their own, alone and after a space; all other text is encoded in bytes.
+        stages: Stages of the warm start, in order.
+        seats: Seats whose turns are imitated; empty for all seats.
     """
 
     folder: Path
@@ -79,60 +83,62 @@ class Lesson:
 
 @runtime_checkable
 class SilenceLine(Protocol):
-    """The game can compute what play without messages reaches."""
+    """Ability to compute the reward of the best play without messages."""
 
     def silent_rewards(self, states: Sequence[Any], rng: np.random.Generator) -> Sequence[float]:
-        """What the best play without messages can expect on each state, mean over all seats, from views and rules.
+        """Returns the expected reward of the best play without messages on each state, mean over all seats.
+
+        Such a player knows only its own view and the rules.
 
         Raises:
-            UserError: the game cannot tell under this configuration.
+            UserError: The game cannot compute it under this configuration.
         """
         ...
 
 
 @runtime_checkable
 class ListeningTest(Protocol):
-    """The game can alter a message so that its hearer should decide otherwise.
+    """Ability to alter a message so that its receiver should decide otherwise.
 
     Attributes:
-        alterations: the ways in which a message can be altered.
+        alterations: Names of the kinds of alteration.
     """
 
     @property
     def alterations(self) -> Sequence[str]: ...
 
     def alter(self, state: Any, turns: Sequence[Turn], kind: str, rng: np.random.Generator) -> Altered | None:
-        """A message in place of the last turn after which its hearer should decide otherwise than before.
+        """Returns a replacement for the last turn's message that should change its receiver's decision.
 
         Args:
-            kind: one of `alterations`.
+            kind: One of `alterations`.
 
         Returns:
-            None where the message says nothing that could be altered to that end.
+            None if no alteration of the message changes the decision.
         """
         ...
 
 
 @runtime_checkable
 class TurnCredit(Protocol):
-    """The game knows what could be reached before each turn."""
+    """Ability to give each turn a credit of its own."""
 
     def credits(self, state: Any, turns: Sequence[Any], reward: float) -> list[float]:
-        """For each turn the reward minus what could be reached before it.
+        """Returns the credit of each turn: the reward minus the reward that could be reached before the turn.
 
         Args:
-            turns: with the `proposal` of each.
-            reward: of the whole episode, which all seats share.
+            turns: Turns of the episode, each with its `proposal`.
+            reward: Reward of the whole episode, which all seats share.
         """
         ...
 
 
 @runtime_checkable
 class Lessons(Protocol):
-    """A small model can be taught the game.
+    """Ability to train a small model by imitation, as a warm start.
 
     Attributes:
-        lessons: what it can be taught, by name.
+        lessons: Lessons by name.
     """
 
     @property
@@ -141,18 +147,18 @@ class Lessons(Protocol):
 
 @runtime_checkable
 class HumanEpisodes(Protocol):
-    """Episodes of people come with the game.
+    """Ability to provide episodes of people, which come with the game.
 
     Attributes:
-        about_humans: who played them, and how they are counted.
+        about_humans: Description of the players and of the way in which their episodes are counted.
     """
 
     @property
     def about_humans(self) -> str: ...
 
     def human_episodes(self) -> Iterator[HumanEpisode]:
-        """Episodes of people on states of this configuration; none where there are none, or their file is not at
-        hand."""
+        """Returns the episodes of people on states of this configuration; empty if there are none or their file is
+        missing."""
         ...
 
 
@@ -164,13 +170,13 @@ A = TypeVar("A")
 
 
 def ability(game: Game, kind: type[A], asked_by: str, remedy: str = "choose another game with --config") -> A:
-    """Returns the game as one that has an ability.
+    """Returns the game, typed as one that has the ability.
 
     Args:
-        asked_by: the command or key that needs it.
+        asked_by: Command or key that needs the ability.
 
     Raises:
-        UserError: the game lacks it.
+        UserError: The game lacks the ability.
     """
     if not isinstance(game, kind):
         raise UserError(f"{asked_by}: the game {game.name} has no {IN_WORDS[kind]}; {remedy}")

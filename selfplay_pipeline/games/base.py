@@ -1,7 +1,7 @@
-"""What every game is made of.
+"""Base types of every game: `Game`, `Session`, and the data that they exchange.
 
-A game implements `Game` and `Session`; `registry.py` finds it. Outside its folder nobody knows its words: what other
-parts want to know of a game, they ask through these classes and the abilities in `abilities.py`.
+A game implements `Game` and `Session`; `registry.py` finds it by name. No other part of the package knows a game's
+vocabulary. Other parts use a game only through these classes and the abilities in `abilities.py`.
 """
 
 from __future__ import annotations
@@ -28,57 +28,61 @@ from selfplay_pipeline.games.silence import Silence, known_silence
 
 
 class Status(StrEnum):
-    """How an episode ends short of the game's goal; then every reward is 0. Reaching the goal has the game's own
-    name."""
+    """Status of an episode that ended without reaching the game's goal; its rewards are all 0.
+
+    An episode that reached the goal has one of the game's `goals` as its status.
+    """
 
     TURN_LIMIT = "turn_limit"
-    """The game's limit of turns was reached, legal and illegal ones counted."""
+    """The episode reached the game's limit of turns; legal and illegal turns count."""
     ERROR_LIMIT = "error_limit"
-    """One player made too many illegal actions in a row."""
+    """One player took too many illegal actions in a row."""
     CONTEXT_LENGTH = "context_length"
-    """The next turn might not have fitted into the model's context; nothing was truncated."""
+    """The next turn might have exceeded the model's context length; nothing was truncated."""
     ENGINE_FAILURE = "engine_failure"
-    """The engine gave no answer after all retries. Such an episode gives no training rows."""
+    """The engine returned no completion after all retries. Such an episode gives no training rows."""
 
 
 AGREED = "agreed"
-"""How an episode ends that reached the goal, in games with one goal."""
+"""Status of an episode that reached the goal, in games with one goal."""
 MESSAGE = "message"
-"""The action that says something to the others, in any game."""
+"""Action that sends text to the other players; the name is the same in all games."""
 INVALID = "invalid"
-"""Stands for a text that is no action of the game; the error observation says why."""
+"""Action of a turn whose text is no legal action; the error observation gives the reason."""
 SAME_SCORE = 1e-6
-"""Scores and rewards closer than this are alike."""
+"""Scores and rewards that differ by less than this count as equal."""
 CUT = "cut"
-"""The kind of error of a turn that the token limit cut."""
+"""Error kind of a turn that the token limit cut off."""
 
 
 class ParseError(Exception):
-    """The text is not a legal action.
+    """Raised for a text that is not a legal action.
 
     Attributes:
-        kind: what is wrong in one word, `CUT` or one of the game's `error_kinds`.
+        kind: Kind of the error, `CUT` or one of the game's `error_kinds`.
     """
 
     def __init__(self, kind: str, message: str) -> None:
-        """The message is shown to the text's author."""
+        """Store the kind; the message is shown to the author of the text."""
         super().__init__(message)
         self.kind = kind
 
 
 class GameSettings(Section):
-    """The configuration of a game, as far as every game has the same."""
+    """Configuration fields that all games share."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str
-    """Which game this is."""
+    """Name of the game."""
     max_length: Annotated[int, Field(ge=1)] = 20
-    """Turns of all players together, illegal ones included, after which an episode ends short of the goal."""
+    """Maximum number of turns in an episode, counting all players and illegal turns. If the goal is not reached by
+    then, all rewards are 0."""
     mute: bool = False
-    """Messages reach the partner empty, as a bare `[message]`, which shows what a policy loses without them.
+    """Remove the text of each message, so that the partner receives a bare `[message]`.
 
-    Proposals and answers never carry words of their own, muted or not.
+    The drop in reward shows how much a policy depends on messages. Proposals and answers carry no free text in any
+    case.
     """
     prompts: str = "default"
     """Name of a built-in set of prompts (default, compact), or a folder with the same template files."""
@@ -86,14 +90,14 @@ class GameSettings(Section):
 
 @dataclass(frozen=True)
 class Step:
-    """What one turn led to.
+    """Result of one turn.
 
     Attributes:
-        action: one of the game's `actions`, or `INVALID`.
-        decision: what a legal action puts to the others or decides, as JSON; None where the action has nothing such.
-        error: why the action was illegal, or None. An illegal action keeps the turn.
-        error_kind: the same in one word, for counting.
-        observations: new text for each seat, "" where a seat saw nothing new.
+        action: One of the game's `actions`, or `INVALID`.
+        observations: New text for each seat; "" for a seat that sees nothing new.
+        decision: Proposal or decision of a legal action, as JSON; None if the action has none.
+        error: Reason why the action is illegal; None if it is legal. An illegal action does not end the seat's turn.
+        error_kind: Kind of the error, for counting; None if the action is legal.
     """
 
     action: str
@@ -105,7 +109,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Opening:
-    """What one player reads before anything was said: the rules, then its own private view."""
+    """Prompt of one player before the first turn: the rules, then the player's private view."""
 
     system: str
     observation: str
@@ -113,14 +117,14 @@ class Opening:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of an episode.
+    """Result of an ended episode.
 
     Attributes:
-        status: a `Status`, or one of the game's `goals`.
-        rewards: of each seat, normalised to [0, 1] by the game's own formula.
-        score: what the players reached together, in the game's own unit.
-        best: the best that there was to reach, in the same unit.
-        decision: what was decided in the end, as JSON; None where nothing was.
+        status: A `Status`, or one of the game's `goals`.
+        rewards: Reward of each seat, normalised to [0, 1] by the game's formula.
+        score: Score that the players reached together, in the game's unit.
+        best: Best possible score of the state, in the same unit.
+        decision: Final decision, as JSON; None if there is none.
     """
 
     status: str
@@ -135,11 +139,11 @@ class Outcome:
 
 
 State: TypeAlias = Any
-"""One sampled problem, of a type of the game's own; nobody else looks into it."""
+"""One sampled problem, of a type that the game chooses; other parts pass it on without reading it."""
 
 
 class Turn(Protocol):
-    """What is read of a turn that was taken; `generate/records.py: TurnRecord` is one."""
+    """Interface of a played turn, as far as games read it; `generate/records.py: TurnRecord` implements it."""
 
     @property
     def seat(self) -> int: ...
@@ -151,7 +155,7 @@ class Turn(Protocol):
 
 @dataclass(frozen=True)
 class Said:
-    """A turn of which no more is known."""
+    """Turn of which only the seat, the text and the action are known."""
 
     seat: int
     text: str
@@ -160,32 +164,32 @@ class Said:
 
 @dataclass(frozen=True)
 class Asking:
-    """How one player of an episode asked, and what the others answered. Counts; only legal messages are looked at."""
+    """Counts of one player's questions in an episode and of the others' answers. Only legal messages are counted."""
 
     messages: int = 0
     questions: int = 0
-    """Messages that ask for something."""
+    """Number of messages that ask for something."""
     specific: int = 0
-    """Messages that ask for a fact of the state; they are among the questions."""
+    """Number of questions that ask for a fact of the state."""
     facts: int = 0
-    """Different facts asked for."""
+    """Number of different facts that the player asked for."""
     repeated: int = 0
-    """Specific questions that ask for nothing but facts asked for before."""
+    """Number of specific questions that ask only for facts asked for before."""
     learned: int = 0
-    """Facts hidden from the player that it was told after having asked for them."""
+    """Number of facts hidden from the player that it was told after it had asked for them."""
     partner_messages: int = 0
     leaks: int = 0
-    """The others' messages that told a fact nobody had asked for."""
+    """Number of the others' messages that tell a fact without having been asked for it."""
 
 
 @dataclass(frozen=True)
 class KnownLine:
-    """What others reached on states of their own.
+    """Reference reward of other players, such as people, from episodes on their own states.
 
     Attributes:
-        reward: the mean over their episodes.
-        low, high: its 95 % interval, over episodes.
-        episodes: how many there are.
+        reward: Mean reward over the episodes.
+        low, high: Bounds of the 95 % confidence interval over the episodes.
+        episodes: Number of episodes.
     """
 
     reward: float
@@ -195,12 +199,12 @@ class KnownLine:
 
 
 class Session(Protocol):
-    """One episode of one state: who may act, what each player may see, how it ended.
+    """One episode of one state: the order of turns, each player's observations, the outcome.
 
     Attributes:
-        seats: who may act now, in the order in which they do; empty once the episode is over. More than one act at
-            once, in separate rooms: none of them hears the others before all have acted.
-        status: how the episode ended, None while it goes on.
+        seats: Seats that may act now, in the order in which they act; empty once the episode is over. If there are
+            several, they act at once: none of them hears the others before all have acted.
+        status: Final status of the episode; None while the episode runs.
     """
 
     @property
@@ -209,14 +213,14 @@ class Session(Protocol):
     def status(self) -> str | None: ...
     def opening(self, seat: int) -> Opening: ...
     def step(self, seat: int, text: str, *, cut: bool = False) -> Step:
-        """Take a seat's turn; `check_may_act` is its first line.
+        """Take a seat's turn. An implementation calls `check_may_act` in its first line.
 
         Args:
-            text: what the seat said, with one action in it.
-            cut: the text was cut by the token limit of a turn, so it is no action.
+            text: Text of the turn, with one action in it.
+            cut: True if the token limit cut off the text; such a text is no action.
 
         Raises:
-            RuntimeError: the seat may not act now, or the episode is over.
+            RuntimeError: The seat may not act now, or the episode is over.
         """
         ...
 
@@ -225,11 +229,7 @@ class Session(Protocol):
 
 
 def check_may_act(session: Session, seat: int) -> None:
-    """Whether a seat may act now.
-
-    Raises:
-        RuntimeError: it may not, or the episode is over.
-    """
+    """Raises RuntimeError unless the episode is running and the seat may act now."""
     if session.status is not None:
         raise RuntimeError(f"the episode has ended: {session.status}")
     if seat not in session.seats:
@@ -237,34 +237,34 @@ def check_may_act(session: Session, seat: int) -> None:
 
 
 class ScriptedPlayer(Protocol):
-    """A player that needs no model: what it knows in, its turn's text out. One player may hold any seat.
+    """Player without a model: it turns a view into the text of a turn. One player may hold any seat.
 
     Args of `act`:
-        view: what the game's `view` gives for its seat.
-        rng: the seat's own random stream.
+        view: Result of the game's `view` for the player's seat.
+        rng: Random generator of the seat.
     """
 
     def act(self, view: Any, rng: np.random.Generator) -> str: ...
 
 
 class Game(ABC):
-    """The rules under one configuration, and all that other parts ask of a game.
+    """Rules of a game under one configuration, and everything else that other parts ask of the game.
 
-    A game defines `name`, the four abstract methods, and whatever else it has; all other members have defaults. What
-    only some games can do is in `abilities.py`. A state is of a type of the game's own: others see it as JSON.
+    A game must define `name` and the four abstract methods; all other members have defaults. Abilities that only some
+    games have are in `abilities.py`. The game chooses the type of its states; other parts see them as JSON.
 
     Attributes:
-        name: that by which files and configurations name the game.
-        settings: the class of its section of the configuration.
-        config: the configuration.
-        roles: what each seat is, such as `agent` and `user`; as many as there are seats, which are numbered from 0. All
-            are "" where seats differ in nothing but their number.
-        goals: how an episode ends that reached what the game is about.
-        actions: what a legal turn can be.
-        error_kinds: what can be wrong with an illegal turn, beside `CUT`.
-        players: scripted players by name.
-        figures: its own, in the order in which they are shown.
-        lines: the names of those of `references` that are drawn beside rewards.
+        name: Name of the game in files and configurations.
+        settings: Class of the configuration section `game`.
+        config: Configuration of this instance.
+        roles: Role of each seat, such as `agent` and `user`. Seats are numbered from 0, and there is one role for each.
+            All roles are "" if the seats differ only in their number.
+        goals: Statuses of episodes that reached the goal.
+        actions: Names of the legal actions.
+        error_kinds: Kinds of illegal actions, in addition to `CUT`.
+        players: Scripted players by name.
+        figures: The game's own figures, in display order.
+        lines: Names of the `references` that reward charts show.
     """
 
     name: ClassVar[str]
@@ -278,7 +278,7 @@ class Game(ABC):
     lines: Sequence[str] = ()
 
     def __init__(self, config: Any = None) -> None:
-        """Take a configuration of the game's own type; without one, its defaults."""
+        """Store a configuration of the class `settings`; by default one with default values."""
         self.config: Any = config or self.settings(name=self.name)
 
     @abstractmethod
@@ -286,131 +286,137 @@ class Game(ABC):
         """Draw a state.
 
         Raises:
-            UserError: the configuration admits none.
+            UserError: The configuration admits no state.
         """
 
     @abstractmethod
     def start(self, state: State) -> Session:
-        """Begin an episode."""
+        """Begin an episode of a state."""
 
     @abstractmethod
     def state_to_json(self, state: State) -> dict[str, Any]:
-        """Returns the state as JSON holds it."""
+        """Returns the state as JSON data."""
 
     @abstractmethod
     def state_from_json(self, data: Any) -> State:
-        """Read what `state_to_json` wrote; all that a state can hold wrongly is noticed.
+        """Returns the state that `state_to_json` wrote.
+
+        An implementation checks everything that can be wrong in a state.
 
         Raises:
-            UserError: it is no state; names the field.
+            UserError: The data is no state; the message names the field.
         """
 
     @property
     def folder(self) -> Path:
-        """The game's own folder, where its prompts, its silence lines and its data are."""
+        """Folder of the game's module, with its prompts, silence lines and data."""
         return Path(getfile(type(self))).parent
 
     @property
     def data_source(self) -> str:
-        """The name that verl has for the game's rows."""
+        """Value of verl's column `data_source` in the game's rows."""
         return f"{self.name}_selfplay"
 
     @property
     def shared_reward(self) -> bool:
-        """Whether all seats of an episode have one reward, under this configuration."""
+        """Whether all seats of an episode receive the same reward under this configuration."""
         return True
 
     @cached_property
     def silence(self) -> Silence | None:
-        """The expected reward of the best play without messages, drawn beside rewards; None where it is not known."""
+        """Expected reward of the best play without messages, shown in reward charts; None if it is not known."""
         return known_silence(self.config, self.folder)
 
     @property
     def about_lines(self) -> str:
-        """What a reader must know about the reference lines and that of silence; "" if nothing."""
+        """Text that a reader needs to understand the reference lines and the silence line; "" if there is none."""
         return ""
 
     def describe(self) -> str:
-        """The configuration in a few words, for `--dry-run`."""
+        """Returns a short description of the configuration, for `--dry-run`."""
         return self.name
 
     def best(self, state: State) -> float:
-        """The best score that there is to reach, above 0."""
+        """Returns the best possible score, which is above 0."""
         return 1.0
 
     def check_fits(self, state: State) -> None:  # noqa: B027
-        """Checks that a state could be one of this configuration.
-
-        Raises:
-            UserError: it could not.
-        """
+        """Raises UserError unless this configuration could have drawn the state."""
 
     def problem_of(self, data: dict[str, Any]) -> Any:
-        """What makes two states, as `state_to_json` wrote them, the same problem; JSON."""
+        """Returns the part of a state that identifies the problem, as JSON data.
+
+        Two states with equal parts are the same problem.
+
+        Args:
+            data: A state, as `state_to_json` wrote it.
+        """
         return data
 
     def view(self, session: Any, seat: int) -> Any:
-        """What one player knows in a running episode, as data for scripted players; by default its opening."""
+        """Returns one player's knowledge in a running episode, for scripted players; by default the player's
+        opening."""
         return session.opening(seat)
 
     def check_outcome(self, state: State, outcome: Any) -> None:  # noqa: B027
-        """Checks that this can be the outcome of an episode of the state that did not end with a `Status`.
+        """Checks that an episode of the state can have reached its goal with this outcome.
 
         Args:
-            outcome: as `generate/records.py: OutcomeRecord` has it; `best` is the state's.
+            outcome: An `OutcomeRecord` of `generate/records.py`; its `best` is that of the state.
 
         Raises:
-            ValueError: it cannot be; the message names the field.
+            ValueError: No episode of the state can have this outcome; the message names the field.
         """
 
     def check_decision(self, state: State, decision: Any) -> None:  # noqa: B027
-        """Checks that this can be the decision of a legal action in the state.
-
-        Raises:
-            ValueError: it cannot be.
-        """
+        """Raises ValueError unless a legal action in the state can have this decision."""
 
     def asking(self, state: State, turns: Sequence[Turn], seat: int) -> Asking:
-        """How one seat asked, and what it was told; by default nothing is counted."""
+        """Returns counts of one seat's questions and of the answers to them; by default all counts are 0."""
         return Asking()
 
     def references(self, states: Sequence[State]) -> dict[str, list[float]]:
-        """Rewards to compare with, by name, one for each state: means over all seats. `best` is drawn as optimum."""
+        """Returns rewards to compare with, by name: one for each state, the mean over all seats. Charts show `best` as
+        the optimum."""
         return {}
 
     def known_reward(self, state: State, data: dict[str, Any]) -> float | None:
-        """The reward that a pair of people reached on the state, where its record `data` tells.
+        """Returns the reward that a pair of people reached on the state; None if the state's record does not have it.
+
+        Args:
+            data: Record of the state.
 
         Raises:
-            UserError: what it tells is no reward.
+            UserError: The recorded value is no reward.
         """
         return None
 
     def known_lines(self) -> dict[str, KnownLine]:
-        """Rewards that others are known to have reached on states of this configuration, by name."""
+        """Returns reference rewards of other players on states of this configuration, by name."""
         return {}
 
     def solution(self, state: State) -> Any:
-        """A best decision, in words that people can check; JSON. None where the game knows none."""
+        """Returns a best decision as JSON that people can read; None if the game knows none."""
         return None
 
     def draw_state(self, state: State) -> StateDrawing:
-        """A state, for terminal and page; by default its JSON, which no player sees whole."""
+        """Returns the tables of a state for the terminal and the page; by default its JSON, which no player sees
+        whole."""
         return StateDrawing(views=[], whole=[as_text("state", self.state_to_json(state))])
 
     def draw_episode(self, state: State, turns: Sequence[Any], decision: Any) -> EpisodeDrawing:
-        """What an episode made of its state; by default the decision as JSON.
+        """Returns the tables of an episode for the terminal and the page; by default the decision as JSON.
 
         Args:
-            turns: with the `proposal` of each.
-            decision: what was agreed, None if nothing was.
+            turns: Turns of the episode, each with its `proposal`.
+            decision: Agreed decision; None if the players agreed on none.
         """
         return EpisodeDrawing(decision="" if decision is None else json.dumps(decision))
 
 
 @dataclass
 class Counts:
-    """What a session counts as it goes."""
+    """Running counts of a session."""
 
     turns: int = 0
     messages: int = 0
@@ -420,21 +426,25 @@ class Counts:
 
 
 TRAIN, HELD_OUT, MONITOR, SEATS, SILENCE, LISTENING = 0, 1, 3, 4, 5, 6
-"""Seed spaces; none shares a random stream with another. Of states to train on, to evaluate on, and to compare the
-iterations of a run on (so that the best of them can still be evaluated honestly); of partners' choices; of states for
-the silence line; of messages that are altered. 2 was that of the shipped models' warm starts."""
+"""Seed spaces, one for each use of random numbers; no two share a random stream.
+
+TRAIN draws the states for training, HELD_OUT those for evaluation. MONITOR draws the states on which the iterations of
+a run are compared, so that the best iteration can still be evaluated on held-out states. SEATS is for the choices of
+partners, SILENCE for the states of the silence line, LISTENING for altered messages. 2 was used for the warm starts of
+the shipped models.
+"""
 
 
 def state_rng(seed: int, index: int, space: int = TRAIN) -> np.random.Generator:
-    """The generator of state number `index`: the same on any machine, in any order of sampling."""
+    """Returns the random generator of state number `index`: the same on any machine, in any order of sampling."""
     return np.random.default_rng([space, seed, index])
 
 
 def read_state(game: Game, text: str) -> State:
-    """Load a state from JSON.
+    """Returns a state from JSON text.
 
     Raises:
-        UserError: it is not JSON, or no state.
+        UserError: The text is not JSON, or the JSON is no state.
     """
     try:
         return game.state_from_json(parse_json(text))

@@ -1,4 +1,4 @@
-"""What a game gives to be drawn: tables of short texts. The terminal and the page draw any game's in their own way."""
+"""Tables of short texts that show a state or an episode; the terminal and the page render them for any game."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ Place = tuple[int, int]
 """Row and column of a cell, from 0."""
 
 UNKNOWN = "·"
-"""Stands in a cell that no seat knows."""
+"""Text of a cell that no seat knows."""
 HIDDEN, GOOD, BAD = "hidden", "good", "bad"
-"""What a cell can be said to be in `Table.cells_that_are`: not known to the seat, better or worse than could be."""
+"""Keys of `Table.cells_that_are`: cells that the seat does not see, cells above the optimum, cells below it."""
 
 
 class Table(BaseModel):
     """One table.
 
     Attributes:
-        title: what stands above it, without the name of its seat's player.
-        seat: whose knowledge it shows; None for a table that no player sees.
-        columns, rows: their heads; a head may be short if its full text stands in `full`.
-        cells: texts by row and column.
-        cells_that_are: places by `HIDDEN`, `GOOD` or `BAD`.
-        full: full texts by short head.
-        marked: whether `Drawing.marks` are shown in it.
+        title: Title, without the name of the seat's player.
+        seat: Seat whose knowledge the table shows; None for a table that no player sees.
+        columns, rows: Headings; a heading may be short if `full` has its full text.
+        cells: Texts by row and column.
+        cells_that_are: Places of cells by `HIDDEN`, `GOOD` or `BAD`.
+        full: Full texts by short heading.
+        marked: Whether the table shows `EpisodeDrawing.marks`.
     """
 
     title: str
@@ -41,11 +41,11 @@ class Table(BaseModel):
 
 
 class StateDrawing(BaseModel):
-    """What all episodes of a state have in common.
+    """Tables that all episodes of a state have in common.
 
     Attributes:
-        views: what the seats know, in the order of the seats.
-        whole: all that there is to know, which no player sees.
+        views: Knowledge of each seat, in the order of the seats.
+        whole: The complete state, which no player sees.
     """
 
     views: list[Table]
@@ -53,14 +53,14 @@ class StateDrawing(BaseModel):
 
 
 class EpisodeDrawing(BaseModel):
-    """What one episode made of its state.
+    """Tables and remarks on one episode.
 
     Attributes:
-        decision: what was agreed or proposed last, in a few words; "" if nothing was.
-        marks: places in the state's marked tables by what they are, of two kinds at most, such as `proposed`.
-        about_whole: what stands above the state's `whole` and `results`.
-        results: further tables: what the decision brings.
-        notes: what is to be said of each turn, "" where nothing is; empty if the game says nothing of turns.
+        decision: Short text of the decision that was agreed, or else proposed last; "" if there is none.
+        marks: Places in the state's marked tables by label, such as `proposed`; two labels at most.
+        about_whole: Heading above the state's `whole` and `results`.
+        results: Further tables, which show the result of the decision.
+        notes: Remark on each turn, "" for a turn without one; empty if the game makes no remarks.
     """
 
     decision: str = ""
@@ -71,6 +71,6 @@ class EpisodeDrawing(BaseModel):
 
 
 def as_text(title: str, values: Mapping[str, Any]) -> Table:
-    """Returns a table of values as JSON, each behind its name; for games without a drawing of their own."""
+    """Returns a table of values as JSON, each after its name; for games without a drawing of their own."""
     cells = [[json.dumps(value, ensure_ascii=False)] for value in values.values()]
     return Table(title=title, columns=[""], rows=[*values], cells=cells)

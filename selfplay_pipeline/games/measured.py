@@ -1,4 +1,4 @@
-"""What the formulas of figures read: an episode, and the seats of it that are measured."""
+"""Input of the figures' formulas: an episode, and the seats of it that are measured."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from selfplay_pipeline.games.base import MESSAGE, Asking, Game
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """One episode as some of its seats took part in it; all counts but `length` are of these seats alone.
+    """One episode, measured at some of its seats. All counts except `length` cover only these seats.
 
     Attributes:
-        record: as `generate/records.py: EpisodeRecord` has it.
+        record: An `EpisodeRecord` of `generate/records.py`.
     """
 
     game: Game
@@ -29,12 +29,12 @@ class Measured:
 
     @cached_property
     def reward(self) -> float:
-        """Mean over the seats."""
+        """Mean reward over the seats."""
         return float(self.record.outcome.mean_reward_of(self.seats))
 
     @property
     def agreed(self) -> bool:
-        """Whether the game's goal was reached."""
+        """Whether the episode reached the game's goal."""
         return self.record.outcome.status in self.game.goals
 
     @cached_property
@@ -43,12 +43,12 @@ class Measured:
 
     @property
     def length(self) -> int:
-        """Turns of all seats."""
+        """Number of turns of all seats."""
         return len(self.record.turns)
 
     @cached_property
     def said(self) -> list[str]:
-        """Messages, as they were written."""
+        """Messages of the seats, as they were written."""
         return [turn.text for turn in self.turns if turn.action == MESSAGE]
 
     @property
@@ -57,7 +57,7 @@ class Measured:
 
     @cached_property
     def asked(self) -> Asking:
-        """How these seats asked, added up."""
+        """Sums of these seats' counts of questions and answers."""
         found: Counter[str] = Counter()
         for seat in self.seats:
             found.update(asdict(self.game.asking(self.state, self.record.turns, seat)))

@@ -1,4 +1,4 @@
-"""Phrasings that the English-speaking scripted players of all games share."""
+"""English phrasings that the scripted players of all games share."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ ACCEPTING = ("[accept]", "[accept] Great, I agree.", "[accept] Good plan!", "[ac
 
 
 def choose(phrasings: Sequence[str], rng: np.random.Generator) -> str:
-    """One of several phrasings, each as likely."""
+    """Returns one of several phrasings, all equally likely."""
     return phrasings[int(rng.integers(len(phrasings)))]

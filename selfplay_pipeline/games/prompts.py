@@ -23,14 +23,14 @@ class Prompts:
 
 @cache
 def load_prompts(built_in: Path, name_or_folder: str, names: tuple[str, ...]) -> Prompts:
-    """Load a built-in set by name, or a folder.
+    """Returns a built-in set by name, or the set in a folder.
 
     Args:
-        built_in: folder of the game's sets.
-        names: the files of a set, each with the ending `.j2`.
+        built_in: Folder of the game's built-in sets.
+        names: Names of a set's files, without their suffix `.j2`.
 
     Raises:
-        UserError: no set has this name, or a file is missing or malformed.
+        UserError: No set has this name, or a file is missing or malformed.
     """
     builtin = built_in / name_or_folder
     folder = builtin if builtin.is_dir() else Path(name_or_folder)

@@ -1,4 +1,4 @@
-"""Finds the questions of a message in plain English, and their answers. Pure; the same in any game."""
+"""Finds questions in messages in plain English, and the answers to them. Pure; the same in any game."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPENERS = re.compile(
     r"|you (?:have|got) any|got any)\b(?!'))",
     re.IGNORECASE,
 )
-"""A sentence that opens like a question is one, with or without its mark."""
+"""Openings that make a sentence a question, with or without a question mark."""
 REQUESTS = (
     r"\b(?:let me know|tell me|lmk|wondering (?:if|what|who|how|whether)|curious (?:if|what|who|how|about)"
     r"|what (?:do|did|are|is) (?:you|your|u)\b|(?:what|how) about\b|do you (?:have|see|know|think|want|agree|mind)"
@@ -27,7 +27,7 @@ REQUESTS = (
     r"|(?:share|give|send|provide|list|tell|show|need|want|like to know|your)\b[^.?!\n]{0,40}?"
     r"\b(?:NOUNS)\b[^.?!\n]{0,20}?\b(?:for|of|on)\b)"
 )
-"""Words that ask wherever they stand in a sentence."""
+"""Words that make a sentence a question, wherever they stand in it."""
 NOUNS = ("scores?", "ratings?", "values?", "numbers?")
 """Nouns that players of any game request of each other, as regular expressions."""
 
@@ -40,10 +40,10 @@ def _requests(nouns: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def questions_in(text: str, nouns: tuple[str, ...] = ()) -> list[str]:
-    """The sentences of a message that ask for something; items of a list that follows one ask too.
+    """Returns the sentences of a message that ask for something. Items of a list that follows such a sentence ask too.
 
     Args:
-        nouns: what players of the game request beside `NOUNS`, as regular expressions.
+        nouns: Nouns that players of the game request in addition to `NOUNS`, as regular expressions.
     """
     requests = _requests(nouns)
     asking, found = False, []
@@ -58,7 +58,7 @@ def questions_in(text: str, nouns: tuple[str, ...] = ()) -> list[str]:
 
 
 def is_question(text: str, nouns: tuple[str, ...] = ()) -> bool:
-    """Whether a message asks for anything: a question mark, a question word in front, a request."""
+    """Whether a message asks for anything: by a question mark, a question word at the beginning, or a request."""
     return bool(questions_in(text, nouns))
 
 
@@ -70,13 +70,13 @@ def count_asking(
     hidden: Callable[[Fact], bool],
     nouns: tuple[str, ...] = (),
 ) -> Asking:
-    """Count one seat's questions in an episode, and what they brought.
+    """Count one seat's questions in an episode, and the answers to them.
 
     Args:
-        asked_in: the facts that a message of the seat asks for.
-        told_in: the facts that a message of the others tells, given those asked for so far.
-        hidden: whether the seat does not see a fact itself.
-        nouns: those of `questions_in`.
+        asked_in: Function that returns the facts that a message of the seat asks for.
+        told_in: Function that returns the facts that a message of the others tells, given the facts asked for so far.
+        hidden: Function that returns True for a fact that the seat does not see itself.
+        nouns: Nouns as in `questions_in`.
     """
     asked: set[Fact] = set()
     learned: set[Fact] = set()

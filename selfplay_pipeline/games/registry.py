@@ -1,8 +1,8 @@
-"""Finds games when they are asked for, so that no game is imported before it is named.
+"""Finds games by name, and imports a game only when it is named.
 
-Two functions do it. `find` takes what a user names on the command line or in a configuration, and may import a file or
-a module for it. `known` takes what stands in a stored file, and gives only games that come with the package or that
-`find` has found before: nobody's files decide what is run here.
+`find` takes the name that a user gives on the command line or in a configuration; it may import a file or a module.
+`known` takes the name in a stored file, and returns only games that come with the package or that `find` has already
+found. So a stored file never decides which code runs here.
 """
 
 from __future__ import annotations
@@ -30,27 +30,26 @@ NAMES = [
     "matching",
     "bargaining",
 ]
-"""The folders of the games that come with the package; `game.py` in each says with `GAME` which class it is."""
+"""Folders of the games that come with the package; `GAME` in each folder's `game.py` is the game's class."""
 FIRST_GAME = NAMES[0]
-"""The game that is played where none is named, and that of files from before there were several games."""
+"""Game that is played if none is named; also the game of files written before there were several games."""
 ENTRY_POINTS = "selfplay_pipeline.games"
-"""The group under which an installed package offers games: `name = module:CLASS`."""
+"""Entry-point group in which an installed package offers games: `name = module:CLASS`."""
 REMEDY = "`selfplay --game NAME …` reads files of another one, by its name or FILE.py:CLASS"
 OWN = "FILE.py:CLASS or MODULE:CLASS for a game of your own"
 
 _found: dict[str, tuple[type[Game], str]] = {}
-"""The games that were asked for, each with what it was asked for by, by their own names."""
+"""Games found so far by their own names, each with the name under which it was requested."""
 
 
 def find(name: str) -> type[Game]:
-    """Returns the game that a user names; imports it.
+    """Returns the game that a user names; imports it if necessary.
 
     Args:
-        name: the name of a game that comes with the package or that an installed package offers, `FILE.py:CLASS`, or
-            `MODULE:CLASS`.
+        name: Name of a game in this package or in an installed one, `FILE.py:CLASS`, or `MODULE:CLASS`.
 
     Raises:
-        UserError: there is no such game, it cannot be imported, or it is no game.
+        UserError: No game has this name, the game cannot be imported, or the class is no game.
     """
     if name in NAMES or name in _found:
         return known(name)
@@ -74,10 +73,10 @@ def find(name: str) -> type[Game]:
 
 
 def known(name: str) -> type[Game]:
-    """Returns a game by its own name, as stored files have it; imports nothing but what comes with the package.
+    """Returns the game with this name in stored files; imports only games that come with the package.
 
     Raises:
-        ValueError: there is none, or nobody has named it to this process.
+        ValueError: No game has this name, or this process has not found the game yet.
     """
     if name in NAMES and name not in _found:
         _found[name] = import_module(f"{__package__}.{name}.game").GAME, name
@@ -87,17 +86,18 @@ def known(name: str) -> type[Game]:
 
 
 def asked_by(config: GameSettings) -> str:
-    """Returns what a configuration's game is asked for by anywhere, such as `/FOLDER/FILE.py:CLASS`."""
+    """Returns the name under which `find` finds a configuration's game from any folder, such as
+    `/FOLDER/FILE.py:CLASS`."""
     return _found[config.name][1]
 
 
 def own_games() -> list[str]:
-    """Returns what the found games were asked for by that do not come with the package."""
+    """Returns the names under which `find` finds the found games that do not come with the package."""
     return [place for name, (_, place) in _found.items() if name not in NAMES]
 
 
 def make_game(config: GameSettings) -> Game:
-    """The rules for a configuration."""
+    """Returns the game of a configuration."""
     return known(config.name)(config)
 
 
@@ -107,23 +107,23 @@ def _usual(kind: type[Game]) -> Game:
 
 
 def game_named(name: str) -> Game:
-    """A game by its own name, under its default configuration: enough to read its states.
+    """Returns the game with this name in stored files, under its default configuration, which suffices to read states.
 
     Raises:
-        ValueError: there is none, or nobody has named it to this process.
+        ValueError: No game has this name, or this process has not found the game yet.
     """
     return _usual(known(name))
 
 
 def all_games() -> tuple[Game, ...]:
-    """The games that come with the package and those that were found, each under its default configuration."""
+    """Returns the games that come with the package and all found games, each under its default configuration."""
     return tuple(map(game_named, dict.fromkeys([*NAMES, *_found])))
 
 
 def _settings(data: Any) -> Any:
-    """Reads the section `game` with the class of the game that its key `name` names."""
+    """Parse the section `game` with the settings class of the game in its key `name`."""
     if not isinstance(data, dict):
-        return data  # which pydantic refuses, unless it is read already
+        return data  # pydantic refuses it, unless it is a settings object already
     try:
         kind = known(data.get("name", FIRST_GAME))
     except ValueError as error:
@@ -132,31 +132,32 @@ def _settings(data: Any) -> Any:
 
 
 GameConfig = Annotated[SerializeAsAny[GameSettings], BeforeValidator(_settings)]
-"""The section `game` of a configuration; its key `name` says which game it is about."""
+"""Section `game` of a configuration; its key `name` selects the game."""
 
 
 def parse_game_config(data: Any) -> GameSettings:
-    """Read a game's configuration from JSON text or from what JSON holds.
+    """Returns a game's configuration from JSON text or JSON data.
 
     Raises:
-        ValidationError: it is none.
+        ValidationError: The data is no configuration of a game.
     """
     kind: TypeAdapter[GameSettings] = TypeAdapter(GameConfig)
     return kind.validate_json(data) if isinstance(data, str | bytes) else kind.validate_python(data)
 
 
 def first_game_config() -> GameSettings:
-    """Configuration of the game that is played where none is named."""
+    """Returns the default configuration of the game that is played if none is named."""
     return parse_game_config({})
 
 
 def partner_prompts(*games: Game) -> dict[str, Path]:
-    """System prompts for a chat model that is a partner, by name: `prompts/partners/NAME.j2` in the game's folder."""
+    """Returns the system prompts for chat models as partners, by name: `prompts/partners/NAME.j2` in each game's
+    folder."""
     return {path.stem: path for game in games for path in sorted(game.folder.glob("prompts/partners/*.j2"))}
 
 
 def _module(name: str, place: str) -> ModuleType:
-    """Imports what stands before the colon of a name."""
+    """Returns the module that a name gives before its colon; imports it if necessary."""
     if not place.endswith(".py"):
         with _importing(name):
             return import_module(place)
@@ -177,7 +178,7 @@ def _module(name: str, place: str) -> ModuleType:
 
 @contextmanager
 def _importing(name: str) -> Iterator[None]:
-    """Says in one line why code of a user's cannot be imported."""
+    """Turn any error in imported code of a user into a UserError of one line."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -189,10 +190,10 @@ def _importing(name: str) -> Iterator[None]:
 
 
 def _registered(name: str, kind: Any) -> type[Game]:
-    """Returns the class if it is a game that has a name of its own.
+    """Register a class as a game under its own name, and return it.
 
     Raises:
-        UserError: it is none, or lacks what every game must have, or its name is another game's.
+        UserError: The class is no game, lacks a required member, or has the name of another game.
     """
     if not (isclass(kind) and issubclass(kind, Game)):
         raise UserError(f"{name} is no game; a game is a class derived from selfplay_pipeline.games.base.Game")
@@ -208,7 +209,7 @@ def _registered(name: str, kind: Any) -> type[Game]:
 
 
 def _games_in(module: ModuleType) -> list[str]:
-    """Names of the games that a module defines."""
+    """Returns the names of the game classes that a module defines."""
     return [
         name for name, found in vars(module).items()
         if isclass(found) and issubclass(found, Game) and found.__module__ == module.__name__
@@ -216,5 +217,5 @@ def _games_in(module: ModuleType) -> list[str]:
 
 
 def _offered() -> list[str]:
-    """Names of the games that installed packages offer."""
+    """Returns the names of the games that installed packages offer."""
     return sorted(point.name for point in entry_points(group=ENTRY_POINTS))

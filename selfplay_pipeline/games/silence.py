@@ -1,7 +1,7 @@
-"""The silence line of a game: the expected reward of the best play without messages, stored for each configuration.
+"""Silence line of a game: the expected reward of the best play without messages, stored for each configuration.
 
-Lines of built-in configurations come with the games, in `games/NAME/silence.json`; `selfplay silence` writes those of
-others to `data/silence.json`.
+The lines of built-in configurations come with the games, in `games/NAME/silence.json`; `selfplay silence` writes those
+of other configurations to `data/silence.json`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from selfplay_pipeline.games.base import GameSettings
 
 STORED = Path("data/silence.json")
-"""Where lines of users' configurations are."""
+"""File with the lines of users' configurations."""
 WITHOUT_EFFECT = frozenset({"max_length", "max_errors", "mute", "prompts"})
-"""Settings that change neither the states nor what a proposal is worth."""
+"""Settings that change neither the states nor the value of a proposal."""
 
 
 class Silence(BaseModel):
-    """The line.
+    """Silence line of one configuration.
 
     Attributes:
-        value: mean reward of all seats over the states.
-        standard_error: of the mean.
-        states: how many were sampled.
+        value: Mean reward of all seats over the states.
+        standard_error: Standard error of the mean.
+        states: Number of sampled states.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -42,7 +42,7 @@ class Silence(BaseModel):
 
 
 class StoredLine(BaseModel):
-    """A line, and the game's settings that it belongs to."""
+    """Silence line, with the settings of its game."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -50,9 +50,10 @@ class StoredLine(BaseModel):
     silence: Silence
 
     def is_of(self, config: GameSettings) -> bool:
-        """Whether it is the line of this configuration; settings that it was stored without count as their defaults.
+        """Whether the line belongs to this configuration.
 
-        Settings that are none, such as those of another version, belong to no configuration.
+        Settings that are missing in the file count as their defaults. Settings that cannot be read, such as those of
+        another version, belong to no configuration.
         """
         if self.game.get("name") != config.name:
             return False
@@ -63,7 +64,7 @@ class StoredLine(BaseModel):
 
 
 class StoredLines(BaseModel):
-    """A file of lines, each of other settings."""
+    """File of silence lines, each for other settings."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -71,27 +72,27 @@ class StoredLines(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> StoredLines:
-        """The lines of a file; none if it is not there.
+        """Returns the lines of a file; empty if the file does not exist.
 
         Raises:
-            UserError: it is something else.
+            UserError: The file has other content.
         """
         return read_model(path, cls, "selfplay silence") if path.exists() else cls()
 
 
 def settings_of(config: GameSettings) -> dict[str, Any]:
-    """What a line depends on."""
+    """Returns the settings on which a line depends."""
     return config.model_dump(mode="json", exclude=set(WITHOUT_EFFECT))
 
 
 def known_silence(config: GameSettings, folder: Path) -> Silence | None:
-    """The stored line of a configuration, the user's own before the one that comes with the game; None without one.
+    """Returns the stored line of a configuration, or None. The user's file takes precedence over the game's.
 
     Args:
-        folder: the game's own.
+        folder: Folder of the game.
 
     Raises:
-        UserError: `data/silence.json` cannot be read.
+        UserError: A file of lines, such as `data/silence.json`, cannot be read.
     """
     files = (STORED, folder / "silence.json")
     lines = (line.silence for file in files for line in StoredLines.read(file).lines if line.is_of(config))

@@ -1,6 +1,6 @@
-"""One episode of a game in which two seats take tagged turns: they talk, one proposes, the other accepts or rejects.
+"""Episode of a game in which two seats take tagged turns: they talk, one proposes, the other accepts or rejects.
 
-A game says what a proposal is, how it is written and what it is worth; turns, limits and errors are the same in all.
+A game defines the content, the text and the value of a proposal. Turns, limits and errors are the same in all games.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from selfplay_pipeline.games.prompts import Prompts
 from selfplay_pipeline.games.tags import ActionKind, tagged
 
 EMPTY_MESSAGE = "empty_message"
-"""The kind of error of a message that says nothing."""
+"""Error kind of a message without text."""
 NOT_NOW = "not_now"
-"""An answer without a proposal, or something else while a proposal waits for its answer."""
+"""Error kind of an answer without a proposal, and of any other action while a proposal waits for its answer."""
 
 Proposal = TypeVar("Proposal", bound=Sequence[Sequence[int]])
 
@@ -38,8 +38,8 @@ class Action(Generic[Proposal]):
     """One parsed turn.
 
     Attributes:
-        proposal: what a legal proposal puts to the partner; None of any other action.
-        words: what a message says, without its tag.
+        proposal: Content of a proposal; None for any other action.
+        words: Text of a message, without its tag.
     """
 
     kind: ActionKind
@@ -48,13 +48,13 @@ class Action(Generic[Proposal]):
 
 
 def parse_tagged(text: str, parse_proposal: Callable[[str], Proposal]) -> Action[Proposal]:
-    """Read the one action of a turn; what stands before its tag is ignored.
+    """Returns the one action of a turn; text before its tag is ignored.
 
     Args:
-        parse_proposal: reads the content of a proposal, or raises `ParseError`.
+        parse_proposal: Function that returns the content of a proposal, or raises `ParseError`.
 
     Raises:
-        ParseError: no action or several, an empty message, words behind an answer, or no legal proposal.
+        ParseError: The turn has no action or several, an empty message, words behind an answer, or no legal proposal.
     """
     kind, body = tagged(text)
     if kind is ActionKind.PROPOSE:
@@ -71,11 +71,11 @@ class TaggedSession(ABC, Generic[Proposal]):
     """One episode. Seat 0 speaks first.
 
     Attributes:
-        config: the game's, with `max_length`, `max_errors` and `mute`.
-        seat: whose turn it is.
-        pending: the proposal that waits for an answer.
-        history: legal turns so far as (seat, text), as the partner heard them: a message, a bare answer, or a
-            proposal in its canonical form. Nothing else of what was written reaches the partner.
+        config: Configuration of the game, with `max_length`, `max_errors` and `mute`.
+        seat: Seat whose turn it is.
+        pending: Proposal that waits for an answer.
+        history: Legal turns so far as (seat, text), in the form that the partner receives: a message, a bare answer, or
+            a proposal in its canonical form. The partner receives no other text.
     """
 
     state: Any
@@ -90,31 +90,32 @@ class TaggedSession(ABC, Generic[Proposal]):
 
     @abstractmethod
     def shown(self, seat: int) -> dict[str, Any]:
-        """What the templates `system` and `opening` may use for a player."""
+        """Returns the variables of the templates `system` and `opening` for a player."""
 
     @abstractmethod
     def parse(self, text: str) -> Action[Proposal]:
-        """Read the acting player's turn, or raise `ParseError`."""
+        """Returns the action of the acting player's turn, or raises `ParseError`."""
 
     @abstractmethod
     def written(self, proposal: Proposal) -> str:
-        """The proposal of the acting player as its partner hears it."""
+        """Returns the acting player's proposal as the text that its partner receives."""
 
     @abstractmethod
     def about(self, proposal: Proposal | None) -> dict[str, Any]:
-        """What the template `partner` may use beside `text` and `kind`; no proposal is heard with other actions."""
+        """Returns the variables of the template `partner` that describe a proposal; None stands for any other action.
+        The template also has `text` and `kind`."""
 
     @abstractmethod
     def example(self) -> dict[str, Any]:
-        """What the template `error` may use to show a legal proposal."""
+        """Returns the variables of the template `error` that show a legal proposal."""
 
     @abstractmethod
     def worth(self, proposal: Proposal) -> tuple[float, tuple[float, ...]]:
-        """The score of what was agreed, and the reward of each seat."""
+        """Returns the score of an agreed proposal, and the reward of each seat."""
 
     @property
     def seats(self) -> tuple[int, ...]:
-        """One at a time."""
+        """The one seat that may act; empty once the episode is over."""
         return (self.seat,) if self.status is None else ()
 
     def opening(self, seat: int) -> Opening:
@@ -155,7 +156,7 @@ class TaggedSession(ABC, Generic[Proposal]):
         return Step(action.kind.value, tuple(observations), _as_json(action.proposal))
 
     def _heard(self, action: Action[Proposal]) -> str:
-        """What an action tells the partner."""
+        """Returns the text of an action that the partner receives."""
         if action.proposal is not None:
             return self.written(action.proposal)
         words = "" if self.config.mute else f" {action.words}"
@@ -195,10 +196,10 @@ class TaggedSession(ABC, Generic[Proposal]):
             self.status = status
 
     def outcome(self) -> Outcome:
-        """The result of an ended episode.
+        """Returns the result of an ended episode.
 
         Raises:
-            RuntimeError: the episode is still running.
+            RuntimeError: The episode is still running.
         """
         if self.status is None:
             raise RuntimeError("the episode is still running")

@@ -1,7 +1,7 @@
-"""Turns that begin with a tag: which action a turn is, for games whose turns are one of four actions. Pure.
+"""Parser of turns with a tag, for games in which a turn is one of four actions. Pure.
 
-Text before a tag is free, and nothing reads it. Behind the tag of a decision stands nothing but its content, between
-openings and closings from the lists below. An error tells the form.
+Text before a tag is free and is ignored. After the tag of a decision only its content may stand, with openings and
+closings from the lists below. Error messages show the expected form.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class ActionKind(StrEnum):
 
 
 PROPOSALS = Figure("proposals", "proposals an episode", lambda e: sum(t.action == ActionKind.PROPOSE for t in e.turns))
-"""A figure of every game with tags."""
+"""Figure that every game with tags has: proposals per episode."""
 
 NO_TAG = "no_tag"
-"""The kind of error where none of the four tags stands where an action starts."""
+"""Error kind of a turn in which none of the four tags stands where an action may start."""
 SEVERAL_ACTIONS = "several_actions"
-"""Tags of different actions."""
+"""Error kind of a turn with tags of different actions."""
 MALFORMED = "malformed"
-"""A decision with other words behind its tag than its form allows."""
+"""Error kind of a decision with words after its tag that its form does not allow."""
 TAG = re.compile(r"[\[［【][\s*_`\\]*(message|propose|proposal|accept|reject)[\s*_`\\]*[\]］】]", re.IGNORECASE)
 EMPHASIS = '*_`~"'
 AROUND = EMPHASIS + " \t\r\n'“”‘’(#>\\-"
@@ -62,14 +62,14 @@ CLOSINGS = {
         "no", "i reject (?:your|this|the) (?:proposal|plan)",
     ),
 }  # fmt: skip
-"""Text that may stand behind the content of each decision."""
+"""Text that may stand after the content of a decision, by its action."""
 _OPENING = re.compile(rf"""(?:[\s:,.!#>"'{{-]*\b(?:{"|".join(OPENINGS)})\b)*["']?[\s:,.!#>]*""", re.IGNORECASE)
 _CLOSING = {
     kind: re.compile(rf"(?:^|[\s.,;!?])(?:{'|'.join(phrases)})[.,!]?$", re.IGNORECASE)
     for kind, phrases in CLOSINGS.items()
 }
 IN_A_ROW, LONGEST = 3, 80
-"""Largest number of closings, and of characters in one."""
+"""Largest number of closings, and largest number of characters in one."""
 
 LINE_END = re.compile(
     r"^[^\S\n]*(?:```(?:json|text)?|-{3,})[^\S\n]*$|\r|\\n|</?(?:br|p|div|li|[uo]l|tr|table) ?/?>", re.I | re.M
@@ -77,18 +77,18 @@ LINE_END = re.compile(
 INLINE = re.compile(
     r"</?(?:b|i|u|em|strong|code|pre|t[dh])>|(?<![*_`])[*_`]{1,3}(?=[^\s*_`])|(?<=[^\s*_`])[*_`]{1,3}(?![*_`])", re.I
 )
-"""Emphasis; marks that stand alone may count something, so they stay."""
+"""Emphasis. Marks that stand alone stay in the text, because they may count something."""
 SPELLINGS = str.maketrans("‘’‚“”„«»‐‑‒–—―−", '\'\'\'"""""-------')
 
 
 def tagged(text: str) -> tuple[ActionKind, str]:
-    """The action and its content: the words of a message, or a proposal without openings and closings.
+    """Returns the action and its content: the words of a message, or a proposal without openings and closings.
 
-    [message] counts wherever it stands. The others decide: they start the turn, or follow a finished sentence or an
-    empty line.
+    [message] counts wherever it stands. The other three tags are decisions: they start the turn, or follow a finished
+    sentence or an empty line.
 
     Raises:
-        ParseError: the text has no action or several, or has words behind an answer.
+        ParseError: The text has no action or several, or has words behind an answer.
     """
     starts = [(_kind(tag), tag, *_start(text[: tag.start()])) for tag in TAG.finditer(text)]
     acting = [each for each in starts if each[0] is ActionKind.MESSAGE or each[2]]
@@ -115,7 +115,7 @@ def _kind(tag: re.Match[str]) -> ActionKind:
 
 
 def _start(before: str) -> tuple[bool, bool]:
-    """Returns whether an action may start behind this text, and whether the text is a finished sentence."""
+    """Returns whether an action may start after this text, and whether the text is a finished sentence."""
     said = before.rstrip(AROUND)
     line_ends = before[len(said) :].count("\n")
     finished = not said or said[-1] in ".!…。！" or line_ends > 1
@@ -123,7 +123,7 @@ def _start(before: str) -> tuple[bool, bool]:
 
 
 def _behind(tag: re.Match[str]) -> str:
-    """Returns the text behind a tag, without marks that open before the tag: `**[message]** hello`."""
+    """Returns the text after a tag, without marks that open before the tag: `**[message]** hello`."""
     before = tag.string[: tag.start()].rstrip()
     closing = before[len(before.rstrip(EMPHASIS)) :][::-1]
     body = tag.string[tag.end() :].removeprefix(":").strip()
@@ -133,7 +133,7 @@ def _behind(tag: re.Match[str]) -> str:
 
 
 def _content(kind: ActionKind, behind: str) -> str:
-    """The text behind a decision's tag without decoration, openings and closings."""
+    """Returns the text after a decision's tag, without decoration, openings and closings."""
     text = plain(behind.lstrip(AROUND + ":)")).strip(AROUND)
     for _ in range(IN_A_ROW):
         closing = _CLOSING[kind].search(text, max(0, len(text) - LONGEST))
@@ -145,13 +145,13 @@ def _content(kind: ActionKind, behind: str) -> str:
 
 
 def plain(text: str) -> str:
-    """The text without markup: plain quotes, dashes, colons and line ends, no emphasis."""
+    """Returns the text without markup: plain quotes, dashes, colons and line ends, no emphasis."""
     text = unicodedata.normalize("NFKC", html.unescape(text)).translate(SPELLINGS)
     return INLINE.sub(" ", LINE_END.sub("\n", text))
 
 
 def untagged(text: str) -> str:
-    """The content of an action; all of a text that is none."""
+    """Returns the content of an action, or the whole text if it is no action."""
     try:
         return tagged(text)[1]
     except ParseError:

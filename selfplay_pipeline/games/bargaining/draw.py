@@ -21,7 +21,7 @@ def draw_state(state: BargainingState) -> StateDrawing:
 
 
 def draw_episode(state: BargainingState, turns: Sequence[Any], decision: Any) -> EpisodeDrawing:
-    """The split that was agreed or proposed last, beside the best: of several one that is nearest to it."""
+    """Returns tables of the split that was agreed, or else proposed last, and of the nearest best split."""
     proposals = [turn.proposal for turn in turns if turn.proposal]
     final = decision or (proposals[-1] if proposals else None)
     if not final:
@@ -36,7 +36,7 @@ def draw_episode(state: BargainingState, turns: Sequence[Any], decision: Any) ->
 
 
 def nearest_best(state: BargainingState, split: Split) -> Split:
-    """A split of the best sum, with as many items as possible where `split` has them."""
+    """Returns the split with the best sum that has the most items in common with `split`."""
     all_splits = [(share, rest(state.counts, share)) for share in shares(state.counts)]
     best = [each for each in all_splits if sum(state.worth(each)) == state.best]
     return min(best, key=lambda each: sum(abs(mine - other) for mine, other in zip(each[0], split[0], strict=True)))
@@ -51,7 +51,8 @@ def _table(
 
 
 def _result(state: BargainingState, split: Split, best: Split, *, agreed: bool) -> Table:
-    """Items by player in the split and in the best; below, what they are worth to each, and together."""
+    """Returns a table of the items by player in both splits; its last rows are their worth to each player, and
+    together."""
     columns = [*split, *best]
     worth = [*state.worth(split), *state.worth(best)]
     rows = [[str(share[item]) for share in columns] for item in range(len(ITEMS))]

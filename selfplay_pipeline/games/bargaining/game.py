@@ -1,4 +1,4 @@
-"""Deal or No Deal as the other parts see it: all of it behind `games/base.py: Game`."""
+"""The class that gives other parts access to Deal or No Deal; see `games/base.py: Game`."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from selfplay_pipeline.games.prompts import load_prompts
 from selfplay_pipeline.games.tags import ActionKind
 
 PROMPTS = ("system", "opening", "partner", "error", "rejected")
-"""The files of a set of prompts."""
+"""Files of a set of prompts."""
 
 FOLDER = Path(__file__).parent
 """Folder of the prompts, for games that build on this one too."""
 
 
 class BargainingGame(Game):
-    """The rules under one `BargainingConfig`.
+    """Rules under one `BargainingConfig`.
 
-    It has neither a listening test nor credits of turns: what is best after a message, and what can be reached, depend
-    on how a proposal is answered.
+    The game has neither a listening test nor credits of turns: the best decision after a message, and the reward that
+    can be reached, depend on how a proposal is answered.
     """
 
     name = "bargaining"
@@ -75,7 +75,7 @@ class BargainingGame(Game):
         rules.check_fits(state)
 
     def problem_of(self, data: dict[str, Any]) -> Any:
-        """The counts and both players' values."""
+        """Returns the counts and both players' values."""
         return [data["counts"], data["values"]]
 
     def start(self, state: BargainingState) -> BargainingSession:

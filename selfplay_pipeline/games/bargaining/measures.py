@@ -1,4 +1,4 @@
-"""Figures of an episode of this game, and the lines that its rewards are compared with. Pure."""
+"""Figures of an episode of this game, and reference lines for its rewards. Pure."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ ABOUT_SILENCE = (
     "play without messages: a proposal tells values too, and whoever rejects one and proposes the best of what it told "
     "reaches 0.996 of the best sum with the built-in rules, so rewards up to there are no evidence of talk"
 )
-"""Text beside the line `silence`. 0.996 is exact over all states: player 0 proposes its own silent plan, and
-player 1 the best in view of the values with which that is player 0's plan; silence itself is 0.926."""
+"""Text about the line `silence`. 0.996 is exact over all states: player 0 proposes its own silent plan, and player 1
+the best in view of the values with which that is player 0's plan; silence itself is 0.926."""
 
 
 def asking(state: BargainingState, turns: Sequence[Turn], seat: int) -> Asking:
-    """Counts the values that one seat asked for, and those that its partner told truly."""
+    """Returns counts of the values that one seat asked for, and of those that its partner told truly."""
 
     def told_in(text: str, asked: set[int]) -> set[int]:
         return _true(told_values(text), state, 1 - seat)
@@ -48,7 +48,7 @@ def _true(told: dict[int, int], state: BargainingState, teller: int) -> set[int]
 
 
 def agreed_split(state: BargainingState, turns: Sequence[Turn]) -> Split | None:
-    """The last proposal if the episode ended with its acceptance."""
+    """Returns the last proposal if the episode ended with its acceptance."""
     if not turns or turns[-1].action != ActionKind.ACCEPT:
         return None
     proposer, text = [(turn.seat, turn.text) for turn in turns if turn.action == ActionKind.PROPOSE][-1]
@@ -58,14 +58,14 @@ def agreed_split(state: BargainingState, turns: Sequence[Turn]) -> Split | None:
 
 
 def is_pareto(state: BargainingState, split: Split) -> bool:
-    """Whether no other split is worth more to one player and as much to the other."""
+    """Whether no other split is worth more to one player and at least as much to the other."""
     one, other = state.worth(split)
     found = [state.worth((share, rest(state.counts, share))) for share in shares(state.counts)]
     return not any(a >= one and b >= other and a + b > one + other for a, b in found)
 
 
 def _worth(episode: Measured) -> tuple[int, int]:
-    """The value of what was agreed to each player; 0 where nothing was."""
+    """Returns the value of the agreed split to each player; 0 without an agreement."""
     split = agreed_split(episode.state, episode.record.turns)
     return episode.state.worth(split) if split else (0, 0)
 
@@ -80,7 +80,7 @@ def _pareto(episode: Measured) -> bool:
 
 
 def _told(episode: Measured) -> int:
-    """Values of these seats that a message told truly."""
+    """Returns the number of these seats' values that a message told truly."""
     told = 0
     for seat in episode.seats:
         said = [told_values(turn.text) for turn in episode.turns if turn.seat == seat and turn.action == MESSAGE]
@@ -101,9 +101,9 @@ FIGURES = (
 
 
 def references(states: Sequence[BargainingState], config: BargainingConfig) -> dict[str, list[float]]:
-    """Mean rewards of both players to compare with, one for each state.
+    """Returns mean rewards of both players to compare with, by name: one for each state.
 
-    `random`: the expectation over all splits; `best`: the best of all splits.
+    `random` is the expectation over all splits, `best` the reward of the best split.
     """
     lines: dict[str, list[float]] = {"random": [], "best": []}
     for state in states:
@@ -114,9 +114,9 @@ def references(states: Sequence[BargainingState], config: BargainingConfig) -> d
 
 
 def silent_rewards(states: Sequence[BargainingState], config: BargainingConfig) -> list[float]:
-    """Returns the reward of the best proposal of a player that knows its own values and how values are drawn.
+    """Returns the reward of the best proposal of a player that knows only its own values and their distribution.
 
-    Mean of both players' rewards and of both proposers, one for each state (`ABOUT_SILENCE`).
+    Each state has one value, the mean of both players' rewards and over both proposers (`ABOUT_SILENCE`).
     """
     found = []
     for state in states:
@@ -128,9 +128,9 @@ def silent_rewards(states: Sequence[BargainingState], config: BargainingConfig) 
 
 @cache
 def _silent_plan(config: BargainingConfig, counts: Triple, own: Triple, seat: int) -> NDArray[np.bool_]:
-    """Returns the item types that player 0 gets in the best proposal that one view allows, shape (types,).
+    """Returns the item types that player 0 gets in the best proposal from one view, shape (types,).
 
-    Rewards are linear in the items, so it gives all items of a type to whom they are expected to add more.
+    Rewards are linear in the items, so all items of a type go to the player for whom they add more expected reward.
     """
     pairs = [(own, other) if seat == 0 else (other, own) for other in possible_values(counts, own)]
     to_one, to_other = np.mean([mean_gains(config, counts, pair) for pair in pairs], axis=0)

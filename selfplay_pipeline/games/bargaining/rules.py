@@ -1,8 +1,8 @@
-"""Deal or No Deal: the configuration, a state, what a split of its items is worth. Pure.
+"""Deal or No Deal: the configuration, a state, and the value of a split of its items. Pure.
 
 Rules: Lewis, Yarats, Dauphin, Parikh, Batra, "Deal or No Deal? End-to-End Learning for Negotiation Dialogues" (arXiv
-1706.05125, section 2.2). All 12,234 lines of its data keep to what `possible_counts` and `possible_pairs` give;
-its reward variants between selfish and cooperative are those of Liao, Tomlin, Klein (arXiv 2406.18872).
+1706.05125, section 2.2). All 12,234 lines of its data agree with `possible_counts` and `possible_pairs`. The reward
+variants between selfish and cooperative are those of Liao, Tomlin, Klein (arXiv 2406.18872).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from selfplay_pipeline.games.base import GameSettings
 
 ITEMS = ("book", "hat", "ball")
 MOST_OF_A_TYPE = 4
-"""Largest count of an item type. The paper names none, but its data has none larger, and all counts up to it."""
+"""Largest count of an item type. The paper names none, but its data has all counts up to this one and none larger."""
 MIN_ITEMS, MAX_ITEMS = 5, 7
-"""Number of items of all types together."""
+"""Smallest and largest number of items of all types together."""
 TOTAL_VALUE = 10
 """Value of all items together to each player."""
 
@@ -37,22 +37,24 @@ Pair = tuple[Triple, Triple]
 
 
 class BargainingConfig(GameSettings):
-    """The reward and the limits."""
+    """Reward and limits of the game."""
 
     name: Literal["bargaining"] = "bargaining"
     """Name of the game."""
     reward: Literal["cooperative", "semi", "selfish"] = "cooperative"
-    """Value that a player is rewarded for: both players' sum, its own and a part of the partner's, or its own."""
+    """Value that is rewarded: the sum of both players' values (cooperative), its own plus a part of the partner's
+    (semi), or its own only (selfish)."""
     semi_lambda: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """How much the partner's value counts beside the own one where `reward` is semi."""
+    """Weight of the partner's value, relative to the player's own, if `reward` is semi."""
     max_length: Annotated[int, Field(ge=1)] = 20
-    """Turns of all players together, illegal ones included, after which an episode ends without agreement."""
+    """Maximum number of turns in an episode, counting all players and illegal turns. Without agreement by then, both
+    rewards are 0."""
     max_errors: Annotated[int, Field(ge=1)] = 5
-    """Illegal actions of one player in a row after which an episode ends without agreement."""
+    """Number of illegal actions of one player in a row after which an episode ends without agreement."""
 
     @property
     def partners_part(self) -> float:
-        """Weight of one point of the partner's beside an own one."""
+        """Weight of the partner's value relative to the player's own."""
         return {"cooperative": 1.0, "semi": self.semi_lambda, "selfish": 0.0}[self.reward]
 
 
@@ -65,8 +67,8 @@ class BargainingState(BaseModel):
     """One problem.
 
     Attributes:
-        counts: items of each type.
-        values: for each player, what one item of each type is worth to it.
+        counts: Number of items of each type.
+        values: Value of one item of each type to each player.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -90,7 +92,7 @@ class BargainingState(BaseModel):
 
     @cached_property
     def best(self) -> int:
-        """The largest sum of both players' values: each item goes to whom it is worth more."""
+        """Largest sum of both players' values; each item goes to the player to whom it is worth more."""
         return dot(self.counts, tuple(map(max, *self.values)))
 
     def worth(self, split: Split) -> tuple[int, int]:
@@ -126,26 +128,26 @@ def shares(counts: Triple) -> tuple[Triple, ...]:
 
 @lru_cache
 def all_values(counts: Triple, total: int) -> tuple[Triple, ...]:
-    """All values of the item types at which the items are worth `total` together."""
+    """Returns all values of the item types for which all items are worth `total` together."""
     books, hats, balls = (range(total // count + 1) for count in counts)
     return tuple(values for values in product(books, hats, balls) if dot(counts, values) == total)
 
 
 @lru_cache
 def possible_values(counts: Triple, own: Triple) -> tuple[Triple, ...]:
-    """All values that the partner of a player may have; each is as likely."""
+    """Returns all values that the partner of a player may have; all are equally likely."""
     return tuple(other for other in all_values(counts, dot(counts, own)) if overlap(own, other))
 
 
 @lru_cache
 def possible_pairs(counts: Triple, total: int) -> tuple[Pair, ...]:
-    """All values of both players; each pair is as likely."""
+    """Returns all pairs of both players' values; all are equally likely."""
     return tuple((one, other) for one in all_values(counts, total) for other in possible_values(counts, one))
 
 
 @lru_cache
 def possible_counts() -> tuple[Triple, ...]:
-    """All counts of the item types for which there are values of both players; each is as likely."""
+    """Returns all counts of the item types for which values of both players exist; all are equally likely."""
     numbers = range(1, MOST_OF_A_TYPE + 1)
     return tuple(
         counts
@@ -155,7 +157,7 @@ def possible_counts() -> tuple[Triple, ...]:
 
 
 def sample_state(rng: np.random.Generator) -> BargainingState:
-    """Draw counts, then values. Lewis et al. do not say how likely each state was."""
+    """Draw counts, then values, each uniformly. Lewis et al. do not give the distribution of states."""
     all_counts = possible_counts()
     counts = all_counts[rng.integers(len(all_counts))]
     pairs = possible_pairs(counts, TOTAL_VALUE)
@@ -163,10 +165,10 @@ def sample_state(rng: np.random.Generator) -> BargainingState:
 
 
 def load_state(data: Any) -> BargainingState:
-    """Read what `to_dict` wrote; further fields are ignored.
+    """Returns the state that `to_dict` wrote; further fields are ignored.
 
     Raises:
-        UserError: a field is missing, or holds what no state has.
+        UserError: A field is missing or has an invalid value.
     """
     try:
         return BargainingState.model_validate(data)
@@ -177,7 +179,7 @@ def load_state(data: Any) -> BargainingState:
 
 
 def check_fits(state: BargainingState) -> None:
-    """Raises UserError unless a state has as many items, worth as much, as the game has."""
+    """Raises UserError unless a state has a number of items and a total value that the game allows."""
     if not MIN_ITEMS <= sum(state.counts) <= MAX_ITEMS or state.total != TOTAL_VALUE:
         raise UserError(
             f"{sum(state.counts)} items that are worth {state.total}, but the game has {MIN_ITEMS} to {MAX_ITEMS} "
@@ -186,10 +188,10 @@ def check_fits(state: BargainingState) -> None:
 
 
 def check_split(split: Any, counts: Triple) -> Split:
-    """Read a split from JSON.
+    """Returns a split from JSON data.
 
     Raises:
-        ValueError: the split does not give each item to one of the players.
+        ValueError: The split does not give each item to exactly one player.
     """
     try:
         one, other = (tuple(share) for share in split)
@@ -202,7 +204,7 @@ def check_split(split: Any, counts: Triple) -> Split:
 
 
 def most(values: Pair, counts: Triple, part: float) -> tuple[float, float]:
-    """Returns the largest own value + `part` × the partner's of each player: each item goes where it adds more."""
+    """Returns each player's largest own value + `part` × the partner's; each item goes where it adds more."""
     one, other = values
     return (
         sum(count * max(mine, part * theirs) for count, mine, theirs in zip(counts, one, other, strict=True)),
@@ -211,10 +213,11 @@ def most(values: Pair, counts: Triple, part: float) -> tuple[float, float]:
 
 
 def rewards(config: BargainingConfig, state: BargainingState, split: Split) -> tuple[float, float]:
-    """The reward of each player for a split: own value + λ × the partner's, over the most that this can be."""
+    """Returns the reward of each player for a split: own value + λ × the partner's, divided by its maximum over all
+    splits."""
     part, (one, other) = config.partners_part, state.worth(split)
     most_one, most_other = most(state.values, state.counts, part)
-    # A fraction λ rounds sums differently, by which a best split could come out above 1.
+    # With a fraction λ, rounding could give a best split a reward above 1.
     return min(1.0, (one + part * other) / most_one), min(1.0, (other + part * one) / most_other)
 
 
@@ -230,7 +233,8 @@ def check_rewards(state: BargainingState, split: Split, found: Sequence[float]) 
 
 
 def mean_gains(config: BargainingConfig, counts: Triple, values: Pair) -> NDArray[np.float64]:
-    """Returns what one item adds to the mean of both rewards, shape (receiver, item type); rewards are linear."""
+    """Returns the increase of the mean reward by one item, shape (receiver, item type); rewards are linear in the
+    items."""
     part, (one, other) = config.partners_part, most(values, counts, config.partners_part)
     weights = np.array([[1 / one + part / other], [part / one + 1 / other]]) / 2
     return np.asarray(np.array(values) * weights, np.float64)

@@ -1,7 +1,6 @@
-"""Scripted players: pure functions of what one player knows, its own values and the dialogue so far.
+"""Scripted players: pure functions of one player's knowledge, which is its own values and the dialogue so far.
 
-They speak one small dialect, which `text.told_values` reads back: a message lists values (`[message] book 1 hat 2
-ball 0`).
+Their messages list values in one fixed form (`[message] book 1 hat 2 ball 0`), which `text.told_values` reads.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from selfplay_pipeline.games.base import SAME_SCORE, ScriptedPlayer
 
 @dataclass(frozen=True)
 class PlayerView:
-    """All that one player knows when it is its turn.
+    """Knowledge of one player at the beginning of its turn.
 
     Attributes:
-        values: what one item of each type is worth to it.
-        history: legal turns so far as (seat, text), the oldest first.
-        pending: what the player would get by the partner's proposal that waits for an answer.
+        values: Value of one item of each type to the player.
+        history: Legal turns so far as (seat, text), the oldest first.
+        pending: The player's own share in the partner's proposal that waits for an answer; None without one.
     """
 
     seat: int
@@ -35,7 +34,7 @@ class PlayerView:
     pending: Triple | None = None
 
     def said(self, seat: int) -> list[str]:
-        """The turns of one player."""
+        """Returns the turns of one player."""
         return [text for speaker, text in self.history if speaker == seat]
 
 
@@ -51,12 +50,12 @@ def player_view(session: BargainingSession, seat: int) -> PlayerView:
 
 
 def tell(view: PlayerView) -> str:
-    """The message that tells the player's values."""
+    """Returns the message that tells the player's values."""
     return "[message] " + format_items(view.values).replace(",", "")
 
 
 def heard_values(view: PlayerView) -> dict[int, int]:
-    """The values that the partner has told so far, by item type."""
+    """Returns the values that the partner has told so far, by item type."""
     heard: dict[int, int] = {}
     for text in view.said(1 - view.seat):
         if text.startswith("[message]"):
@@ -65,7 +64,8 @@ def heard_values(view: PlayerView) -> dict[int, int]:
 
 
 def partners_values(view: PlayerView) -> NDArray[np.float64]:
-    """The partner's expected values, shape (item types,), by the rules and by what it told, which is believed."""
+    """Returns the partner's expected values, shape (item types,), by the rules and by its messages, which are
+    believed."""
     heard = heard_values(view)
     possible = possible_values(view.counts, view.values)
     agreeing = [values for values in possible if all(values[item] == told for item, told in heard.items())]
@@ -76,11 +76,11 @@ def partners_values(view: PlayerView) -> NDArray[np.float64]:
 
 
 def best_share(view: PlayerView, goal: Callable[[float, float], tuple[float, float]]) -> Triple:
-    """The own share that is best for a goal, which takes what a split is worth to the player and to the partner."""
+    """Returns the player's best share for a goal, a function of a split's value to the player and to the partner."""
     partners = partners_values(view)
 
     def reached(share: Triple) -> tuple[float, float]:
-        # Rounded, so that equal means of the partner's values do not differ in their last digit.
+        # Rounded, so that equal means of the partner's values compare as equal.
         return goal(dot(share, view.values), round(float(partners @ rest(view.counts, share)), 6))
 
     return max(shares(view.counts), key=reached)
@@ -100,7 +100,7 @@ def sum_first(own: float, other: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Random:
-    """Proposes any split at once, accepts anything."""
+    """Proposes a random split at once and accepts any proposal."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
@@ -111,7 +111,7 @@ class Random:
 
 @dataclass(frozen=True)
 class Greedy:
-    """Proposes to take all that is worth anything to it, and accepts only that; two of it never agree."""
+    """Proposes to take all items of value to it, and accepts only such a share; two greedy players never agree."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is None:
@@ -122,7 +122,8 @@ class Greedy:
 
 @dataclass(frozen=True)
 class Fair:
-    """Proposes what it expects to be most equal without a word, and rejects less than half of its values once."""
+    """Proposes the split that it expects to be most equal, without a message; rejects less than half of its values
+    once."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is None:
@@ -133,10 +134,10 @@ class Fair:
 
 @dataclass(frozen=True)
 class Sharing:
-    """Tells its values, and proposes the best sum of what both know, the most equal of several.
+    """Tells its values, then proposes the split with the best expected sum; of several, the most equal one.
 
-    It accepts a proposal that reaches this sum. What it cannot judge it accepts if the proposer knew its values; else
-    it rejects once and tells them.
+    It accepts a proposal that reaches this sum. If it has heard no values, it accepts a proposal after having told its
+    own values; otherwise it rejects once and tells them.
     """
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
@@ -147,7 +148,7 @@ class Sharing:
         return format_proposal(best_share(view, sum_first))
 
     def agrees(self, view: PlayerView, offered: Triple, rng: np.random.Generator) -> bool:
-        """Whether it accepts a proposal, which would give it `offered`."""
+        """Whether the player accepts a proposal in which its own share is `offered`."""
         mine = view.said(view.seat)
         if "[reject]" in mine:
             return True

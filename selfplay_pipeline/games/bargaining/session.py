@@ -1,4 +1,4 @@
-"""One episode of Deal or No Deal: what each player reads, and what a split is worth."""
+"""Episode of Deal or No Deal: the players' prompts and the value of a split."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from selfplay_pipeline.games.tagged_session import Action, TaggedSession, parse_
 
 @dataclass
 class BargainingSession(TaggedSession[Split]):
-    """One episode. In what a player writes and reads, the numbers of a proposal are always its own share."""
+    """One episode. In a player's texts and prompts, the numbers of a proposal are always the player's own share."""
 
     state: BargainingState
     config: BargainingConfig

@@ -1,7 +1,7 @@
 """Scripted players that speak English: teachers and partners of language models under the default prompts.
 
-The random stream chooses among phrasings, all of which the game reads back without loss: `text.told_values` what is
-told, `text.asked_items` what is asked for, `text.parse_share` what is proposed.
+The random generator chooses among phrasings. The game reads all of them without loss: `text.told_values` reads told
+values, `text.asked_items` questions, and `text.parse_share` proposals.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ ASKING = (
 TAKEN = ("{item} {number}", "{item}s: {number}", "{number} {item}")
 REJECTING = ("[reject]", "[reject] I know of a better split.", "[reject] We can do better.", "[reject] Let me explain.")
 JOINED = (", ", " and ", "; ")
-"""Text between several of a kind."""
+"""Text between several items."""
 
 
 @dataclass(frozen=True)
 class Speaking(Sharing):
-    """Plans and judges as `Sharing`; it may ask first, answers what it is asked, and may answer values with its own."""
+    """Plans and judges as `Sharing`. It may also ask first, answers questions, and may answer told values with its
+    own."""
 
     asks: float = 0.4
     """Chance that the player begins with a question."""
     answers: float = 0.3
-    """Chance that the player answers told values with its own."""
+    """Chance that the player answers told values with its own values."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
@@ -60,7 +61,7 @@ class Speaking(Sharing):
 
 @dataclass(frozen=True)
 class SpeakingTeacher(Speaking):
-    """It speaks as `Speaking` does, but proposes anything: to plan with values is left for self-play to find."""
+    """Speaks as `Speaking` does, but proposes random splits; self-play has to find how to plan with values."""
 
     rejects: float = 0.1
     """Chance that the player rejects a first proposal, whatever its value."""
@@ -74,12 +75,12 @@ class SpeakingTeacher(Speaking):
 
 
 def tell(view: PlayerView, rng: np.random.Generator) -> str:
-    """The message that tells the player's values."""
+    """Returns the message that tells the player's values."""
     return f"[message] {choose(TELLING, rng).format(_listed(view.values, TOLD, rng))}"
 
 
 def propose(share: Triple, rng: np.random.Generator) -> str:
-    """The proposal of what the player takes."""
+    """Returns the proposal in which the player takes `share`."""
     return f"[propose] Proposal: {_listed(share, TAKEN, rng)}"
 
 

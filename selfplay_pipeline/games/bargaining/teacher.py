@@ -1,4 +1,4 @@
-"""The scripted player that a warm start imitates: it knows the rules and speaks, but proposes anything."""
+"""Scripted player for a warm start: it knows the rules and tells its values, but proposes random splits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from selfplay_pipeline.games.bargaining.scripted import PlayerView, Random, tell
 
 @dataclass(frozen=True)
 class Teacher:
-    """`Random`, which looks at no value, but it may first tell its own values truly, and rejects now and then."""
+    """Plays as `Random`, without using values, but may first tell its own values truly, and sometimes rejects."""
 
     tell: float = 0.6
     """Chance that the player tells its values before it proposes."""

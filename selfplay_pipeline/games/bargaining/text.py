@@ -1,4 +1,4 @@
-"""From words to splits and values, and back. Pure; every error says what to write instead."""
+"""Conversion of text to splits and values, and back. Pure; every error message says what to write instead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from selfplay_pipeline.games.tags import untagged
 
 
 class ErrorKind(StrEnum):
-    """Kinds of illegal actions, beside `games/base.py: CUT`."""
+    """Kinds of illegal actions, in addition to `games/base.py: CUT`."""
 
     NO_TAG = tags.NO_TAG
     SEVERAL_ACTIONS = tags.SEVERAL_ACTIONS
@@ -46,18 +46,19 @@ POINTS = re.compile(
 )
 """`3 points for each book`."""
 COUNTED = re.compile(rf"\b(?:\d+|one|two|three|four)\s+{ITEM}", re.IGNORECASE)
-"""Counts items, where it stands before the first item with a number behind: `one ball 2 hats`."""
+"""A count of items, if it stands before the first item that a number follows: `one ball 2 hats`."""
 NO_VALUE = re.compile(
     r"\?|\b(?:total|together|altogether|all|both|your?|yours|take|get|want|keep|give|offer|need|like|not|no|if|how|what\w*)\b"
     r"|n't\b",
     re.IGNORECASE,
 )
-"""Sentences with these words count items, add values up, or speak of the partner's."""
+"""Words that mark a sentence without an own value: it counts items, adds up values, or is about the partner's
+values."""
 ASKS_VALUE = re.compile(
     r"\b(?:worth|valu\w*|points?|pts|scores?|much|prefer\w*|matters?|care|important|interest\w*)\b", re.IGNORECASE
 )
 ALL_VALUES = re.compile(r"\b(?:worth|valu\w*|points?|pts|scores?)\b", re.IGNORECASE)
-"""Words that ask for all values where no item is named."""
+"""Words that ask for all values if the question names no item."""
 ASKS_ITEMS = re.compile(r"\b(?:i|we)\b[^?]*\b(?:take|get|have|keep|give)\b", re.IGNORECASE)
 """Words that ask for items instead of values: `can I have the hats if you prefer the books?`"""
 
@@ -68,15 +69,15 @@ def format_items(numbers: Triple) -> str:
 
 
 def format_proposal(share: Triple) -> str:
-    """The canonical form of a proposal; `share` is what its reader or writer would get."""
+    """Returns the canonical form of a proposal; `share` is the share of its reader or writer."""
     return f"[propose] Proposal: {format_items(share)}"
 
 
 def parse_share(body: str, counts: Triple) -> Triple:
-    """Returns the share of a proposal's writer: each item type once with a number before or behind it, and no more.
+    """Returns the writer's share in a proposal, which names each item type once, with a number before or after it.
 
     Raises:
-        ParseError: the proposal has another form, or asks for more items than there are.
+        ParseError: The proposal has another form, or asks for more items than there are.
     """
     taken: dict[str, int] = {}
     place = 0
@@ -110,11 +111,11 @@ def _error(kind: ErrorKind, what: str, counts: Triple) -> ParseError:
 
 
 def told_values(text: str) -> dict[int, int]:
-    """The values that a message tells as its author's, by item type; the last mention counts.
+    """Returns the values that a message tells as its author's, by item type; the last mention counts.
 
-    A number behind an item is its value, in the words of scripted players (`book 1 hat 2 ball 0`) as in others; a
-    number before it counts items, unless it counts points. In the 36,596 messages of people in the paper's data this
-    finds 185 values, of which 142 are true (the patterns were made on the same messages).
+    A number after an item is its value, in the messages of scripted players (`book 1 hat 2 ball 0`) as in others. A
+    number before an item counts items, unless it counts points. In the 36,596 messages of people in the paper's data
+    this finds 185 values, of which 142 are true (the patterns were made on the same messages).
     """
     told: dict[int, int] = {}
     for sentence in SENTENCE.split(untagged(text)):
@@ -131,7 +132,7 @@ def told_values(text: str) -> dict[int, int]:
 
 
 def asked_items(text: str) -> set[int]:
-    """The item types whose value a message asks for; all of them where it asks for values and names none."""
+    """Returns the item types whose value a message asks for; all of them if it asks for values and names none."""
     asked: set[int] = set()
     for question in questions_in(text):
         named = {ITEMS.index(match["item"].lower()) for match in re.finditer(ITEM, question, re.IGNORECASE)}

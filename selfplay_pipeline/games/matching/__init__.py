@@ -1,1 +1,1 @@
-"""DialOp's reviewer matching: two players see parts of a table of scores and agree on who reviews what."""
+"""DialOp's reviewer matching: two players see parts of a table of scores and agree on a reviewer for each paper."""

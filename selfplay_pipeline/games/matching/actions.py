@@ -8,7 +8,7 @@ from selfplay_pipeline.games import tagged_session, tags
 
 
 class ErrorKind(StrEnum):
-    """Kinds of illegal actions, beside `games/base.py: CUT`."""
+    """Kinds of illegal actions, in addition to `games/base.py: CUT`."""
 
     NO_TAG = tags.NO_TAG
     SEVERAL_ACTIONS = tags.SEVERAL_ACTIONS
@@ -19,4 +19,4 @@ class ErrorKind(StrEnum):
     REPEATED_NAME = "repeated_name"
     """A proposal that gives one paper two reviewers, or one reviewer two papers."""
     INCOMPLETE = "incomplete"
-    """A proposal without a line for each paper."""
+    """A proposal without a reviewer for some paper."""

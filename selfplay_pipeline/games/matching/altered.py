@@ -1,4 +1,4 @@
-"""Other messages in place of one that was said, after which another plan is best: for `selfplay listen`. Pure."""
+"""Replacements for a message after which another plan is best, for `selfplay listen`. Pure."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from selfplay_pipeline.games.matching.states import draw_scores
 from selfplay_pipeline.games.tags import untagged
 
 CHANGED, SWAPPED = "changed", "swapped"
-"""One told score is another, any as likely; or all are those of another state in which the same cells are seen."""
+"""Kinds of alteration. CHANGED replaces one told score by a uniformly drawn one. SWAPPED replaces all told scores by
+those of a newly drawn state in which the same cells are visible."""
 TRIES = 300
-"""Messages that are drawn until one is found after which another plan is clearly the best."""
+"""Maximum number of drawn messages; the first after which another plan is clearly the best is used."""
 MARGIN = 0.1
-"""By how much the new best plan must be the better one, beside the old ones and any other, in largest scores."""
+"""Minimum lead of a plan, in units of the largest score. With the altered message the new best plan must have it over
+every other plan, with the original message the old best plan over the new one."""
 
 
 def altered(
     state: MatchingState, turns: Sequence[Any], kind: str, config: MatchingConfig, rng: np.random.Generator
 ) -> Altered | None:
-    """A message in place of the last turn, in which only scores differ that its hearer does not see itself.
+    """Returns a replacement for the last turn, which changes only scores that the receiver does not see itself.
 
     Args:
-        turns: the last is a message.
+        turns: Turns of the episode; the last is a message.
 
     Returns:
-        None where none of `TRIES` draws changed the best plan on what the hearer knows.
+        None if none of `TRIES` draws changed the best plan on the receiver's knowledge.
     """
     message = turns[-1]
     scale, seen = state.scales[message.seat], state.masks[1 - message.seat]
@@ -68,7 +70,7 @@ def altered(
 
 
 def _lead(table: NDArray[np.float64], plan: Matching) -> float:
-    """By how much the best plan is better than the best other one, which does without one of its pairs."""
+    """Returns the lead of the best plan over the best other plan, which lacks one of its pairs."""
     others = []
     for pair in plan:
         without = table.copy()

@@ -1,9 +1,9 @@
-"""The credit of each turn of an episode: the reward minus the score that could be reached before the turn. Pure.
+"""Credit of each turn of an episode: the reward minus the score that could be reached before the turn. Pure.
 
-The score that can be reached before a turn depends only on the turns before it. So it is a baseline (Williams 1992):
-subtracting it changes the noise of the policy's gradient, but not its expectation. The credit is also the sum of all
-later differences of that potential (Ng, Harada and Russell 1999). Where several plans are best on what the seat knows,
-always the same one counts, whatever the seat proposes.
+The score that can be reached before a turn depends only on earlier turns. So it is a baseline (Williams 1992):
+subtracting it changes the noise of the policy gradient, but not its expectation. The credit is also the sum of all
+later differences of that potential (Ng, Harada and Russell 1999). If several plans are best on the seat's knowledge,
+the choice among them does not depend on the seat's proposal.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from selfplay_pipeline.games.tags import ActionKind
 
 
 def credits_of(state: MatchingState, turns: Sequence[Any], reward: float, config: MatchingConfig) -> list[float]:
-    """The credit of each turn, from -1 to 1: the reward minus what could be reached before it.
+    """Returns the credit of each turn, from -1 to 1: the reward minus the score that could be reached before the turn.
 
-    While a proposal waits for its answer, that is what the proposal scores, a share of the best score. Otherwise it is
-    what the best plan scores on what the seat knows whose turn it is. So a proposal that is accepted is credited with
-    what it falls short of its proposer's best plan, the loss to planning (`losses.py`) but for plans that seemed as
-    good; and its answer with 0.
+    The score is a share of the best score. While a proposal waits for its answer, it is the proposal's score; otherwise
+    it is the score of the best plan on the acting seat's knowledge. So the credit of an accepted proposal is its score
+    minus that of its proposer's best plan. It equals minus the loss to planning (`losses.py`), except among plans that
+    seemed equally good. The credit of the answer is 0.
 
     Args:
-        turns: with the `proposal` of each.
-        reward: of the whole episode.
+        turns: Turns of the episode, each with its `proposal`.
+        reward: Reward of the whole episode.
     """
     credits, pending = list[float](), None
     for turn, known in zip(turns, known_cells(state, turns, config), strict=False):

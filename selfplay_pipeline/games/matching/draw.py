@@ -16,7 +16,7 @@ PROPOSED, OPTIMUM = "proposed", "optimum"
 
 
 def draw_state(state: MatchingState) -> StateDrawing:
-    """Each player's view and the true scores; a cell that nobody sees is `·`."""
+    """Returns tables of each player's view and of the true scores; a cell that neither player sees is `·`."""
     known = state.masks[0] | state.masks[1]
     return StateDrawing(
         views=[_view(state, seat, known) for seat in (0, 1)],
@@ -25,9 +25,9 @@ def draw_state(state: MatchingState) -> StateDrawing:
 
 
 def draw_episode(state: MatchingState, turns: Sequence[Any], decision: Any, config: MatchingConfig) -> EpisodeDrawing:
-    """The last proposal beside an optimum, and where reward was lost.
+    """Returns tables of the last proposal, of the nearest optimum, and of the losses of reward.
 
-    Of several optima it is one that has most in common with the proposal.
+    The nearest optimum is the best matching with the most pairs in common with the proposal.
     """
     proposals = [turn.proposal for turn in turns if turn.proposal]
     final = decision or (proposals[-1] if proposals else None)
@@ -51,7 +51,8 @@ def draw_episode(state: MatchingState, turns: Sequence[Any], decision: Any, conf
 
 
 def nearest_optimum(state: MatchingState, proposal: Sequence[Place]) -> Matching:
-    """Scores count first, cells in common with the proposal second: n of these weigh less than one point."""
+    """Returns the best matching with the most cells in common with the proposal; n common cells weigh less than one
+    point."""
     weights = state.table * (state.size + 1)
     for pair in proposal:
         weights[pair[0], pair[1]] += 1

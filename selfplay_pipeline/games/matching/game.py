@@ -1,4 +1,4 @@
-"""The matching game as the other parts see it: all of it behind `games/base.py: Game`."""
+"""The class that gives other parts access to the matching game; see `games/base.py: Game`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from selfplay_pipeline.games.prompts import load_prompts
 from selfplay_pipeline.games.tags import ActionKind
 
 PROMPTS = ("system", "opening", "partner", "error", "rejected")
-"""The files of a set of prompts."""
+"""Files of a set of prompts."""
 SCRIPTED: Mapping[str, ScriptedPlayer] = {
     "random": Random(),
     "own-view": OwnView(),
@@ -71,7 +71,7 @@ FOLDER = Path(__file__).parent
 
 
 class MatchingGame(Game):
-    """The rules under one `MatchingConfig`."""
+    """Rules under one `MatchingConfig`."""
 
     name = "matching"
     settings = MatchingConfig
@@ -112,7 +112,7 @@ class MatchingGame(Game):
         states.check_fits(self.config, state)
 
     def problem_of(self, data: dict[str, Any]) -> Any:
-        """The table and both masks."""
+        """Returns the table and both masks."""
         return [data["table"], data["mask1"], data["mask2"]]
 
     def start(self, state: MatchingState) -> MatchingSession:
@@ -157,7 +157,7 @@ class MatchingGame(Game):
         return [*map(float, silent_rewards(states, self.config, rng, draws_for(self.config)))]
 
     def known_reward(self, state: MatchingState, data: dict[str, Any]) -> float | None:
-        """DialOp's `proposal_reward`, the score of a human pair."""
+        """Returns DialOp's `proposal_reward`, the score of a human pair, as a share of the best score."""
         score = data.get("proposal_reward")
         if score is None:
             return None
@@ -172,7 +172,7 @@ class MatchingGame(Game):
         return humans.human_episodes() if self.config.is_dialops_board else iter(())
 
     def solution(self, state: MatchingState) -> Any:
-        """The paper of each reviewer in a best matching."""
+        """Returns the paper of each reviewer in a best matching."""
         return {state.reviewers[row]: state.papers[column] for row, column in best_matching(state.table)[0]}
 
     def draw_state(self, state: MatchingState) -> StateDrawing:

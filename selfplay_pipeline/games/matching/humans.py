@@ -1,4 +1,4 @@
-"""DialOp's games of human pairs, which lie in data/dialop with their licence."""
+"""DialOp's games between pairs of people, which are in data/dialop with their licence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ABOUT = (
     "games/matching/questions.py like the policy's episodes; neither human was shy"
 )
 SHOWN = re.compile(r"- (\w+): ([^<]+)")
-"""Paper and reviewer, in a proposal as it was shown to people."""
+"""Paper and reviewer, in the form in which proposals were shown to people."""
 
 BESIDE = "a message beside a proposal of the same seat, with no turn of the partner between"
 WAITING = "a message while a proposal waited for its answer"
@@ -31,11 +31,11 @@ REPLACED = "a proposal that its author replaced before it was answered"
 AGAIN = "a proposal or its rejection, after which its author proposed again at once"
 
 Entry = dict[str, Any]
-"""One action as DialOp logged it."""
+"""One action in DialOp's log."""
 
 
 def human_episodes(path: Path = GAMES) -> Iterator[HumanEpisode]:
-    """Read DialOp's games; none where the file is not at hand. Seat 0 is who had the first turn."""
+    """Returns DialOp's games; empty if the file is missing. Seat 0 is the player with the first turn."""
     for line in path.read_text("utf-8").splitlines() if path.exists() else ():
         game = json.loads(line)
         log = game["action_log"]
@@ -61,13 +61,14 @@ def human_episodes(path: Path = GAMES) -> Iterator[HumanEpisode]:
 
 
 def turns_of(log: Sequence[Entry]) -> tuple[list[list[Entry]], Counter[str]]:
-    """The actions that the rules of turns allow, and how many others there are, by the reason.
+    """Returns the actions that the rules of turns allow, and the number of other actions by the reason.
 
-    People wrote whenever they liked. Here a message, or a proposal with its answer, is followed by a turn of the other
-    seat. So of what one seat did without a turn of the other between, the last proposal is kept, else the last message.
+    People wrote at any time, but the rules require a turn of the other seat after a message, or after a proposal with
+    its answer. So of one seat's actions without a turn of the other between, only the last proposal is kept, or the
+    last message if there is no proposal.
 
     Returns:
-        Each message, or proposal with its answer, which is the agreement in the last of them.
+        Each message, or proposal with its answer; the last of them ends with the agreement.
     """
     left_out: Counter[str] = Counter()
     kept = []
@@ -81,7 +82,7 @@ def turns_of(log: Sequence[Entry]) -> tuple[list[list[Entry]], Counter[str]]:
 
 
 def _answered(log: Sequence[Entry], left_out: Counter[str]) -> Iterator[list[Entry]]:
-    """Messages, and proposals with their answers, one after the other."""
+    """Yields messages, and proposals with their answers, in order."""
     waiting: Entry | None = None
     for entry in log:
         if entry["type"] == "proposal_response" and waiting is not None:
@@ -97,7 +98,8 @@ def _answered(log: Sequence[Entry], left_out: Counter[str]) -> Iterator[list[Ent
 
 
 def _seated(game: dict[str, Any], first: int) -> dict[str, Any]:
-    """The state of a game as `load_state` reads it: player `first` in seat 0, and the reviewers that were shown."""
+    """Returns the state of a game for `load_state`, with player `first` in seat 0, and with the reviewers that were
+    shown."""
     proposal = next(entry for entry in game["action_log"] if entry["type"] == "proposal")
     shown = dict(SHOWN.findall(proposal["proposal"]))
     names = {reviewer: shown[short(PAPERS[paper])] for reviewer, paper in proposal["proposal_ids"]}

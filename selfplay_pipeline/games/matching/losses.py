@@ -19,18 +19,18 @@ from selfplay_pipeline.games.matching.rules import Matching, MatchingConfig, Mat
 from selfplay_pipeline.games.tags import untagged
 
 NEARER = 1e-6
-"""Bonus of a pair in common with the proposal, which only decides between equally good plans."""
+"""Bonus for a pair in common with the proposal; it decides only between equally good plans."""
 
 
 @dataclass(frozen=True)
 class Losses:
-    """Shares of the best score.
+    """Losses as shares of the best score.
 
     Attributes:
-        telling: what the best plan on what the proposer knew falls short of the best.
-        planning: what the proposal falls short of that plan. It is below 0 where a plan that looked worse to its
-            proposer was better in truth, which is luck.
-        agreement: all of it where no proposal was accepted; then nothing is lost to the other two.
+        telling: Best score minus the score of the best plan on the proposer's knowledge.
+        planning: Score of that plan minus the score of the proposal. It is below 0 if a plan that looked worse to its
+            proposer has the higher true score, by luck.
+        agreement: 1 if no proposal was accepted, and then the other losses are 0; otherwise 0.
     """
 
     telling: float = 0.0
@@ -39,7 +39,7 @@ class Losses:
 
 
 def told_truly(state: MatchingState, message: Turn) -> set[Cell]:
-    """The cells that a message names with the number which its seat sees there."""
+    """Returns the cells that a message names with the score that its seat sees in them."""
     view = state.view(message.seat)
     named = told_cells(untagged(message.text), state.papers, state.reviewers)
     return {(reviewer, paper) for (reviewer, paper), score in named.items() if view[reviewer][paper] == score}
@@ -61,9 +61,10 @@ def known_cells(state: MatchingState, turns: Sequence[Turn], config: MatchingCon
 
 
 def expected_scores(state: MatchingState, known: NDArray[np.bool_], config: MatchingConfig) -> NDArray[np.float64]:
-    """The scores that a seat expects, shape (reviewers, papers): the true ones where it knows them, else the mean.
+    """Returns the scores that a seat expects, shape (reviewers, papers): true scores in known cells, the mean
+    elsewhere.
 
-    What the hard filter says of the other cells is left out.
+    Information from the hard filter about the other cells is ignored.
     """
     return np.where(known, state.table, float(config.mean_score))
 
@@ -72,11 +73,11 @@ def lost(state: MatchingState, turns: Sequence[Any], config: MatchingConfig, *, 
     """Returns the losses of an episode's reward.
 
     Args:
-        turns: with the `proposal` of each.
+        turns: Turns of the episode, each with its `proposal`.
 
     Returns:
-        None for a state that is not of these rules, where it is unknown what a seat expects of other cells, and where
-        no turn tells what was agreed, as in files that others wrote.
+        None if the state does not fit the rules, since a seat's expectation of unknown cells is then unknown. None also
+        if the players agreed but no turn has a proposal, as in files of other programs.
     """
     if not _is_of(config, state):
         return None
@@ -98,10 +99,10 @@ def matching_of(turn: Any) -> Matching:
 
 
 def possible_score(state: MatchingState, known: NDArray[np.bool_], config: MatchingConfig, near: Matching = ()) -> int:
-    """The true score of the best plan on what a seat knows.
+    """Returns the true score of the best plan on a seat's knowledge.
 
     Args:
-        near: of several best plans the one counts that is most like this one.
+        near: Plan that decides between several best plans: the one most like it counts.
     """
     expected = expected_scores(state, known, config)
     for pair in near:
@@ -110,10 +111,11 @@ def possible_score(state: MatchingState, known: NDArray[np.bool_], config: Match
 
 
 def notes(state: MatchingState, turns: Sequence[Any], config: MatchingConfig) -> list[str]:
-    """Returns a remark on each turn: false claims, the value told of a message, the value used of a proposal; else "".
+    """Returns a remark on each turn: false claims, the value told by a message, the value used by a proposal; else "".
 
-    Both values are points that a seat expects, and may exceed the best score, which it does not know. A message changes
-    what its hearer expects of the best plan on what it knows; a proposal may promise its own seat less than that.
+    Both values are points that a seat expects; they may exceed the best score, which the seat does not know. The value
+    told is the change in the receiver's expected score of its best plan. The value used is the proposer's expected
+    score of its proposal, next to that of its best plan.
     """
     values = _values(state, turns, config) if _is_of(config, state) else [""] * len(turns)
     said = ((false_claims(state, turn), value) for turn, value in zip(turns, values, strict=True))
@@ -121,7 +123,8 @@ def notes(state: MatchingState, turns: Sequence[Any], config: MatchingConfig) ->
 
 
 def false_claims(state: MatchingState, turn: Turn) -> str:
-    """Returns the cells of a message whose number is not the one that its seat sees there, in words; "" without any."""
+    """Returns, in words, the cells of a message whose score differs from the one that its seat sees; "" if there are
+    none."""
     if turn.action != MESSAGE:
         return ""
     view, titles = state.view(turn.seat), short_titles(state.papers)

@@ -1,4 +1,4 @@
-"""Figures of an episode of this game, and the lines that its rewards are compared with. Pure."""
+"""Figures of an episode of this game, and reference lines for its rewards. Pure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.tags import PROPOSALS
 
 OPTIMAL = 1 - 1e-9
-"""Normalised rewards from here on are of an optimal matching."""
+"""Smallest normalised reward of an optimal matching."""
 KNOWN_LINES = {
     "human pairs (8×8)": KnownLine(0.921, 0.906, 0.936, 134),
     "GPT-3.5 (8×8)": KnownLine(0.475, 0.416, 0.533, 103),
 }
 """Rewards on DialOp's boards: of the people in data/dialop, and of GPT-3.5 with itself (`bench/gpt35.py`).
 
-GPT-3.5 agreed on a matching in 75 of its games, and reached 0.652 in these."""
+GPT-3.5 agreed on a matching in 75 of its games, and reached 0.652 in these.
+"""
 
 
 def about_silence(config: MatchingConfig) -> str:
-    """Returns the sentence that must stand beside the line `silence`."""
+    """Returns the explanation that must accompany the line `silence`."""
     rules = "the rules, the hard filter too" if config.hard_factor else "the rules"
     return (
         f"silence is one proposal, accepted unheard, of a player who makes the best of its own view and of {rules}, so "
@@ -36,7 +37,7 @@ def about_silence(config: MatchingConfig) -> str:
 
 
 def _told(episode: Measured) -> int:
-    """Cells visible in these seats that a message named with the number shown there."""
+    """Returns the number of cells visible to these seats that a message named with the score shown there."""
     messages = [turn for turn in episode.turns if turn.action == MESSAGE]
     return len({(turn.seat, cell) for turn in messages for cell in told_truly(episode.state, turn)})
 
@@ -73,11 +74,11 @@ FIGURES = (
 
 
 def references(states: Sequence[MatchingState], config: MatchingConfig) -> dict[str, list[float]]:
-    """Normalised rewards to compare with, one for each state.
+    """Returns normalised rewards to compare with, by name: one for each state.
 
-    `random`: the expectation over all matchings; `own_view`: what one player plans from the scores that it sees, an
-    unseen one counting as the mean, mean of both players, blind to the filter;
-    `optimum`: the best on the pooled view.
+    `random` is the expectation over all matchings. `own_view` is the reward of a plan from one player's visible scores,
+    with the mean for unseen cells and without regard to the filter; it is the mean over both players. `optimum` is the
+    best reward on the pooled view.
     """
     mean = config.mean_score
     return {

@@ -11,16 +11,16 @@ from functools import lru_cache
 Cell = tuple[int, int]
 """(reviewer, paper) indices."""
 Cells = dict[Cell, int]
-"""Cell → score as its teller displays it, on the teller's own scale."""
+"""Score by cell, on the scale of the player who tells it."""
 
 SCORE = r"\d{1,9}(?!\d)"
-"""Longer numbers are no scores."""
+"""Number that can be a score; longer numbers are none."""
 WITHIN = r"[^\w.?!;\n]+"
 """Text between words of a sentence."""
 HAS = rf"(?:{WITHIN}(?:s|is|has|have|gets|scores?|a|of|at|on|for|with))*"
 """Words that may stand between a name and its score, or another name."""
 FOR = rf"{WITHIN}(?:on|for|with|at){WITHIN}"
-"""Stands between a score and the paper that it is for."""
+"""Text between a score and the paper that it belongs to."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Names:
     """Spellings of the reviewers and papers of a board, in folded case.
 
     Attributes:
-        reviewers, papers: index by spelling: whole, or a part that only one name has.
-        any: finds one of either.
-        told: finds reviewer, paper and score, or reviewer, score and paper, with few words between.
+        reviewers, papers: Index by spelling: the whole name, or a part that no other name has.
+        any: Pattern of one reviewer or paper.
+        told: Pattern of reviewer, paper and score, or of reviewer, score and paper, with few words between.
     """
 
     reviewers: dict[str, int]
@@ -41,7 +41,7 @@ class Names:
 
 @lru_cache
 def names_of(papers: tuple[str, ...], reviewers: tuple[str, ...]) -> Names:
-    """The spellings of a board's names."""
+    """Returns the spellings of a board's names."""
     rows = _index([{name, *name.split()} for name in reviewers])
     columns = _index([{title, title.split(":")[0]} for title in papers])
     return Names(
@@ -57,7 +57,7 @@ def names_of(papers: tuple[str, ...], reviewers: tuple[str, ...]) -> Names:
 
 
 def told_cells(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> Cells:
-    """The cells that a message tells: `Ava BLEU 5`, `Ava on BLEU is 5`, `Ava has 5 for BLEU` and the like.
+    """Returns the cells that a message tells: `Ava BLEU 5`, `Ava on BLEU is 5`, `Ava has 5 for BLEU` and the like.
 
     Names may be full or short, and punctuation may stand between them. The last mention of a cell counts.
     """
@@ -69,9 +69,9 @@ def told_cells(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> Ce
 
 
 def retold(text: str, papers: Sequence[str], reviewers: Sequence[str], scores: Cells) -> str:
-    """The text with these scores where it names these cells as `told_cells` reads them; all else stays.
+    """Returns the text with new scores for the cells that `told_cells` finds in it; all else stays the same.
 
-    A text whose letters change their number when their case does is returned in lower case.
+    A text whose length changes in folded case is returned in folded case.
     """
     names, folded = names_of(tuple(papers), tuple(reviewers)), text.casefold()
     text = text if len(text) == len(folded) else folded
@@ -90,9 +90,8 @@ class Mention:
     """Neighbouring names of reviewers and papers: `Ava or Noah for BLEU`.
 
     Attributes:
-        cells: each reviewer with each paper; none where several of both stand together, since nothing says who
-            belongs to what.
-        scored: whether a score stands beside the names, so that they are told rather than asked about.
+        cells: Each reviewer with each paper; empty if there are several of both, since their pairing is then unclear.
+        scored: Whether a score stands next to the names, so that the cells are told rather than asked about.
     """
 
     cells: frozenset[Cell]
@@ -100,7 +99,7 @@ class Mention:
 
 
 def mentions(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> list[Mention]:
-    """The reviewer–paper pairs that a sentence names, from left to right."""
+    """Returns the reviewer–paper pairs that a sentence names, from left to right."""
     text, names = text.casefold(), names_of(tuple(papers), tuple(reviewers))
     runs: list[_Run] = []
     for match in names.any.finditer(text):
@@ -110,7 +109,7 @@ def mentions(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> list
         runs[-1].indices.add((names.reviewers if is_reviewer else names.papers)[match.group()])
         runs[-1].end = match.end()
     pairs = list(zip(runs[::2], runs[1::2], strict=False))
-    # Scores stand before all the names that they belong to, or behind them: the first one shows which.
+    # All scores stand either before or after the names that they belong to; the first score shows which.
     first = re.search(SCORE, text)
     before = bool(pairs and first and first.start() < pairs[0][0].start)
     ends = [0, *(second.end for _, second in pairs), len(text)]
@@ -125,7 +124,7 @@ def mentions(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> list
 
 @dataclass
 class _Run:
-    """Names of one kind that follow each other."""
+    """Neighbouring names of one kind."""
 
     is_reviewer: bool
     start: int

@@ -1,8 +1,8 @@
 """Paper titles and reviewer names.
 
-The first eight of each are DialOp's (Lin et al., arXiv 2305.20076, `TASKS` and `WORKERS`, in its order, which the
-indices in the human games rely on); the rest serve larger boards. Of the 134 human games one, number 32 counted from
-0, showed its players other reviewers; `tests/fast/test_matching.py` recovers them from its proposals.
+The first eight of each are DialOp's (Lin et al., arXiv 2305.20076, `TASKS` and `WORKERS`). They keep DialOp's order,
+since the human games store indices; the rest serve larger boards. Of the 134 human games one, number 32 counted from 0,
+showed its players other reviewers; `tests/fast/test_matching.py` recovers them from its proposals.
 """
 
 from collections.abc import Sequence
@@ -47,11 +47,11 @@ REVIEWERS = (
 
 
 def normalise(name: str) -> str:
-    """Case, white space and decoration do not tell names apart."""
+    """Returns a name without case, decoration and extra white space, for comparison."""
     return " ".join(name.replace("*", " ").replace("_", " ").split()).strip(" .,;'\"`").casefold()
 
 
 def short_titles(papers: Sequence[str]) -> list[str]:
-    """Titles up to the colon, where these tell the papers apart."""
+    """Returns the titles up to the colon, or whole titles if the short ones are not distinct."""
     short = [paper.split(":")[0] for paper in papers]
     return short if len(set(short)) == len(short) else list(papers)

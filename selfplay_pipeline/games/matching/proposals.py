@@ -1,7 +1,7 @@
-"""From the words of a proposal to a matching, by the names in them, and back. Pure.
+"""Conversion of a proposal's text to a matching, by the names in it, and back. Pure.
 
 A proposal is a list of pairs: a paper and a reviewer in either order, joined and separated by the few words and marks
-below. Nothing else may stand beside them, and nothing is guessed.
+below. No other text is allowed, and nothing is guessed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Matching = tuple[tuple[int, int], ...]
 FORM = f"write [propose] Proposal: and then one line 'Paper: Reviewer' for each paper, and {ELSEWHERE}"
 
 REVIEWER, PAPER = 0xE000, 0xE100
-"""First of the private characters that stand for names while pairs are read, so that no name is taken for a word."""
+"""First of the private characters that replace names while pairs are read, so that no name is taken for a word."""
 NAME = "[\ue000-\ue1ff]"
 PRIVATE = re.compile("[\ue000-\uf8ff]")
 BRACKETS = re.compile(r"""\[x\]|["'\])}]|[\[({](?!\s*\])""", re.IGNORECASE)
-"""Quotes, brackets and ticked boxes say nothing; an empty box does."""
+"""Quotes, brackets and ticked boxes, which have no meaning; an empty box has one."""
 HEAD = re.compile(r"\A[|\s]*(?:paper|reviewer)[\s|,]+(?:paper|reviewer)\b[\s|:-]*", re.IGNORECASE)
 """First line of a table, and the rule below it."""
 BULLET = r"[\s|>#]*(?:[-*•]\s+)?(?:#?(?P<number>\d{1,2}|[a-p])\b[.:]?[\s|]+)?"
@@ -42,16 +42,16 @@ PAIR = re.compile(
 
 
 def parse_proposal(body: str, papers: Sequence[str], reviewers: Sequence[str]) -> Matching:
-    """Read a full matching.
+    """Returns the full matching of a proposal.
 
-    Titles may be full or short ("BLEU"), names full, a first or last name, or with one initial, as long as only one
-    name of the state can be meant.
+    Titles may be full or short ("BLEU"). A reviewer's name may be full, a first or last name, or have one initial, as
+    long as only one name of the state fits.
 
     Returns:
         (reviewer, paper) index pairs sorted by reviewer; each index appears once.
 
     Raises:
-        ParseError: says what is unclear or missing.
+        ParseError: The proposal is unclear or incomplete; the message says where.
     """
     text = HEAD.sub("", BRACKETS.sub(" ", _with_marks(body, tuple(papers), tuple(reviewers))))
     found: list[re.Match[str]] = []
@@ -75,27 +75,27 @@ def parse_proposal(body: str, papers: Sequence[str], reviewers: Sequence[str]) -
 
 
 def format_proposal(matching: Sequence[tuple[int, int]], papers: Sequence[str], reviewers: Sequence[str]) -> str:
-    """The canonical text of a proposal: short titles in the board's order, full names."""
+    """Returns the canonical text of a proposal: short titles in the board's order, full names."""
     return "[propose] Proposal:\n" + "\n".join(map(": ".join, named_pairs(matching, papers, reviewers)))
 
 
 def named_pairs(
     matching: Sequence[tuple[int, int]], papers: Sequence[str], reviewers: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """Short titles in the board's order, each with its reviewer's full name."""
+    """Returns short titles in the board's order, each with its reviewer's full name."""
     return [(short(papers[paper]), reviewers[reviewer]) for reviewer, paper in sorted(matching, key=lambda x: x[1])]
 
 
 def short(title: str) -> str:
-    """A title without its explanation."""
+    """Returns a title without its explanation."""
     return title.split(":")[0]
 
 
 def _goes_on(found: Sequence[re.Match[str]], pair: re.Match[str]) -> bool:
-    """Whether a list of pairs may go on with this one.
+    """Whether a pair may continue the list of pairs found so far.
 
-    It pairs a reviewer and a paper and is numbered by its place if at all. Its first name stands no nearer to the pair
-    before than to its own partner.
+    The pair has a reviewer and a paper, and if it is numbered, its number is its position in the list. Its first name
+    is not closer to the previous pair than to its own partner.
     """
     one, other = sorted(map(ord, pair.group("one", "other")))
     near = bool(found) and _apart(pair.string[found[-1].end("other") : pair.start("one")]) < _apart(pair["link"])
@@ -109,12 +109,12 @@ def _apart(gap: str) -> int:
 
 
 def _number(written: str | None) -> int | None:
-    """The number of a list entry; its place in the alphabet for a letter."""
+    """Returns the number of a list entry; for a letter, its position in the alphabet."""
     return written if written is None else int(written) if written.isdigit() else ord(written.lower()) - ord("a") + 1
 
 
 def _with_marks(text: str, papers: tuple[str, ...], reviewers: tuple[str, ...]) -> str:
-    """The text with one private character for each name."""
+    """Returns the text with each name replaced by a private character."""
     pattern, meant = _spellings(papers, reviewers)
 
     def mark(match: re.Match[str]) -> str:
@@ -128,7 +128,7 @@ def _with_marks(text: str, papers: tuple[str, ...], reviewers: tuple[str, ...]) 
 
 
 def _unmarked(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> str:
-    """The beginning of a text, with names for their private characters."""
+    """Returns the beginning of a text, with private characters replaced by their names."""
     names = {REVIEWER + index: name for index, name in enumerate(reviewers)}
     names |= {PAPER + index: short(title) for index, title in enumerate(papers)}
     return " ".join(text[:60].split()).translate(names)

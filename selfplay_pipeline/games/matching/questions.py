@@ -1,7 +1,7 @@
 """Finds the scores that a message asks for, and those that an answer tells. Pure.
 
-The rule-based shy partner answers by these rules, and a policy's questions are counted by them. How often they
-are right about human messages is measured in `tests/fast/test_questions.py`.
+The rule-based shy partner answers by these rules, and a policy's questions are counted by them. Their accuracy on human
+messages is measured in `tests/fast/test_questions.py`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from selfplay_pipeline.games.matching.rules import MatchingState
 from selfplay_pipeline.games.questions import count_asking, questions_in
 
 NOUNS = ("affinit(?:y|ies)",)
-"""Nouns that players of this game request of each other, beside scores and the like."""
+"""Nouns that players of this game request of each other, in addition to scores and the like."""
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 EXCEPT = re.compile(r"\b(?:besides|beside|except|other than|apart from)\b.*", re.IGNORECASE)
-"""Names behind these words are those that a question is not about."""
+"""Words that exclude all names after them from a question."""
 
 
 def asked_pairs(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> set[Cell]:
-    """The reviewer–paper pairs whose score a message asks for.
+    """Returns the reviewer–paper pairs whose score a message asks for.
 
-    Names may be full or short. Neighbouring names belong together: `Ava or Noah for BLEU` are two pairs. A pair that
-    has a number beside it was told, not asked for; a question about a reviewer alone, or a paper, names no pair.
+    Names may be full or short. Neighbouring names belong together: `Ava or Noah for BLEU` are two pairs. A pair with a
+    number next to it was told, not asked for. A question about a reviewer alone, or about a paper alone, names no pair.
     """
     return {
         cell
@@ -37,7 +37,7 @@ def asked_pairs(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> s
 
 
 def asking(turns: Sequence[Turn], state: MatchingState, seat: int) -> Asking:
-    """Count one player's questions in an episode, and what they brought."""
+    """Count one player's questions in an episode, and the answers to them."""
     view = _displayed(state, 1 - seat)
     own_numbers: set[str] = set()
 
@@ -52,10 +52,11 @@ def asking(turns: Sequence[Turn], state: MatchingState, seat: int) -> Asking:
 
 
 def _told(text: str, view: dict[Cell, str], state: MatchingState, asked: set[Cell], known: set[str]) -> set[Cell]:
-    """The cells whose score a message of their owner gives away.
+    """Returns the cells whose score a message of their owner gives away.
 
-    Where the names stand beside the number the cell is certain. Any other number tells an asked cell of that score,
-    else some cell that was not asked for, unless the hearer had said the number itself or it may count reviewers.
+    A number next to names tells their cell for certain. Any other number tells the asked cells with that score. If
+    there are none, it tells the other cells with that score, unless the receiver has used the number itself or the
+    number may count reviewers.
     """
     named = told_cells(text, state.papers, state.reviewers)
     told = {cell for cell, score in named.items() if view.get(cell) == str(score)}
@@ -68,7 +69,7 @@ def _told(text: str, view: dict[Cell, str], state: MatchingState, asked: set[Cel
 
 
 def _displayed(state: MatchingState, seat: int) -> dict[Cell, str]:
-    """Returns the cells that a player sees, as the player would write them."""
+    """Returns the cells that a player sees, with their scores as text."""
     return {
         (row, column): str(score)
         for row, scores in enumerate(state.view(seat))

@@ -1,7 +1,7 @@
-"""DialOp's reviewer matching ("Optimization"): the configuration, the board, its score.
+"""DialOp's reviewer matching ("Optimization"): the configuration, the board and its score.
 
-Rules: Lin, Tomlin, Andreas, Eisner, "Decision-Oriented Dialogue for Human-AI Collaboration" (arXiv 2305.20076)
-and its game code (repository jlin816/dialop). Its text environment mis-reads proposals; `text.py` does not.
+Rules: Lin, Tomlin, Andreas, Eisner, "Decision-Oriented Dialogue for Human-AI Collaboration" (arXiv 2305.20076) and its
+game code (repository jlin816/dialop). Its text environment mis-reads proposals; `text.py` does not.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from selfplay_pipeline.games.matching.proposals import Matching as Matching
 DIALOPS_BOARD = (
     "size", "max_score", "score_power", "visibility", "p_visible", "scale_min", "scale_max", "hard_factor",
 )  # fmt: skip
-"""Fields that must be DialOp's where rewards are compared with those of its human pairs."""
+"""Fields that must have DialOp's values for comparisons with the rewards of its human pairs."""
 
 
 class MatchingConfig(GameSettings):
-    """The board and the limits.
+    """Board and limits of the game.
 
-    The board's defaults are DialOp's. Three things are not: its games end after 30 turns, it ends none for illegal
-    actions, and it keeps an unfiltered state now and then (`unfiltered_after`).
+    The board's defaults are DialOp's, with three exceptions: DialOp ends a game after 30 turns, ends no game for
+    illegal actions, and sometimes keeps a state that fails the hard filter (`unfiltered_after`).
     """
 
     name: Literal["matching"] = "matching"
@@ -36,39 +36,45 @@ class MatchingConfig(GameSettings):
     size: Annotated[int, Field(ge=2, le=len(PAPERS))] = 8
     """Number of reviewers, and of papers."""
     max_score: Annotated[int, Field(ge=1)] = 99
-    """Largest score; scores are whole numbers from 0."""
+    """Largest score; scores are whole numbers from 0 to this one."""
     score_power: Annotated[int, Field(ge=1, le=10)] = 1
-    """Scores are ⌊(max_score + 1) · u^score_power⌋ with u uniform in [0, 1): uniform with 1, few large ones above."""
+    """Skew of the scores ⌊(max_score + 1) · u^score_power⌋, with u uniform in [0, 1): 1 gives uniform scores, larger
+    values give few large ones."""
     visibility: Literal["independent", "complementary"] = "independent"
-    """Rule of visibility: each player sees a cell by chance (`p_visible`), or exactly one of both sees it.
+    """Rule of visibility: `independent` shows each cell to each player with the chance `p_visible`; `complementary`
+    shows each cell to exactly one player.
 
-    With `complementary`, no filter (`hard_factor: 0`) and skewed scores (`score_power: 3`) a player can know little of
-    the best plan before it was told: such a state is called honest.
+    With `complementary`, no filter (`hard_factor: 0`) and skewed scores (`score_power: 3`), a player can know little of
+    the best plan before the partner tells it scores: such a state is called honest.
     """
     p_visible: Annotated[float, Field(gt=0, le=1)] = 0.4
     """Chance that a player sees a cell, independent for the two players; not used with `complementary`."""
     scale_min: Annotated[float, Field(gt=0)] = 1.0
-    """Lower end of the players' private scales, by which the scores that they see are multiplied."""
+    """Smallest value of a player's private scale, the factor by which the scores that the player sees are
+    multiplied."""
     scale_max: Annotated[float, Field(gt=0)] = 10.0
-    """Upper end of the players' private scales; with equal ends both see the same scores."""
+    """Largest value of a player's private scale; if it equals `scale_min`, both players see the same scores."""
     hard_factor: Annotated[float, Field(ge=0)] = 1.25
-    """A state is kept only if own-view best × this < pooled best for both players; 0 keeps every state."""
+    """Strength of the hard filter: a state is kept only if, for both players, own-view best × this < pooled best; 0
+    keeps every state. Own-view best is the score of the plan that is best on one player's view; pooled best is the
+    score of the plan that is best on both views."""
     unfiltered_after: Annotated[int, Field(ge=0)] = 0
-    """After this many draws that fail the hard filter the next one is kept whatever it is; 0 never does so.
+    """Number of draws that fail the hard filter after which the next state is kept unfiltered; 0 always filters.
 
     DialOp's is 10,001: about 3 % of its states, 6 of the 134 human episodes among them, pass no filter.
     """
     max_length: Annotated[int, Field(ge=1)] = 100
-    """Turns of all players together, illegal ones included, after which an episode ends without agreement."""
+    """Maximum number of turns in an episode, counting all players and illegal turns. Without agreement by then, the
+    reward is 0."""
     max_errors: Annotated[int, Field(ge=1)] = 5
-    """Illegal actions of one player in a row after which an episode ends without agreement."""
+    """Number of illegal actions of one player in a row after which an episode ends without agreement."""
 
     @property
     def mean_score(self) -> float:
-        """Score that a player assumes of a cell it knows nothing about.
+        """Score that a player assumes for a cell about which it knows nothing.
 
-        For uniform scores DialOp's (max_score + 1) // 2, else the expectation of the score: the sum over s = 1, …,
-        max_score of the chance 1 - (s / (max_score + 1))^(1 / score_power) that a score is s or more.
+        For uniform scores it is DialOp's (max_score + 1) // 2. Otherwise it is the expected score: the sum over s = 1,
+        …, max_score of the chance 1 - (s / (max_score + 1))^(1 / score_power) that a score is s or more.
         """
         if self.score_power == 1:
             return (self.max_score + 1) // 2
@@ -92,10 +98,10 @@ class MatchingState:
     """One problem. Rows are reviewers, columns papers; shapes are (size, size).
 
     Attributes:
-        table: true scores; cells that neither player sees hold the mean, rounded.
-        masks: for each player, True where it sees the cell.
-        scales: what each player's displayed scores are multiplied by.
-        best: value of the best matching on the pooled view.
+        table: True scores; cells that neither player sees hold the mean, rounded.
+        masks: For each player, True in the cells that it sees.
+        scales: Factor of each player's displayed scores.
+        best: Value of the best matching on the pooled view.
     """
 
     table: NDArray[np.int64]
@@ -118,11 +124,11 @@ class MatchingState:
         ]
 
     def score(self, matching: Matching) -> int:
-        """Sum of the true scores of the (reviewer, paper) pairs."""
+        """Returns the sum of the true scores of the (reviewer, paper) pairs."""
         return int(sum(self.table[reviewer, paper] for reviewer, paper in matching))
 
     def to_dict(self) -> dict[str, Any]:
-        """DialOp's field names, plus the names shown."""
+        """Returns the state under DialOp's field names, plus the names of papers and reviewers."""
         return {
             "table": self.table.tolist(),
             "mask1": self.masks[0].astype(int).tolist(),
@@ -136,14 +142,14 @@ class MatchingState:
 
 
 def best_matching(table: NDArray[np.int64] | NDArray[np.float64]) -> tuple[Matching, float]:
-    """Maximum-weight perfect matching and its value (Hungarian method, scipy)."""
+    """Returns the maximum-weight perfect matching and its value (Hungarian method, scipy)."""
     rows, columns = linear_sum_assignment(table, maximize=True)
     pairs = tuple((int(r), int(c)) for r, c in zip(rows, columns, strict=True))
     return pairs, float(table[rows, columns].sum())
 
 
 def own_view_matching(state: MatchingState, seat: int, mean: float) -> Matching:
-    """The best that `seat` can plan alone: cells it does not see count as the mean."""
+    """Returns the best plan from the view of `seat` alone; cells that it does not see count as the mean."""
     return best_matching(np.where(state.masks[seat], state.table, mean))[0]
 
 

@@ -1,7 +1,7 @@
-"""Scripted partners: pure functions of what one player knows, its own view and the dialogue so far.
+"""Scripted partners: pure functions of one player's knowledge, which is its own view and the dialogue so far.
 
-They speak one small dialect, which `mentions.told_cells` reads back: a message lists cells as `Reviewer Paper score`
-(`[message] Ava BLEU 5 Daniel GloVe 3`), or says `none`.
+Their messages list cells in one fixed form, `Reviewer Paper score` (`[message] Ava BLEU 5 Daniel GloVe 3`), or say
+`none`; `mentions.told_cells` reads them.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from selfplay_pipeline.games.matching.session import MatchingSession
 
 @dataclass(frozen=True)
 class PlayerView:
-    """All that one player knows when it is its turn.
+    """Knowledge of one player at the beginning of its turn.
 
     Attributes:
         seat: 0 or 1.
-        table: own displayed scores, reviewers × papers, None where unseen.
-        history: legal turns so far as (seat, text), the oldest first.
-        pending: the partner's proposal that waits for an answer.
-        max_score: rule of the board: true scores lie in 0..max_score.
-        mean_score: rule of the board: what a cell counts that nothing is known of.
-        scales: rule of the board: the range from which each player's secret scale was drawn.
+        table: Displayed scores of the player, reviewers × papers; None in cells that it does not see.
+        history: Legal turns so far as (seat, text), the oldest first.
+        pending: Partner's proposal that waits for an answer; None without one.
+        max_score: Rule of the board: true scores lie in 0..max_score.
+        mean_score: Rule of the board: score to assume for a cell about which nothing is known.
+        scales: Rule of the board: range from which each player's secret scale was drawn.
     """
 
     seat: int
@@ -42,7 +42,7 @@ class PlayerView:
     scales: tuple[float, float] = (1.0, 10.0)
 
     def said(self, seat: int) -> list[str]:
-        """The turns of one player."""
+        """Returns the turns of one player."""
         return [text for speaker, text in self.history if speaker == seat]
 
 
@@ -63,7 +63,7 @@ def player_view(session: MatchingSession, seat: int) -> PlayerView:
 
 
 def own_cells(view: PlayerView) -> Cells:
-    """The cells that the player sees, row by row."""
+    """Returns the cells that the player sees, row by row."""
     return {
         (reviewer, paper): score
         for reviewer, row in enumerate(view.table)
@@ -73,16 +73,16 @@ def own_cells(view: PlayerView) -> Cells:
 
 
 def heard_cells(view: PlayerView) -> Cells:
-    """The cells that the partner has told so far."""
+    """Returns the cells that the partner has told so far."""
     texts = [text for text in view.said(1 - view.seat) if text.lstrip().lower().startswith("[message]")]
     return told_cells("\n".join(texts), view.papers, view.reviewers)
 
 
 def likely_scale(cells: Mapping[tuple[int, int], int], max_score: int, scales: tuple[float, float]) -> float:
-    """The scale that one player's displayed scores betray.
+    """Returns an estimate of the scale behind one player's displayed scores.
 
-    A score is shown as `int(value × scale)` of an integer value, so most scales cannot have made a given list of
-    numbers: the mean of those that explain the most of them is returned.
+    A score is shown as `int(value × scale)` of an integer value, so most scales cannot produce a given list of numbers.
+    The estimate is the mean of the scales that explain the most of the numbers.
     """
     low, high = scales
     if low == high:
@@ -95,10 +95,11 @@ def likely_scale(cells: Mapping[tuple[int, int], int], max_score: int, scales: t
 
 
 def estimate(view: PlayerView, heard: Mapping[tuple[int, int], int]) -> NDArray[np.float64]:
-    """Expected true scores of all cells, shape (reviewers, papers), from the player's view and what it heard.
+    """Returns the expected true scores of all cells, shape (reviewers, papers), from the player's view and the told
+    cells.
 
-    Both scales are secret and are estimated, each from the numbers shown under it. A cell that both saw is taken
-    from the player's own view; one that nobody named counts as the mean.
+    Both scales are secret, and each is estimated from the numbers shown under it. A cell that both players see is taken
+    from the player's own view; a cell that is neither seen nor told counts as the mean.
     """
     table = np.full((len(view.reviewers), len(view.papers)), float(view.mean_score))
     for cells in (heard, own_cells(view)):
@@ -109,7 +110,7 @@ def estimate(view: PlayerView, heard: Mapping[tuple[int, int], int]) -> NDArray[
 
 
 def tell(view: PlayerView, cells: Mapping[tuple[int, int], int | None]) -> str:
-    """The message that lists cells; one without a score is said to be unknown."""
+    """Returns the message that lists cells; a cell without a score is listed as `none`."""
     words = [
         f"{first_name(view, reviewer)} {_title(view.papers[paper])} {'none' if score is None else score}"
         for (reviewer, paper), score in cells.items()
@@ -118,13 +119,13 @@ def tell(view: PlayerView, cells: Mapping[tuple[int, int], int | None]) -> str:
 
 
 def ask(view: PlayerView, cells: Sequence[tuple[int, int]]) -> str:
-    """The message that asks for cells."""
+    """Returns the message that asks for cells."""
     words = [f"{first_name(view, reviewer)} {_title(view.papers[paper])}?" for reviewer, paper in cells]
     return "[message] " + " ".join(words)
 
 
 def propose(view: PlayerView, matching: Matching) -> str:
-    """The text of a proposal: short titles in the board's order, first names where those are enough."""
+    """Returns the text of a proposal: short titles in the board's order, first names if those are unique."""
     by_paper = sorted(matching, key=lambda pair: pair[1])
     lines = [f"{_title(view.papers[paper])}: {first_name(view, reviewer)}" for reviewer, paper in by_paper]
     return "[propose] Proposal: " + "\n".join(lines)
@@ -132,7 +133,7 @@ def propose(view: PlayerView, matching: Matching) -> str:
 
 @dataclass(frozen=True)
 class Random:
-    """Proposes any matching at once, accepts anything."""
+    """Proposes a random matching at once and accepts any proposal."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
@@ -142,7 +143,8 @@ class Random:
 
 @dataclass(frozen=True)
 class OwnView:
-    """Talks but does not listen: tells what it sees, then proposes the best by its own table; accepts anything."""
+    """Talks but does not listen: tells its cells, then proposes the best plan from its own table; accepts any
+    proposal."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
@@ -154,7 +156,8 @@ class OwnView:
 
 @dataclass(frozen=True)
 class Silent:
-    """Listens but does not talk: passes once, then proposes the best by what it sees and heard; accepts anything."""
+    """Listens but does not talk: passes once, then proposes the best plan from seen and told cells; accepts any
+    proposal."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
@@ -167,14 +170,14 @@ class Silent:
 
 @dataclass(frozen=True)
 class Sharing:
-    """Tells what it sees, and proposes the best matching of all that both know.
+    """Tells its cells, then proposes the best matching from the cells that it sees and was told.
 
-    It accepts a proposal that comes near its own best plan. What it cannot judge it accepts if the proposer
-    knew its cells; else it rejects once and tells them.
+    It accepts a proposal that comes near its own best plan. If it has heard no cells, it accepts a proposal after
+    having told its own cells; otherwise it rejects once and tells them.
     """
 
     GOOD_ENOUGH = 0.95
-    """Share of the own plan's estimated value that a proposal must reach."""
+    """Share of its own plan's estimated value that a proposal must reach."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
@@ -185,7 +188,7 @@ class Sharing:
         return propose(view, best_matching(estimate(view, heard))[0])
 
     def agrees(self, view: PlayerView, offered: Matching, rng: np.random.Generator) -> bool:
-        """Whether it accepts what the partner proposed."""
+        """Whether the player accepts the partner's proposal."""
         mine, heard = view.said(view.seat), heard_cells(view)
         if "[reject]" in mine:
             return True
@@ -196,7 +199,7 @@ class Sharing:
 
 
 def random_matching(view: PlayerView, rng: np.random.Generator) -> Matching:
-    """Any full matching, each as likely."""
+    """Returns a full matching; all matchings are equally likely."""
     papers = rng.permutation(len(view.papers)).tolist()
     return tuple((reviewer, paper) for reviewer, paper in enumerate(papers))
 
@@ -206,7 +209,7 @@ def _title(paper: str) -> str:
 
 
 def first_name(view: PlayerView, reviewer: int) -> str:
-    """A reviewer's first name; the whole name where others share the first."""
+    """Returns a reviewer's first name, or the whole name if others share the first."""
     first = view.reviewers[reviewer].split()[0]
     unique = sum(first in name.split() for name in view.reviewers) == 1
     return first if unique else view.reviewers[reviewer]

@@ -1,4 +1,4 @@
-"""One episode of the matching game: what each player reads, and what a matching is worth."""
+"""Episode of the matching game: the players' prompts and the value of a matching."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A partner that tells only what it is asked for, and two players to measure it with."""
+"""Partner that tells only the cells it is asked for, and two players that measure it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from selfplay_pipeline.games.questions import is_question
 
 @dataclass(frozen=True)
 class Shy:
-    """Never volunteers anything and never proposes.
+    """Never volunteers a score and never proposes.
 
-    It tells a score only when asked for exactly that reviewer and paper (`none` where it does not see it), answers
-    other questions vaguely, and judges a proposal by what it sees and was told: it rejects what is worth clearly less
-    to it than the best that it could plan from that.
+    It tells a score only if asked for exactly that reviewer and paper (`none` if it does not see the cell), and answers
+    other questions vaguely. It judges a proposal by the cells that it sees and was told: it rejects a proposal worth
+    clearly less than the best plan from these cells.
     """
 
     GOOD_ENOUGH = 0.6
-    """Share of the own plan's estimated value that a proposal must reach.
+    """Share of its own plan's estimated value that a proposal must reach.
 
-    A strict judge is itself a source that can be asked by proposing again and again: at 0.8 `quiet`, which never asks,
-    reaches 0.90 on DialOp's boards; at 0.6 it stays at what its own view is worth, and 15 % of random matchings are
-    rejected.
+    The answers of a strict judge reveal scores to a player that proposes again and again: at 0.8 `quiet`, which never
+    asks, reaches 0.90 on DialOp's boards. At 0.6 it only reaches the reward of its own view, and 15 % of random
+    matchings are rejected.
     """
     HELLO, VAGUE, HEARD, REJECTED = (f"[message] {words}" for words in ("hi", "some high some low", "ok", "try again"))
 
@@ -51,7 +51,7 @@ class Shy:
 
 @dataclass(frozen=True)
 class Quiet:
-    """Never asks and never tells: proposes the best by its own view, and another plan after each rejection."""
+    """Never asks and never tells: proposes the best plan from its own view, and another plan after each rejection."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
@@ -61,7 +61,7 @@ class Quiet:
 
 @dataclass(frozen=True)
 class Asker:
-    """Asks for every cell that it does not see, then proposes the best of all that both know."""
+    """Asks for every cell that it does not see, then proposes the best plan from all known cells."""
 
     PAIRS_A_MESSAGE = 8
 
@@ -75,7 +75,7 @@ class Asker:
 
 
 def unasked_cells(view: PlayerView) -> list[Cell]:
-    """The cells that a player neither sees nor has asked for, row by row."""
+    """Returns the cells that a player neither sees nor has asked for, row by row."""
     asked = set[Cell]().union(*(asked_pairs(text, view.papers, view.reviewers) for text in view.said(view.seat)))
     known = own_cells(view).keys() | asked
     return [
@@ -87,7 +87,7 @@ def unasked_cells(view: PlayerView) -> list[Cell]:
 
 
 def propose_another(view: PlayerView, heard: Mapping[Cell, int]) -> str:
-    """The proposal of the best plan, in which pairs that were rejected together count less with every time."""
+    """Returns the proposal of the best plan; each rejection lowers the weight of the rejected pairs."""
     table = estimate(view, heard)
     for text in view.said(view.seat):
         if text.startswith("[propose]"):

@@ -1,13 +1,13 @@
-"""The best play without messages: what a player can expect that knows only its own view and the rules.
+"""Best play without messages: the expected reward of a player that knows only its own view and the rules.
 
-A plan's expected reward is linear in the cells, E[sum of its scores / best] = sum over its cells of E[score / best], so
+A plan's expected reward is linear in the cells, E[sum of its scores / best] = sum over its cells of E[score / best]. So
 the best silent plan is the assignment that maximises the posterior mean of table / best. That mean is taken over states
-that agree with the view: scores that the player does not see, the partner's mask and the own scale are drawn as the
-configuration draws them. Where the hard filter is on, the first state is drawn until it passes, and a Metropolis chain
-goes on from there, exactly: a part of what is hidden is drawn anew, and kept if the state still passes.
+that agree with the view: scores that the player does not see, the partner's mask and the player's scale are drawn as
+the configuration draws them. With the hard filter, the first state is redrawn until it passes. From there an exact
+Metropolis chain continues: each step redraws a part of the hidden values, and keeps them if the state still passes.
 
-It is the best that one proposal can reach which the partner accepts unheard. Rejecting a proposal tells something too,
-and so does every counter-proposal: play without messages can reach more.
+The result is the best reward of one proposal that the partner accepts without messages. Rejections and
+counter-proposals also carry information, so play without messages can reach more.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
 from selfplay_pipeline.games.matching.states import draw_scores
 
 DRAWS = 500
-"""States drawn for each view, in each of two chains, where nothing is filtered."""
+"""Number of states drawn for each view, in each of two chains, without the hard filter."""
 DRAWS_PER_CELL = 300
-"""The same for each cell where the filter is on; on 8×8 the line still rose by 0.002 from half as many to as many."""
+"""Number of states drawn for each view in each chain, per cell of the board, with the hard filter. On 8×8 the line
+still rose by 0.002 when the number was doubled to this."""
 REDRAWN = 6
-"""Mean number of cells drawn anew in a step; the best of 1 to 13 on 3×3 and 8×8 for the same number of steps."""
+"""Mean number of cells redrawn in a step; the best of 1 to 13 on 3×3 and 8×8 for the same number of steps."""
 TRIES = 1_000
-"""Fewest states drawn at a time where the first ones of the chains are sought."""
+"""Minimum number of states drawn at a time in the search for the chains' first states."""
 ENUMERATED = 5
-"""Largest size of which all plans are compared at once; larger ones are solved one by one."""
+"""Largest board size for which all plans are compared at once; larger boards are solved one by one."""
 TIE = 1e-9
-"""Plans whose values are closer than this are equally good."""
+"""Difference in value below which plans are equally good."""
 
 Tables = NDArray[np.float64]
 Masks = NDArray[np.bool_]
 Plans = NDArray[np.intp]
-"""The column of each row."""
+"""Column of each row."""
 
 
 def draws_for(config: MatchingConfig) -> int:
@@ -52,13 +53,14 @@ def draws_for(config: MatchingConfig) -> int:
 def silent_rewards(
     states: Sequence[MatchingState], config: MatchingConfig, rng: np.random.Generator, draws: int
 ) -> NDArray[np.float64]:
-    """Expected reward of the best silent plan, mean over both seats' views of each state; shape (states,).
+    """Returns the expected reward of the best silent plan, mean over both seats' views of each state; shape (states,).
 
-    Two chains a view know nothing of each other. Each chooses a plan, which the other values, since the draws that
-    chose a plan praise it. With few draws the plan, and so the reward, is a little below the best.
+    Each view has two independent chains. Each chain chooses a plan, whose value is estimated by the other chain, since
+    an estimate by the same draws would be too high. With few draws the plan, and so the reward, is a little below the
+    best.
 
     Raises:
-        UserError: the configuration keeps some states that fail the filter, which is not computed.
+        UserError: The configuration keeps some states that fail the filter, a case that is not computed.
     """
     if config.hard_factor and config.unfiltered_after:
         raise UserError("game.unfiltered_after: the silence line is not known where some states pass no filter; set 0")
@@ -68,16 +70,16 @@ def silent_rewards(
 
 
 class Posterior:
-    """States that agree with what a player sees: two chains for each view, those of both seats of each state.
+    """States that agree with a player's view: two chains for each view, with the views of both seats of each state.
 
     Attributes:
-        tables: the newest state of each chain, shape (2 × states × seats, size, size).
-        partners: which cells the other player sees in it.
-        best: the value of its best plan.
+        tables: Newest state of each chain, shape (2 × states × seats, size, size).
+        partners: Cells that the other player sees in the newest state.
+        best: Value of the best plan in the newest state.
     """
 
     def __init__(self, states: Sequence[MatchingState], config: MatchingConfig, rng: np.random.Generator) -> None:
-        """Draw the first state of each chain from what its view and the rules leave open, until it passes."""
+        """Draw the first state of each chain from the view and the rules, until it passes."""
         views = [(state, seat) for state in states for seat in (0, 1)] * 2
         self.config, self.rng = config, rng
         self.own = np.array([state.masks[seat] for state, seat in views])
@@ -92,7 +94,7 @@ class Posterior:
             left = np.setdiff1d(left, found)
 
     def mean_shares(self, draws: int) -> Tables:
-        """The mean of table / best over so many steps of each chain; the shape of `tables`."""
+        """Returns the mean of table / best over `draws` steps of each chain, in the shape of `tables`."""
         part = min(1.0, REDRAWN / self.config.size**2) if self.config.hard_factor else 1.0
         total = np.zeros(self.tables.shape)
         for _ in range(draws):
@@ -101,7 +103,7 @@ class Posterior:
         return total / draws
 
     def _draw(self, chains: NDArray[np.intp], part: float) -> NDArray[np.intp]:
-        """Draw a part of what is hidden anew, keep the states that pass, and say in which chains."""
+        """Redraw a part of the hidden values and keep the states that pass; returns the chains that kept theirs."""
         config, rng, own = self.config, self.rng, self.own[chains]
         anew = rng.random(own.shape) < part
         partners = ~own
@@ -118,17 +120,17 @@ class Posterior:
 
 
 def passes_filter(tables: Tables, masks: tuple[Masks, Masks], config: MatchingConfig) -> tuple[Tables, Masks]:
-    """The value of each best plan, and whether the state would be kept, as `states.sample_state` decides it.
+    """Returns the value of each best plan, and whether `states.sample_state` would keep the state.
 
     Args:
-        tables: shape (states, size, size), as are the masks of the two players.
+        tables: Scores, shape (states, size, size); the masks of the two players have the same shape.
     """
     best = best_values(tables)
     hard = best > 0
     for mask in masks if config.hard_factor else ():
         views = np.where(mask, tables, config.mean_score)
         unsure = hard
-        if tables.shape[-1] <= ENUMERATED:  # which of equally good plans is found matters only where just some pass
+        if tables.shape[-1] <= ENUMERATED:  # the choice among equally good plans matters only if just some pass
             chosen = every_value(views) > every_value(views).max(axis=1, keepdims=True) - TIE
             passing = every_value(tables) * config.hard_factor < best[:, None]
             hard = hard & (chosen & passing).any(axis=1)
@@ -139,25 +141,25 @@ def passes_filter(tables: Tables, masks: tuple[Masks, Masks], config: MatchingCo
 
 
 def values_of(tables: Tables, plans: Plans) -> Tables:
-    """The sum of each plan in its table; shapes (states, size, size) and (states, size) make (states,)."""
+    """Returns the sum of each plan in its table; shapes (states, size, size) and (states, size) give (states,)."""
     return np.asarray(np.take_along_axis(tables, plans[:, :, None], axis=2).sum(axis=(1, 2)))
 
 
 def best_plans(tables: Tables) -> Plans:
-    """The best plan of each table (Hungarian method); shape (states, size)."""
+    """Returns the best plan of each table (Hungarian method), shape (states, size)."""
     plans = [linear_sum_assignment(table, maximize=True)[1] for table in tables]
     return np.array(plans, dtype=np.intp).reshape(-1, tables.shape[-1])
 
 
 def best_values(tables: Tables) -> Tables:
-    """The value of the best plan of each table; shape (states,)."""
+    """Returns the value of the best plan of each table, shape (states,)."""
     if tables.shape[-1] <= ENUMERATED:
         return np.asarray(every_value(tables).max(axis=1))
     return values_of(tables, best_plans(tables))
 
 
 def every_value(tables: Tables) -> Tables:
-    """The value of every plan in each table; shape (states, plans)."""
+    """Returns the value of every plan in each table, shape (states, plans)."""
     size = tables.shape[-1]
     return np.asarray(tables[:, np.arange(size), _every_plan(size)].sum(axis=2))
 
@@ -172,9 +174,9 @@ class Readings:
     """True scores that the numbers in a view can stand for: one reading for each range of the secret scale.
 
     Attributes:
-        chances: of each reading, before the filter.
-        first: the smallest scores that the numbers can stand for in each reading; shape (readings, cells seen).
-        last: the largest.
+        chances: Chance of each reading, before the filter.
+        first: Smallest scores that the numbers can stand for in each reading, shape (readings, cells seen).
+        last: Largest such scores, in the same shape.
     """
 
     chances: NDArray[np.float64]
@@ -184,9 +186,10 @@ class Readings:
 
     @classmethod
     def of(cls, state: MatchingState, seat: int, config: MatchingConfig) -> Readings:
-        """Read one player's view.
+        """Returns the readings of one player's view.
 
-        `int(score × scale)` changes only at scales k / score, so that a score between two of these is shown alike.
+        `int(score × scale)` changes only at scales k / score, so all scales between two neighbouring values show the
+        same numbers.
         """
         shown = np.array([score for row in state.view(seat) for score in row if score is not None])
         low, high = config.scale_min, config.scale_max
@@ -208,7 +211,7 @@ class Readings:
         return bool((self.first == self.last).all() and (self.first == self.first[0]).all())
 
     def draw(self, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Scores of the cells that the player sees, row by row, drawn by their chance."""
+        """Returns scores of the cells that the player sees, row by row, drawn from their distribution."""
         reading = rng.choice(len(self.chances), p=self.chances)
         first, last = self.first[reading], self.last[reading]
         low, high = _below(first, self.config), _below(last + 1, self.config)
@@ -217,6 +220,6 @@ class Readings:
 
 
 def _below(scores: NDArray[np.int64], config: MatchingConfig) -> NDArray[np.float64]:
-    """The chance that a cell's score is smaller."""
+    """Returns the chance that a cell's score is smaller."""
     share: NDArray[np.float64] = scores / (config.max_score + 1)
     return share ** (1 / config.score_power)

@@ -1,7 +1,7 @@
 """Scripted players that speak English: teachers and partners of language models under the default prompts.
 
-The random stream chooses among phrasings, all of which the game reads back without loss: `mentions.told_cells` what is
-told, `questions.asked_pairs` what is asked for, `proposals.parse_proposal` what is proposed.
+The random generator chooses among phrasings. The game reads all of them without loss: `mentions.told_cells` reads told
+cells, `questions.asked_pairs` questions, and `proposals.parse_proposal` proposals.
 """
 
 from __future__ import annotations
@@ -43,19 +43,20 @@ PAIR = ("{paper}: {reviewer}", "{reviewer} - {paper}", "{reviewer} reviews {pape
 PROPOSING = ("Proposal:\n{}", "Proposal: I suggest {}", "My proposal: {}", "Here is a plan:\n{}", "Let us match {}")
 REJECTING = ("[reject]", "[reject] I know of a better plan.", "[reject] We can do better.", "[reject] Let me explain.")
 IN_A_SENTENCE = (", ", " and ")
-"""Text between several names of a kind in a question."""
+"""Text between several names in a question."""
 JOINED = (*IN_A_SENTENCE, "; ", "\n")
 """Text between other items."""
 
 
 @dataclass(frozen=True)
 class Speaking(Sharing):
-    """Plans and judges as `Sharing`; it may ask first, answers what it is asked, and may answer cells with its own."""
+    """Plans and judges as `Sharing`. It may also ask first, answers questions, and may answer told cells with its
+    own."""
 
     asks: float = 0.4
     """Chance that the player begins with a question."""
     answers: float = 0.3
-    """Chance that the player answers told cells with its own."""
+    """Chance that the player answers told cells with its own cells."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
@@ -73,7 +74,7 @@ class Speaking(Sharing):
         return propose(view, self.plan(view, heard, rng), rng)
 
     def _still_wanted(self, view: PlayerView, message: str) -> list[Cell]:
-        """Returns the cells to ask for next: the rest of a list, or all where nothing was answered."""
+        """Returns the cells to ask for next: the rest of a list, or all unasked cells if a question got no answer."""
         in_vain = is_question(message, NOUNS) and not heard_cells(view)
         return unasked_cells(view) if in_vain or asked_pairs(message, view.papers, view.reviewers) else []
 
@@ -84,7 +85,8 @@ class Speaking(Sharing):
 
 @dataclass(frozen=True)
 class SpeakingTeacher(Speaking):
-    """It speaks as `Speaking` does, but never plans with what it was told: to listen is left for self-play to find."""
+    """Speaks as `Speaking` does, but never plans with the cells that it was told; self-play has to find how to
+    listen."""
 
     temperature: float = 0.09
     """Share of the largest score that makes a matching e times as likely to be proposed."""
@@ -99,21 +101,21 @@ class SpeakingTeacher(Speaking):
 
 
 def tell(view: PlayerView, cells: Cells, rng: np.random.Generator) -> str:
-    """The message that tells these cells."""
+    """Returns the message that tells these cells."""
     if not cells:
         return f"[message] {choose(NOTHING, rng)}"
     return f"[message] {choose(TELLING, rng).format(_listed(view, cells, TOLD, rng, cells))}"
 
 
 def ask(view: PlayerView, cells: Sequence[Cell], rng: np.random.Generator) -> str:
-    """The message that asks for these cells, or for all where none is named."""
+    """Returns the message that asks for these cells, or for all cells if `cells` is empty."""
     if not cells:
         return f"[message] {choose(ASKING_ALL, rng)}"
     return f"[message] {choose(ASKING, rng).format(_listed(view, cells, ASKED, rng))}"
 
 
 def answer(view: PlayerView, asked: Set[Cell], rng: np.random.Generator) -> str:
-    """The message that tells all that was asked for, as far as the player sees it."""
+    """Returns the message that tells the asked cells, as far as the player sees them."""
     known = own_cells(view)
     if not asked:
         return tell(view, known, rng)
@@ -125,7 +127,7 @@ def answer(view: PlayerView, asked: Set[Cell], rng: np.random.Generator) -> str:
 
 
 def propose(view: PlayerView, plan: Matching, rng: np.random.Generator) -> str:
-    """The proposal of a plan, its papers in the order of the board."""
+    """Returns the proposal of a plan, with its papers in the order of the board."""
     pairs = sorted(plan, key=lambda pair: pair[1])
     return f"[propose] {choose(PROPOSING, rng).format(_listed(view, pairs, PAIR, rng))}"
 
@@ -137,7 +139,7 @@ def _listed(
     rng: np.random.Generator,
     scores: Mapping[Cell, int] | None = None,
 ) -> str:
-    """All cells in one phrasing, reviewers by their first or their whole names."""
+    """Returns all cells in one phrasing, with first or whole names of reviewers."""
     phrasing, whole = choose(phrasings, rng), rng.random() < 0.3
     return choose(IN_A_SENTENCE if phrasings is ASKED else JOINED, rng).join(
         phrasing.format(

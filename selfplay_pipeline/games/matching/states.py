@@ -1,4 +1,4 @@
-"""Sampling boards, and reading those that somebody else wrote."""
+"""Sampling of boards, and reading of stored ones."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS, normalise
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
 
 MAX_TRIES = 100_000
-"""A board that admits no state is refused within two seconds; of 8×8 ones about one in 2,700 is hard enough."""
+"""Maximum number of draws for one state. A board that admits no state is refused within two seconds; of 8×8 boards
+about one in 2,700 is hard enough."""
 DRAWS = 100
-"""States drawn at a time."""
+"""Number of states drawn at a time."""
 
 
 def sample_state(config: MatchingConfig, rng: np.random.Generator, tries: int = MAX_TRIES) -> MatchingState:
-    """Draw states until one passes the hard filter, or the configured number of them failed.
+    """Draw states until one passes the hard filter, or `unfiltered_after` of them have failed.
 
     Raises:
-        UserError: no state passed in `tries` draws, so the configuration leaves nothing to talk about.
+        UserError: No state passed in `tries` draws, so the configuration leaves nothing to talk about.
     """
     shape = (config.size, config.size)
     mean = config.mean_score
@@ -53,7 +54,7 @@ def sample_state(config: MatchingConfig, rng: np.random.Generator, tries: int = 
 
 
 def draw_scores(config: MatchingConfig, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Scores of cells, drawn as the configuration says."""
+    """Returns scores of cells, drawn from the configured distribution."""
     if config.score_power == 1:
         return rng.integers(0, config.max_score + 1, shape)
     return np.floor((config.max_score + 1) * rng.random(shape) ** config.score_power).astype(np.int64)
@@ -68,7 +69,7 @@ def draw_masks(config: MatchingConfig, shape: tuple[int, ...], rng: np.random.Ge
 
 
 def _best(table: NDArray[np.int64], masks: NDArray[np.bool_], mean: float, hard_factor: float) -> tuple[int, bool]:
-    """The value of the best matching, and whether it is out of reach for each player alone."""
+    """Returns the value of the best matching, and whether neither player can reach it alone."""
     rows, columns = linear_sum_assignment(table, maximize=True)
     best = int(table[rows, columns].sum())
     for mask in masks:
@@ -79,10 +80,10 @@ def _best(table: NDArray[np.int64], masks: NDArray[np.bool_], mean: float, hard_
 
 
 def load_state(data: dict[str, Any]) -> MatchingState:
-    """Read DialOp's field names, checking shapes and the recorded best score.
+    """Returns a state from DialOp's field names, after checking shapes and the recorded best score.
 
     Raises:
-        UserError: a field is missing, has the wrong shape or disagrees with the table.
+        UserError: A field is missing, has the wrong shape or disagrees with the table.
     """
     try:
         table = _whole_numbers(data, "table", LARGEST)
@@ -131,10 +132,10 @@ def check_fits(config: MatchingConfig, state: MatchingState) -> None:
 
 
 def _whole_numbers(data: dict[str, Any], name: str, largest: int) -> NDArray[np.int64]:
-    """Rows of numbers from 0 to `largest`.
+    """Returns rows of whole numbers from 0 to `largest`.
 
     Raises:
-        UserError: the field is something else.
+        UserError: The field has other content.
     """
     rows = data[name]
     try:

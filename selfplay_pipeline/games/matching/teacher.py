@@ -1,4 +1,4 @@
-"""Scripted players that a warm start imitates: they talk well enough but plan poorly."""
+"""Scripted players for warm starts: they talk well enough but plan poorly."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from selfplay_pipeline.games.matching.shy import unasked_cells
 
 @dataclass(frozen=True)
 class Teacher:
-    """The imitated player: it says what it sees, or a part of it, and prefers good plans without insisting.
+    """Imitated player that tells all or a part of its cells, and prefers good plans without insisting on them.
 
-    It draws matchings in proportion to exp(estimated value / temperature). That is learned much sooner than the
+    It draws matchings in proportion to exp(estimated value / temperature). A model learns this much sooner than the
     best matching alone, since the log-odds are linear in the scores.
     """
 
     own_view: float = 0.7
-    """Chance that the player plans from its own view alone, without what it was told."""
+    """Chance that the player plans from its own view alone, without the cells that it was told."""
     temperature: float = 1.2
-    """Points of score that make a matching e times as likely."""
+    """Difference in score that makes a matching e times as likely."""
     partial: float = 0.4
     """Chance that the player tells only about half of its cells."""
     answer: float = 0.3
@@ -58,15 +58,15 @@ class Teacher:
 
 @dataclass(frozen=True)
 class AskingTeacher:
-    """Player 0 opposite a partner that tells nothing unasked: it asks for a few cells, one at a time, then plans.
+    """Player in seat 0 whose partner tells nothing unasked: it asks for a few cells, one at a time, then plans.
 
-    It plans from all that it knows, and draws its plan as `Teacher` does.
+    It plans from all cells that it knows, and draws its plan as `Teacher` does.
     """
 
     ask: float = 0.5
     """Chance that the player asks once more before it proposes."""
     temperature: float = 1.2
-    """Points of score that make a matching e times as likely."""
+    """Difference in score that makes a matching e times as likely."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
@@ -78,34 +78,35 @@ class AskingTeacher:
         return propose(view, draw_plan(estimate(view, heard_cells(view)), self.temperature, rng))
 
     def chance(self, asked: int) -> float:
-        """Returns the chance of one more question after so many."""
+        """Returns the chance of one more question after `asked` questions."""
         return self.ask
 
 
 @dataclass(frozen=True)
 class CountingTeacher(AskingTeacher):
-    """It asks up to `most` questions, each number of them as likely.
+    """Asks between 0 and `most` questions; all numbers of questions are equally likely.
 
-    So the chance of one more falls with every question, from most / (most + 1) to 0, and greedy play stops asking.
+    So the chance of one more question falls with every question, from most / (most + 1) to 0, and greedy play stops
+    asking.
     """
 
     most: int = 4
 
     def chance(self, asked: int) -> float:
-        """Returns the chance of one more question after so many."""
+        """Returns the chance of one more question after `asked` questions."""
         left = max(0, self.most - asked)
         return left / (left + 1)
 
 
 MOST_LISTED = 8
-"""The largest board whose matchings are all listed: 40,320 of them."""
+"""Size of the largest board whose matchings are all listed: 40,320 of them."""
 
 
 def draw_plan(table: NDArray[np.float64], temperature: float, rng: np.random.Generator) -> Matching:
-    """A matching, drawn in proportion to exp(value / temperature).
+    """Returns a matching, drawn in proportion to exp(value / temperature).
 
-    On boards with too many matchings to list, the best one after each score was changed by Gumbel noise of this scale
-    is drawn instead, which comes near (Papandreou and Yuille 2011, perturb-and-MAP).
+    A board with too many matchings to list gets an approximation (Papandreou and Yuille 2011, perturb-and-MAP): the
+    best matching after Gumbel noise of this scale is added to each score.
     """
     if len(table) > MOST_LISTED:
         return best_matching(table + rng.gumbel(scale=temperature, size=table.shape))[0]
@@ -117,14 +118,14 @@ def draw_plan(table: NDArray[np.float64], temperature: float, rng: np.random.Gen
 
 @lru_cache(1)
 def _all_plans(size: int) -> NDArray[np.int64]:
-    """The paper of each reviewer in each matching, shape (size!, size)."""
+    """Returns the paper of each reviewer in each matching, shape (size!, size)."""
     return np.array([*permutations(range(size))])
 
 
 LISTENING = Teacher(own_view=0)
-"""It tells, and plans with all that it was told."""
+"""Tells its cells, and plans with all cells that it was told."""
 DEAF = Teacher(own_view=1, temperature=0.8)
-"""It tells, and never plans with what it was told: to listen is left for self-play to find."""
+"""Tells its cells, and never plans with cells that it was told; self-play has to find how to listen."""
 WORDS = (
     *("[message]", "[propose]", "[accept]", "[reject]"),
     *("system", "user", "assistant", "match", "see", "error", "again", "Proposal", "none"),
@@ -136,7 +137,7 @@ LESSONS = {
     "self-play": Lesson(
         folder=Path("data/tiny_model"),
         words=WORDS,
-        stages=(  # to plan is the hard part, and is learned first
+        stages=(  # planning is the hard part, and is learned first
             Stage(("listening-teacher", "listening-teacher"), episodes=17_280, epochs=1),
             Stage(("teacher", "teacher"), episodes=11_520, epochs=1),
         ),

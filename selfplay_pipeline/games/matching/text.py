@@ -1,4 +1,4 @@
-"""From a turn's text to an action. Pure; every error says what to write instead."""
+"""Conversion of a turn's text to an action. Pure; every error message says what to write instead."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from selfplay_pipeline.games.tagged_session import Action, parse_tagged
 
 
 def parse_action(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> Action[Matching]:
-    """Read the one action of a turn; what stands before its tag is ignored.
+    """Returns the one action of a turn; text before its tag is ignored.
 
     Raises:
-        ParseError: no action or several, an empty message, or a proposal that is not a full matching.
+        ParseError: The turn has no action or several, an empty message, or a proposal that is not a full matching.
     """
     return parse_tagged(text, lambda body: parse_proposal(body, papers, reviewers))
