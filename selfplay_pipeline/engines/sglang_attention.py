@@ -128,7 +128,7 @@ class Attention:
 
 
 def register() -> None:
-    """Replace SGLang's own `torch_native` backend. The name stays, because by it SGLang knows that Triton is not used."""
+    """Replace SGLang's `torch_native` backend. The name stays, because it tells SGLang that Triton is not used."""
     from sglang.srt.layers.attention.attention_registry import register_attention_backend
 
     @register_attention_backend("torch_native")  # type: ignore[untyped-decorator]

@@ -169,7 +169,7 @@ def end_at_once() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Serve until stopped; takes the arguments of `python -m sglang.launch_server`, and the key from the environment."""
+    """Serve until stopped, with the arguments of `python -m sglang.launch_server` and the key from the environment."""
     from sglang.srt.entrypoints import engine, http_server
     from sglang.srt.server_args import prepare_server_args
     from sglang.srt.utils import kill_process_tree

@@ -110,7 +110,7 @@ def _runtime_on_path() -> dict[str, str]:
 
 
 def cpu_cache_tokens(model: str) -> int:
-    """Returns the number of tokens whose float32 keys and values fit into `CPU_CACHE_BYTES`, for a local model folder."""
+    """Returns the number of tokens whose float32 keys and values fit into `CPU_CACHE_BYTES`, for a model folder."""
     try:
         config = json.loads((Path(model) / "config.json").read_text("utf-8"))
         heads = config["num_attention_heads"]
@@ -249,7 +249,7 @@ class SGLangServer:
         raise EngineError(reason + times)
 
     async def _still_lives(self, child: Child) -> bool:
-        """Whether the server answers. Waits for a dying server to end, because its supervisor has to notice that first."""
+        """Whether the server answers. Waits for a dying server to end, since its supervisor must notice that first."""
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as http:
             for _ in range(DYING_LOOKS):
                 if child.poll() is not None:
