@@ -1,7 +1,7 @@
-"""The keys of the configuration, as options, `selfplay config` and docs/options.md show them.
+"""Keys of the configuration as options, `selfplay config` and docs/options.md show them.
 
-What a key is called, which values it takes and what it means is written once, at its field: the type, the bounds, and
-the docstring below it. The docstring's first paragraph is the option's help; a further one is left to YAML and page.
+The name, values and meaning of a key are written once, at its field: the type, the bounds, and the docstring below it.
+The docstring's first paragraph is the option's help; further paragraphs appear only in the YAML file and on the page.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Key:
     """One key.
 
     Attributes:
-        name: with its section, such as `generate.num_episodes`.
-        used: which commands use it; None where all do.
+        name: Name with its section, such as `generate.num_episodes`.
+        used: Commands that use the key; None if all do.
     """
 
     name: str
@@ -37,12 +37,12 @@ class Key:
 
     @property
     def section(self) -> str:
-        """The section that it stands in; empty for keys outside all sections."""
+        """Section of the key; empty for keys outside all sections."""
         return self.name.rpartition(".")[0]
 
     @property
     def option(self) -> str:
-        """The option that gives it, such as `--num-episodes`."""
+        """Option that sets the key, such as `--num-episodes`."""
         named = [mark.name for mark in self.field.metadata if isinstance(mark, Option)]
         return named[0] if named else "--" + self.name.rpartition(".")[2].replace("_", "-")
 
@@ -53,7 +53,7 @@ class Key:
 
     @property
     def text(self) -> str:
-        """All that its docstring says, in paragraphs."""
+        """Whole docstring of the field, in paragraphs."""
         return self.field.description or ""
 
     @property
@@ -68,7 +68,7 @@ class Key:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words that it takes; empty where it takes others too."""
+        """Allowed words; empty if other values are allowed too."""
         literal = [kind for kind in kinds(self.field.annotation) if get_origin(kind) is Literal]
         return get_args(literal[0]) if literal else ()
 
@@ -85,16 +85,16 @@ class Key:
         return " and ".join(f"{say} {self.bound(name)}" for name, say in words.items() if self.bound(name) is not None)
 
     def bound(self, name: str) -> Any:
-        """One of the bounds `ge`, `gt`, `le` and `lt`; None where there is none."""
+        """Returns the bound `ge`, `gt`, `le` or `lt`; None if the key does not have it."""
         return next((getattr(mark, name) for mark in self.field.metadata if hasattr(mark, name)), None)
 
 
 def keys(section: type[Section], above: str = "", used: UsedBy | None = None) -> Iterator[Key]:
-    """All keys of a section and of those in it, in their order.
+    """Yields all keys of a section and of the sections in it, in order.
 
     Args:
-        above: the section's own name, with a dot.
-        used: the section's own mark.
+        above: Name of the section, with a dot at its end.
+        used: Mark of the section.
     """
     for name, field in section.model_fields.items():
         inner, mark = sections(field.annotation), used_by(field) or used
@@ -105,30 +105,30 @@ def keys(section: type[Section], above: str = "", used: UsedBy | None = None) ->
 
 
 def used_by(field: FieldInfo) -> UsedBy | None:
-    """The mark of a field that says which commands use it; None where it has none."""
+    """Returns the mark that names the commands that use a field; None if the field has no mark."""
     return next((mark for mark in field.metadata if isinstance(mark, UsedBy)), None)
 
 
 def sections(annotation: Any) -> list[type[Section]]:
-    """The sections that a field may hold; several where it is a union."""
+    """Returns the sections that a field may hold; several if its type is a union."""
     found = (kind for kind in kinds(annotation) if isinstance(kind, type) and issubclass(kind, Section))
     return sorted(found, key=lambda kind: kind.__name__)
 
 
 def listed(words: Sequence[str], last: str = "or") -> str:
-    """Several words as `one, two or three`."""
+    """Returns several words as `one, two or three`."""
     return f" {last} ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def value_of(config: Section, name: str) -> Any:
-    """The value of a key; None where the section that is there has no such key."""
+    """Returns the value of a key; None if the configured section has no such key."""
     for part in name.split("."):
         config = getattr(config, part, None)  # type: ignore[assignment]
     return config
 
 
 def as_yaml(section: Section) -> str:
-    """A configuration as a file for `--config`: every key with its value, and above it what it means."""
+    """Returns a configuration as a file for `--config`: every key with its value, below a comment with its meaning."""
     return "\n".join(_lines(section)).strip("\n")
 
 

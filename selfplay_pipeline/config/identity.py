@@ -1,7 +1,7 @@
-"""What makes two runs the same run: the fields of the configuration that decide it, and the one comparison.
+"""Identity of a run: the fields of the configuration that decide it, and their comparison.
 
-Each command stores what decides its run when it begins, and compares it when it is given again. A field decides for the
-commands that use it (its mark `UsedBy`), unless its mark `Identity` names fewer.
+A command stores these fields when its run begins, and compares them when it is given again. A field decides the runs of
+the commands that use it (its mark `UsedBy`), unless its mark `Identity` names fewer commands.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from selfplay_pipeline.core.sections import Identity, Section, UsedBy
 from selfplay_pipeline.core.shipped import as_listed
 
 KNOWN = frozenset(key.name for key in keys(Config))
-"""All keys of the configuration, but for those that only some games have."""
+"""All keys of the configuration, except those that only some games have."""
 PLAYED = {
     "model": "policy.checkpoint", "engine.kind": "policy.engine", "engine.context_length": "context_length",
     "generate.num_episodes": "num_groups", "generate.episodes_per_state": "episodes_per_state",
     "generate.temperature": "policy.temperature", "generate.max_new_tokens": "policy.max_new_tokens",
     "generate.thinking": "policy.thinking",
 }  # fmt: skip
-"""Names under which records of played episodes hold keys of the configuration; other keys have their own."""
+"""Names of keys in records of played episodes; other keys have their own names there."""
 TRAINED = {
     "temperature": "generate.temperature", "max_new_tokens": "generate.max_new_tokens",
     "thinking": "generate.thinking", "tensor_parallel": "engine.tensor_parallel",
     **{key.removeprefix("train."): key for key in KNOWN if key.startswith("train.")},
 }  # fmt: skip
-"""The keys of the configuration by the names that records of trainings have for them."""
+"""Keys of the configuration by their names in records of trainings."""
 KEYS = {stored: key for key, stored in PLAYED.items()} | TRAINED
 HASHED = re.compile(r"(^|\.)weights(\.|$)|^rows$")
-"""Matches keys of records that hold content hashes of models or rows."""
+"""Pattern of record keys that hold content hashes of models or rows."""
 CONTENTS = "contents of "
-"""Keys of records that hold a hash of contents begin so; messages name them only where nothing else differs."""
+"""Prefix of record keys that hold a hash of contents; messages name such keys only if nothing else differs."""
 MOST_DIFFERENCES = 5
-"""The most differences that a message lists."""
+"""Largest number of differences in one message."""
 LONGEST_VALUE = 100
-"""Characters of a value that a message shows."""
+"""Largest number of characters of a value in a message."""
 
 
 def deciding(section: Section, command: str, above: str = "", used: UsedBy | None = None) -> dict[str, Any]:
-    """The values, as JSON holds them, of all fields that decide the runs of a command, by their dotted keys.
+    """Returns the fields that decide the runs of a command: their JSON values by dotted key.
 
     Args:
-        above: the section's own name, with a dot.
-        used: the section's own mark.
+        above: Name of the section, with a dot at its end.
+        used: Mark of the section.
     """
     found, values = dict[str, Any](), section.model_dump(mode="json")
     for name, field in type(section).model_fields.items():
@@ -69,15 +69,15 @@ def deciding(section: Section, command: str, above: str = "", used: UsedBy | Non
 
 
 def check_same(place: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Whether a run may be continued.
+    """Checks that a run may be continued.
 
     Args:
-        place: the run's file or folder.
-        before: what decided it when it began.
-        now: what decides it now.
+        place: File or folder of the run.
+        before: Deciding values when the run began.
+        now: Deciding values now.
 
     Raises:
-        UserError: the two differ.
+        UserError: The values differ.
     """
     listed = differences(before, now)
     if listed:
@@ -87,10 +87,10 @@ def check_same(place: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The keys of the configuration, or else of the records, in which two runs differ, each with both values.
+    """Returns the keys in which two runs differ, each with both values.
 
-    A key that has come since `before` was stored has its default there. Keys of the configuration that do not decide
-    `now` are left out.
+    These are keys of the configuration, or else of the records. A key that is newer than `before` has its default value
+    there. Keys of the configuration that do not decide `now` are left out.
     """
     then, today = _by_keys(before), _by_keys(now)
     then, today = _anywhere(then), _anywhere(today)
@@ -101,14 +101,14 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
 
 
 def in_words(differences: Mapping[str, tuple[Any, Any]]) -> str:
-    """Some of the differences, in one line."""
+    """Returns the first differences and the number of the others, in one line."""
     said = [_in_words(key, *values) for key, values in list(differences.items())[:MOST_DIFFERENCES]]
     more = len(differences) - len(said)
     return "; ".join([*said, *([f"{more} more"] if more else [])])
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested keys joined by dots."""
+    """Returns a mapping without nesting: keys are joined by dots."""
     flat: dict[str, Any] = {}
     for key, value in data.items():
         if isinstance(value, dict):
@@ -121,10 +121,10 @@ def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def portable(record: Mapping[str, Any], place: Path) -> dict[str, Any]:
     """Returns a record that stays true when its run folder is moved or copied.
 
-    Paths inside the run folder become relative to it; what comes with the package has the name that documents give it.
+    Paths inside the run folder become relative to it; packaged files get the `data/` names that the documents use.
 
     Args:
-        place: the file or folder of the record. The run folder is the nearest one above with a manifest, else `place`.
+        place: File or folder of the record. The run folder is the nearest folder with a manifest, else `place` itself.
     """
     own = Path(os.path.realpath(place))
     top = next((folder for folder in (own, *own.parents[:3]) if (folder / "manifest.json").exists()), own)
@@ -144,12 +144,12 @@ def _decides(field: FieldInfo, command: str) -> bool:
 
 
 def _is_key(name: str) -> bool:
-    """Whether this is a key of the configuration, or may be one of a game's."""
+    """Whether a name is a key of the configuration, or may be a key of a game."""
     return name in KNOWN or name.startswith("game.")
 
 
 def _by_keys(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record by the keys of the configuration; a number of groups is given as that of the episodes in them."""
+    """Returns a record by the keys of the configuration; a number of groups becomes their number of episodes."""
     groups, episodes = record.get("num_groups"), record.get("episodes_per_state")
     if isinstance(groups, int) and isinstance(episodes, int):
         record = {**record, "num_groups": groups * episodes}
@@ -157,12 +157,14 @@ def _by_keys(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _anywhere(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What comes with the package by the same name wherever the package and the working directory are."""
+    """Returns a record with packaged paths replaced by their `data/` names, which do not depend on the machine."""
     return {key: as_listed(value) if isinstance(value, str) else value for key, value in record.items()}
 
 
 def _defaults(found: Mapping[str, Any]) -> dict[str, Any]:
-    """All keys of a configuration that has these; empty if it has none, or if today there is no such configuration."""
+    """Returns all keys of a configuration with these values; empty if there are no keys, or if they are no longer
+    valid.
+    """
     nested: dict[str, Any] = {}
     for key in filter(_is_key, found):
         section, _, name = key.rpartition(".")

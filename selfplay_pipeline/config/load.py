@@ -32,7 +32,7 @@ def gpu_visible() -> bool:
 
 
 def own_settings(source: str | None) -> dict[str, Any]:
-    """Returns what a user's own configuration file sets, without its base; nothing for a built-in configuration."""
+    """Returns the values in a user's own configuration file, without its base; empty for a built-in configuration."""
     if source is None or (source in built_in() and not Path(source).is_file()):
         return {}
     return _read(source).data
@@ -46,21 +46,22 @@ def load_config(
     gpu: bool | None = None,
     command: str = "",
 ) -> Config:
-    """Read a configuration and put options over it.
+    """Read a configuration and apply options on top of it.
 
-    A file builds on what would be used without it, section by section, or on the built-in that its key `base` names.
+    A file builds, section by section, on the configuration that would be used without it, or on the built-in one that
+    its key `base` names.
 
     Args:
-        source: a YAML file, a built-in name, or None to choose by hardware and model.
-        overrides: dotted keys (`generate.num_episodes`) to values; None means not given.
-        tell: takes one line that says what the configuration builds on, and why.
-        options: the options of the command line that give overrides, by their keys; for messages.
-        gpu: whether it is for a machine with a GPU; by default, whether one is visible here.
-        command: the command that asks, which refuses a key that would have no effect on it (`UsedBy`).
+        source: A YAML file, a built-in name, or None to choose by hardware and model.
+        overrides: Values by dotted key (`generate.num_episodes`); None means not given.
+        tell: Takes one line that names the base of the configuration and the reason for it.
+        options: Options of the command line by the keys that they set, for messages.
+        gpu: Whether the configuration is for a machine with a GPU; by default, whether one is visible.
+        command: Command that uses the configuration; it refuses a key that has no effect on it (`UsedBy`).
 
     Raises:
-        UserError: no such file, bad YAML, an unknown key, a bad value or a key that the command does not use; names
-            file, line and key.
+        UserError: The file is missing or not valid YAML, or it has an unknown key, a bad value or a key that the
+            command does not use; the message names file, line and key.
     """
     given = {key: value for key, value in overrides.items() if value is not None}
     gpu = gpu_visible() if gpu is None else gpu
@@ -101,7 +102,7 @@ def load_config(
 
 
 def _find_game(file: YamlFile) -> None:
-    """Finds the game that a configuration names, and puts the game's own name in place of `FILE.py:CLASS`."""
+    """Finds the game that a configuration names, and replaces `FILE.py:CLASS` by the game's own name."""
     game = file.data.get("game")
     if isinstance(game, dict) and isinstance(name := game.get("name"), str):
         try:
@@ -111,23 +112,23 @@ def _find_game(file: YamlFile) -> None:
 
 
 def configuration_of(model: str) -> str | None:
-    """The built-in configuration that a model was made for, by its name in it or by the place where it lies."""
+    """Returns the built-in configuration made for a model, found by the model's name or path; None if there is none."""
     made_for = {named: name for name in built_in() if (named := _built_in(name).data.get("model"))}
     path = os.path.normpath(model)
-    with suppress(OSError, ValueError):  # of a name that cannot be, which is told elsewhere
+    with suppress(OSError, ValueError):  # the name is no valid path, which is reported elsewhere
         return made_for.get(path, made_for.get(as_listed(os.path.realpath(path))))
     return None
 
 
 def _base_for(model: Any, gpu: bool) -> tuple[str, str]:
-    """The built-in configuration that is used where none is named, and why."""
+    """Returns the default base of a configuration, and the reason for it."""
     if name := configuration_of(str(model)):
         return name, f"the model is {model}"
     return ("default", "for a machine with a GPU") if gpu else ("tiny_honest", "no GPU is visible")
 
 
 def _built_in(name: str) -> YamlFile:
-    """A built-in configuration, with what it builds on."""
+    """Returns a built-in configuration on top of its base."""
     file = read_yaml(built_in()[name], name)
     base = file.data.pop("base", None)
     if base is not None:
@@ -141,7 +142,7 @@ def _put_over(file: YamlFile, base: YamlFile) -> None:
 
 def _read(source: str) -> YamlFile:
     path = Path(source)
-    with suppress(OSError):  # of a name that is too long, say, which is told below
+    with suppress(OSError):  # for example, the name is too long, which is reported below
         if not path.exists():
             names = ", ".join(built_in())
             raise UserError(f"--config: no built-in configuration or file {source!r}; built-in: {names}")
@@ -150,10 +151,12 @@ def _read(source: str) -> YamlFile:
 
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """`base` with the values of `over`; sections are merged key by key, lists are replaced."""
-    # A section of which all keys are commented out is None.
+    """Returns `base` with the values of `over`; merges sections key by key, and replaces lists."""
+    # A section whose keys are all commented out is None.
     over = {key: value for key, value in over.items() if value is not None or not isinstance(base.get(key, {}), dict)}
-    if base.get("name", FIRST_GAME) != over.get("name", base.get("name", FIRST_GAME)):  # its section has other keys
+    if base.get("name", FIRST_GAME) != over.get(
+        "name", base.get("name", FIRST_GAME)
+    ):  # another game, whose section has other keys
         return over
     merged = base | over
     for key in base.keys() & over.keys():

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in plain words."""
+"""Explanations of mistakes in a configuration, in plain words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from selfplay_pipeline.core.sections import Section
 from selfplay_pipeline.games.registry import FIRST_GAME, known
 
 SHOWN = 40
-"""Characters of a text that a message repeats."""
+"""Largest number of characters of a text in a message."""
 WHOLE, NUMBER, TRUTH = "a whole number", "a number", "true or false"
 KINDS = {
     "int_type": WHOLE, "int_parsing": WHOLE, "int_parsing_size": WHOLE, "int_from_float": WHOLE,
@@ -22,15 +22,15 @@ KINDS = {
     "greater_than_equal": "at least {ge:g}", "greater_than": "a number above {gt:g}",
     "less_than_equal": "at most {le:g}", "less_than": "a number below {lt:g}", "literal_error": "{expected}",
 }  # fmt: skip
-"""What is expected, by pydantic's name of the mistake."""
+"""Expected value, by pydantic's name of the mistake."""
 
 
 def explain(error: ValidationError, section: type[Section], given: Mapping[str, Any]) -> tuple[list[str], str]:
-    """The first mistake: where it stands (the names of sections and the key), and what is wrong with it.
+    """Returns the position (sections and key) and the explanation of the first mistake.
 
     Args:
-        section: what could not be read.
-        given: what it was read from.
+        section: Class of the section that could not be read.
+        given: Values that it was read from.
     """
     first = error.errors()[0]
     path = [part for part in first["loc"] if isinstance(part, str)]
@@ -46,10 +46,10 @@ def explain(error: ValidationError, section: type[Section], given: Mapping[str, 
 
 
 def _meant(path: list[str], section: type[Section], given: Mapping[str, Any]) -> str:
-    """The key that was probably meant: one of the same section with a similar name, or the same name elsewhere."""
+    """Returns a hint at the intended key: a similar name in the same section, or the same name elsewhere; else ""."""
     above = "".join(f"{part}." for part in path[:-1])
     everything = [key.name for key in keys(section)]
-    if path[0] == "game":  # a section of which the game says what is in it
+    if path[0] == "game":  # the game defines the keys of this section
         everything += [key.name for key in keys(known(given["game"].get("name", FIRST_GAME)).settings, above)]
     beside = {name.removeprefix(above).split(".")[0] for name in everything if name.startswith(above)}
     near = get_close_matches(path[-1], sorted(beside), n=1)
@@ -59,7 +59,7 @@ def _meant(path: list[str], section: type[Section], given: Mapping[str, Any]) ->
 
 
 def _described(value: Any) -> str:
-    """What was found, for a message."""
+    """Returns a description of a value for a message."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):

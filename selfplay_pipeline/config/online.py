@@ -19,19 +19,21 @@ class OnlineOptions(Section):
     """Amount of play and training in online training. Sampling is in the section `generate`, the loss in `train`."""
 
     steps: Annotated[int, Field(ge=1)] = 50
-    """Training steps; each plays new episodes with the newest weights and makes one update."""
+    """Number of training steps; each plays new episodes with the newest weights and makes one update."""
     states_per_step: Annotated[int, Field(ge=1)] = 8
-    """States per step; each state gives `generate.episodes_per_state` episodes, and each episode one row per player."""
+    """Number of states per step, each with `generate.episodes_per_state` episodes; an episode gives one row per player.
+    """
     held_out_states: Annotated[int, Field(ge=1)] = 100
-    """States of a validation, each played once.
+    """Number of states in a validation, each played once.
 
     These are the monitor states of `evaluate.state_seed`, on which `iterate` also compares its iterations. Neither
     training nor `selfplay evaluate` plays them.
     """
     validate_every: Annotated[int, Field(ge=0)] = 0
-    """Steps between validations; 0 validates before the first step and after the last."""
+    """Number of steps between validations; 0 validates before the first step and after the last."""
     tokens_per_pass: Annotated[int | None, Field(ge=1), FREE] = None
-    """Tokens in one forward and backward pass on one device; by default `train.max_tokens_per_pass`, else 16384.
+    """Number of tokens in one forward and backward pass on one device; by default `train.max_tokens_per_pass`, else
+    16384.
 
     The number is raised to the context length if it is smaller.
     """
@@ -64,6 +66,6 @@ class OnlineConfig(PolicyTraining):
     context_length: Annotated[int, Field(ge=2)]
     """Longest trajectory in tokens."""
     max_failures: Annotated[int, Field(ge=0), FREE] = 16
-    """Episodes of a step that may be lost to the engine; with more the run stops."""
+    """Number of episodes of a step that may be lost to the engine; the run stops if more are lost."""
     tensor_parallel: Annotated[int, Field(ge=1)] = 1
     """Number of GPUs that share one copy of the model while playing."""

@@ -17,43 +17,47 @@ OPENAI_URL = "https://api.openai.com/v1"
 
 
 class PartnerConfig(Section):
-    """The chat model and how it is asked. Its key comes from the environment variable OPENAI_API_KEY alone."""
+    """The chat model and its requests. Its key comes only from the environment variable OPENAI_API_KEY."""
 
-    # What decides is the `endpoint`, which the environment may give too.
+    # Runs are compared by `endpoint`, which may also come from the environment.
     base_url: Annotated[str | None, FREE] = None
     """Address of an OpenAI-compatible endpoint, such as http://localhost:30000/v1.
 
-    By default it is the one in the environment variable OPENAI_BASE_URL, else OpenAI's own.
+    By default it is the address in the environment variable OPENAI_BASE_URL, else OpenAI's own.
     """
     model: str = "gpt-4.1"
     """Name of the model at the endpoint."""
     temperature: Annotated[float, Field(ge=0)] = 0.7
     """The partner's sampling temperature."""
     max_tokens: Annotated[int, Field(ge=1)] = 256
-    """Token limit of one reply; a longer one is cut and counts as an error, as for the policy."""
+    """Token limit of one reply; a longer reply is cut and counts as an error, as for the policy."""
     prompt: str = "shy"
-    """Name of a built-in system prompt (shy), or a template file, in which `rules` is the game's own system prompt."""
+    """Name of a built-in system prompt (shy), or a template file, in which `rules` stands for the game's own system
+    prompt.
+    """
     timeout: Annotated[float, Field(gt=0), FREE] = 60
     """Seconds for one request, from sending it to the last byte of its answer."""
     max_retries: Annotated[int, Field(ge=0), FREE] = 6
-    """Number of times that a request is sent again after a failure that may pass; pauses double from about a second."""
+    """Number of retries of a request after a failure that may pass; pauses double from about a second."""
     max_concurrency: Annotated[int, Field(ge=1), FREE] = 16
-    """Requests under way at a time."""
+    """Number of requests under way at the same time."""
     max_requests: Annotated[Annotated[int, Field(ge=1)] | None, FREE] = None
-    """Requests that one command may send, repeated ones included, before it stops; null is no limit.
+    """Largest number of requests of one command, retries included, after which it stops; null is no limit.
 
-    Episodes that are cut so are played again by the next command, for nothing as far as `cache` has their answers.
+    The next command plays the episodes that this cut off again; answers in `cache` cost nothing then.
     """
     cache: Annotated[Path | None, FREE] = None
-    """File, or folder for one, that keeps all answers, so that the same questions of a repeated run cost nothing."""
+    """File, or folder for one, that stores all answers, so that a repeated run does not pay for the same requests
+    again.
+    """
     prompt_price: Annotated[float, Field(ge=0), FREE] = 2.0
-    """US dollars for a million prompt tokens.
+    """Price of a million prompt tokens in US dollars.
 
     The default is gpt-4.1's list price (openai.com/api/pricing, unchanged since April 2025), without the discount for
     cached input.
     """
     completion_price: Annotated[float, Field(ge=0), FREE] = 8.0
-    """US dollars for a million tokens of answers, from the same source."""
+    """Price of a million completion tokens in US dollars; the default is from the same price list."""
 
     @field_validator("base_url")
     @classmethod
@@ -62,10 +66,10 @@ class PartnerConfig(Section):
 
     @property
     def endpoint(self) -> str:
-        """The address that requests go to.
+        """Address that requests go to.
 
         Raises:
-            UserError: the one in OPENAI_BASE_URL is none.
+            UserError: The address in OPENAI_BASE_URL is invalid.
         """
         try:
             return self.base_url or _checked(os.environ.get("OPENAI_BASE_URL") or OPENAI_URL)
@@ -76,7 +80,7 @@ class PartnerConfig(Section):
         """Returns the key for the endpoint; empty for a server of your own that needs none.
 
         Raises:
-            UserError: the key is missing or cannot be a key.
+            UserError: The key is missing or malformed.
         """
         key = key_from_environment("OPENAI_API_KEY")
         if not key and self.endpoint == OPENAI_URL:

@@ -1,4 +1,4 @@
-"""The sections and keys of a configuration, but those of games."""
+"""The sections and keys of the configuration, except those of games."""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ from selfplay_pipeline.games.registry import GameConfig, first_game_config
 
 
 class EngineConfig(Section):
-    """The engine, which turns prompts into sampled tokens."""
+    """The engine, which samples completions from the model."""
 
     kind: Annotated[Literal["sglang", "transformers"], Option("--engine"), Identity("generate", "evaluate")] = "sglang"
-    """What samples: `sglang`, a server, or `transformers`, in this process.
+    """Engine that runs the model: `sglang` is a server, `transformers` runs in the command's own process.
 
     `transformers` is slow, and meant for machines where SGLang cannot run.
     """
     device: Annotated[
         Literal["auto", "cpu", "cuda"], UsedBy(*PLAYING, instead={"train-online": "train.device"}), FREE
     ] = "auto"
-    """Where the model runs; `auto` is cuda where a GPU is visible, else cpu."""
+    """Device that the model plays on; `auto` is cuda if a GPU is visible, else cpu."""
     server_url: Annotated[list[str], FREE] = []
-    """Attach to the SGLang servers at these addresses, instead of launching one."""
+    """Addresses of running SGLang servers to play with, instead of launching one."""
     tensor_parallel: Annotated[int, Field(ge=1), UsedBy(*PLAYING, "train-online"), FREE] = 1
-    """GPUs that share one copy of the model."""
+    """Number of GPUs that share one copy of the model."""
     data_parallel: Annotated[int, Field(ge=1), UsedBy(*PLAYING, "train-online"), FREE] = 1
-    """Copies of the model, each on GPUs of its own.
+    """Number of copies of the model, each on GPUs of its own.
 
-    `train-online` has as many as fit on the GPUs that it trains on, and refuses any other number but 1.
+    `train-online` runs as many copies as fit on the GPUs that it trains on; it accepts only this number or 1.
     """
     memory_fraction: Annotated[
         float, Field(gt=0, lt=1), UsedBy(*PLAYING, instead={"train-online": "a key of verl's"}), FREE
     ] = 0.8
-    """Share of the GPU's memory that the server takes for weights and cache."""
+    """Share of the GPU's memory that the server uses for weights and key-value cache."""
     context_length: Annotated[int | None, UsedBy(*PLAYING, "train-online", "imitate")] = None
-    """Longest trajectory in tokens; by default as long as the model allows."""
+    """Longest trajectory in tokens; by default the model's own limit."""
     startup_timeout: Annotated[float, Field(gt=0), FREE] = 900
-    """Seconds to wait for a launched server to answer, or for an attached one that another command uses."""
+    """Seconds to wait for a launched server to answer, or for an attached server that another command is using."""
     request_timeout: Annotated[float, Field(gt=0), FREE] = 600
-    """Seconds to wait for one turn."""
+    """Seconds to wait for the completion of one turn."""
     hang_timeout: Annotated[float, Field(gt=0), FREE] = 60
-    """Seconds without a sign of life after which a server that is asked something counts as hanging.
+    """Seconds without a sign of life after which a server with open requests counts as hung.
 
-    Signs of life are an answer, a health check, and work of its processes where they can be seen. A launched server
-    that hangs is started again.
+    Signs of life are an answer, a passed health check, and work of the server's processes if these are visible. A
+    launched server that hangs is restarted.
     """
     reconnect_timeout: Annotated[float, Field(ge=0), FREE] = 120
     """Seconds to wait for an attached server (`server_url`) that is gone, before its episodes are lost.
 
-    With several servers its episodes go on at the others, and it is used again if it is back within this time.
+    With several servers, its episodes go on at the others, and the server is used again if it is back within this time.
     """
     extra_args: Annotated[list[str], FREE] = []
-    """Further arguments for the SGLang server."""
+    """Further command-line arguments for the SGLang server."""
 
     @field_validator("server_url")
     @classmethod
@@ -68,7 +68,7 @@ class EngineConfig(Section):
 
 
 class GenerateConfig(Section):
-    """How many episodes are played, and how the policy samples."""
+    """Number of episodes, and sampling of the policy."""
 
     num_episodes: Annotated[
         int,
@@ -79,7 +79,7 @@ class GenerateConfig(Section):
             instead={"train-online": "online.steps", **dict.fromkeys(MEASURING, "evaluate.num_states")},
         ),
     ] = 100
-    """Episodes to play, rounded up to whole groups; each seat of the policy's gives a row an episode."""
+    """Number of episodes to play, rounded up to whole groups; each episode gives one row per seat of the policy."""
     episodes_per_state: Annotated[
         int,
         Field(ge=1),
@@ -90,89 +90,90 @@ class GenerateConfig(Section):
             instead={"evaluate": "evaluate.episodes", "crossplay": "--episodes", "listen": "one episode a state"},
         ),
     ] = 8
-    """G: episodes of one state, which form one group."""
+    """Number of episodes per game state (GRPO's group size G); they form one group."""
     temperature: Annotated[
         float,
         Field(ge=0),
         UsedBy("generate", "iterate", "train-online", "evaluate", "crossplay", instead={"listen": "greedy play"}),
     ] = 0.7
-    """Sampling temperature; 0 plays greedily, and such episodes cannot be trained on."""
+    """Sampling temperature; 0 plays greedily, and greedy episodes cannot be trained on."""
     max_new_tokens: Annotated[int, Field(ge=1)] = 256
-    """Token limit of one turn, its thoughts included; a longer turn is cut and counts as an error."""
+    """Token limit of one turn, thoughts included; a longer turn is cut and counts as an error."""
     thinking: Annotated[bool, UsedBy(*PLAYING, "train-online", "imitate", "convert")] = False
     """Let the model think before each action; needs a larger `max_new_tokens`.
 
-    Only models whose chat template has the switch `enable_thinking` can (Qwen3, SmolLM3). The thoughts are trained on;
-    the partner does not read them.
+    The model's chat template must have the switch `enable_thinking` (Qwen3, SmolLM3). The thoughts are trained on; the
+    partner does not read them.
     """
     max_concurrency: Annotated[
         int, Field(ge=1), UsedBy(*PLAYING, instead={"train-online": "all episodes of a step"}), FREE
     ] = 256
-    """Episodes that are played at a time. A server queues what it cannot take."""
+    """Number of episodes that are played at the same time; the server queues requests that it cannot process yet."""
     max_failures: Annotated[int, Field(ge=0), FREE] = 16
-    """Episodes that may be lost to the server or the partner, after a second try at the end of the run.
+    """Number of episodes that may be lost to the server or the partner, after a second try at the end of the run.
 
-    With more the command stops, and `iterate` does not train on what is left. The same command plays what was lost.
-    `train-online` counts the lost episodes of each step.
+    If more are lost, the command stops, and `iterate` does not train on the rest. The same command, given again, plays
+    the lost episodes. `train-online` counts the lost episodes of each step.
     """
 
 
 class ConvertConfig(Section):
-    """How episodes become rows."""
+    """Conversion of episodes to training rows."""
 
     val_fraction: Annotated[
         float,
         Field(ge=0, lt=1),
         UsedBy("convert", "iterate", instead={"imitate": "imitate.held_out", "train-online": "online.held_out_states"}),
     ] = 0.0
-    """Share of groups that is set aside in val.parquet; with 0 all are trained on, and that file is not written.
+    """Share of groups to set aside in val.parquet; with 0 all groups are trained on, and the file is not written.
 
-    val.parquet is for tools of your own: nothing here reads it.
+    val.parquet is for tools of your own: no command here reads it.
     """
     credit: Annotated[Literal["episode", "turn"], UsedBy("convert", "iterate", instead=SUPERVISED)] = "episode"
-    """What GRPO compares: the reward of the whole `episode`, or the credit of each `turn`.
+    """Score that GRPO compares: the reward of the whole `episode`, or the credit of each `turn`.
 
-    A turn's credit is the reward minus what could be reached before it: by the best plan on what its seat knew, or by
-    the proposal that it answers. It is compared with that of the same turn of the same seat in the group's other
-    episodes. In self-play only, and in games that know such credits.
+    A turn's credit is the reward minus the reward within reach before the turn: of the best plan given its seat's
+    knowledge, or of the proposal that it answers. It is compared with the credit of the same turn of the same seat in
+    the group's other episodes. Turn credits exist only in self-play, and in games that define them.
     """
     placebo: bool = False
-    """Permute the rewards within each group: a control, from which nothing about the game can be learned.
+    """Permute the rewards within each group: a control run, in which nothing about the game can be learned.
 
-    The file of episodes keeps the true rewards, and all figures of episodes are of these.
+    The file of episodes keeps the true rewards, and all figures about episodes use them.
     """
 
 
 class ImitateConfig(Section):
-    """How `imitate` chooses among episodes, and trains on their turns."""
+    """Choice of the episodes that `imitate` trains on, and the training on their turns."""
 
     seats: Annotated[list[Annotated[int, Field(ge=0)]], Option("--seat")] = []
-    """Seats whose turns are imitated; by default all."""
+    """Seats whose turns are imitated; all seats by default."""
     min_reward: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Least reward that a seat must have reached in an episode for its turns to be imitated."""
+    """Smallest reward of a seat in an episode for its turns to be imitated."""
     best_of_group: Annotated[int, Field(ge=0)] = 0
-    """Episodes of each state that are imitated, those with the highest reward; 0 is all."""
+    """Number of episodes per state to imitate, those with the highest reward; 0 imitates all."""
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.05
-    """Share of the states that is not trained on; their loss is measured before, after each epoch, and so at the end.
+    """Share of states to hold out; their loss is measured before training and after each epoch.
 
-    It is the mean negative log-probability of their own tokens, in nats.
+    No row of a held-out state is trained on. The loss is the mean negative log-probability of the seats' own tokens, in
+    nats.
     """
     epochs: Annotated[int, Field(ge=1)] = 1
-    """Passes over the data."""
+    """Number of passes over the data."""
     train_batch_size: Annotated[int, Field(ge=2)] = 64
-    """Rows of one optimizer step; a row is one seat's part of an episode."""
+    """Number of rows per optimizer step; a row is one seat's part of an episode."""
     learning_rate: Annotated[float | None, Field(gt=0)] = None
-    """AdamW's learning rate at its highest; by default 1 / √(number of trained weights), at most 3e-3.
+    """AdamW's peak learning rate; by default 1 / √(number of trained weights), at most 3e-3.
 
-    That is 1.0e-3 for a million weights, 8.6e-5 for 135 million and 1.1e-5 for 7.6 billion; with LoRA the adapter's
-    weights count.
+    That is 1.0e-3 for a million weights, 8.6e-5 for 135 million and 1.1e-5 for 7.6 billion; with LoRA only the
+    adapter's weights count.
     """
     schedule: Literal["constant", "cosine"] = "cosine"
-    """Whether the learning rate stays, or goes down to 0 along a cosine."""
+    """Learning-rate schedule: `constant`, or `cosine`, which lowers the rate to 0 along a cosine."""
 
 
 class EvaluateConfig(Section):
-    """How a checkpoint is evaluated."""
+    """Evaluation of a checkpoint on held-out states."""
 
     num_states: Annotated[
         int,
@@ -180,7 +181,7 @@ class EvaluateConfig(Section):
         UsedBy(*MEASURING, instead={"iterate": "iterate.evaluate_states", "train-online": "online.held_out_states"}),
         FREE,
     ] = 500
-    """Held-out states to play."""
+    """Number of held-out states to play."""
     episodes: Annotated[
         int,
         Field(ge=1),
@@ -195,39 +196,44 @@ class EvaluateConfig(Section):
         ),
         FREE,
     ] = 2
-    """Sampled episodes of each state; with another player as partner, of each seating."""
+    """Number of sampled episodes per state; with another player as partner, per state and seating."""
     state_seed: Annotated[
         int, Field(ge=0), UsedBy(*MEASURING, "iterate", "train-online", "games"), Identity("iterate")
     ] = 0
-    """Seeds the held-out states; apart from `seed`, so that runs of all seeds are measured on the same states."""
+    """Seed of the held-out states; separate from `seed`, so that runs of all seeds are measured on the same states."""
 
 
 class IterateConfig(Section):
     """The loop of playing, converting and training."""
 
     num_iterations: Annotated[int, Field(ge=1), UsedBy("iterate", instead={"train-online": "online.steps"}), FREE] = 3
-    """Rounds of generate, convert and train."""
+    """Number of iterations, each of which generates, converts and trains."""
     partner: str = "self"
-    """The policy's partner: `self`, or a player who is not trained: a script, `chat`, or another checkpoint.
+    """The policy's partner: `self`, or a player that is not trained: a script, `chat`, or another checkpoint.
 
-    With another player as partner the policy holds seat 0 alone. `selfplay generate --help` names the scripts; `chat`
+    With another player as partner, the policy plays only seat 0. `selfplay generate --help` names the scripts; `chat`
     is the model of the section `partner`.
     """
     keep_processes: Annotated[bool, FREE] = True
-    """Keep the server running while training, and the trainer while playing, instead of starting them anew.
+    """Keep the server running while training, and the trainer while playing, instead of restarting them.
 
-    On a GPU that both use, the one that waits gives its memory back; the trainer's state is in host memory then.
+    On a GPU that both use, the one that waits releases its memory; the trainer's state is then in host memory.
     """
     evaluate_every: Annotated[
         int, Field(ge=0), UsedBy("iterate", instead={"train-online": "online.validate_every"}), FREE
     ] = 1
-    """Evaluate on held-out states before the first and after every so many iterations; 0 is never."""
+    """Number of iterations between evaluations on held-out states, the first before iteration 1; 0 never evaluates."""
     evaluate_states: Annotated[
         int, Field(ge=2), UsedBy("iterate", instead={"train-online": "online.held_out_states"})
     ] = 100
-    """Held-out states of these evaluations, each played once sampled and once greedily."""
+    """Number of held-out states in each of these evaluations; each state is played once sampled and once greedily."""
     decay_iterations: Annotated[int, Field(ge=0)] = 0
-    """Iterations over which the learning rate falls linearly, to 0 after the last of them; 0 keeps it as it is."""
+    """Number of iterations over which the learning rate falls linearly from `train.learning_rate` to 0; 0 keeps it
+    constant.
+
+    Iteration i of D is trained with the share 1 - (i - 1) / D: the first with all of it, the last with 1 / D. D must be
+    at least `num_iterations`.
+    """
 
     @model_validator(mode="after")
     def _rate_is_above_zero(self) -> IterateConfig:
@@ -239,26 +245,26 @@ class IterateConfig(Section):
         return self
 
     def rate_share(self, number: int) -> float:
-        """The share of `train.learning_rate` that iteration `number`, counted from 1, is trained with."""
+        """Returns the share of `train.learning_rate` for iteration `number`, counted from 1."""
         return 1 - (number - 1) / self.decay_iterations if self.decay_iterations else 1.0
 
 
 class Config(Section):
-    """A whole run."""
+    """The configuration of a whole run."""
 
     model: str | None = None
-    """The policy: a folder or a hub name; by default of `train` the model that the rows name.
+    """The policy: a folder or a hub name; by default `train` takes the model that the rows name.
 
-    For other commands the default is Qwen2.5-7B-Instruct with a GPU, the shipped tiny model without.
+    For other commands the default is Qwen2.5-7B-Instruct with a GPU, the packaged tiny model without one.
     """
     seed: Annotated[
         int,
         Field(ge=0),
         UsedBy("generate", "convert", "train", "imitate", "iterate", "games", "train-online", "silence"),
     ] = 0
-    """Seeds states, scripted players, the split of the data and the trainer; a policy's sampled turns are not seeded.
+    """Seed of states, scripted players, the split of the data and the trainer; a policy's sampled turns are not seeded.
 
-    So two runs with one seed play the same states, and a policy's episodes differ. SGLang 0.5.12 heeds the seed of a
+    So two runs with one seed play the same states, but a policy's episodes differ. SGLang 0.5.12 uses the seed of a
     request only in its deterministic mode, which has no attention backend for CPUs.
     """
     game: GameConfig = Field(default_factory=first_game_config)
@@ -270,5 +276,5 @@ class Config(Section):
     evaluate: Annotated[EvaluateConfig, UsedBy(*MEASURING, "iterate")] = EvaluateConfig()
     iterate: Annotated[IterateConfig, UsedBy("iterate")] = IterateConfig()
     online: Annotated[OnlineOptions, UsedBy("train-online")] = OnlineOptions()
-    # It decides where `chat` plays, which `partner_arguments` knows.
+    # The section decides a run only if `chat` plays; `partner_arguments` adds it then.
     partner: Annotated[PartnerConfig, UsedBy(*PLAYING), FREE] = PartnerConfig()

@@ -11,11 +11,11 @@ from pydantic import Field, field_validator
 from selfplay_pipeline.core.sections import FREE, Option, Section, UsedBy
 
 SUPERVISED = {"imitate": "a supervised loss"}
-"""The loss of `imitate`, in place of all that GRPO has options for."""
+"""Loss of `imitate`, which needs none of GRPO's options."""
 
 
 class TrainOptions(Section):
-    """Options of the policy's training. Settings of verl without a key here can be set through `overrides`."""
+    """Training of the policy. Settings of verl without a key here can be set through `overrides`."""
 
     method: Annotated[Literal["grpo", "filtered-bc"], UsedBy("train", "iterate", instead=SUPERVISED)] = "grpo"
     """Training method: `grpo` compares the episodes of each group, `filtered-bc` imitates the best of them.
@@ -35,7 +35,7 @@ class TrainOptions(Section):
         Field(ge=1),
         UsedBy("train", "iterate", instead={"imitate": "imitate.epochs", "train-online": "online.steps"}),
     ] = 1
-    """Passes over the data."""
+    """Number of passes over the data."""
     train_batch_size: Annotated[
         int,
         Field(ge=2),
@@ -55,7 +55,8 @@ class TrainOptions(Section):
         Field(ge=1),
         UsedBy("train", "iterate", instead={"imitate": "one update a batch", "train-online": "one update a step"}),
     ] = 1
-    """Optimizer steps per batch: the batch is cut into this many mini-batches, each with rows of all its groups.
+    """Number of optimizer steps per batch: the batch is cut into this many mini-batches, each with rows of all its
+    groups.
 
     Rows are assigned to mini-batches at random. A batch that is smaller than `train_batch_size` has fewer mini-batches,
     so that each has about as many rows.
@@ -66,7 +67,7 @@ class TrainOptions(Section):
         UsedBy("train", "imitate", "iterate", instead={"train-online": "online.tokens_per_pass"}),
         FREE,
     ] = 8
-    """Rows in one forward and backward pass on one device."""
+    """Number of rows in one forward and backward pass on one device."""
     max_tokens_per_pass: Annotated[int | None, Field(ge=1), FREE] = None
     """Largest number of tokens in one forward and backward pass on one device, instead of `micro_batch_size` rows.
 
@@ -134,7 +135,7 @@ class TrainOptions(Section):
     save_every: Annotated[int, Field(ge=0), FREE] = 0
     """Number of steps between saved states, from which a training can continue; 0 saves only at the end."""
     gpus_per_node: Annotated[int, Field(ge=1)] = 1
-    """GPUs per machine to train on; on a CPU, number of worker processes."""
+    """Number of GPUs per machine to train on; on a CPU, number of worker processes."""
     nodes: Annotated[int, Field(ge=1)] = 1
     """Number of machines to train on; more than one need a running Ray cluster (`ray_address`)."""
     ray_address: Annotated[str, FREE] = "local"
@@ -180,7 +181,7 @@ class TrainOptions(Section):
 
     @property
     def joins_cluster(self) -> bool:
-        """Whether Ray is already running; its addresses, tokens, folders and resources are then not ours to choose."""
+        """Whether Ray runs already. Its addresses, tokens, folders and resources are then set by the cluster."""
         return self.ray_address != "local"
 
     @field_validator("ray_address")
@@ -203,7 +204,7 @@ def _check_override(override: str) -> None:
     try:
         from hydra.core.override_parser.overrides_parser import OverridesParser
     except ImportError:
-        return  # without verl nothing is trained here
+        return  # without verl, nothing is trained here
     from hydra.errors import HydraException
 
     try:
@@ -248,7 +249,7 @@ class TrainConfig(PolicyTraining):
     reference_model: str | None = None
     """The reference policy of the KL loss; `model` by default."""
     held_out: Path | None = None
-    """Rows that are not trained on; their loss is measured before the first step and after each epoch of imitation."""
+    """File of held-out rows; their loss is measured before the first step and after each epoch of imitation."""
     schedule: Literal["constant", "cosine"] = "constant"
     """Learning-rate schedule: constant, or falling to 0 along a cosine."""
     warm_up: float = 0.0
@@ -257,4 +258,4 @@ class TrainConfig(PolicyTraining):
     The first of W such steps has 1/W of that value.
     """
     shares_gpu: Annotated[bool, FREE] = False
-    """Whether a server needs the GPU's memory before and after the training; a trainer that stays then frees it."""
+    """Whether a server needs the GPU's memory before and after the training. A trainer that stays then releases it."""

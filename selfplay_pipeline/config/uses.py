@@ -1,4 +1,4 @@
-"""Which keys of the configuration a command uses, and which it refuses because they would have no effect on it."""
+"""Keys of the configuration that a command uses, and keys that it refuses because they have no effect on it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ WORK: dict[str, tuple[str, ...]] = {
     "train-online": ("engine", "generate", "convert", "train", "evaluate", "iterate", "online"),
     **dict.fromkeys(MEASURING, ("engine", "generate", "evaluate")),
 }
-"""The sections whose work each command does; no key of another section concerns it."""
+"""Sections whose work each command does; keys of other sections do not concern the command."""
 Standing = Literal["used", "replaced", "refused", "of no concern"]
 
 
 def standing(key: Key, command: str) -> Standing:
-    """Returns what a command does with a key; see `UsedBy`."""
+    """Returns how a command treats a key; see `UsedBy`."""
     if key.used is None or command in key.used.commands:
         return "used"
     if key.section not in WORK.get(command, ()):
@@ -39,14 +39,14 @@ def standing(key: Key, command: str) -> Standing:
 
 
 def check_used(command: str, config: Section, file: YamlFile, given: Container[str]) -> None:
-    """Checks that no key was set that should act on what a command does, but does not.
+    """Checks that no key is set that belongs to the command's work but has no effect on it.
 
     Args:
-        file: the file that the configuration was read from.
-        given: keys that the command line gives.
+        file: File that the configuration was read from.
+        given: Keys that the command line sets.
 
     Raises:
-        UserError: a key of the file would have no effect.
+        UserError: A key of the file has no effect on the command.
     """
     for key in keys(type(config)):
         value, default = value_of(config, key.name), key.field.get_default(call_default_factory=True)

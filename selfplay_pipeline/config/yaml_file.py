@@ -1,4 +1,4 @@
-"""YAML that somebody wrote: checked before anything is built, and every mistake with its line."""
+"""YAML files of users: checked before any object is built, with the line of every mistake."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ MOST_BYTES, MOST_EVENTS, DEEPEST = 100_000, 10_000, 20
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values are null, true, false, whole numbers, numbers with a point, and text: nothing becomes a date.
+    """Loader that reads plain values as null, true, false, whole numbers, numbers with a point, or text; none becomes a
+    date.
 
-    Of YAML 1.1 sixty-fold (`1:30`), octal (`010`), hexadecimal and binary numbers are left out, which nobody means.
+    It leaves out YAML 1.1's sexagesimal (`1:30`), octal (`010`), hexadecimal and binary numbers, which nobody intends.
     """
 
     yaml_implicit_resolvers: dict[Any, Any] = {}
@@ -38,11 +39,11 @@ for _tag, _pattern, _first in (
 
 @dataclass
 class YamlFile:
-    """Keys and values of a file, and where they stand.
+    """Keys and values of a file, with their lines.
 
     Attributes:
-        name: what the file is called in messages.
-        base: the file that it builds on.
+        name: Name of the file in messages.
+        base: File that this one builds on.
     """
 
     name: str
@@ -51,7 +52,7 @@ class YamlFile:
     base: YamlFile | None = None
 
     def where(self, path: list[str]) -> str:
-        """File, line and key, for an error: of the file that sets the key."""
+        """Returns file, line and key for a message; the file is the one that sets the key."""
         line, found = _line(self.node, path)
         if self.base is not None and not found:
             return self.base.where(path)
@@ -59,13 +60,13 @@ class YamlFile:
 
 
 def read_yaml(path: Path, name: str = "") -> YamlFile:
-    """Read keys and values.
+    """Read the keys and values of a YAML file.
 
     Args:
-        name: what the file is called in messages; its path by default.
+        name: Name of the file in messages; its path by default.
 
     Raises:
-        UserError: the file is missing, no regular file, too large, or not plain YAML with keys and values.
+        UserError: The file is missing, not a regular file, too large, or not plain YAML with keys and values.
     """
     name = name or str(path)
     text = read_small_text(path, MOST_BYTES)
@@ -90,10 +91,10 @@ def read_yaml(path: Path, name: str = "") -> YamlFile:
 
 
 def _check_events(text: str, name: str) -> None:
-    """Nothing is built here, so that a small file cannot take all memory.
+    """Checks the events of the parser before any object is built, so that a small file cannot take all memory.
 
     Raises:
-        UserError: too many values, nested too deep, an alias, a tag, or a second document.
+        UserError: The file has too many values, deep nesting, an alias, a tag, or a second document.
     """
     depth = documents = 0
     for count, event in enumerate(yaml.parse(text, Loader=_Loader)):
@@ -113,10 +114,10 @@ def _check_events(text: str, name: str) -> None:
 
 
 def _check_keys(node: yaml.Node, name: str, path: str = "") -> None:
-    """Each key is a name, and given once.
+    """Checks that each key is a name, and is given once.
 
     Args:
-        path: dotted keys above, each with its dot.
+        path: Dotted keys above, with a dot at the end.
     """
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
@@ -137,7 +138,7 @@ def _check_keys(node: yaml.Node, name: str, path: str = "") -> None:
 
 
 def _line(node: yaml.Node | None, path: list[str]) -> tuple[int, bool]:
-    """The line of a key, or else of the innermost section of it that is there, and whether the key is there."""
+    """Returns the line of a key, or of its innermost section in the file, and whether the key itself is in the file."""
     line = 1
     for part in path:
         held = node.value if isinstance(node, yaml.MappingNode) else []
@@ -149,5 +150,5 @@ def _line(node: yaml.Node | None, path: list[str]) -> tuple[int, bool]:
 
 
 def _number(mark: Any) -> int:
-    """The line of a place in the text, from 1; libyaml and the library itself have two types of marks."""
+    """Returns the line of a mark, counted from 1; libyaml and the Python parser have different types of marks."""
     return 1 if mark is None else int(mark.line) + 1

@@ -6,18 +6,18 @@ import re
 from urllib.parse import urlsplit
 
 HOST = re.compile(r"[\w.:%-]+")
-"""Names in any alphabet, and numbers."""
+"""Pattern of host names in any alphabet, and of numbers."""
 
 
 def checked_address(url: str, example: str, key: str) -> str:
     """Returns an address without a slash at its end.
 
     Args:
-        example: what one looks like.
-        key: the environment variable that holds the server's key.
+        example: Example of an address, for messages.
+        key: Environment variable that holds the server's key.
 
     Raises:
-        ValueError: the text is no address, or holds a secret or a query.
+        ValueError: The text is not an address, or contains a secret or a query.
     """
     try:
         parts = urlsplit(url)

@@ -1,6 +1,6 @@
-"""Checks that a folder holds a model, from its configuration and the headers of its weights.
+"""Checks that a folder holds a model, based on its configuration and the headers of its weights.
 
-SGLang and transformers fill up what is missing or misnamed with random weights, and play with them.
+SGLang and transformers replace missing or misnamed weights by random ones, and play with them.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from selfplay_pipeline.core.small_files import read_json
 
 INDEX = "model.safetensors.index.json"
 LARGEST_JSON = 2**27
-"""Bytes of a file of settings, or of a tokenizer."""
+"""Largest size in bytes of a file of settings or of a tokenizer."""
 ADAPTER = "adapter_config.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 LARGEST = {"num_hidden_layers": 10_000, "max_position_embeddings": 10**9}
-"""Bounds of sizes in a configuration, above which a number is a mistake …"""
+"""Largest plausible values of these sizes in a configuration."""
 LARGEST_OTHERWISE = 10_000_000
-"""… and of the others."""
+"""Largest plausible value of the other sizes."""
 SIZES = (
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
     "vocab_size", "max_position_embeddings", "n_embd", "n_layer", "n_head", "n_positions", "num_experts",
     "num_local_experts", "moe_intermediate_size",
 )  # fmt: skip
 BUFFERS = r"\.inv_freq$|\.masked_bias$|\.attn\.bias$|position_ids$"
-"""Tensors that older versions saved and nobody reads."""
+"""Pattern of tensors that older versions saved and that are not read any more."""
 
 FLOATING = ("F64", "F32", "F16", "BF16")
 """Types of weights that are not quantised."""
 
 
 class Stored(NamedTuple):
-    """One tensor of the weights, as a header describes it."""
+    """One tensor of the weights, as described in a file header."""
 
     shape: tuple[int, ...]
     type: str
@@ -53,7 +53,7 @@ def check_checkpoint(name: str) -> None:
     Reads configuration, tokenizer and the headers of the weights. A hub is not asked.
 
     Raises:
-        UserError: the name is a path, and the model there is missing, damaged or different from its configuration.
+        UserError: The name is a path, and the model there is missing, damaged or different from its configuration.
     """
     path = Path(name)
     try:
@@ -92,10 +92,10 @@ def _inside(folder: Path) -> str:
 
 
 def stored_weights(folder: Path) -> Weights:
-    """Names, shapes and types of the weights, from the headers of the safetensors files.
+    """Returns the names, shapes and types of the weights, from the headers of the safetensors files.
 
     Raises:
-        UserError: weights are missing, damaged, or pickles.
+        UserError: Weights are missing, damaged, or pickles.
     """
     weights: Weights = {}
     for file in shards(folder):
@@ -106,7 +106,7 @@ def stored_weights(folder: Path) -> Weights:
 
 
 def number_of_weights(folder: Path) -> int | None:
-    """Returns the number of weights of a model; None if this is not known."""
+    """Returns the number of weights of a model; None if it is unknown."""
     try:
         return sum(math.prod(weight.shape) for weight in stored_weights(folder).values())
     except UserError:
@@ -114,10 +114,10 @@ def number_of_weights(folder: Path) -> int | None:
 
 
 def shards(folder: Path) -> list[Path]:
-    """The files of a model's weights.
+    """Returns the files of a model's weights.
 
     Raises:
-        UserError: the folder has no weights, one file is missing, or the files are pickles.
+        UserError: The folder has no weights, one file is missing, or the files are pickles.
     """
     index = folder / INDEX
     if index.exists():
@@ -164,7 +164,7 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 def _check_file(path: Path) -> None:
-    """Refuse what would never end."""
+    """Raises UserError unless the file is regular and not too large."""
     if not path.is_file() or path.stat().st_size > LARGEST_JSON:
         raise UserError(f"{path}: no file of at most {LARGEST_JSON // 2**20} MiB; copy the model anew")
 
@@ -193,14 +193,14 @@ def _numbers(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 def _check_vocabulary(folder: Path, config: Mapping[str, Any]) -> None:
     """Raises UserError unless each token has an embedding; added tokens that are never used need none."""
     path = folder / "tokenizer.json"
-    if not path.exists():  # loading the tokenizer says what else may be there
+    if not path.exists():  # loading the tokenizer reports other formats
         return
     _check_file(path)
     from tokenizers import Tokenizer
 
     try:
         highest = max(Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=False).values(), default=-1)
-    except Exception as error:  # the library raises nothing more special
+    except Exception as error:  # the library raises no narrower type
         raise UserError(f"{path}: not a tokenizer ({first_line(error)}); copy the model anew") from None
     size = config.get("vocab_size")
     if isinstance(size, int) and highest >= size:
@@ -236,7 +236,7 @@ def _check_against_class(folder: Path, config: Mapping[str, Any], stored: Weight
             + (f"that of {' or '.join(sorted(names))}; copy the model anew" if names else "no model that writes text")
         )
     said_by_library = logging.get_verbosity()
-    logging.set_verbosity_error()  # what it warns of is refused below, or does no harm
+    logging.set_verbosity_error()  # its warnings are refused below, or harmless
     try:
         settings = AutoConfig.from_pretrained(folder)
     except Exception as error:  # each configuration class has checks of its own
@@ -257,12 +257,12 @@ def _compare(folder: Path, settings: Any, stored: Weights) -> None:
     try:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(settings)
-    except Exception as error:  # sizes that do not fit each other, told by whichever layer notices first
+    except Exception as error:  # sizes that do not fit each other; any layer may raise
         raise UserError(f"{folder / 'config.json'}: no model can be built ({first_line(error)})") from None
     tensors = model.state_dict()
     expected = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     prefix = f"{model.base_model_prefix}."
-    if not any(name.startswith(prefix) for name in stored):  # saved without the head's part of the names
+    if not any(name.startswith(prefix) for name in stored):  # saved without the prefix of the base model
         stored = {f"{prefix}{name}" if f"{prefix}{name}" in expected else name: one for name, one in stored.items()}
     tied = set(model._tied_weights_keys or ()) if settings.tie_word_embeddings else set()
     missing = _unless(expected.keys() - stored.keys() - tied, model._keys_to_ignore_on_load_missing)
@@ -299,7 +299,7 @@ def _some(names: list[str]) -> str:
 
 
 def vocabulary_of(model: str) -> int | None:
-    """Returns the number of token ids from the folder's `config.json`; None where that is not known."""
+    """Returns the number of token ids from the folder's `config.json`; None if it is unknown."""
     try:
         config = json.loads((Path(model) / "config.json").read_text("utf-8"))
         size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")

@@ -1,4 +1,4 @@
-"""What all command lines share: how to call the program again, what is said at the start."""
+"""State and helpers that all command lines share."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import sys
 from pathlib import Path
 
 LARGEST = 2**31 - 1
-"""Largest number that the command line takes, as the configuration does."""
+"""Largest number that the command line accepts, as the configuration does."""
 announced: list[str] = []
-"""Lines that a command says as soon as something begins; a command that is refused before says nothing but why."""
+"""Lines that a command prints once its work begins; a command that is refused earlier prints only the reason."""
 
 options: dict[str, str] = {}
-"""The options that the running command takes, by what they give: keys of the configuration, or its own parameters."""
+"""Options of the running command, by the keys of the configuration or the parameters of the command that they set."""
 
 
 def program() -> str:
-    """Returns the shell command for this program: `selfplay` where that is on the PATH, else its path."""
+    """Returns the shell command for this program: `selfplay` if that is on the PATH, else its path."""
     script = Path(sys.executable).with_name("selfplay")
     found = shutil.which("selfplay")
     if not script.exists() or (found is not None and script.samefile(found)):

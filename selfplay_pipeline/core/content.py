@@ -1,4 +1,4 @@
-"""Content hashes of models: the name of a checkpoint says where it lies, its hash says what it holds."""
+"""Content hashes of models: a checkpoint's name says where it is, its hash says what it contains."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ DIGEST_BYTES = 16
 READ = ("*.safetensors", "*.bin", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 """Files of a hub model that a server, a tokenizer or a trainer reads."""
 WEIGHTS = ("*.safetensors", "*.bin")
-"""Files that hold weights; the second kind counts only where there are none of the first."""
+"""Files that hold weights; `*.bin` counts only if there is no `*.safetensors`."""
 AT_ONCE = 1 << 22
-"""Bytes read at a time."""
+"""Number of bytes read at a time."""
 
 
 def content_hash(model: str) -> str:
@@ -28,7 +28,7 @@ def content_hash(model: str) -> str:
     its time of change or its inode differs.
 
     Args:
-        model: a model folder, or the name of a hub model, which is downloaded unless it is in the local cache.
+        model: A model folder, or the name of a hub model, which is downloaded unless it is in the local cache.
 
     Raises:
         UserError: The folder cannot be read, or the hub does not give the model.

@@ -1,4 +1,4 @@
-"""The one error type that means "the user can fix this", and errors of others in one line."""
+"""The error for mistakes that the user can fix, and one-line texts of other errors."""
 
 from __future__ import annotations
 

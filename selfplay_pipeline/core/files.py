@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Files that are written as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ TOO_MANY_OPEN = {errno.EMFILE, errno.ENFILE}
 
 
 class FileChangedError(RuntimeError):
-    """A file was removed, replaced or changed by another program while it was written."""
+    """Another program removed, replaced or changed a file while it was written."""
 
 
 def write_text(path: Path, text: str) -> None:
     """Write under a temporary name, then rename.
 
-    A file that holds just this text is left alone, so that a command with nothing to do changes nothing.
+    A file with the same text is left alone, so that a command with nothing to do changes nothing.
 
     Raises:
-        UserError: the file cannot be written.
+        UserError: The file cannot be written.
     """
     write_bytes(path, text.encode())
 
@@ -60,19 +60,20 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def write_lines(path: Path, lines: Iterable[Any]) -> None:
-    """Write JSON, one value a line, under a temporary name, then rename."""
+    """Write JSON, one value per line, under a temporary name, then rename."""
     write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A new file with a name of its own beside `path`, which it replaces once it is written.
+    """Yields a new file next to `path`, which replaces `path` once it is written.
 
-    Two processes that write the same file both leave a whole one. The new file is removed if anything fails; that of
-    a killed process, by the next one that writes the same file. If it is gone at the end, `path` stays as it is.
+    Two processes that write the same file both leave a whole one. The new file is removed if anything fails; the file
+    of a killed process is removed by the next process that writes the same path. If the new file no longer exists at
+    the end, `path` stays as it is.
 
     Raises:
-        UserError: the file cannot be written, for example because the disk is full.
+        UserError: The file cannot be written, for example because the disk is full.
     """
     with _temporary(path, folder=False) as (temporary, descriptor):
         yield temporary
@@ -83,10 +84,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """The same for a folder: what `path` held before goes.
+    """Yields a new folder, which replaces `path` and everything in it once it is written.
 
     Raises:
-        UserError: the folder cannot be written.
+        UserError: The folder cannot be written.
     """
     with _temporary(path, folder=True) as (new, _):
         yield new
@@ -105,25 +106,27 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def filling(path: Path) -> Iterator[Path]:
-    """A new folder whose files go into the folder `path` once all of them are written; others there stay.
+    """Yields a new folder; its files move into the folder `path` once all are written. Other files in `path` stay.
 
     Raises:
-        UserError: the folder cannot be written.
+        UserError: The folder cannot be written.
     """
     with _temporary(path, folder=True) as (new, _):
         yield new
         path.mkdir(exist_ok=True)
-        for file in sorted(new.iterdir(), key=lambda file: file.name == "config.json"):  # what makes it a model, last
+        for file in sorted(
+            new.iterdir(), key=lambda file: file.name == "config.json"
+        ):  # last, because it makes the folder a model
             _sync(file)
             file.replace(path / file.name)
 
 
 @contextmanager
 def beside(path: Path) -> Iterator[IO[bytes]]:
-    """Opens an unnamed file on the disk of `path`; the file is gone when it is closed or the process ends.
+    """Opens an unnamed file on the disk of `path`; it disappears when it is closed or the process ends.
 
     Raises:
-        UserError: the file cannot be written.
+        UserError: The file cannot be written.
     """
     folder = next(folder for folder in path.parents if folder.is_dir())
     try:
@@ -136,11 +139,12 @@ def beside(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def appending(path: Path) -> Iterator[Callable[[bytes], None]]:
-    """A function that appends bytes to a file: after it failed, the file ends where it did before.
+    """Yields a function that appends bytes to a file; after a failed call, the file has its earlier length.
 
     Raises:
-        UserError: the file cannot be written, for example because the disk is full.
-        FileChangedError: what was written is no longer there, as each further write and the end find out.
+        UserError: The file cannot be written, for example because the disk is full.
+        FileChangedError: Another program replaced the file or changed its size; each further write and the end of the
+            block check this.
     """
     with _explained(path):
         file = append_to(path)
@@ -193,7 +197,7 @@ def unwritable(path: Path, error: OSError) -> UserError:
 
 @contextmanager
 def _temporary(path: Path, *, folder: bool) -> Iterator[tuple[Path, int]]:
-    """A new file or folder beside `path` and its descriptor, removed at the end if it is still there."""
+    """Yields a new file or folder next to `path` and its descriptor; removes it at the end if it still exists."""
     with _explained(path):
         if path.exists() and not (path.is_dir() if folder else path.is_file()):
             what = "a folder" if path.is_dir() else "a file" if path.is_file() else "a device or pipe"
@@ -219,21 +223,21 @@ def _explained(path: Path) -> Iterator[None]:
             raise
         if error.filename is None or named in (path, *path.parents) or f".{path.name}." in str(named):
             raise unwritable(path, error) from None
-        raise  # about a file that was read meanwhile
+        raise  # the error is about a file that was read meanwhile
 
 
 def _create_locked(path: Path, *, folder: bool) -> tuple[Path, int]:
-    """The lock, which ends with the process, tells a file that is being written from one that a kill has left."""
+    """Creates and locks a file or folder. The lock ends with the process, so files of killed processes have none."""
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         if folder:
             temporary.mkdir()
         descriptor = os.open(temporary, os.O_RDONLY if folder else os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        with suppress(OSError):  # not every file system can lock; there nothing is ever taken for stale
+        with suppress(OSError):  # not every file system can lock; without locks, no file counts as stale
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if temporary.exists():
             return temporary, descriptor
-        os.close(descriptor)  # another process came between and took it for stale
+        os.close(descriptor)  # another process took it for stale before it was locked
 
 
 def _remove_unless_locked(path: Path) -> None:
@@ -265,7 +269,8 @@ def read_model(path: Path, kind: type[Model], writer: str) -> Model:
     """Read JSON as a pydantic model.
 
     Raises:
-        UserError: the file is missing, not JSON or not of this kind; names `writer`, the command that writes it.
+        UserError: The file is missing, not JSON or does not fit the model; the message names `writer`, the command that
+            writes it.
     """
     try:
         return kind.model_validate(read_json(path, f"`{writer}` writes this file"))
@@ -274,7 +279,7 @@ def read_model(path: Path, kind: type[Model], writer: str) -> Model:
 
 
 def explain(error: ValidationError) -> str:
-    """The first thing that is wrong, and in which field."""
+    """Returns the first mistake and its field."""
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"])
     what = str(first["msg"]).removeprefix("Value error, ")
@@ -293,10 +298,10 @@ def check_is_folder(path: Path) -> None:
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold `path` for one process at a time; the lock ends with the process, however it ends.
+    """Hold `path` for one process at a time; the lock ends with the process, however that ends.
 
     Raises:
-        UserError: Another process holds it, or the file system has no locks.
+        UserError: Another process holds the lock, or the file system has no locks.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -23,11 +23,11 @@ HOLDS = {
     "listen": "a listening test of `selfplay listen`",
     "model": "a model",
 }
-"""Words for the results of each command in a folder."""
+"""Descriptions of a folder's content, by the command that wrote it."""
 OWNERS = {"train", "imitate", "iterate", "train-online", "evaluate", "crossplay", "listen"}
-"""Commands that own all that is in their folder; others write a few files beside what a user may keep there."""
+"""Commands that own everything in their folder; others write a few files next to files of the user."""
 IMITATED = "imitate.json"
-"""File of the choices that made the rows of `imitate`."""
+"""File with the choices that made the rows of `imitate`."""
 STAGES = {"generate", "convert", "train"}
 """Commands that may share a folder: the stages of one iteration."""
 
@@ -37,14 +37,14 @@ FILES_BEGIN = {
     "slime data": b'{"prompt": [{"role": ',
     "silence": b'{\n  "lines": [',
 }
-"""First bytes of the files of commands that write one file anew each time."""
+"""First bytes of the output file, by command; these commands replace a single file each time."""
 
 
 def check_folder(folder: Path, command: str) -> None:
     """Checks that a folder belongs to no command, to this one, or to stages that may share it.
 
     Raises:
-        UserError: another command has written there, or a link there leads out of it.
+        UserError: Another command has written into the folder, or a link in the folder leads out of it.
     """
     check_is_folder(folder)
     if command in OWNERS:
@@ -59,11 +59,11 @@ def check_file(file: Path, command: str) -> None:
     """Checks that a file is missing, empty, or made by this command.
 
     Raises:
-        UserError: the file holds something else, such as the command's own input.
+        UserError: The file holds something else, such as the command's own input.
     """
     begins = FILES_BEGIN[command]
     if not file.is_file():
-        return  # writing it says what is wrong with a folder or a pipe
+        return  # a folder or a pipe is reported when it is written
     with file.open("rb") as opened:
         start = opened.read(len(begins))
     if start and start.lower() != begins:
@@ -71,9 +71,9 @@ def check_file(file: Path, command: str) -> None:
 
 
 def made_by(folder: Path) -> set[str]:
-    """The commands that have written into a folder, told by what each of them writes first.
+    """Returns the commands that have written into a folder, recognised by the first file that each of them writes.
 
-    Files of these names that others wrote do not count, so they are looked into.
+    The content of these files is checked too, because other programs may write files with the same names.
     """
     makers = {"convert"} if (folder / "convert_report.txt").exists() else set()
     if (folder / "test.parquet").exists() and (folder / "train.parquet").exists():
@@ -98,7 +98,7 @@ def made_by(folder: Path) -> set[str]:
 
 
 def _keys(path: Path) -> set[str]:
-    """The keys of a JSON file, none where it is missing or something else."""
+    """Returns the keys of a JSON file; empty if the file is missing or holds no object."""
     try:
         data = read_json(path)
     except UserError:

@@ -1,4 +1,4 @@
-"""Models of the hub: whether it can be reached is asked once, since its library tries each file for half a minute."""
+"""Models of the hub. Its reachability is checked once, because its library tries each file for half a minute."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.reporting import logger
 
 PATIENCE_SECONDS = 10.0
-"""Limits the wait for the answer whether there is such a model, not its download."""
+"""Seconds to wait for the hub's answer about a model; a download has no such limit."""
 
 
 class HubUnreachableError(UserError):
-    """The hub does not answer, so that nothing is known of a model that is not on this machine."""
+    """The hub does not answer, so that a model that is not on this machine cannot be checked."""
 
 
 @cache
@@ -23,8 +23,8 @@ def look_for(name: str) -> None:
     """Checks that the hub has a model, unless the model is on this machine already.
 
     Raises:
-        HubUnreachableError: the hub does not answer.
-        UserError: the hub has no such model.
+        HubUnreachableError: The hub does not answer.
+        UserError: The hub has no such model.
     """
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
@@ -39,7 +39,7 @@ def look_for(name: str) -> None:
             f"model {name}: the hub has none of this name that you may read; give a folder or a hub name"
         ) from None
     except HfHubHTTPError:
-        return  # it is there; loading the model says what is wrong
+        return  # the model exists; loading it reports the error
     except Exception as error:  # of whichever library carries the request
         raise HubUnreachableError(
             f"model {name}: no such folder, and the hub cannot be asked ({first_line(error)}); "
@@ -48,13 +48,13 @@ def look_for(name: str) -> None:
 
 
 def fetched(name: str, patterns: Sequence[str]) -> Path:
-    """Returns the folder of a hub model in the local cache; downloads the model if its weights are not there.
+    """Returns the folder of a hub model in the local cache; downloads the model if its weights are missing.
 
     Args:
-        patterns: names of the files to download. Pickles (`*.bin`) are left out where the model has safetensors.
+        patterns: Names of the files to download. Pickles (`*.bin`) are left out if the model has safetensors.
 
     Raises:
-        UserError: the hub has no such model, or does not give it.
+        UserError: The hub has no such model, or the download fails.
     """
     from huggingface_hub import snapshot_download, try_to_load_from_cache
 

@@ -1,4 +1,4 @@
-"""Keys of servers: they come from environment variables alone, and no message shows one."""
+"""Keys of servers: they come only from environment variables, and no message shows them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import os
 from selfplay_pipeline.core.errors import UserError
 
 SERVER_KEY = "SGLANG_API_KEY"
-"""Names the key of the servers of `--server-url`; also hands a launched server the one made for it."""
+"""Variable with the key of the servers of `--server-url`; it also passes the generated key to a launched server."""
 SHORTEST_SECRET = 8
-"""Characters. Shorter keys are fillers such as EMPTY, and words of a reply may hold them."""
+"""Smallest length of a secret in characters. Shorter keys are placeholders such as EMPTY, and may be words of a
+completion.
+"""
 
 
 def key_from_environment(name: str) -> str:
-    """Returns the key in an environment variable, empty if the variable is not set.
+    """Returns the key in an environment variable; empty if the variable is not set.
 
     Raises:
-        UserError: the value cannot be a key.
+        UserError: The value is not a valid key.
     """
     key = os.environ.get(name, "").strip()
     if not key.isascii() or not key.isprintable() or " " in key:
@@ -25,5 +27,5 @@ def key_from_environment(name: str) -> str:
 
 
 def redacted(text: str, key: str) -> str:
-    """Returns a server's text without the key that the server was sent."""
+    """Returns a server's text without the key that was sent to the server."""
     return text.replace(key, "[key]") if len(key) >= SHORTEST_SECRET else text

@@ -1,6 +1,6 @@
-"""Links in an output folder, which somebody else may have made: nothing is written through them.
+"""Links in an output folder, which somebody else may have made: no command writes through them.
 
-The output folder itself may be a link, since the user has named it.
+The output folder itself may be a link, because the user has named it.
 """
 
 from __future__ import annotations

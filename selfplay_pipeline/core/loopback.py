@@ -1,7 +1,7 @@
-"""Processes that all run on one machine listen where no other machine can reach them.
+"""Restriction of processes to the loopback address, for runs on one machine.
 
-TransferQueue, Ray and SGLang's processes talk to each other over sockets, and some unpickle what arrives without asking
-who sent it: a socket that others can reach lets them run code. docs/security.md says which they are.
+TransferQueue, Ray and SGLang's processes talk to each other over sockets, and some unpickle data from any sender: if
+other machines can reach such a socket, they can run code. docs/security.md lists these sockets.
 """
 
 from __future__ import annotations
@@ -15,24 +15,26 @@ from typing import Any
 
 ADDRESS = "127.0.0.1"
 SWITCH = "SELFPLAY_LOOPBACK"
-"""Set where all processes are on this machine; a trainer that joins a cluster does without `loopback_environment`."""
+"""Variable that is set if all processes run on this machine; `loopback_environment` is not used by a trainer that joins
+a cluster.
+"""
 
 
 TAKEN = "Address already in use"
-"""Words of EADDRINUSE, which every library prints in upper or lower case when a port is not free."""
+"""Text of EADDRINUSE, which every library prints in upper or lower case if a port is not free."""
 
 
 def hold_port(ports: Iterable[int] = (0,)) -> socket.socket:
     """Reserves a port of the loopback address until the returned socket is closed.
 
-    The socket is bound but does not listen. Linux gives its port to no process that asks for any free one. A server
-    that names the port and sets SO_REUSEADDR, as servers do, can listen there.
+    The socket is bound but does not listen. Linux does not give its port to a process that asks for any free port. A
+    server that names the port and sets SO_REUSEADDR, as servers do, can listen on it.
 
     Args:
-        ports: candidates; the system chooses where one is 0.
+        ports: Candidate ports; 0 lets the system choose.
 
     Raises:
-        OSError: no candidate is free.
+        OSError: No candidate is free.
     """
     refused = OSError("no ports to choose from")
     for port in ports:
@@ -64,7 +66,7 @@ def port_of(holder: socket.socket) -> int:
 
 
 def port_was_taken(log: Path, since: int) -> bool:
-    """Returns whether a process wrote to its log, from this byte on, that it could not bind a port."""
+    """Returns whether a process reported in its log, from byte `since` on, that it could not bind a port."""
     try:
         with log.open("rb") as file:
             file.seek(since)
@@ -74,7 +76,7 @@ def port_was_taken(log: Path, since: int) -> bool:
 
 
 def loopback_environment() -> dict[str, str]:
-    """Environment variables that keep a server or a trainer, and all that they start, on the loopback address."""
+    """Returns variables that keep a server or a trainer, and all processes that it starts, on the loopback address."""
     return {
         SWITCH: "1",
         # Ray's own switch, set on other systems: its node is 127.0.0.1. verl and TransferQueue take Ray's address.
@@ -86,18 +88,18 @@ def loopback_environment() -> dict[str, str]:
 
 
 def keep_torch_local() -> None:
-    """Let torch's rendezvous store of this process listen on the loopback address, where the switch is set.
+    """Make torch's rendezvous store of this process listen on the loopback address if the switch is set.
 
-    torch has the store listen on all interfaces, whatever address it is given.
+    By itself the store listens on all interfaces, whatever address it is given.
     """
     if os.environ.get(SWITCH) != "1":
         return
-    # Not an import statement: it would give the function of the same name.
+    # An import statement would give the function of the same name.
     import_module("torch.distributed.rendezvous").TCPStore = _local_store  # type: ignore[attr-defined]
 
 
 def _local_store(host_name: str, port: int, *, is_master: bool = False, **options: Any) -> Any:
-    """A `TCPStore`; one that serves this machine alone gets a socket that is bound already."""
+    """Returns a `TCPStore`; a store for this machine alone gets a socket that is already bound."""
     from torch.distributed import TCPStore
 
     if not is_master or host_name not in (ADDRESS, "localhost"):
@@ -107,5 +109,5 @@ def _local_store(host_name: str, port: int, *, is_master: bool = False, **option
         listener.bind((ADDRESS, port))
         listener.listen()
         port = listener.getsockname()[1]
-        # The store closes the socket that it is given, hence a copy.
+        # The store closes the socket that it is given, so it gets a copy.
         return TCPStore(host_name, port, is_master=True, master_listen_fd=os.dup(listener.fileno()), **options)

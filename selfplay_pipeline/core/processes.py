@@ -1,4 +1,4 @@
-"""Child processes that never outlive the driver, with all their descendants, however the driver ends.
+"""Child processes that, with all their descendants, never outlive the driver, however the driver ends.
 
 A child runs under a small supervisor: `python -m selfplay_pipeline.core.processes COMMAND…`. The supervisor holds the
 read end of a pipe whose write end only the driver has, so it notices the driver's end even after `kill -9`. As a
@@ -30,18 +30,20 @@ from selfplay_pipeline.core.links import append_to
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 GRACE_SECONDS = 8.0
-"""Time between asking a process to end and killing it."""
+"""Seconds between asking a process to end and killing it."""
 NEEDED_FILES = 1024
-"""Open files for each process of a server or a trainer; most systems allow as many."""
+"""Number of open files that each process of a server or a trainer needs; most systems allow as many."""
 SCRATCH_VARIABLE = "SELFPLAY_SCRATCH"
-"""Names a folder that the supervisor makes for the command, and removes after it. No other user can look into it."""
+"""Variable with the folder that the supervisor makes for the command and removes after it. Other users cannot read it.
+"""
 SCRATCH_HOME = Path("/tmp")
-"""It is not TMPDIR, because Ray's sockets are in the folder and their paths may have 107 characters at most."""
+"""Short path in place of TMPDIR, because Ray's sockets are in the folder and their paths are limited to 107 characters.
+"""
 SCRATCH_PREFIX = "selfplay-run-"
 DATASETS_CACHE = "HF_DATASETS_CACHE"
-"""Names the folder into which `datasets` copies each file that verl reads; by default it is in the home directory."""
+"""Variable with the folder into which `datasets` copies each file that verl reads; by default in the home directory."""
 READABLE = {"SPT_NOENV": "1"}
-"""Lets processes that give themselves a title (setproctitle, by which Ray does) keep their environment readable."""
+"""Keeps the environment readable of processes that set their title (with setproctitle, as Ray does)."""
 SHARED_MEMORY = Path("/dev/shm")
 """Folder in which Linux keeps named semaphores, each as a file `sem.NAME`."""
 
@@ -59,14 +61,14 @@ class Child:
         return self._process.pid
 
     def poll(self) -> int | None:
-        """Exit code of the command, None while it runs."""
+        """Returns the exit code of the command; None while it runs."""
         return self._process.poll()
 
     def wait(self, timeout: float | None = None) -> int:
         return self._process.wait(timeout)
 
     def send(self, line: str) -> None:
-        """Give the command a line on its standard input; lost if it has ended."""
+        """Send a line to the command's standard input; the line is lost if the command has ended."""
         if self._process.stdin is not None:
             with suppress(BrokenPipeError):
                 self._process.stdin.write(line.encode() + b"\n")
@@ -78,7 +80,7 @@ class Child:
             with suppress(BrokenPipeError):
                 self._process.stdin.close()
         if self._process.poll() is None:
-            self._process.send_signal(signal.SIGCONT)  # a supervisor that is stopped could end nothing
+            self._process.send_signal(signal.SIGCONT)  # a stopped supervisor could not end its processes
         try:
             self._process.wait(GRACE_SECONDS + 10)
         except subprocess.TimeoutExpired:
@@ -88,12 +90,12 @@ class Child:
             remove_abandoned(_scratch_home())
 
     def last_lines(self, count: int = 15) -> str:
-        """The end of the log, to show when the command failed."""
+        """Returns the end of the log, to show if the command failed."""
         return last_lines(self.log_path, count)
 
 
 def last_lines(log: Path, count: int) -> str:
-    """The end of a log."""
+    """Returns the end of a log."""
     try:
         with log.open(encoding="utf-8", errors="replace") as file:
             return "".join(deque(file, maxlen=count)).rstrip()
@@ -102,10 +104,10 @@ def last_lines(log: Path, count: int) -> str:
 
 
 def spawn(command: Sequence[str], log_path: Path, env: Mapping[str, str] | None = None) -> Child:
-    """Start a command whose output goes to `log_path` (appended).
+    """Start a command; its output is appended to `log_path`.
 
     Raises:
-        UserError: the process may open fewer files than a server or a trainer needs.
+        UserError: The process may open fewer files than a server or a trainer needs.
     """
     _allow_open_files()
     log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +124,7 @@ def spawn(command: Sequence[str], log_path: Path, env: Mapping[str, str] | None 
 
 
 def _allow_open_files() -> None:
-    """Raises the limit of open files of this process and of its children as far as it may."""
+    """Raises the limit on open files of this process and its children as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < NEEDED_FILES <= hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (NEEDED_FILES, hard))
@@ -136,8 +138,8 @@ def _allow_open_files() -> None:
 def environment(further: Mapping[str, str] | None = None) -> dict[str, str]:
     """Returns this process's environment variables, changed for its children.
 
-    Programs of its Python environment (`ninja`) are found unactivated too, and no Python process imports files of the
-    working directory.
+    Children find programs of this Python environment (`ninja`) even if it is not activated, and no Python process
+    imports files of the working directory.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return {**os.environ, "PATH": path, "PYTHONSAFEPATH": "1", **(further or {})}
@@ -170,7 +172,7 @@ def _reap() -> None:
 
 
 def _end_all(first: int | None) -> None:
-    """Ask the command to end, wait, then kill whatever is left."""
+    """Ask the command to end, wait, then kill all remaining descendants."""
     if first is not None:
         _signal([first], signal.SIGTERM)
     deadline = time.monotonic() + GRACE_SECONDS
@@ -194,15 +196,17 @@ def _alive(pid: int) -> bool:
 
 
 def _scratch_home() -> Path:
-    """The folder of the supervisor around this process, if any, which may kill this one before it has cleaned up."""
+    """Returns the scratch folder of the supervisor above this process, if any, which may kill this process before its
+    cleanup.
+    """
     return Path(os.environ.get(SCRATCH_VARIABLE, SCRATCH_HOME))
 
 
 @contextmanager
 def scratch_folder(home: Path) -> Iterator[Path]:
-    """A new folder for this user alone, removed at the end; so are those that killed supervisors have left there.
+    """Yields a new folder for this user alone and removes it at the end; also removes folders of killed supervisors.
 
-    The folder is locked while its supervisor lives, so that one without a lock can be told to be abandoned.
+    The folder is locked while its supervisor lives, so that a folder without a lock counts as abandoned.
     """
     remove_abandoned(home)
     while (made := _locked_folder(home)) is None:
@@ -217,9 +221,9 @@ def scratch_folder(home: Path) -> Iterator[Path]:
 
 @contextmanager
 def own_temporary_files() -> Iterator[None]:
-    """Let this process's temporary files, libraries' caches included, go to a scratch folder."""
+    """Keep this process's temporary files, libraries' caches included, in a scratch folder."""
     with scratch_folder(Path(tempfile.gettempdir())) as folder:
-        # Not TMPDIR: supervisors look there for what this process leaves when it is killed.
+        # TMPDIR stays: supervisors search it for folders that this process leaves if it is killed.
         tempfile.tempdir = str(folder)
         before = os.environ.get(DATASETS_CACHE)
         os.environ[DATASETS_CACHE] = str(folder)
@@ -233,16 +237,16 @@ def own_temporary_files() -> Iterator[None]:
 
 
 def name_semaphores() -> None:
-    """Let semaphores of this process and those it starts be told by the scratch folder's name, and go with it.
+    """Name semaphores of this process and its children after the scratch folder, so that they are removed with it.
 
-    Python would name them `mp-…`, and those of a killed process stay in shared memory.
+    Python would name them `mp-…`, and semaphores of a killed process would stay in shared memory.
     """
     if scratch := os.environ.get(SCRATCH_VARIABLE):
         multiprocessing.current_process()._config["semprefix"] = f"/{Path(scratch).name}"  # type: ignore[attr-defined]
 
 
 def _remove(folder: Path) -> None:
-    """Remove a scratch folder, those of supervisors within, and their semaphores."""
+    """Remove a scratch folder, the scratch folders in it, and their semaphores."""
     for owner in (folder, *folder.glob(f"{SCRATCH_PREFIX}*")):
         for semaphore in SHARED_MEMORY.glob(f"sem.{owner.name}-*"):
             semaphore.unlink(missing_ok=True)
@@ -250,13 +254,13 @@ def _remove(folder: Path) -> None:
 
 
 def _locked_folder(home: Path) -> tuple[Path, int] | None:
-    """A new folder and the lock on it; None if another process took it for abandoned before it was locked."""
+    """Returns a new folder and its lock; None if another process took the folder for abandoned before it was locked."""
     folder = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=home))
     try:
         lock = os.open(folder, os.O_RDONLY)
     except FileNotFoundError:
         return None
-    with suppress(OSError):  # not every file system can lock; there nothing is ever taken for abandoned
+    with suppress(OSError):  # not every file system can lock; without locks, no folder counts as abandoned
         fcntl.flock(lock, fcntl.LOCK_EX)
     if folder.exists():
         return folder, lock
@@ -265,7 +269,7 @@ def _locked_folder(home: Path) -> tuple[Path, int] | None:
 
 
 def remove_abandoned(home: Path) -> None:
-    """Remove this user's folders whose supervisor was killed, and end what it could not end."""
+    """Remove this user's scratch folders of killed supervisors, and end the processes that these left."""
     for folder in home.glob(f"{SCRATCH_PREFIX}*"):
         lock = _lock_if_abandoned(folder)
         if lock is not None:
@@ -275,7 +279,9 @@ def remove_abandoned(home: Path) -> None:
 
 
 def _end_orphans(folder: Path) -> None:
-    """Kill the processes whose environment names a scratch folder or one within; agents of Ray live on for a while."""
+    """Kill the processes whose environment names a scratch folder or one inside it; Ray's agents outlive it for a
+    while.
+    """
     deadline = time.monotonic() + GRACE_SECONDS
     while (left := _living_in(folder)) and time.monotonic() < deadline:
         _signal(left, signal.SIGKILL)
@@ -296,7 +302,7 @@ def _living_in(folder: Path) -> list[int]:
 
 
 def _lock_if_abandoned(folder: Path) -> int | None:
-    """The lock on this user's folder, which nobody holds; else None."""
+    """Returns the lock on a folder of this user if no process holds it; else None."""
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
@@ -305,16 +311,16 @@ def _lock_if_abandoned(folder: Path) -> int | None:
         if os.fstat(lock).st_uid == os.getuid():
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return lock
-    except OSError:  # it is held, or this file system cannot lock
+    except OSError:  # the lock is held, or the file system cannot lock
         pass
     os.close(lock)
     return None
 
 
 def supervise(command: Sequence[str]) -> int:
-    """Run a command until it ends or standard input closes; leave no descendant. Returns its exit code.
+    """Run a command until it ends or standard input closes; leave no descendant. Returns the command's exit code.
 
-    What comes through standard input is passed on to the command.
+    Standard input is passed on to the command.
     """
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     over = threading.Event()
@@ -334,7 +340,7 @@ def supervise(command: Sequence[str]) -> int:
         )
 
         def pass_on() -> None:
-            """Give the command what the driver sends, to the driver's end."""
+            """Pass the driver's input on to the command until the driver ends."""
             with suppress(BrokenPipeError):
                 while sent := os.read(0, 4096):
                     process.stdin.write(sent)  # type: ignore[union-attr]  # it is a pipe

@@ -1,7 +1,7 @@
-"""Reports of work that is going on. Stages call these functions and print nothing themselves.
+"""Reports of running work. Stages call these functions and print nothing themselves.
 
-Lines go to the logger `selfplay_pipeline`. Progress goes to the `Reporter` of the context, which writes lines now and
-then; a program that draws bars installs its own one with `use`. Both are silent until somebody listens.
+Lines go to the logger `selfplay_pipeline`. Progress goes to the `Reporter` of the context, which writes a line now and
+then; a program that draws bars installs its own reporter with `use`. Nothing is printed until a handler is installed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from typing import Protocol
 
 LOG_EVERY_SECONDS = 15.0
 logger = logging.getLogger("selfplay_pipeline")
-"""Takes every line that a stage has to say."""
-logger.addHandler(logging.NullHandler())  # else Python prints warnings where no handler is installed
+"""Logger of every line that a stage reports."""
+logger.addHandler(logging.NullHandler())  # else Python prints warnings if no handler is installed
 
 
 class Update(Protocol):
-    """Takes how far some work is. `figures` is called only when they are shown: to add them up may take long."""
+    """Callback for the progress of work. `figures` is called only if they are shown, because adding them up may take
+    long.
+    """
 
     def __call__(self, done: int, total: int, figures: Callable[[], str] = str) -> None: ...
 
@@ -30,15 +32,15 @@ class Reporter:
     """Writes the progress of work to the log: a line at the start, every 15 s, and at the end."""
 
     def begin(self) -> None:
-        """Takes notice that work begins: no check has refused it."""
+        """Notes that work begins, after all checks have passed."""
 
     def status(self, line: str) -> None:
-        """Takes what a run of several stages has begun or finished."""
+        """Takes a line about a stage of the run that has begun or finished."""
         logger.info(line)
 
     @contextmanager
     def progress(self, title: str, begin: str = "", *, brief: bool = False) -> Iterator[Update]:
-        """Reports work of known length; arguments as of the function `progress`."""
+        """Reports work of known length; for the arguments see the function `progress`."""
         if not logger.isEnabledFor(logging.INFO):
             yield lambda done, total, figures=str: None
             return
@@ -57,7 +59,7 @@ class Reporter:
 
     @contextmanager
     def waiting(self, title: str) -> Iterator[Callable[[str], None]]:
-        """Reports work of unknown length; argument as of the function `waiting`."""
+        """Reports work of unknown length; for the argument see the function `waiting`."""
         if not logger.isEnabledFor(logging.INFO):
             yield lambda text: None
             return
@@ -80,12 +82,12 @@ def use(reporter: Reporter) -> Iterator[None]:
 
 
 def begin() -> None:
-    """Reports that work begins: no check has refused it."""
+    """Reports that work begins, after all checks have passed."""
     _reporter.get().begin()
 
 
 def status(line: str) -> None:
-    """Reports what a run of several stages has begun or finished, in one line."""
+    """Reports, in one line, a stage of a run that has begun or finished."""
     _reporter.get().status(line)
 
 
@@ -93,8 +95,8 @@ def progress(title: str, begin: str = "", *, brief: bool = False) -> AbstractCon
     """Reports work of known length.
 
     Args:
-        begin: text that stands in place of figures before the first update.
-        brief: the work may be over at once: nothing is logged in its first 15 s, and no bar stays.
+        begin: Text in place of figures before the first update.
+        brief: Whether the work may be short: nothing is logged in its first 15 s, and no bar stays.
     """
     return _reporter.get().progress(title, begin, brief=brief)
 
@@ -102,16 +104,17 @@ def progress(title: str, begin: str = "", *, brief: bool = False) -> AbstractCon
 def waiting(title: str) -> AbstractContextManager[Callable[[str], None]]:
     """Reports work of unknown length, such as the start of a server.
 
-    Yields a function that changes the text.
+    Yields:
+        Function that changes the text.
     """
     return _reporter.get().waiting(title)
 
 
 def at_most_every(seconds: float, show: Callable[[int, int, str], None], *, brief: bool = False) -> Update:
-    """Returns an update that shows the first report, the last one, and in between one each `seconds`.
+    """Returns an update that shows the first report, the last one, and between them one report per `seconds`.
 
     Args:
-        brief: show the first report only after `seconds`, and the last one only if another was shown.
+        brief: Whether to show the first report only after `seconds`, and the last one only if another was shown.
     """
     last, shown = (time.monotonic(), False) if brief else (float("-inf"), True)
 
@@ -126,7 +129,7 @@ def at_most_every(seconds: float, show: Callable[[int, int, str], None], *, brie
 
 
 class _Heartbeat(threading.Thread):
-    """Repeats the newest line, with the seconds since the start, when nothing was logged for a while."""
+    """Repeats the newest line, with the seconds since the start, if nothing was logged for a while."""
 
     def __init__(self, reporter: Reporter, line: str) -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""The base of all sections of the configuration, with the limits of plausible values."""
+"""The base class of all sections of the configuration, with limits of plausible values."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import Any, get_args
 from pydantic import BaseModel, ConfigDict, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
 LARGEST = 2**31 - 1
-"""No key has a use for a larger number, and libraries below take no larger seed."""
+"""Largest number in a configuration. No key needs a larger one, and libraries accept no larger seed."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """Names a field's option where it is not the field's own name: `Annotated[str, Option("--engine")]`."""
+    """Names a field's option if it differs from the field's name: `Annotated[str, Option("--engine")]`."""
 
     name: str
 
 
 class UsedBy:
-    """Says which commands use a field, or all fields of a section that have no such mark of their own.
+    """Names the commands that use a field, or all fields of a section without such a mark of their own.
 
-    A command refuses a key that a file sets to another value than its default, if the command does the work of the
-    key's section (`uses.py: WORK`) and neither uses the key nor has anything in its place. `doctor` and `config` look
-    at all keys.
+    A command refuses a key that a file sets to another value than its default if the command does the work of the key's
+    section (`uses.py: WORK`), but neither uses the key nor has a replacement for it. `doctor` and `config` accept all
+    keys.
 
     Attributes:
-        commands: the commands that use it.
-        instead: other commands that do the work of the section, and what each has in its place: another key, an option,
-            or what it always does.
+        commands: Commands that use the field.
+        instead: Replacements of the field in other commands that do the work of the section, by command: another key,
+            an option, or the command's fixed behaviour.
     """
 
     def __init__(self, *commands: str, instead: Mapping[str, str] = {}) -> None:
@@ -39,14 +39,14 @@ class UsedBy:
 
 
 class Identity:
-    """Says for which commands a field, or a whole section, is part of what makes two runs the same run.
+    """Names the commands for which a field, or a whole section, is part of the identity of a run.
 
-    The commands are `generate`, `evaluate` (as which `crossplay` plays its pairs), `imitate`, `train`,
+    The commands are `generate`, `evaluate` (which also stands for the pairs of `crossplay`), `imitate`, `train`,
     `train-online` and `iterate`.
 
     `Annotated[int, Identity("iterate")]` decides for `iterate` alone, `Annotated[int, FREE]` for no command. A field
-    without this mark decides for every command that uses it (`UsedBy`), so that a new field is compared unless somebody
-    says that it may change.
+    without this mark decides for every command that uses it (`UsedBy`), so that a new field is compared unless it is
+    marked.
     """
 
     def __init__(self, *commands: str) -> None:
@@ -54,14 +54,14 @@ class Identity:
 
 
 FREE = Identity()
-"""Marks what a continued run may set anew: it does not decide what is played, learned or compared."""
+"""Mark of fields that a continued run may change: they do not decide what is played, learned or compared."""
 
 
 class Section(BaseModel):
-    """A part of the configuration: unknown keys, infinite, NaN and absurd numbers are refused, and numbers are numbers.
+    """A part of the configuration: refuses unknown keys, infinite and NaN numbers, and implausibly large ones.
 
-    A whole number is taken where one with a fraction is wanted, but no other kind for another. The docstring below a
-    field is what its option's help, `selfplay config` and docs/options.md say of it.
+    A whole number is accepted for a number with a fraction, but no other type for another. The docstring below a field
+    is its text in the option's help, `selfplay config` and docs/options.md.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
@@ -86,7 +86,7 @@ class Section(BaseModel):
 
 
 def kinds(annotation: Any) -> set[Any]:
-    """The types that an annotation such as `Annotated[int, …] | None` is made of."""
+    """Returns the types that make up an annotation such as `Annotated[int, …] | None`."""
     parts = [part for part in get_args(annotation) if isinstance(part, type) or get_args(part)]
     return {annotation}.union(*map(kinds, parts))
 

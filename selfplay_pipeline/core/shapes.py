@@ -19,35 +19,37 @@ The sizes are those of the published config.json (Apache-2.0, https://huggingfac
 
 @dataclass(frozen=True)
 class Shapes:
-    """The sizes of a decoder, in numbers (of which each takes 2 or 4 bytes)."""
+    """Sizes of a decoder, counted in numbers (each takes 2 or 4 bytes)."""
 
     parameters: int
     tensors: tuple[int, ...]
-    """Numbers of each parameter; tied ones once."""
+    """Size of each parameter tensor; tied tensors count once."""
     layer: int
-    """Parameters of the largest layer."""
+    """Number of parameters of the largest layer."""
     embedding: int
-    """Parameters of the token embedding."""
+    """Number of parameters of the token embedding."""
     head: int
-    """Parameters of the output head; 0 where it is the embedding's."""
+    """Number of parameters of the output head; 0 if it is tied to the embedding."""
     layers: int
     hidden: int
     intermediate: int
-    """Width of the feed-forward part that one token goes through."""
+    """Width of the feed-forward part for one token."""
     keys: int
-    """Numbers of a token's keys in a layer; its values are as many."""
+    """Size of a token's keys in one layer; the values have the same size."""
     vocabulary: int
     context: int
     adapter: int
-    """Parameters of a LoRA adapter of rank 1 on all linear layers but the head: inputs + outputs of each."""
+    """Number of parameters of a LoRA adapter of rank 1 on all linear layers but the head: inputs + outputs of each
+    layer.
+    """
 
 
 @lru_cache
 def shapes_of(model: str) -> Shapes:
-    """Count a model from its configuration: a folder with a config.json (no weights are needed) or a hub name.
+    """Returns the sizes of a model, given a folder with a config.json (no weights are needed) or a hub name.
 
     Raises:
-        UserError: the configuration is not there, or no model can be built of it.
+        UserError: The configuration is missing, or no model can be built from it.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -57,7 +59,7 @@ def shapes_of(model: str) -> Shapes:
         with torch.device("meta"):
             built = AutoModelForCausalLM.from_config(config)
         return _counted(built, config.get_text_config())
-    except Exception as error:  # sizes that do not fit each other, told by whichever layer notices first
+    except Exception as error:  # sizes that do not fit each other; any layer may raise
         raise UserError(
             f"model {model}: cannot be counted ({first_line(error)}); give a model that writes text"
         ) from None

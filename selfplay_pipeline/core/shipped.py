@@ -1,6 +1,6 @@
-"""Paths of the files that come with the package, in whatever folder a command is given.
+"""Paths of packaged files, whatever the working directory is.
 
-The files lie in the games' folders: built-in configurations in `configs`; tiny models and episodes of people in `data`.
+The files are in the games' folders: built-in configurations in `configs`; tiny models and episodes of people in `data`.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ GAMES = PACKAGE / "games"
 
 
 def built_in() -> dict[str, Path]:
-    """The built-in configurations of all games, by name."""
+    """Returns the built-in configurations of all games, by name."""
     return {path.stem: path for path in sorted(GAMES.glob("*/configs/*.yaml"), key=lambda path: path.stem)}
 
 
 def as_listed(path: str) -> str:
-    """What `shipped` made of a path below `data/`, as it was given."""
+    """Returns the `data/` name of a packaged path, else the path itself; the inverse of `shipped`."""
     inside = Path(path).relative_to(PACKAGE).parts if Path(path).is_relative_to(PACKAGE) else ()
     return str(Path(*inside[inside.index("data") :])) if "data" in inside else path
 
 
 def shipped(name: str) -> str:
-    """Returns the package's path for a `data/` name that leads nowhere from here, else the name itself."""
+    """Returns the packaged path for a `data/` name that does not exist in the working directory; else the name."""
     top, *below = Path(name).parts or ("",)
-    with suppress(OSError):  # of a name that is too long, say, which is told elsewhere
+    with suppress(OSError):  # for example, the name is too long, which is reported elsewhere
         if top == "data" and below and ".." not in below and not Path(name).exists():
             found = (folder.joinpath(*below) for folder in sorted(GAMES.glob("*/data")))
             return next((str(path) for path in found if path.exists()), name)

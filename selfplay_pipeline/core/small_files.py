@@ -1,4 +1,4 @@
-"""Small files that somebody gave us: never read endlessly, never built without bounds, one line for each mistake."""
+"""Small files from outside: reading them is bounded, and each mistake is reported in one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from selfplay_pipeline.core.errors import UserError
 
 MOST_BYTES = 50_000_000
-"""The largest JSON file that is read: a run of thousands of iterations has a `state.json` of a few million."""
+"""Largest size of a JSON file; a run of thousands of iterations has a `state.json` of a few million bytes."""
 KINDS = {
     stat.S_ISDIR: "a folder",
     stat.S_ISFIFO: "a pipe",
@@ -41,7 +41,7 @@ def read_small_text(path: Path, most: int = MOST_BYTES, hint: str = "") -> str:
     """Returns the text of a file of at most `most` bytes, without a byte order mark.
 
     Raises:
-        UserError: the file is missing, no regular file, too large, or no UTF-8 text.
+        UserError: The file is missing, not a regular file, too large, or not UTF-8 text.
     """
     check_regular(path, hint)
     try:
@@ -68,7 +68,7 @@ def read_json(path: Path, hint: str = "") -> Any:
     """Read JSON.
 
     Raises:
-        UserError: the file is missing or not JSON, or holds a number that is none.
+        UserError: The file is missing or not JSON, or holds NaN or an infinite number.
     """
     text = read_small_text(path, hint=hint)
     try:
@@ -83,7 +83,7 @@ def read_object(path: Path, writer: str, *keys: str) -> dict[str, Any]:
     """Read a JSON object that has these keys.
 
     Raises:
-        UserError: it is none; names `writer`, the command that writes the file.
+        UserError: The file holds no such object; the message names `writer`, the command that writes the file.
     """
     hint = f"`{writer}` writes this file; restore it, or use another folder"
     data = read_json(path, hint)
@@ -96,10 +96,10 @@ def read_object(path: Path, writer: str, *keys: str) -> dict[str, Any]:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """A JSON value without NaN, infinite numbers and endless nesting.
+    """Returns a JSON value without NaN, infinite numbers and endless nesting.
 
     Raises:
-        ValueError: the text is none; a `JSONDecodeError` if it is no JSON at all.
+        ValueError: The text holds no such value; a `JSONDecodeError` if the text is not JSON.
     """
     try:
         return json.loads(text, parse_constant=_refused, parse_float=_finite)

@@ -1,6 +1,6 @@
-"""Signals that ask a command to stop: the first one stops it, and further ones do not disturb the cleaning up.
+"""Signals that ask a command to stop: the first one stops it, and further ones do not disturb the cleanup.
 
-Imports nothing that takes long, so that a signal is understood from the start.
+The module imports nothing that takes long, so that it handles signals from the start.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ T = TypeVar("T")
 
 STOPPED = "stopped; what was finished is kept, the same command continues"
 STOPPED_CODE = 130
-"""The exit code of a command that a signal has stopped, as of a shell's after Ctrl-C."""
+"""Exit code of a command that was stopped by a signal, as of a shell's command after Ctrl-C."""
 PATIENCE_SECONDS = 30.0
-"""Servers are ended within this time. A signal that comes later acts again: the first may have been swallowed."""
+"""Seconds within which servers are ended. A later signal acts again, because the first one may have been swallowed."""
 
 
 class Stop:
-    """Record of a signal that has asked the command to stop.
+    """Record of a signal that asked the command to stop.
 
     Attributes:
-        asked: when, by the monotonic clock; None if it has not.
-        cancel: cancels the task that is running, if any, so that it can clean up.
-        computing: whether the task does work of its own for long, so that a cancellation would be heard late.
+        asked: Time of the signal by the monotonic clock; None if there was no signal.
+        cancel: Cancels the running task, if any, so that it can clean up.
+        computing: Whether the task computes for long without an await, so that a cancellation would act late.
     """
 
     asked: float | None = None
@@ -36,7 +36,7 @@ class Stop:
     computing = False
 
     def on_signal(self, *_: object) -> None:
-        """Stop, unless that is under way."""
+        """Stop, unless stopping is under way."""
         leave_closed_terminal()
         now, before = time.monotonic(), self.asked
         if before is not None and now - before < PATIENCE_SECONDS:
@@ -55,9 +55,9 @@ stop = Stop()
 
 @contextmanager
 def computing() -> Iterator[None]:
-    """Lets a signal interrupt the work of a block, or of a function, at once; without it a task goes on to an await.
+    """Lets a signal interrupt the work of a block or a function at once; without it, a task runs on to its next await.
 
-    The block is the main thread's, awaits nothing, and holds nothing that its callers do not clean up.
+    The block runs in the main thread, awaits nothing, and holds nothing that its callers do not clean up.
     """
     before, stop.computing = stop.computing, True
     try:
@@ -67,20 +67,21 @@ def computing() -> Iterator[None]:
 
 
 def quit_at_once() -> None:
-    """End at a signal from now on: for the time of the imports, in which nothing has begun."""
+    """End at the first signal from now on: for the time of the imports, before any work has begun."""
     _handle(_quit)
 
 
 def interrupt() -> None:
-    """Stop at a signal from now on as at Ctrl-C, and clean up; further signals do not interrupt that."""
+    """Stop at a signal from now on, as at Ctrl-C, and clean up; further signals do not interrupt the cleanup."""
     _handle(stop.on_signal)
 
 
 def over(*, stopped: bool) -> None:
-    """All is cleaned up: no signal changes the exit code any more.
+    """Ignore signals from now on: the cleanup is over, and no signal may change the exit code.
 
     Args:
-        stopped: end at once, since the interpreter would wait for threads, such as one that downloads a model.
+        stopped: Whether to end at once, because the interpreter would wait for threads, such as one that downloads a
+            model.
     """
     _handle(signal.SIG_IGN)
     if stopped:
@@ -88,10 +89,10 @@ def over(*, stopped: bool) -> None:
 
 
 async def stoppable(work: Coroutine[Any, Any, T]) -> T:
-    """Do the work of a task so that a signal cancels it and lets it clean up.
+    """Do work as a task that a signal cancels, so that it can clean up.
 
     Raises:
-        KeyboardInterrupt: a signal has stopped it.
+        KeyboardInterrupt: A signal stopped the work.
     """
     import asyncio  # takes long
 
@@ -119,9 +120,11 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def leave_closed_terminal() -> bool:
-    """Lets the standard streams lead nowhere if their terminal was closed, so that cleaning up can still print.
+    """Redirects the standard streams to the null device if their terminal was closed, so that the cleanup can still
+    print.
 
-    Returns whether it was closed.
+    Returns:
+        Whether the terminal was closed.
     """
     closed = False
     for descriptor in (1, 2):
@@ -140,7 +143,7 @@ def _quit(*_: object) -> None:
 
 
 def _write(line: str) -> None:
-    """Past Python's own streams, which may be in the middle of a line."""
+    """Writes a line to file descriptor 2 without Python's buffers, which may hold half a line."""
     with suppress(OSError):
         os.write(2, line.encode() + b"\n")
 

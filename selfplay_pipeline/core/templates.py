@@ -1,7 +1,7 @@
-"""Templates from folders that somebody else may have written: they make text of values, and can do nothing else.
+"""Templates from untrusted folders: they turn values into text, and can do nothing else.
 
-Jinja's sandbox keeps them from the program. What they may use here is few enough that none runs long or grows large:
-text, `{{ }}`, `if`, `for` and `set`, some filters, and methods of strings that do not lengthen them.
+Jinja's sandbox keeps them away from the program. They may use only features with which no template runs long or grows
+large: text, `{{ }}`, `if`, `for` and `set`, some filters, and methods of strings that do not lengthen them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from jinja2.visitor import NodeTransformer
 from selfplay_pipeline.core.errors import UserError, first_line
 
 LONGEST_FILE = 2**16
-"""Bytes of a template."""
+"""Largest size of a template in bytes."""
 LONGEST_TEXT = 2**20
-"""Characters of what a template renders, and of any part of it."""
+"""Largest number of characters of a rendered text, and of any part of it."""
 MOST_ROUNDS = 100_000
-"""Rounds of all loops of one rendering together."""
+"""Largest number of loop rounds in one rendering, of all loops together."""
 
 METHODS = (
     "capitalize", "casefold", "count", "endswith", "find", "get", "index", "isalpha", "isdigit", "items", "keys",
@@ -41,7 +41,7 @@ REFUSED = {
     nodes.Include: "include", nodes.Import: "import", nodes.FromImport: "import", nodes.Extends: "extends",
     nodes.Block: "block", nodes.Pow: "**",
 }  # fmt: skip
-"""Names that could loop for ever or make long text out of short; no prompt needs them."""
+"""Features that could loop for ever or make long text from short text; no prompt needs them."""
 
 _FAILURES = (
     TemplateError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError, MemoryError,
@@ -52,14 +52,14 @@ _rounds: ContextVar[list[int]] = ContextVar("rounds")
 
 
 class PromptTemplate:
-    """A template that can only make text."""
+    """A template that can only produce text."""
 
     def __init__(self, path: Path, key: str) -> None:
         """Args:
-        key: of the configuration, which a message names.
+        key: Key of the configuration, for messages.
 
         Raises:
-            UserError: the file cannot be read, or is no such template.
+            UserError: The file cannot be read, or is not an allowed template.
         """
         self._path, self._key = path, key
         try:
@@ -80,10 +80,10 @@ class PromptTemplate:
         self._template = _ENVIRONMENT.template_class.from_code(_ENVIRONMENT, code, dict(_ENVIRONMENT.globals))
 
     def render(self, **values: Any) -> str:
-        """The text, without white space around it.
+        """Returns the text without surrounding white space.
 
         Raises:
-            UserError: the template asks for what is not there, or for too much.
+            UserError: The template uses a value that is missing, or exceeds a limit.
         """
         token = _rounds.set([MOST_ROUNDS])
         parts, length = [], 0
@@ -123,7 +123,7 @@ def _line_of(error: Exception, file: str) -> int | None:
 
 
 class _Bounds(NodeTransformer):
-    """Refuses what prompts do not need, and puts limits around loops and variables."""
+    """Refuses features that prompts do not need, and limits loops and variables."""
 
     def generic_visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> nodes.Node:
         if type(node) in REFUSED:
@@ -155,7 +155,7 @@ def _counted(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _bounded(value: Any) -> Any:
-    """Refuse what would be long if it were written out."""
+    """Returns the value; refuses a value that would be a long text."""
     left, stack = LONGEST_TEXT, [value]
     while stack:
         part = stack.pop()

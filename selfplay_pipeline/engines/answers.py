@@ -1,4 +1,4 @@
-"""What a server may answer: read once, here, before anything is made of it."""
+"""Pydantic models that validate the answers of SGLang servers before they are used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from selfplay_pipeline.engines.types import (
 
 
 class _Read(BaseModel):
-    """Numbers are numbers, never their names, and further fields do not matter."""
+    """Strict base: a number must be a JSON number, never text, and unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False, frozen=True)
 
@@ -35,11 +35,11 @@ class _FinishReason(_Read):
 
 class _End(_Read):
     finish_reason: _FinishReason | None
-    """None of an answer that was broken off."""
+    """None if the answer was aborted."""
 
 
 class _Ended(_Read):
-    """What even an answer says that was broken off."""
+    """Fields that are present even in an aborted answer."""
 
     meta_info: _End
 
@@ -59,7 +59,7 @@ class _Generated(_Read):
 
 
 class _LogProbs(_Read):
-    """Read on their own, so that an error names the token."""
+    """Log-probs alone, so that a validation error names the token."""
 
     log_prob: list[LogProb]
 
@@ -75,7 +75,7 @@ class ServerInfo(_Read):
     """Answer of `/server_info`."""
 
     dp_size: Annotated[int, Field(ge=1, lt=2**31)] = 1
-    """Copies of the model."""
+    """Number of copies of the model."""
 
 
 class Updated(_Read):
@@ -89,10 +89,10 @@ Answer = TypeVar("Answer", bound=_Read)
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """An answer's JSON object.
+    """Returns the JSON object in the body of an answer.
 
     Raises:
-        ValueError: it is none: not UTF-8, not JSON, nested too deeply, or something else than an object.
+        ValueError: The body is not UTF-8, not JSON, nested too deeply, or not an object.
     """
     answer = from_json(body)
     if not isinstance(answer, dict):
@@ -101,13 +101,13 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 
 def read(kind: type[Answer], answer: Any, url: str) -> Answer:
-    """An answer as what it should be.
+    """Returns an answer as a validated model.
 
     Args:
-        url: what answered, for an error.
+        url: Address that answered, for error messages.
 
     Raises:
-        EngineError: it is something else; says in which field.
+        EngineError: A field is missing or invalid; the message names the field.
     """
     try:
         return kind.model_validate(answer)
@@ -121,16 +121,16 @@ def read(kind: type[Answer], answer: Any, url: str) -> Answer:
 def completion_of(
     answer: dict[str, Any], params: SamplingParams, prompt_tokens: int, url: str, vocabulary: int | None = None
 ) -> Completion:
-    """The sampled tokens of an answer of `/generate`; none of one that was broken off.
+    """Returns the completion in an answer of `/generate`; an aborted answer gives a completion without tokens.
 
     Args:
-        prompt_tokens: length of the prompt that was sent; a server may not have cut it.
-        url: what answered, for an error.
-        vocabulary: number of tokens that the model knows, where that is known.
+        prompt_tokens: Length of the prompt that was sent; the server must have read all of it.
+        url: Address that answered, for error messages.
+        vocabulary: Size of the model's vocabulary; None if it is unknown.
 
     Raises:
-        EngineError: it is no answer to this request, or holds what cannot be: tokens beyond the vocabulary or the
-            limit, log-probs of other tokens, or log-probs that are no logarithms of probabilities.
+        EngineError: The answer does not belong to this request or is impossible: too many tokens, token ids beyond the
+            vocabulary, log-probs of other tokens, or log-probs that are above 0, infinite or NaN.
     """
     said = read(_Ended, answer, url).meta_info.finish_reason
     if said is None or said.type == "abort":

@@ -1,4 +1,4 @@
-"""A server that somebody else started, and that nobody here can start again."""
+"""An SGLang server that another program launched and that this process cannot restart."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from selfplay_pipeline.engines.http import Http, RefusedError
 from selfplay_pipeline.engines.types import EngineError
 
 LOOK = 25.0
-"""Seconds for one health check. SGLang says after 20 that nothing comes through."""
+"""Seconds for one health check. SGLang itself reports a failure after 20 s."""
 
 
 class AttachedServer:
-    """A server by its address.
+    """An SGLang server, known by its address.
 
     Attributes:
-        key: sent with each request; empty if it asks for none.
-        model: what it is to serve; empty if that does not matter.
+        key: Key sent with each request; empty if the server needs none.
+        model: Model that the server must serve; empty if any model will do.
     """
 
     ours = False
@@ -33,9 +33,9 @@ class AttachedServer:
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Args:
-        patience: seconds to wait for it when it is gone; after it was waited for once in vain, it is only looked for.
-            0 is for whoever sends requests again by himself.
-        tell: takes one line for people.
+        patience: Seconds to wait for a server that is gone. After one wait has failed, later calls check the server
+            once and do not wait. Use 0 if the caller retries.
+        tell: Takes one-line status messages.
         """
         self.url = url.rstrip("/")
         self.key = key
@@ -47,13 +47,13 @@ class AttachedServer:
         return False
 
     async def end(self) -> None:
-        """Leave the server alone: it is not ours."""
+        """Does nothing: the server belongs to another program."""
 
     async def come_back(self, reason: str) -> None:
-        """Wait until something comes through its scheduler, with growing pauses.
+        """Wait, with growing pauses, until a health check passes the server's scheduler.
 
         Raises:
-            EngineError: nothing did.
+            EngineError: The server did not come back.
         """
         if not self.patience:
             return

@@ -1,7 +1,7 @@
-"""Whether SGLang can compile its CUDA kernels here.
+"""Check that SGLang can compile its CUDA kernels on this machine.
 
-SGLang 0.5.12 compiles them when they are first needed, minutes after the start, with nvcc and a C++ compiler that are
-part of no Python package. Run as a module, this compiles a small program in the same way: through `tvm_ffi`.
+SGLang 0.5.12 compiles a kernel when it is first needed, minutes after the start, with nvcc and a C++ compiler, which no
+Python package contains. Run as a program, this module compiles a small program in the same way: through `tvm_ffi`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ PROGRAM = """
 #endif
 __global__ void nothing() {}
 """
-"""With g++ 12, nvcc 13.0 refuses the activation kernel of SGLang 0.5.12 (`jit_kernel/csrc/elementwise`)."""
+"""CUDA program that refuses g++ older than 13. With g++ 12, nvcc 13.0 refuses the activation kernel of SGLang 0.5.12
+(`jit_kernel/csrc/elementwise`).
+"""
 
 REASON = re.compile("error|fatal|not f(ound|ind)|cannot find|No (such|module)")
-"""Marks the line that says why, in the output of Python, ninja, nvcc, the C++ compiler or the linker."""
+"""Pattern of the line that gives the reason, in the output of Python, ninja, nvcc, the C++ compiler or the linker."""
 
 
 def check_compiler() -> None:
-    """Compile, as SGLang will.
+    """Compile a small program in the way that SGLang compiles its kernels.
 
     Raises:
-        UserError: it fails, with the reason.
+        UserError: The compilation failed; the message gives the reason.
     """
     done = subprocess.run([sys.executable, "-m", __name__], env=environment(), capture_output=True, text=True)
     if done.returncode == 0:

@@ -1,8 +1,9 @@
-"""Locks on attached servers, between the commands of one user: a server has the weights of one model at a time.
+"""Locks on attached servers: commands of one user share a server only while they use the same weights.
 
-Commands that play with the same weights share a server; a command that loads weights has it alone. The lock is a file
-in the user's cache folder, so that it also holds between machines that share this folder. Programs that do not know
-the lock are noticed by the version of the weights in each answer (`Line.check`).
+A server has the weights of one model at a time. Commands that play with the same weights share a server; a command that
+loads weights locks it for itself. The lock is a file in the user's cache folder, so it also works between machines that
+share this folder. Programs that do not use the lock are detected by the version of the weights in each answer
+(`Line.check`).
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ def lock_folder() -> Path:
     """Returns the folder of the locks. It does not depend on TMPDIR, which may differ between commands."""
     try:
         home = Path.home()
-    except RuntimeError:  # a user without an entry, as in containers
+    except RuntimeError:  # the user has no passwd entry, as in containers
         home = Path("/tmp") / f"selfplay-{os.getuid()}"
     return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "selfplay" / "servers"
 
 
 class Hold:
-    """The lock on the server at one address.
+    """Lock on the server at one address.
 
-    Where no file can be locked, every attempt succeeds, and only the version in each answer protects the command.
+    If no file can be locked, every attempt succeeds, and only the version in each answer protects the command.
     """
 
     def __init__(self, url: str) -> None:
@@ -46,7 +47,9 @@ class Hold:
         self._file: int | None = None
 
     def take(self, *, alone: bool) -> bool:
-        """Try to lock the server, or to change the kind of the lock. Returns False if another command is in the way."""
+        """Try to lock the server, or to change the kind of the lock. Returns False if another command holds a
+        conflicting lock.
+        """
         try:
             return self._take(fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         except BlockingIOError:
@@ -63,14 +66,14 @@ class Hold:
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(self._file), self.path.stat()):
                     break
-            os.close(self._file)  # the command that had it before has removed it
+            os.close(self._file)  # the last holder has removed the file
             self._file = None
         others = "" if kind == fcntl.LOCK_EX else self.others()
         _write(self._file, " and ".join(filter(None, [others, _command()])))
         return True
 
     def others(self) -> str:
-        """Returns the other commands that use the server, as they have written it into the file."""
+        """Returns the names of the other commands that use the server, from the lock file."""
         try:
             return " and ".join(
                 name for name in self.path.read_text("utf-8")[:1000].split(" and ") if name != _command()
@@ -79,7 +82,7 @@ class Hold:
             return ""
 
     def release(self) -> None:
-        """Unlock the server; the last command that does so removes the file."""
+        """Unlock the server; the last command to do so removes the lock file."""
         file, self._file = self._file, None
         if file is None:
             return
@@ -92,34 +95,34 @@ class Hold:
 
 
 def in_lock_order(urls: Sequence[str]) -> list[str]:
-    """Returns one address of each server, in the order in which all commands lock servers."""
-    by_path = {Hold(url).path: url for url in urls}  # two addresses may be of one server
+    """Returns one address per server, in the order in which every command locks servers."""
+    by_path = {Hold(url).path: url for url in urls}  # two addresses may lead to one server
     return [by_path[path] for path in sorted(by_path)]
 
 
 class Holds:
-    """The locks on all servers of one engine, which are taken together.
+    """Locks on all servers of one engine, which are taken together.
 
-    They are taken in one order by all commands, and given back before other ones are waited for, so that no two
+    All commands take locks in the same order, and release their locks before they begin to wait, so that no two
     commands wait for each other.
     """
 
     def __init__(self, urls: Sequence[str], seconds: float, tell: Callable[[str], None]) -> None:
         """Args:
-        seconds: limit of the time to wait for other commands.
-        tell: takes one line for people when another command is waited for.
+        seconds: Longest time to wait for other commands.
+        tell: Takes a one-line status message when a wait begins.
         """
         self._holds = [Hold(url) for url in in_lock_order(urls)]
         self._seconds, self._tell = seconds, tell
 
     async def take(self, *, alone: bool) -> None:
-        """Lock all servers, and wait for the commands that use them otherwise.
+        """Lock all servers; wait for commands that hold conflicting locks.
 
         Args:
-            alone: no other command may use them meanwhile.
+            alone: Whether no other command may use the servers meanwhile.
 
         Raises:
-            UserError: a server was not free in time.
+            UserError: A server was not free in time.
         """
         if all(hold.take(alone=alone) for hold in self._holds):
             return
@@ -145,7 +148,7 @@ class Holds:
 
 
 def _place(url: str) -> str:
-    """Returns host and port of an address; two names of one host give the same."""
+    """Returns host, port and path of an address; two names of one host give the same result."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     with suppress(OSError, UnicodeError):

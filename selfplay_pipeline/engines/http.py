@@ -1,4 +1,4 @@
-"""One HTTP request to a server: an answer, or what kind of failure it is."""
+"""HTTP requests to one server, with an exception for each kind of failure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from selfplay_pipeline.engines.answers import read_object
 from selfplay_pipeline.engines.types import EngineError
 
 LONGEST_ANSWER = 16 << 20
-"""Bytes. A token of an answer takes about 50."""
+"""Largest size of an answer in bytes; a token takes about 50."""
 IDLE_SECONDS = 3
-"""An idle connection is not used again after this time; SGLang closes it after 5 s, and a request on it would fail."""
+"""Seconds after which an idle connection is not reused; SGLang closes it after 5 s, and a request on it would fail."""
 NO_JSON = (
     "/pause_generation",
     "/continue_generation",
@@ -25,7 +25,7 @@ NO_JSON = (
     "/release_memory_occupation",
     "/resume_memory_occupation",
 )
-"""Paths whose status is the answer."""
+"""Paths whose answer is the status code alone."""
 
 
 class ServerGoneError(EngineError):
@@ -33,24 +33,24 @@ class ServerGoneError(EngineError):
 
 
 class RefusedError(EngineError):
-    """The server answered that it will not do this."""
+    """The server refused the request."""
 
 
 class UnknownPathError(RefusedError):
-    """The server does not know what it was asked for, as a gateway that loads no weights."""
+    """The server does not know the path, such as a gateway that cannot load weights."""
 
 
 class RetriableError(EngineError):
-    """The request may succeed when sent again."""
+    """The request may succeed when it is sent again."""
 
 
 class Http:
-    """Connections to one server; opened when first needed, and again after `close`."""
+    """Connections to one server; opened by the first request, and again after `close`."""
 
     def __init__(self, timeout: float, key: str = "") -> None:
         """Args:
-        timeout: seconds for a whole answer, however slowly it trickles.
-        key: sent with each request; empty for a server that asks for none.
+        timeout: Seconds within which the whole answer must arrive.
+        key: Key sent with each request; empty if the server needs none.
         """
         self.timeout = timeout
         self._key = key
@@ -65,13 +65,13 @@ class Http:
         timeout: float | None = None,
         longest: int = LONGEST_ANSWER,
     ) -> dict[str, Any]:
-        """POST, or GET without a body.
+        """Send a POST request, or a GET request if there is no body.
 
         Raises:
-            ServerGoneError: there is no connection.
-            RetriableError: the server is busy, or what answered is a proxy without it.
-            EngineError: it refused the request, or did not answer in time.
-            UserError: it asks for another key.
+            ServerGoneError: The connection failed or broke.
+            RetriableError: The server is busy, or a proxy answered in its place.
+            EngineError: The server refused the request or did not answer in time.
+            UserError: The server needs another key.
         """
         method = "GET" if body is None else "POST"
         limit = aiohttp.ClientTimeout(total=timeout or self.timeout)
@@ -84,13 +84,13 @@ class Http:
             raise EngineError(f"{url} gave no answer within {limit.total:g} s (engine.request_timeout)") from None
         except aiohttp.ClientConnectionError as error:
             raise ServerGoneError(f"{url}: no connection ({type(error).__name__} {error})".replace(" )", ")")) from None
-        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, ValueError):  # the last if no name can be so long
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, ValueError):  # ValueError: a name is too long
             raise EngineError(f"{url} is no address such as http://localhost:30000") from None
         except aiohttp.ClientError as error:
             raise RetriableError(f"{url} gave no usable answer ({type(error).__name__} {error!s:.200})") from None
 
     async def close(self) -> None:
-        """Close the connections; requests under way fail as with a server that is gone."""
+        """Close the connections; requests under way fail like requests to a server that is gone."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -99,7 +99,7 @@ class Http:
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
             key = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-            # An answer that is not compressed is as long as it says.
+            # Without compression, an answer takes no more memory than the bytes that arrive.
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS),
                 headers={"Accept-Encoding": "identity"} | key,
@@ -135,5 +135,5 @@ async def _read(response: aiohttp.ClientResponse, url: str, longest: int, key: s
 
 
 def _words(body: bytes | bytearray) -> str:
-    """The beginning of an answer, in one line."""
+    """Returns the beginning of an answer as one line."""
     return harmless(" ".join(bytes(body[:1000]).decode(errors="replace").split())[:300]) or "nothing"

@@ -1,4 +1,4 @@
-"""The line to one server: requests that are repeated, a watch beside them, and what happens when the server is gone."""
+"""Client of one SGLang server: retries, a watchdog for hangs, and recovery when the server is gone."""
 
 from __future__ import annotations
 
@@ -25,62 +25,63 @@ from selfplay_pipeline.engines.requests import PROBE, PROBE_IDS, RELEASED, reque
 from selfplay_pipeline.engines.types import EngineError
 
 HANG_TIMEOUT = 60.0
-"""Seconds without a sign of life after which a server hangs, where nobody says otherwise."""
+"""Default number of seconds without a sign of life after which a server counts as hung."""
 LOOKS = 4
-"""In how many looks one after the other there must be none. Looks are counted and no clock is read, so that this
-process may itself be stopped for a while."""
+"""Number of consecutive checks without a sign of life after which a server counts as hung. The watchdog counts checks
+and reads no clock, so that this process may itself be stopped for a while.
+"""
 
 
 class Server(Protocol):
-    """Where a line ends: a server that was launched here, or one that somebody else runs."""
+    """A server that this process launched, or one that another program runs."""
 
     model: str
-    """What it serves, and is to serve when it comes back; empty if that does not matter."""
+    """Model that the server must serve, also after a restart; empty if any model will do."""
 
     @property
     def url(self) -> str:
-        """Address of the server. A server that is started again may get another one."""
+        """Address of the server; a restart may change it."""
         ...
 
     @property
     def key(self) -> str:
-        """What a request must bring, empty if nothing."""
+        """Key that each request must carry; empty if the server needs none."""
         ...
 
     @property
     def ours(self) -> bool:
-        """Whether it was launched here: then its processes can be seen, and it comes back with `model`."""
+        """Whether this process launched the server. If so, its processes are visible, and a restart loads `model`."""
         ...
 
     def computes(self) -> bool:
-        """Whether one of ours worked since the last call."""
+        """Whether the processes of a launched server have worked since the last call."""
         ...
 
     async def end(self) -> None:
-        """Kill a server that hangs, if it is ours."""
+        """Kill a hung server; does nothing to a server of another program."""
         ...
 
     async def come_back(self, reason: str) -> None:
-        """Return once it answers.
+        """Return once the server answers.
 
         Args:
-            reason: why it is taken for gone.
+            reason: Error that made the server count as gone.
 
         Raises:
-            EngineError: it does not answer within what is allowed.
+            EngineError: The server does not answer within the allowed time or restarts.
         """
         ...
 
 
 class Line:
-    """One server as an engine knows it.
+    """Client of one server, with a watchdog.
 
-    A watch runs while something is under way. A busy server is not a hung one: its scheduler answers a health check
-    between two batches, however many requests wait; and where it cannot, in a long prompt on one slow core or while
-    CUDA kernels are compiled, its processes use the processor. So a server hangs when for `hang_timeout` nothing was
-    answered, no health check came through its scheduler, and none of its processes worked (or one is stopped, as by
-    SIGSTOP). If it works, but nothing comes of it for `request_timeout`, it hangs too. Of a server that was not
-    launched here only the answers are known.
+    The watchdog runs while a request is under way. A busy server is not hung: its scheduler answers a health check
+    between two batches, however many requests wait. If it cannot, in a long prompt on one slow core or while CUDA
+    kernels are compiled, its processes use the processor. So a server counts as hung if, for `hang_timeout`, it gave no
+    answer, no health check passed its scheduler, and none of its processes worked (or one is stopped, as by SIGSTOP). A
+    server that works but answers nothing for `request_timeout` counts as hung too. Of a server that this process did
+    not launch, only the answers are known.
     """
 
     def __init__(
@@ -92,21 +93,22 @@ class Line:
         tell: Callable[[str], None],
     ) -> None:
         """Args:
-        hang_timeout: None leaves hanging to `request_timeout`.
-        attempts: how often `call` sends a request that fails in a way that may pass; see `retrying`.
-        tell: takes one line for people when the server hangs.
+        hang_timeout: Seconds without a sign of life after which the server counts as hung; None leaves hangs to
+            `request_timeout`.
+        attempts: Number of times that `call` sends a request that fails with a passing error; see `retrying`.
+        tell: Takes one-line status messages, for example that the server hangs.
         """
         self.server = server
         self.weights: str | None = None
-        """Version of the weights that each answer must name; None if nothing is to be served in particular."""
+        """Version of the weights that each answer must name; None if any version will do."""
         self.ranks = 1
-        """Copies of the model that it has (SGLang's `dp_size`), as far as it was asked."""
+        """Number of copies of the model on the server (SGLang's `dp_size`); 1 until the server has been asked."""
         self.returning: asyncio.Task[None] | None = None
-        """Waits for a server that is gone."""
+        """Task that waits for a server that is gone; else None."""
         self.lost: EngineError | UserError | None = None
-        """Why it was waited for in vain."""
+        """Error that ended the last reconnect."""
         self.meanwhile: Callable[[], str] = lambda: ""
-        """Says, for people, what is done while it is waited for; empty where all wait."""
+        """Returns a message about the work that goes on while the server is gone; empty if all work waits."""
         self._attempts, self._hang_timeout, self._tell = attempts, hang_timeout, tell
         self._http = Http(request_timeout, server.key)
         self._life = 0
@@ -114,9 +116,11 @@ class Line:
         self._watch: asyncio.Task[None] | None = None
         self._hung = self._gone = ""
         self._released = False
-        """Whether the server has given its memory back, so that it must not compute."""
+        """True while the server has released its GPU memory and must not compute."""
         self._unconfirmed = self._confirmed = 0
-        """Number of answers, and how many of them came before a confirmation that the server still serves the model."""
+        """Number of answers, and number of those that came before a confirmation that the server still serves the
+        model.
+        """
         self._confirming = asyncio.Lock()
 
     @property
@@ -125,39 +129,39 @@ class Line:
 
     @property
     def there(self) -> bool:
-        """Whether nothing is known that speaks against asking it."""
+        """Whether the server is available: no reconnect is under way, and the last one did not fail."""
         return self.returning is None and self.lost is None
 
     async def generate(
         self, body: dict[str, Any], headers: Mapping[str, str] | None = None, longest: int = LONGEST_ANSWER
     ) -> dict[str, Any]:
-        """POST to `/generate`, once. A server that is gone is waited for from then on.
+        """Send one POST request to `/generate`, without retries. If the server is gone, begin to wait for it.
 
         Raises:
-            ServerGoneError: there is no connection.
-            RetriableError: the request may succeed when sent again.
-            EngineError: it was refused, or not answered in time.
+            ServerGoneError: The connection failed or broke.
+            RetriableError: The request may succeed when it is sent again.
+            EngineError: The request was refused or not answered in time.
         """
         assert not self._released, f"{self.url} has no weights: it was not reloaded after it was released"
         life = self._life
-        # Asks for a token, through the scheduler; while it loads weights, SGLang 0.5.12 can die of that.
+        # This check samples a token through the scheduler; SGLang 0.5.12 can die of it while it loads weights.
         async with self._watched("/health_generate"):
             try:
                 answer = await self._http.send(f"{self.url}/generate", body, headers, longest=longest)
             except ServerGoneError as error:
                 self._leave(life, str(error))
                 raise
-        if "meta_info" not in answer:  # a proxy's word for a server that is not ready
+        if "meta_info" not in answer:  # a proxy answered for a server that is not ready
             raise RetriableError(f"{self.url}/generate answered without meta_info")
         self._answers += 1
         return answer
 
     async def call(self, path: str, body: Any = None, *, attempts: int | None = None) -> dict[str, Any]:
-        """POST, or GET without a body, while the server is there.
+        """Send a POST request, or a GET request if there is no body; retry after errors that may pass.
 
         Raises:
-            ServerGoneError: it is not.
-            EngineError: it refused the request, or all attempts failed.
+            ServerGoneError: The connection failed or broke.
+            EngineError: The server refused the request, or all attempts failed.
         """
         async for attempt in retrying(attempts or self._attempts):
             with attempt:
@@ -165,22 +169,24 @@ class Line:
         raise AssertionError("unreachable")
 
     async def info(self, *, attempts: int | None = None) -> ModelInfo:
-        """What the server says it serves.
+        """Returns the model and the version of its weights, as the server reports them.
 
         Raises:
-            EngineError: it does not answer, or says something else.
+            EngineError: The server does not answer, or its answer is invalid.
         """
         return read(ModelInfo, await self.call("/model_info", attempts=attempts), f"{self.url}/model_info")
 
     def route(self, rank: int) -> dict[str, int]:
-        """Fields of a request that send it to that copy of the model; SGLang warns of them where there is but one."""
+        """Returns the request fields that select a copy of the model; empty for one copy, because SGLang warns of them
+        then.
+        """
         return {"routed_dp_rank": rank} if self.ranks > 1 else {}
 
     async def find_ranks(self) -> None:
-        """Ask how many copies of the model there are; a gateway that does not say so is taken for one.
+        """Ask the server for its number of model copies; a gateway that does not report it counts as one copy.
 
         Raises:
-            EngineError: it does not answer, or says something else.
+            EngineError: The server does not answer, or its answer is invalid.
         """
         try:
             info = read(ServerInfo, await self.call("/server_info"), f"{self.url}/server_info")
@@ -189,14 +195,14 @@ class Line:
         self.ranks = info.dp_size
 
     async def find(self, model: str, *, attempts: int | None = None) -> bool:
-        """Returns whether the server says that it has a model's weights; if it does, each answer must name them.
+        """Returns whether the server reports a model's weights; if so, each later answer must name their version.
 
-        A model of the hub cannot be loaded from here. There the name decides, and the version that the server says is
-        the one that each answer must name.
+        A hub model cannot be loaded into the server. For such a model the name decides, and each answer must name the
+        version that the server reports.
 
         Raises:
-            EngineError: the server does not answer, or says something else.
-            UserError: it serves something else than this model of the hub, or asks for another key.
+            EngineError: The server does not answer, or its answer is invalid.
+            UserError: The model is a hub model and the server serves another one, or the server needs another key.
         """
         info = await self.info(attempts=attempts)
         await self.find_ranks()
@@ -212,11 +218,11 @@ class Line:
         return found
 
     async def check(self, answer: Mapping[str, Any]) -> None:
-        """Raises EngineError unless an answer was sampled with the weights that are to be served.
+        """Raises EngineError unless an answer was sampled with the expected weights.
 
-        A program that loads weights without giving them a version leaves the version of the ones before. So a server
-        that others can reach is also asked, after the answer, which model it serves; one question is for all answers
-        that came before it. Raises ServerGoneError if the server is gone by then, and waits for it from then on.
+        A program that loads weights without a version leaves the previous version in place. So a server that other
+        programs can reach is also asked, after the answer, for its model; one such request confirms all earlier
+        answers. Raises ServerGoneError if the server is gone by then, and begins to wait for it.
         """
         if self.weights is None:
             return
@@ -243,13 +249,13 @@ class Line:
             self._confirmed = all_so_far
 
     async def serve(self, model: str) -> None:
-        """Let the server answer with a model's weights, and prove that it does; it loads them unless it has them.
+        """Make the server answer with a model's weights, and check that it does; load them only if it lacks them.
 
-        A server that is gone does so when it is back, which is waited for from then on. Nothing else is under way.
+        If the server is gone, begin to wait for it; it gets the weights when it is back. No request may be under way.
 
         Raises:
-            EngineError: the server refused, or answers with other weights.
-            UserError: the model is one of the hub, and the server serves another one.
+            EngineError: The server refused, or answers with other weights.
+            UserError: The model is a hub model, and the server serves another one.
         """
         await self._stop_waiting()
         before = self.server.model, self.weights
@@ -259,7 +265,7 @@ class Line:
             try:
                 await self._bring(model)
             except ServerGoneError as error:
-                if self._released:  # what comes back has to be another one, which has all its memory
+                if self._released:  # only a restarted server has all its memory
                     await self.server.end()
                     self._released = False
                 self._leave(life, str(error))
@@ -270,14 +276,14 @@ class Line:
                 self.lost = None
 
     async def release(self) -> None:
-        """Let the server give its GPU's memory back until the next `reload`. Nothing is under way.
+        """Make the server release its GPU memory until the next `reload`. No request may be under way.
 
-        A server that does not do so is ended, which gives the memory back too; `reload` starts it again.
+        A server that does not do so is ended, which frees the memory too; `reload` restarts it.
         """
         async with self._watched_at_work():
             try:
                 await self.call("/pause_generation", {}, attempts=3)
-                # Returns when the scheduler has nothing left to do, which SGLang asserts when it is released.
+                # Returns once the scheduler is idle, which SGLang asserts before it releases memory.
                 await self.call("/flush_cache?timeout=60", {})
                 await self.call("/release_memory_occupation", RELEASED, attempts=1)
                 self._released = True
@@ -286,11 +292,11 @@ class Line:
                 await self.server.end()
 
     async def returned(self) -> None:
-        """Wait for it as long as is allowed; one that was waited for in vain is looked for once more.
+        """Wait until the server is back or the wait has failed; if an earlier wait failed, try once more.
 
         Raises:
-            EngineError: it did not come back, or with another model.
-            UserError: it came back and asks for another key.
+            EngineError: The server did not come back, or it came back with another model.
+            UserError: The server came back and needs another key.
         """
         if self.lost is not None and self.returning is None:
             self._leave(self._life, self._gone)
@@ -304,10 +310,10 @@ class Line:
         await self._http.close()
 
     async def _take_back(self) -> None:
-        """Let a server that was released have its memory again, with nothing in it.
+        """Make a released server allocate its GPU memory again, without contents.
 
         Raises:
-            ServerGoneError: it has not got all of it, and is of no use.
+            ServerGoneError: The server did not get all of its memory, so it cannot be used.
         """
         if not self._released:
             return
@@ -368,13 +374,15 @@ class Line:
         )
 
     def _leave(self, life: int, reason: str) -> None:
-        """Begin to wait for the server of that life, unless this was begun or is over; one waits for all."""
+        """Begin to wait for the server, unless it has come back since `life` or a wait is under way; all requests share
+        one wait.
+        """
         if self._life == life and self.returning is None:
             self._gone = self._hung or reason
             self.returning = asyncio.create_task(self._return(self.meanwhile()))
 
     async def _return(self, meanwhile: str) -> None:
-        """Let it be started again or come back, and serve what it is to serve, with the same weights as before."""
+        """Let the server restart or come back, and serve its model again, with the same weights as before."""
         try:
             await self.server.come_back("; ".join(filter(None, [self._gone, meanwhile])))
             if self.server.model:
@@ -402,15 +410,19 @@ class Line:
             await asyncio.wait([self.returning])
 
     def _watched_at_work(self) -> AbstractAsyncContextManager[None]:
-        """Watch a scheduler that answers nothing meanwhile: only its processes show that it works, or only the port."""
+        """Watch a server during work in which its scheduler answers nothing.
+
+        Signs of life are then the work of its processes, or answers of the HTTP port of a server that was not launched
+        here.
+        """
         return self._watched(None if self.server.ours else "/model_info")
 
     @asynccontextmanager
     async def _watched(self, probe: str | None) -> AsyncIterator[None]:
-        """Watch the server while the block, or another one, waits for it.
+        """Watch the server while this block, or another one, waits for it.
 
         Args:
-            probe: path to ask for a sign of life.
+            probe: Path of the health check; None checks only the processes.
         """
         self._under_way += 1
         if self._watch is None and self._hang_timeout is not None:
@@ -424,7 +436,9 @@ class Line:
                 self._watch = None
 
     async def _look_after(self, pause: float, probe: str | None) -> None:
-        """Until nothing is under way, end a server that hangs, so that its requests fail as with one that is gone."""
+        """End a hung server, so that its requests fail like requests to a server that is gone. Runs until it is
+        cancelled.
+        """
         self.server.computes()
         silent = idle = 0
         while True:
@@ -441,7 +455,7 @@ class Line:
             silent = idle = 0
 
     async def _sign(self, seconds: float, probe: str | None) -> bool:
-        """Whether something was answered within so many seconds, if need be to the probe."""
+        """Whether a request, or else the probe, was answered within this many seconds."""
         answers = self._answers
         await asyncio.sleep(seconds / 2)
         if self._answers != answers or self.returning is not None:
@@ -458,7 +472,7 @@ class Line:
 
 
 def retrying(attempts: int) -> AsyncRetrying:
-    """Attempts of what may pass; waits double from 0.5 s to 8 s."""
+    """Returns a retry loop for errors that may pass; its pauses double from 0.5 s to 8 s."""
     return AsyncRetrying(
         retry=retry_if_exception_type((RetriableError, ServerGoneError)),
         stop=stop_after_attempt(attempts),
@@ -471,16 +485,16 @@ def version_of(model: str) -> str:
     """Returns the version by which servers name a model's weights: the hash of a folder, or the name of a hub model.
 
     Raises:
-        UserError: the folder cannot be read.
+        UserError: The folder cannot be read.
     """
     return content_hash(model) if Path(model).is_dir() else model
 
 
 def same_model(first: str, second: str) -> bool:
-    """Whether two names are of one model: equal, or of one folder."""
+    """Whether two names mean one model: they are equal, or lead to one folder."""
     if first == second:
         return True
     try:
         return Path(first).samefile(second)
-    except (OSError, ValueError):  # a server may say anything
+    except (OSError, ValueError):  # a server may report any text
         return False

@@ -11,25 +11,25 @@ from selfplay_pipeline.core.hub import look_for
 
 
 def resolve_device(device: str) -> str:
-    """`auto` becomes cuda where a GPU is visible, else cpu."""
+    """Returns the device; for `auto`, cuda if a GPU is visible, else cpu."""
     return ("cuda" if gpu_visible() else "cpu") if device == "auto" else device
 
 
 def model_vocabulary(model: str) -> int | None:
-    """Number of tokens that a model knows, None where its configuration does not say.
+    """Returns the size of a model's vocabulary; None if its configuration does not give it.
 
     Raises:
-        UserError: the model's configuration cannot be read.
+        UserError: The model's configuration cannot be read.
     """
     size = getattr(_config_of(model), "vocab_size", None)
     return size if isinstance(size, int) else None
 
 
 def model_context_length(model: str, configured: int | None) -> int:
-    """Longest sequence in tokens: what was configured, at most what the model was made for.
+    """Returns the longest sequence in tokens: the configured length, at most the model's own.
 
     Raises:
-        UserError: the model's configuration cannot be read.
+        UserError: The model's configuration cannot be read.
     """
     try:
         own = int(_config_of(model).max_position_embeddings)

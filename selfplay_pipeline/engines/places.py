@@ -1,4 +1,4 @@
-"""At which server, and at which copy of the model there, an episode is played."""
+"""Assignment of episodes to servers, and to the copies of the model on each server."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from functools import partial
 from selfplay_pipeline.engines.line import Line
 
 REMEMBERED = 1 << 16
-"""Episodes whose place is known; more than are played at a time."""
+"""Number of episodes whose assignment is remembered; more than are played at a time."""
 ELSEWHERE = "its episodes go on at the other servers"
 
 
 @dataclass(eq=False)
 class Place:
-    """A copy of the model, which has a prefix cache of its own."""
+    """A copy of the model, with a prefix cache of its own."""
 
     line: Line
     rank: int
     under_way: int = 0
-    """Requests that wait for an answer."""
+    """Number of requests that wait for an answer."""
     given: int = 0
-    """Episodes that began here, or were moved here."""
+    """Number of episodes that began at this copy or were moved to it."""
 
     @contextmanager
     def asked(self) -> Iterator[None]:
@@ -37,7 +37,9 @@ class Place:
 
 
 class Places:
-    """Each episode keeps its place, where its prefix is cached, as long as the server answers."""
+    """Assignment of episodes to copies of the model. An episode stays where its prefix is cached while the server
+    answers.
+    """
 
     def __init__(self, lines: Sequence[Line]) -> None:
         self._lines = lines
@@ -47,15 +49,16 @@ class Places:
         self._of: OrderedDict[str, Place] = OrderedDict()
 
     async def of(self, session: str, failed: Place | None = None) -> Place:
-        """Where a seat of an episode is asked: where the episode was before, else where the fewest requests wait.
+        """Returns the copy of the model for a seat: its episode's earlier copy, else the copy with the fewest open
+        requests.
 
         Args:
-            session: `EPISODE-SEAT`, so that the seats of an episode are at one place.
-            failed: where it was asked just now in vain; it is moved if there is another server.
+            session: `EPISODE-SEAT`; all seats of an episode share a copy.
+            failed: Copy whose request has just failed; the episode moves if another server is available.
 
         Raises:
-            EngineError: all servers are gone, and were waited for in vain.
-            UserError: so they are, and the last one asks for another key.
+            EngineError: All servers are gone, and no reconnect succeeded.
+            UserError: All servers are gone, and one of them needs another key.
         """
         there = await self.there()
         there = [line for line in there if failed is None or line is not failed.line] or there
@@ -71,10 +74,10 @@ class Places:
         return place
 
     async def there(self) -> list[Line]:
-        """The servers that can be asked; waits for the first that is back where there is none.
+        """Returns the available servers; if there is none, waits until the first one is back.
 
         Raises:
-            EngineError, UserError: none came back.
+            EngineError, UserError: No server came back.
         """
         while not (there := [line for line in self._lines if line.there]):
             waited = [line.returning for line in self._lines if line.returning is not None]
@@ -90,7 +93,7 @@ class Places:
         return ELSEWHERE if any(other.there for other in self._lines if other is not line) else ""
 
     def forget(self) -> None:
-        """Let all episodes begin anew: their prefixes are cached nowhere any more."""
+        """Drop all assignments, because the prefixes are no longer cached."""
         self._of.clear()
 
     def _place(self, line: Line, rank: int) -> Place:

@@ -1,4 +1,4 @@
-"""An engine pool: which engine serves which checkpoint; engines start when they are needed, and always stop."""
+"""Pool of engines: each serves one checkpoint at a time, starts when it is needed, and is always stopped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.engines.types import Completion, Engine, EngineError, LoadingEngine, SamplingParams
 
 MAX_RESTARTS = 3
-"""Number of times that a launched server that has died or hangs is started again, with the weights it served last."""
+"""Number of restarts of a launched server that died or hung; a restart loads the weights that it served last."""
 
 
 def plan(config: EngineConfig, at_once: int) -> list[EngineConfig]:
@@ -33,7 +33,7 @@ def plan(config: EngineConfig, at_once: int) -> list[EngineConfig]:
     Launched servers share the memory of a GPU equally. Attached servers are divided among the engines.
 
     Args:
-        at_once: largest number of checkpoints that are served at the same time; each needs an engine.
+        at_once: Largest number of checkpoints that are served at the same time; each needs an engine.
 
     Raises:
         UserError: Fewer servers are attached than checkpoints are served at the same time.
@@ -55,14 +55,14 @@ def plan(config: EngineConfig, at_once: int) -> list[EngineConfig]:
 
 
 def engine_for(held: Sequence[str], checkpoint: str, beside: Collection[str] = ()) -> int:
-    """Returns the number of the engine that is to serve a checkpoint.
+    """Returns the number of the engine for a checkpoint.
 
-    The best one serves it already, the second best has not started, and the third best serves a checkpoint that is not
-    needed now.
+    An engine that serves the checkpoint already comes first, then one that has not started, then one whose checkpoint
+    is not needed now.
 
     Args:
-        held: checkpoint of each engine; empty if the engine has not started.
-        beside: checkpoints that are needed at the same time.
+        held: Checkpoint of each engine; empty if the engine has not started.
+        beside: Other checkpoints that are needed at the same time.
 
     Raises:
         UserError: More checkpoints are needed at the same time than there are engines.
@@ -83,19 +83,19 @@ def engine_for(held: Sequence[str], checkpoint: str, beside: Collection[str] = (
 class EnginePool:
     """Engines for the checkpoints of one command.
 
-    A checkpoint keeps its engine while it is needed. After that another checkpoint gets the engine, so that any number
-    of checkpoints are served one after the other.
+    A checkpoint keeps its engine while it is needed. After that another checkpoint gets the engine, so the pool can
+    serve any number of checkpoints one after the other.
     """
 
     def __init__(
         self, config: EngineConfig, folder: Path, *, at_once: int = 1, shares_gpu: bool = False, alone: bool = False
     ) -> None:
         """Args:
-        folder: folder for the logs of launched servers.
-        at_once: largest number of checkpoints that are served at the same time.
-        shares_gpu: whether a trainer needs the GPU's memory at times (`release`).
-        alone: whether no other command may use attached servers until the end, because other weights will be loaded.
-            This is so in any case if attached servers are divided among checkpoints.
+        folder: Folder for the logs of launched servers.
+        at_once: Largest number of checkpoints that are served at the same time.
+        shares_gpu: Whether a trainer needs the GPU's memory at times (`release`).
+        alone: Whether no other command may use attached servers until the end, because other weights will be loaded.
+            Attached servers that are divided among checkpoints are always locked in this way.
 
         Raises:
             UserError: Fewer servers are attached than checkpoints are served at the same time.
@@ -108,17 +108,17 @@ class EnginePool:
         self._choosing = asyncio.Lock()
 
     async def serving(self, checkpoint: str, *, beside: Collection[str] = ()) -> Engine:
-        """Returns an engine that answers with the weights that a checkpoint holds now, and with no others.
+        """Returns an engine that answers only with the weights that a checkpoint holds now.
 
-        Once the pool has given its server to another checkpoint, the engine answers no more requests.
+        The engine refuses requests once the pool has given its server to another checkpoint.
 
         Args:
-            beside: checkpoints whose engines must stay as they are, because they play with this one.
+            beside: Checkpoints whose engines must stay as they are, because they play with this one.
 
         Raises:
             EngineError: A server did not start, or could not load the weights.
-            UserError: More checkpoints are needed at the same time than the pool serves, or an attached server does
-                not answer, refuses the key, serves another model of the hub or is in use.
+            UserError: More checkpoints are needed at the same time than the pool serves, or an attached server does not
+                answer, refuses the key, serves another hub model or is in use.
         """
         async with self._choosing:
             held = [slot.serves.checkpoint for slot in self._slots]
@@ -127,7 +127,7 @@ class EnginePool:
             return _Served(slot, slot.serves)
 
     async def release(self) -> None:
-        """Give the GPU's memory back; the engines stay, and take it again when they are to serve again."""
+        """Release the GPU memory; the engines stay, and take it again when they serve again."""
         for slot in reversed(self._slots):
             await slot.release()
 
@@ -145,7 +145,7 @@ class EnginePool:
 
 
 def log_name(number: int) -> str:
-    """Returns the name of the log of a pool's server."""
+    """Returns the name of a server's log file, given the server's number in the pool."""
     return f"server_{number + 1}.log" if number else "server.log"
 
 
@@ -161,7 +161,7 @@ _NOTHING = _Weights("", "")
 
 
 class _Slot:
-    """One engine. It is reloaded for other weights, and started anew for a model of another architecture."""
+    """One engine: reloaded for other weights, restarted for a model of another architecture."""
 
     def __init__(self, config: EngineConfig, log_path: Path, *, shares_gpu: bool, alone: bool) -> None:
         self._config, self._log_path, self._shares_gpu, self._alone = config, log_path, shares_gpu, alone
@@ -201,7 +201,7 @@ class _Slot:
 
 @dataclass(frozen=True)
 class _Served:
-    """A slot's engine for the players of one checkpoint."""
+    """The engine of a slot, bound to the weights of one checkpoint."""
 
     slot: _Slot
     weights: _Weights
@@ -225,7 +225,7 @@ _SHAPE = ("architectures", "hidden_size", "intermediate_size", "num_hidden_layer
 
 
 def _reloadable(serving: str, checkpoint: str) -> bool:
-    """Whether a server of one model can load the other's weights."""
+    """Whether a server of one model can load the weights of another."""
     if not Path(checkpoint).is_dir():
         return False
     return _shape(serving) == _shape(checkpoint) or not Path(serving).is_dir()
@@ -250,18 +250,18 @@ async def open_engine(
     shares_gpu: bool = False,
     alone: bool = False,
 ) -> AsyncIterator[LoadingEngine]:
-    """Launch or attach to the engine that serves `model`; what was launched is stopped at the end.
+    """Open the engine that serves `model`; a launched server is stopped at the end.
 
     Args:
-        log_path: where a launched server's output goes.
-        notify: told in one line what is being waited for, while this is.
-        tell: told in one line what happens to a server later.
-        shares_gpu: whether the engine will be released (`Engine.release`).
-        alone: whether no other command may use the servers meanwhile, because other weights will be loaded into them.
+        log_path: File for the output of a launched server.
+        notify: Takes one-line status messages during the start.
+        tell: Takes one-line status messages about a running server.
+        shares_gpu: Whether the engine will be released (`Engine.release`).
+        alone: Whether no other command may use the servers meanwhile, because other weights will be loaded into them.
 
     Raises:
-        EngineError: the server did not come up.
-        UserError: an attached server does not answer, refuses the key, serves another hub model, or is in use.
+        EngineError: The server did not start.
+        UserError: An attached server does not answer, refuses the key, serves another hub model, or is in use.
     """
     device = resolve_device(config.device)
     if config.kind == "transformers":
@@ -314,7 +314,7 @@ async def open_engine(
         tell=tell,
     )
     notify(f"reading {model}")
-    await asyncio.to_thread(version_of, model)  # while nothing waits for it; the hash of each file is kept
+    await asyncio.to_thread(version_of, model)  # before the server starts; the hash of each file is cached
     async with launched, engine_of([launched]) as engine:
         await engine.serve(model)
         yield engine

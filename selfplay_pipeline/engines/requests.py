@@ -1,4 +1,4 @@
-"""What a server of SGLang's native HTTP API is asked for."""
+"""Request bodies for SGLang's native HTTP API."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from selfplay_pipeline.engines.types import NEUTRAL, SamplingParams
 
 PROBE = SamplingParams(temperature=0.0, max_new_tokens=1, stop_token_ids=())
 PROBE_IDS = (0, 1, 2)
-"""A prompt that every model can read."""
+"""Prompt that every model can read."""
 
 RELEASED: dict[str, Any] = {"tags": ["weights", "kv_cache"]}
-"""What a server gives back of a GPU's memory, and takes again. Its CUDA graphs stay: SGLang 0.5.12 keeps them, unless
-SGLANG_MEMORY_SAVER_CUDA_GRAPH is set."""
+"""GPU memory that a server releases and allocates again. CUDA graphs are not part of it: SGLang 0.5.12 keeps them
+unless SGLANG_MEMORY_SAVER_CUDA_GRAPH is set.
+"""
 
 UNGUIDED: dict[str, Any] = NEUTRAL | {
     "stop": None,
@@ -29,12 +30,13 @@ UNGUIDED: dict[str, Any] = NEUTRAL | {
     "logit_bias": None,
     "sampling_seed": None,
 }
-"""All that SGLang could do to a distribution or to where sampling stops, left undone: what a request does not say, the
-server takes from its `--preferred-sampling-params`."""
+"""Neutral values of all settings that change a distribution or the end of sampling. Requests name them all, because a
+server takes missing ones from its `--preferred-sampling-params`.
+"""
 
 
 def request_of(prompt_ids: Sequence[int], params: SamplingParams) -> dict[str, Any]:
-    """A request of `/generate`."""
+    """Returns the body of a `/generate` request."""
     sampling = UNGUIDED | {
         "temperature": params.temperature,
         "max_new_tokens": params.max_new_tokens,

@@ -1,8 +1,9 @@
 """Attention in plain torch, many sequences at a time, for SGLang on a CPU.
 
-SGLang 0.5.12's own (`TorchNativeAttnBackend`) takes the sequences of a batch one by one in every layer, and computes
-what a prefix's queries would give again, to throw it away. Here a few sequences of about one length are computed
-together, as many as a core's cache holds the keys of, and what is the same in all layers is made once for a batch.
+SGLang 0.5.12's own backend (`TorchNativeAttnBackend`) computes the sequences of a batch one by one in every layer, and
+recomputes the outputs of cached prefixes only to discard them. This backend computes a few sequences of similar length
+together, as many as have keys that fit into a core's cache. It prepares indices and masks once per batch, for all
+layers.
 """
 
 from __future__ import annotations
@@ -15,19 +16,20 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 PIECE_TOKENS = 4096
-"""Padded keys of sequences that are computed together. In float32, with 4 heads of 32, they take 2 MiB."""
+"""Largest number of padded keys in a piece of several sequences. In float32, with 4 heads of size 32, they take 2 MiB.
+"""
 LARGEST_MASK = 1 << 22
-"""Numbers of a mask; a longer prompt is left to SGLang's own attention, which needs none."""
+"""Largest number of elements in a mask; a longer prompt is left to SGLang's own attention, which needs no mask."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Sequences that are computed together, padded to the longest: their last key and their last query are repeated.
+    """Sequences computed together, padded to the longest: their first key and their last query are repeated.
 
     Attributes:
-        tokens: row of each query in the batch: (sequences × queries,).
-        slots: row of each key in the cache: (sequences × keys,).
-        mask: 0 where a query sees a key, else minus infinity: (sequences, 1, queries, keys).
+        tokens: Row of each query in the batch, shape (sequences × queries,).
+        slots: Row of each key in the cache, shape (sequences × keys,).
+        mask: 0 where a query sees a key, else minus infinity, shape (sequences, 1, queries, keys).
     """
 
     tokens: torch.Tensor
@@ -38,14 +40,14 @@ class Piece:
 def make_pieces(
     table: torch.Tensor, requests: torch.Tensor, lengths: Sequence[int], queries: Sequence[int], dtype: torch.dtype
 ) -> list[Piece] | None:
-    """Cut a batch into pieces; None if a mask would be too large.
+    """Returns the pieces of a batch; None if a mask would be too large.
 
     Args:
-        table: row in the cache of each token of each request: (requests, tokens).
-        requests: the batch's rows in the table: (sequences,).
-        lengths: tokens of each sequence, with those that are new.
-        queries: how many of them are new; in the batch, those of one sequence come after those of the last.
-        dtype: of the mask.
+        table: Cache row of each token of each request, shape (requests, tokens).
+        requests: Row of each sequence of the batch in `table`, shape (sequences,).
+        lengths: Number of tokens of each sequence, new tokens included.
+        queries: Number of new tokens of each sequence; the batch holds them sequence after sequence.
+        dtype: Type of the mask.
     """
     first = [0]
     for count in queries:
@@ -60,7 +62,7 @@ def make_pieces(
         )
         place, key = torch.arange(most).minimum(new - 1), torch.arange(longest)
         slots = table[requests[rows], :longest]
-        # What a repeated key holds is of the same sequence: one that is no number must not reach another sequence.
+        # A repeated key is of the same sequence, so that a NaN does not reach another sequence.
         slots = slots.where(key < length, slots[:, :1])
         unseen = key > (length - new + place)[:, None, :, None]
         mask = torch.zeros(unseen.shape, dtype=dtype).masked_fill_(unseen, -torch.inf)
@@ -69,7 +71,9 @@ def make_pieces(
 
 
 def _groups(lengths: Sequence[int], queries: Sequence[int]) -> Iterator[list[int]]:
-    """Sequences of about as many queries and keys, the longest last."""
+    """Yields groups of sequences with similar numbers of queries and keys; the longest sequence is the last of its
+    group.
+    """
     group: list[int] = []
     for row in sorted(range(len(lengths)), key=lambda row: (queries[row].bit_length(), lengths[row])):
         alike = group and queries[row].bit_length() == queries[group[0]].bit_length()
@@ -82,7 +86,7 @@ def _groups(lengths: Sequence[int], queries: Sequence[int]) -> Iterator[list[int
 
 
 class Attention:
-    """Computes pieces; its memory for gathered keys and values stays, since new memory is slow at its first use."""
+    """Computes pieces; keeps its memory for gathered keys and values, because new memory is slow at its first use."""
 
     def __init__(self) -> None:
         self._gathered = [torch.empty(0), torch.empty(0)]
@@ -96,12 +100,12 @@ class Attention:
         values: torch.Tensor,
         scale: float | None,
     ) -> None:
-        """Fill `output`.
+        """Fill `output` with the attention of the queries.
 
         Args:
-            query: (new tokens, heads, head size), and so is `output`.
-            keys: the whole cache: (slots, key heads, head size), and so are `values`.
-            scale: of the products; by default one over the square root of the head size.
+            query: Queries, shape (new tokens, heads, head size), as for `output`.
+            keys: Whole key cache, shape (slots, key heads, head size), as for `values`.
+            scale: Factor of the products; 1 / √(head size) by default.
         """
         for piece in pieces:
             sequences, _, new, longest = piece.mask.shape
@@ -124,7 +128,7 @@ class Attention:
 
 
 def register() -> None:
-    """Take the place of SGLang's own `torch_native`, by which name SGLang knows elsewhere that Triton is not used."""
+    """Replace SGLang's `torch_native` backend. The name stays, because it tells SGLang that Triton is not used."""
     from sglang.srt.layers.attention.attention_registry import register_attention_backend
 
     @register_attention_backend("torch_native")  # type: ignore[untyped-decorator]
@@ -136,7 +140,7 @@ def _backend(runner: Any) -> Any:
     from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
 
     class Backend(TorchNativeAttnBackend):  # type: ignore[misc]  # SGLang has no types
-        """SGLang's own wherever this is not the plain case: causal, one type, one size of heads."""
+        """Falls back to SGLang's own attention except in the plain case: causal, one dtype, one head size."""
 
         def __init__(self, runner: Any) -> None:
             super().__init__(runner)

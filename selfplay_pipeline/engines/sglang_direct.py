@@ -1,8 +1,8 @@
-"""A short way for an engine's requests through SGLang's HTTP server.
+"""Shortcut for an engine's requests through SGLang's HTTP server.
 
-With a small model on a CPU, reading and checking a request in FastAPI takes longer than all else that the server's main
-process does for it. What an engine asks for (`engines/requests.py`) has few fields and was made by this package, so
-that it goes to SGLang's tokenizer manager at once. All else takes SGLang's own way; the key was asked for before.
+With a small model on a CPU, FastAPI takes longer to read and check a request than all other work of the server's main
+process on it. An engine's requests (`engines/requests.py`) have few fields and come from this package, so they go
+directly to SGLang's tokenizer manager. Other requests take SGLang's own path. The key has been checked before.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 from pydantic_core import from_json
 
 REQUEST = {"input_ids", "sampling_params", "return_logprob"}
-"""The fields of `request_of`."""
+"""Fields of `request_of`."""
 ROUTED = {*REQUEST, "routed_dp_rank"}
-"""The same to one copy of the model."""
+"""Fields of a request to one copy of the model."""
 
 
 class Direct:
-    """ASGI middleware that answers such requests of `/generate`."""
+    """ASGI middleware that answers an engine's requests to `/generate`."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -47,7 +47,7 @@ class Direct:
 
 
 async def _answer(request: dict[str, Any], scope: Any, receive: Any) -> tuple[int, bytes]:
-    """Status and body, as SGLang's own `generate_request` would give them."""
+    """Returns status and body as SGLang's own `generate_request` would."""
     from sglang.srt.entrypoints import http_server
     from sglang.srt.managers.io_struct import GenerateReqInput
     from sglang.srt.utils.json_response import dumps_json

@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 class SGLangEngine:
-    """One or many servers, each with one or many copies of the model. An episode stays at one of them (`Places`).
+    """Engine with one or more servers, each with one or more copies of the model.
 
-    What a server that is gone was asked is asked of another one, with the same tokens so far; if there is no other one,
-    it is waited for.
+    An episode stays at one copy (`Places`). Requests to a server that is gone go to another server, with the same
+    tokens so far. If there is no other server, they wait until it is back.
     """
 
     def __init__(
@@ -40,14 +40,16 @@ class SGLangEngine:
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Args:
-        servers: a bare address is of a server that nobody waits for beyond the attempts.
-        key: sent to servers of bare addresses with each request; empty where they ask for none.
-        request_timeout: seconds for one completion.
-        hang_timeout: seconds without a sign of life after which a server hangs; None leaves that to `request_timeout`.
-        attempts: how often a request is sent before it fails; waits double from 0.5 s to 8 s.
-        vocabulary: number of tokens that the model knows; answers with others are refused.
-        holds: the locks on servers that other commands may use; they are given back when the engine is closed.
-        tell: takes one line for people when a server hangs, or gets other weights.
+        servers: Servers, or their addresses; the engine does not wait for a server given by address beyond the
+            attempts.
+        key: Key sent to servers given by address; empty if they need none.
+        request_timeout: Seconds for one completion.
+        hang_timeout: Seconds without a sign of life after which a server counts as hung; None leaves hangs to
+            `request_timeout`.
+        attempts: Number of times that a request is sent before it fails; pauses double from 0.5 s to 8 s.
+        vocabulary: Size of the model's vocabulary; answers with other token ids are refused.
+        holds: Locks on servers that other commands may use; released when the engine is closed.
+        tell: Takes one-line status messages, for example that a server hangs or gets other weights.
         """
         known = [AttachedServer(server, key=key) if isinstance(server, str) else server for server in servers]
         self.lines = [Line(server, request_timeout, hang_timeout, attempts, tell) for server in known]
@@ -63,7 +65,7 @@ class SGLangEngine:
         async def completion(line: Line, answer: dict[str, Any]) -> Completion:
             done = completion_of(answer, params, len(prompt_ids), f"{line.url}/generate", self.vocabulary)
             await line.check(answer)
-            if done.finish_reason is FinishReason.ABORT:  # as SGLang does with all requests before it loads weights
+            if done.finish_reason is FinishReason.ABORT:  # SGLang aborts all requests before it loads weights
                 raise RetriableError(f"{line.url}/generate broke the request off")
             return done
 
@@ -76,14 +78,14 @@ class SGLangEngine:
         headers: Mapping[str, str] | None = None,
         longest: int = LONGEST_ANSWER,
     ) -> dict[str, Any]:
-        """Send a whole request of `/generate` and return the whole answer, a JSON object of any content.
+        """Send a complete `/generate` request and return the whole answer, a JSON object with any fields.
 
         Args:
-            headers: for routers.
-            longest: bytes of an answer.
+            headers: HTTP headers for routers.
+            longest: Largest size of the answer in bytes.
 
         Raises:
-            EngineError: no answer after all retries.
+            EngineError: No attempt got an answer.
         """
 
         async def whole(line: Line, answer: dict[str, Any]) -> dict[str, Any]:
@@ -110,15 +112,15 @@ class SGLangEngine:
         raise AssertionError("unreachable")
 
     async def serve(self, model: str, *, alone: bool = False) -> None:
-        """Let every server answer with a model's weights; those that have them already load nothing.
+        """Make every server answer with a model's weights; servers that have them already load nothing.
 
         Args:
-            alone: no other command may use the servers until this engine is closed.
+            alone: Whether no other command may use the servers until this engine is closed.
 
         Raises:
-            EngineError: a server could not load the weights.
-            UserError: a server does not answer, is in use by another command, asks for another key, or serves another
-                model of the hub.
+            EngineError: A server could not load the weights.
+            UserError: A server does not answer, is in use by another command, needs another key, or serves another hub
+                model.
         """
         await self._holds.take(alone=alone)
         try:
@@ -133,13 +135,14 @@ class SGLangEngine:
             await self._holds.take(alone=False)
 
     async def reload(self, checkpoint: Path) -> None:
-        """Let every server answer with a checkpoint's weights, and prove that it does. No other command may use them.
+        """Make every server answer with a checkpoint's weights, and check that it does. Locks the servers for this
+        command.
 
-        One of several that is gone is waited for while the others play, and loads them when it is back.
+        If one of several servers is gone, the others play meanwhile, and it loads the weights when it is back.
 
         Raises:
-            EngineError: a server refused, or answers with other weights, or all are gone for good.
-            UserError: a server is in use by another command.
+            EngineError: A server refused or answers with other weights, or all servers are gone for good.
+            UserError: A server is in use by another command.
         """
         if not any(checkpoint.glob("*.safetensors")):
             raise EngineError(f"{checkpoint} holds no *.safetensors to load into {', '.join(self.urls)}")
@@ -149,10 +152,10 @@ class SGLangEngine:
         await self._places.there()
 
     async def find_ranks(self) -> None:
-        """Ask each server how many copies of the model it has; else one is taken for granted.
+        """Ask each server for its number of model copies; without this, each server counts as one copy.
 
         Raises:
-            EngineError: a server does not answer.
+            EngineError: A server does not answer.
         """
         await asyncio.gather(*(line.find_ranks() for line in self.lines))
 

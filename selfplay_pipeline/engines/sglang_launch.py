@@ -1,9 +1,9 @@
-"""Start SGLang's server; on a CPU, put stand-ins where it imports packages that are missing or need a GPU.
+"""Start SGLang's server; on a CPU, put stand-ins in place of packages that are missing or need a GPU.
 
-Run as a module. SGLang 0.5.12 imports torchvision and sgl_kernel at start-up even where a text model on a CPU
-never calls them. Without AMX SGLang itself takes plain torch operations; of these, attention alone is replaced, by one
-that takes many sequences at a time. Workers are forked on a CPU; where they are spawned they import this module again,
-so they find the stand-ins too.
+Run as a module. SGLang 0.5.12 imports torchvision and sgl_kernel at start-up, although a text model on a CPU never
+calls them. Without AMX, SGLang uses plain torch operations; this module replaces only attention, by one that computes
+many sequences at a time. Workers are forked on a CPU. Spawned workers import this module again, so they get the
+stand-ins too.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ STAND_INS = {
     "torchvision": ("io", "transforms", "transforms.functional", "transforms.v2", "transforms.v2.functional", "ops"),
     "sgl_kernel": ("kvcacheio",),
 }
-"""Packages that SGLang imports, and those of their modules that it names."""
+"""Packages that SGLang imports, each with the submodules that SGLang names."""
 
 
 class _StandIn(types.ModuleType):
-    """A module whose names can be imported and are never called."""
+    """A module whose names can be imported but are never called."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -47,12 +47,12 @@ class _NoImages:
 
     @classmethod
     def register(cls, *args: Any, **kwargs: Any) -> None:
-        """SGLang registers its image models here; none is served."""
+        """Ignores SGLang's registration of image models; none is served."""
 
 
 def install_stand_ins() -> None:
     """Prepare this process to import SGLang on a CPU."""
-    import transformers  # noqa: F401  it must look for torchvision before a stand-in is there
+    import transformers  # noqa: F401  it must look for torchvision before the stand-in exists
 
     missing = [package for package in STAND_INS if not _importable(package)]
     for package in missing:
@@ -64,12 +64,12 @@ def install_stand_ins() -> None:
     import sglang  # noqa: F401
 
     if "torchvision" in missing:
-        # SGLang puts its own copy of the transformers module into place, so this must come after it.
+        # SGLang replaces the transformers module by a copy of its own, so this must come after it.
         sys.modules["transformers"].AutoImageProcessor = _NoImages  # type: ignore[attr-defined]
 
 
 def _importable(package: str) -> bool:
-    """Whether a package is there and works here: a CUDA environment has `sgl_kernel`, which needs a GPU's driver."""
+    """Whether a package can be imported; a CUDA environment has `sgl_kernel`, which needs a GPU's driver."""
     try:
         importlib.import_module(package)
     except Exception:
@@ -87,17 +87,17 @@ keep_torch_local()
 
 
 class Unprinted(str):
-    """A key that does not show in the list of arguments that SGLang writes to its log."""
+    """A key that is hidden in the list of arguments that SGLang writes to its log."""
 
     def __repr__(self) -> str:
         return "'(not shown)'"
 
 
 def fork_workers() -> None:
-    """Let SGLang fork its workers, which then start with all that is imported here, instead of importing it again.
+    """Let SGLang fork its workers, so that they need not import everything again.
 
-    SGLang asks for `spawn` since a process that has used CUDA cannot be forked; on a CPU nothing stands against it as
-    long as no other thread runs, which might hold a lock. Else it spawns them.
+    SGLang asks for `spawn` because a process that has used CUDA cannot be forked. On a CPU, forking is safe as long as
+    no other thread runs, which might hold a lock. If another thread runs, SGLang spawns its workers.
     """
     from sglang.srt.entrypoints import engine
 
@@ -105,18 +105,18 @@ def fork_workers() -> None:
 
     def set_all_and_fork(server_args: Any) -> None:
         set_all(server_args)
-        # Of several copies of the model (dp_size), SGLang starts the schedulers in threads.
+        # With several copies of the model (dp_size), SGLang starts the schedulers in threads.
         if server_args.dp_size == 1 and len(list(Path("/proc/self/task").iterdir())) == 1:
             multiprocessing.set_start_method("fork", force=True)
-            gc.freeze()  # nothing imported is looked through again, so that its pages stay shared
+            gc.freeze()  # garbage collection skips what is imported, so that its pages stay shared
 
     engine._set_envs_and_config = set_all_and_fork
 
 
 def run_scheduler(server_args: Any, *others: Any) -> None:
-    """Run SGLang's scheduler of one copy of the model with a random seed of its own.
+    """Run the scheduler of one copy of the model with a random seed of its own.
 
-    SGLang 0.5.12 gives all copies one seed, so that they draw alike: requests with one prompt got equal replies.
+    SGLang 0.5.12 gives all copies one seed, so that they sample alike: requests with one prompt got equal replies.
     """
     from sglang.srt.managers.scheduler import run_scheduler_process
 
@@ -128,8 +128,8 @@ def run_scheduler(server_args: Any, *others: Any) -> None:
 def hold_ports() -> None:
     """Let SGLang reserve the ports that it picks in this process for torch's rendezvous.
 
-    SGLang 0.5.12 picks a free port and listens there only when a new process has imported all of SGLang. By then
-    another process may have got it.
+    SGLang 0.5.12 picks a free port, but listens on it only after a new process has imported all of SGLang. By then
+    another process may have taken the port.
     """
     from sglang.srt import server_args
 
@@ -137,7 +137,9 @@ def hold_ports() -> None:
 
 
 def run_controller(*arguments: Any, **options: Any) -> None:
-    """Run the process that hands requests to the copies of the model, and sleeps until one comes; SGLang's spins."""
+    """Run the process that distributes requests to the copies of the model. It sleeps until a request comes; SGLang's
+    own loop never sleeps.
+    """
     from sglang.srt.managers.data_parallel_controller import (
         DataParallelController,
         run_data_parallel_controller_process,
@@ -156,9 +158,9 @@ def _hand_on(controller: Any) -> None:
 
 
 def end_at_once() -> None:
-    """Let SIGTERM end the server at once; SGLang would look every five seconds whether it came.
+    """Let SIGTERM end the server at once; SGLang itself checks for the signal only every five seconds.
 
-    The driver ends it when it waits for no answer any more.
+    The driver ends the server only when it waits for no more answers.
     """
     from sglang.srt.managers.tokenizer_manager import SignalHandler
     from sglang.srt.utils import kill_process_tree
@@ -167,8 +169,7 @@ def end_at_once() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Serve until told to stop; takes the arguments of `python -m sglang.launch_server`, and the key from the
-    environment."""
+    """Serve until stopped, with the arguments of `python -m sglang.launch_server` and the key from the environment."""
     from sglang.srt.entrypoints import engine, http_server
     from sglang.srt.server_args import prepare_server_args
     from sglang.srt.utils import kill_process_tree
@@ -182,7 +183,7 @@ def main(arguments: list[str]) -> None:
         fork_workers()
         http_server.app.add_middleware(Direct)
     key = os.environ.pop(SERVER_KEY, "")
-    if key and server_args.tokenizer_worker_num == 1:  # else SGLang has no keys
+    if key and server_args.tokenizer_worker_num == 1:  # with more workers SGLang checks no key
         server_args.api_key = Unprinted(key)
     try:
         http_server.launch_server(server_args, run_scheduler_process_func=run_scheduler)

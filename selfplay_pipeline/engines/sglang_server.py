@@ -1,4 +1,4 @@
-"""An SGLang server of our own: launched, watched while it comes up, and always stopped."""
+"""An SGLang server that this process launches, watches during its start, and always stops."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ CPU_ARGUMENTS = [
 ]
 
 CPU_CACHE_BYTES = 2 << 30
-"""Bound of the key-value cache on a CPU; SGLang would take nearly half of the memory and touch all of it."""
+"""Largest size of the key-value cache on a CPU; SGLang would take nearly half of the memory and touch all of it."""
 
 
 @dataclass(frozen=True)
 class ServerSpec:
-    """What to launch.
+    """Settings of a server to launch.
 
     Attributes:
         device: `cpu` or `cuda`.
-        dtype: of weights and cache on a GPU; a CPU computes in float32.
-        memory_fraction: share of a GPU's memory for weights and cache.
-        context_length: longest sequence in tokens; the model's own by default.
-        shares_gpu: whether it is to give a GPU's memory back when it is told to.
+        dtype: Type of weights and cache on a GPU; a CPU computes in float32.
+        memory_fraction: Share of a GPU's memory for weights and cache.
+        context_length: Longest sequence in tokens; the model's own by default.
+        shares_gpu: Whether the server must be able to release its GPU memory.
     """
 
     model: str
@@ -64,7 +64,7 @@ class ServerSpec:
     extra_args: tuple[str, ...] = field(default=())
 
     def command(self, port: int) -> list[str]:
-        """The command line; the same module starts the server on either device."""
+        """Returns the command line; the same module starts the server on both devices."""
         arguments = [
             f"--model-path={self.model}",
             f"--host={ADDRESS}",
@@ -85,7 +85,7 @@ class ServerSpec:
     def environment(self) -> dict[str, str]:
         # A health check that generates can kill SGLang 0.5.12 while weights are being updated.
         common = loopback_environment() | {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0"}
-        # While it starts, SGLang asks itself over HTTP, and through a proxy it would not be found.
+        # At its start, SGLang sends itself HTTP requests, which must not go through a proxy.
         direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
         common["no_proxy"] = common["NO_PROXY"] = ",".join(filter(None, [direct, ADDRESS]))
         if self.device != "cpu":
@@ -96,10 +96,10 @@ class ServerSpec:
 
 
 def _runtime_on_path() -> dict[str, str]:
-    """An environment in which the dynamic linker finds the CUDA runtime that is installed as a package.
+    """Returns variables with which the dynamic linker finds the CUDA runtime of the installed package.
 
-    SGLang preloads torch-memory-saver's library into its schedulers. It is linked to the runtime without saying where
-    that is, so that a process could not start on a machine whose linker knows no other one.
+    SGLang preloads the library of torch-memory-saver into its schedulers. This library is linked to the CUDA runtime
+    without a path to it. On a machine whose linker knows no other runtime, the schedulers could not start.
     """
     try:
         files = importlib.metadata.files("nvidia-cuda-runtime") or []
@@ -110,7 +110,7 @@ def _runtime_on_path() -> dict[str, str]:
 
 
 def cpu_cache_tokens(model: str) -> int:
-    """Tokens of float32 key-value cache that `CPU_CACHE_BYTES` hold, for a local model folder."""
+    """Returns the number of tokens whose float32 keys and values fit into `CPU_CACHE_BYTES`, for a model folder."""
     try:
         config = json.loads((Path(model) / "config.json").read_text("utf-8"))
         heads = config["num_attention_heads"]
@@ -122,11 +122,12 @@ def cpu_cache_tokens(model: str) -> int:
 
 
 class SGLangServer:
-    """A launched server; use as an async context manager so that it is stopped however the block ends.
+    """A launched server. Use it as an async context manager, so that it is stopped however the block ends.
 
     Attributes:
-        model: what it serves, also after it was told to load other weights: started again, it begins with them.
-        key: what a request must bring, so that other users of the machine cannot make the server load their weights.
+        model: Model that the server serves, also after it has loaded other weights; a restart begins with it.
+        key: Key that each request must carry, so that other users of the machine cannot make the server load their
+            weights.
     """
 
     ours = True
@@ -141,9 +142,9 @@ class SGLangServer:
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Args:
-        hang_timeout: seconds in which a server that starts may do nothing at all; None leaves that to the other one.
-        max_restarts: how often it is started again when it has died or hung.
-        tell: takes one line for people.
+        hang_timeout: Seconds for which a starting server may do nothing; None leaves hangs to `startup_timeout`.
+        max_restarts: Number of restarts after the server has died or hung.
+        tell: Takes one-line status messages.
         """
         self.spec, self.model = spec, spec.model
         self.startup_timeout, self.hang_timeout, self.max_restarts = startup_timeout, hang_timeout, max_restarts
@@ -164,10 +165,10 @@ class SGLangServer:
         return self.child is not None and self.child.poll() is None
 
     async def start(self) -> None:
-        """Launch and wait until the server answers; a start that may succeed next time counts as a restart.
+        """Launch the server and wait until it answers; a failure that may pass costs a restart.
 
         Raises:
-            EngineError: it died or did not answer in time; the message holds the end of its log.
+            EngineError: The server died or did not answer in time; the message holds the end of its log.
         """
         try:
             await self._launch()
@@ -179,7 +180,7 @@ class SGLangServer:
         self.port = port_of(self._holder)
         spec = replace(self.spec, model=self.model)
         written = spec.log_path.stat().st_size if spec.log_path.exists() else 0
-        # Not on the command line, which every user of the machine can see.
+        # The key is not on the command line, because every user of the machine can see that.
         environment = spec.environment() | {SERVER_KEY: self.key}
         self.child = spawn(spec.command(self.port), spec.log_path, environment)
         self._vitals = Vitals(self.child.pid)
@@ -219,10 +220,10 @@ class SGLangServer:
         await asyncio.to_thread(self.stop)
 
     async def come_back(self, reason: str) -> None:
-        """Return once it answers: at once if only a connection broke, else started again with what it served.
+        """Return once the server answers: at once if only a connection broke, else after a restart with the same model.
 
         Raises:
-            EngineError: it was started again often enough.
+            EngineError: The server does not answer, and no restart is left.
         """
         if self.child is not None and await self._still_lives(self.child):
             return
@@ -248,7 +249,7 @@ class SGLangServer:
         raise EngineError(reason + times)
 
     async def _still_lives(self, child: Child) -> bool:
-        """Whether it answers; one that dies is waited for, since its supervisor has to see that first."""
+        """Whether the server answers. Waits for a dying server to end, since its supervisor must notice that first."""
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as http:
             for _ in range(DYING_LOOKS):
                 if child.poll() is not None:
@@ -275,11 +276,13 @@ class SGLangServer:
 
 
 DYING_LOOKS = 75
-"""About as many seconds as a supervisor takes at most to end what a dead server has left, times five."""
+"""Number of health checks, at five a second, of a server that may be dying. They last about as long as its supervisor
+takes at most to end the processes that a dead server has left.
+"""
 
 
 class _PassingError(EngineError):
-    """A start failed for a reason that the next start need not meet."""
+    """A start failed for a reason that may be gone at the next start."""
 
 
 async def _healthy(http: aiohttp.ClientSession, url: str) -> bool:
@@ -291,9 +294,9 @@ async def _healthy(http: aiohttp.ClientSession, url: str) -> bool:
 
 
 def _hold_port() -> socket.socket:
-    """Reserves a port whose neighbours nobody gets by chance: below those that Linux hands out, by default.
+    """Reserves a port below those that Linux assigns by default, so that no process gets a neighbouring port by chance.
 
-    SGLang also counts with port + 10,000, which must be a port too.
+    SGLang also uses port + 10,000, which must be a valid port too.
     """
     try:
         return hold_port(random.sample(range(20_000, 30_000), 100))

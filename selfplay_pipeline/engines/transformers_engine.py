@@ -51,7 +51,7 @@ class TransformersEngine:
             if not torch.isfinite(weights).all():
                 raise UserError(f"{model}: {name} holds NaN or infinite weights; copy the model anew")
         for tensor in (*loaded.parameters(), *loaded.buffers()):
-            tensor.data = tensor.data.clone()  # on a CPU it may still be the file, which somebody may overwrite
+            tensor.data = tensor.data.clone()  # on a CPU it may still map the file, which may be overwritten
         return loaded
 
     def _generate(self, prompt_ids: list[int], params: SamplingParams) -> Completion:

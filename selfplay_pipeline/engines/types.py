@@ -10,14 +10,14 @@ from typing import Protocol
 
 
 class FinishReason(StrEnum):
-    """Why sampling stopped."""
+    """Reason why sampling stopped."""
 
     STOP = "stop"
-    """A stop token was sampled; it is the last of the token ids, and may be the last that was allowed."""
+    """A stop token was sampled; it is the last token id, and may also be the last one allowed."""
     LENGTH = "length"
-    """`max_new_tokens` were sampled without one."""
+    """`max_new_tokens` tokens were sampled without a stop token."""
     ABORT = "abort"
-    """The engine gave up on the request."""
+    """The engine aborted the request."""
 
 
 NEUTRAL = {
@@ -28,18 +28,20 @@ NEUTRAL = {
     "presence_penalty": 0.0,
     "repetition_penalty": 1.0,
 }
-"""What else shapes a distribution, as SGLang and vLLM name it, with the values that leave it as it is. Log-probs do not
-include it, and what a request leaves out a server may fill in."""
+"""Further settings that shape a distribution, by their names in SGLang and vLLM, with the values that leave it
+unchanged. Log-probs do not include their effect, and a server may fill in settings that a request leaves out.
+"""
 
 
 ROUNDING = 1e-5
-"""How far above 0 a log-prob may lie. SGLang takes the logarithm of a float32 softmax, whose largest value may round to
-one or a few units in the last place (1.2e-7) above 1, whatever type the model computes in. Such a log-prob is 0."""
+"""Largest log-prob that is accepted and counts as 0. SGLang takes the logarithm of a float32 softmax, whose largest
+value may round to one or a few units in the last place (1.2e-7) above 1, whatever type the model computes in.
+"""
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How to sample one completion. Temperature 0 is greedy."""
+    """Settings for one completion; temperature 0 is greedy."""
 
     temperature: float
     max_new_tokens: int
@@ -49,14 +51,14 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class Completion:
-    """Sampled tokens.
+    """A sampled completion.
 
     Attributes:
-        token_ids: the sampled ids; with `STOP` the last one is the stop token.
-        logprobs: natural log-probs of `token_ids` under the temperature-scaled distribution.
-        finish_reason: why sampling stopped.
-        prompt_tokens: length of the prompt.
-        cached_tokens: how many of these the engine had cached.
+        token_ids: Sampled token ids; with `STOP` the last one is the stop token.
+        logprobs: Natural log-probs of `token_ids` under the temperature-scaled distribution.
+        finish_reason: Reason why sampling stopped.
+        prompt_tokens: Length of the prompt.
+        cached_tokens: Number of prompt tokens that the engine had cached.
     """
 
     token_ids: list[int]
@@ -67,10 +69,10 @@ class Completion:
 
 
 def finish_reason(said: str | None, token_ids: Sequence[int], params: SamplingParams) -> FinishReason:
-    """Why sampling stopped, by what was sampled.
+    """Returns the reason why sampling stopped, based on the sampled tokens.
 
-    Engines differ in what they say of a reply that ends with its last token allowed: SGLang says `length` even of a
-    stop token, verl's vLLM says `completed` of both.
+    Engines disagree about a completion that ends with its last allowed token: SGLang says `length` even of a stop
+    token, verl's vLLM says `completed` of both.
     """
     if said in ("abort", "aborted"):
         return FinishReason.ABORT
@@ -84,26 +86,29 @@ class EngineError(RuntimeError):
 
 
 class Engine(Protocol):
-    """A sampler: prompts in, sampled tokens out. Players need no more."""
+    """A sampler: prompts in, completions out. Players need no more."""
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str = "") -> Completion:
-        """Sample one completion. `session` names a seat of an episode, `EPISODE-SEAT`: its requests share a prefix.
+        """Sample one completion.
+
+        Args:
+            session: `EPISODE-SEAT`, which names a seat of an episode; its requests share a prefix.
 
         Raises:
-            EngineError: no answer after all retries.
+            EngineError: No attempt got an answer.
         """
         ...
 
 
 class LoadingEngine(Engine, Protocol):
-    """An engine whose weights can be replaced. Only the engine pool does so."""
+    """An engine whose weights can be replaced. Only the engine pool replaces them."""
 
     async def reload(self, checkpoint: Path) -> None:
-        """Answer with another checkpoint's weights from now on. The caller has no request under way."""
+        """Answer with the weights of another checkpoint from now on. No request may be under way."""
         ...
 
     async def release(self) -> None:
-        """Give a GPU's memory back, weights included, until the next `reload`. No request is under way."""
+        """Release the GPU memory, weights included, until the next `reload`. No request may be under way."""
         ...
 
     async def close(self) -> None: ...

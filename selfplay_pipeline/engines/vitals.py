@@ -1,4 +1,4 @@
-"""Whether a process works, and all that it started."""
+"""Activity of a process and its descendants."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ import time
 import psutil
 
 IDLE_SHARE = 0.03
-"""Share of one core below which a server is idle. An idle SGLang server takes about 0.013."""
+"""Share of one core below which a server counts as idle. An idle SGLang server takes about 0.013."""
 WORKING = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
 
 class Vitals:
-    """A process and its descendants, between one look and the next."""
+    """Activity of a process and its descendants between one check and the next."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._used, self._at = _look(pid)[1], time.monotonic()
 
     def working(self) -> bool:
-        """Whether one of them is at work or was since the last look. None is where one is stopped (SIGSTOP)."""
+        """Whether one of the processes works, or has worked since the last check. False if one of them is stopped
+        (SIGSTOP).
+        """
         states, used = _look(self.pid)
         now = time.monotonic()
         before, since = self._used, now - self._at
@@ -32,7 +34,7 @@ class Vitals:
 
 
 def _look(pid: int) -> tuple[list[str], dict[int, float]]:
-    """State of each process, and its processor seconds, those of its ended children included."""
+    """Returns the state of each process, and its processor seconds, those of its ended children included."""
     states, used = [], {}
     try:
         root = psutil.Process(pid)

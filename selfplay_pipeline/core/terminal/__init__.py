@@ -1,4 +1,4 @@
-"""The one place that prints. No text that is printed can steer the terminal; only rich's own styles do."""
+"""The only module that prints. No printed text can steer the terminal; only rich's own styles do."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rich.text import Text
 from selfplay_pipeline.core.terminal.harmless import harmless, one_line
 
 MOST_LINES = 40
-"""Lines of a failure, such as the end of a log."""
+"""Largest number of lines of a failure, such as the end of a log."""
 
 
 class Terminal(Console):
-    """rich's console for text that others wrote: neither markup nor emoji codes nor control characters act.
+    """rich's console for text from outside: markup, emoji codes and control characters have no effect.
 
-    rich adds its styles after the text of a segment was cleaned, and marks its own control codes as such.
+    rich adds its styles after the text of a segment has been cleaned, and marks its own control codes.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -29,7 +29,7 @@ class Terminal(Console):
 
     @property
     def file(self) -> IO[str]:
-        """The stream, beneath `Cleaned`, which would take rich's styles for somebody else's."""
+        """The stream below `Cleaned`, which would remove rich's own styles."""
         stream: Any = super().file
         return cast(IO[str], stream.beneath if isinstance(stream, Cleaned) else stream)
 
@@ -38,7 +38,7 @@ class Terminal(Console):
         self._file = stream
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Cleaned before the layout, so that columns stay straight."""
+        """Cleans the text before the layout, so that columns stay straight."""
         return super().render_str(harmless(text, lines=True), **options)
 
     def _render_buffer(self, buffer: Iterable[Segment]) -> str:
@@ -49,19 +49,19 @@ class Terminal(Console):
         )
 
     def on_broken_pipe(self) -> None:
-        """Whoever read the output has gone: end quietly."""
+        """Ends quietly, because the reader of the output has gone."""
         _give_up_streams()
         raise SystemExit(1)
 
 
 class Cleaned:
-    """A stream for those who write to it past `Terminal`: libraries, warnings, tracebacks, the parser of options."""
+    """A stream for code that does not print through `Terminal`: libraries, warnings, tracebacks, the option parser."""
 
     def __init__(self, beneath: TextIO) -> None:
         self.beneath = beneath
 
     def write(self, text: str) -> int:
-        """Write the text without what steers a terminal. A carriage return stays for progress bars of libraries."""
+        """Write the text without codes that steer a terminal. Carriage returns stay, for libraries' progress bars."""
         self.beneath.write("\r".join(_writable(part, self.beneath.encoding) for part in text.split("\r")))
         return len(text)
 
@@ -74,13 +74,13 @@ class Cleaned:
 
 
 console = Terminal(stderr=True)
-"""Console of bars and tables, so that lines can appear above them."""
+"""Console of bars and tables; lines can be printed above them."""
 
 
 def guard() -> None:
-    """Clean also what is written to the standard streams by others than this module.
+    """Clean text that other code writes to the standard streams too.
 
-    The hub's library says only what has failed: it warns of every attempt, and then of the failure.
+    The hub's library is limited to errors: it would warn of every attempt before the final failure.
     """
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     for name in ("stdout", "stderr"):
@@ -93,19 +93,19 @@ def flush() -> None:
     """Write the buffered rest to stdout.
 
     Raises:
-        OSError: stdout cannot be written.
+        OSError: The rest cannot be written to stdout.
     """
-    if sys.stdout is not None:  # None where a command is started with stdout closed
+    if sys.stdout is not None:  # None if the command was started with stdout closed
         sys.stdout.flush()
 
 
 def give_up_stdout() -> None:
-    """Drop what cannot be written to stdout."""
+    """Drop the output that cannot be written to stdout."""
     _give_up(sys.stdout)
 
 
 def finish() -> None:
-    """Write what is left, unless nobody reads it any more."""
+    """Write the buffered rest, unless the reader has gone."""
     try:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
@@ -115,17 +115,17 @@ def finish() -> None:
 
 
 def result(text: str) -> None:
-    """Print what a command was asked for, on stdout; it may have several lines."""
+    """Print the result of a command on stdout; it may have several lines."""
     Terminal().print(text, soft_wrap=True)
 
 
 def say(line: str) -> None:
-    """Print one line for people, on stderr; above a bar or a table if one is drawn."""
+    """Print one status line on stderr; above a bar or a table if one is drawn."""
     console.print(one_line(line), soft_wrap=True)
 
 
 def say_failure(message: str) -> None:
-    """Print why a command failed: one line, and indented below it what follows, such as the end of a log."""
+    """Print the reason of a failure: one line, then further lines indented, such as the end of a log."""
     first, *rest = message.splitlines() or [""]
     say(f"selfplay: {first}")
     for line in rest[-MOST_LINES:]:

@@ -1,9 +1,9 @@
-"""Text of models, files and options as a terminal may show it."""
+"""Text of models, files and options, made safe for a terminal."""
 
 from __future__ import annotations
 
 LONGEST_LINE = 2_000
-"""Characters of a line that somebody else's text is part of."""
+"""Largest number of characters in a line that contains text from outside."""
 
 
 def _marks() -> dict[int, str]:
@@ -18,18 +18,18 @@ _ONE_LINE = _marks() | {ord("\n"): "\\n", ord("\t"): "\\t", ord("\r"): "\\r"}
 
 
 def harmless(text: str, *, lines: bool = False) -> str:
-    """Replaces control characters, marks that turn text around, and halves of characters by visible signs.
+    """Replaces control characters, marks that reverse text, and surrogates by visible signs.
 
-    A model's words, an id, a file's name may hold any escape sequence.
+    A completion, an id or a file name may contain any escape sequence.
 
     Args:
-        lines: line breaks and tabs may stay.
+        lines: Whether line breaks and tabs may stay.
     """
     return text.translate(_LINES if lines else _ONE_LINE)
 
 
 def one_line(text: str, longest: int = LONGEST_LINE) -> str:
-    """Text in one harmless line; of one that is too long the beginning and the end, which says what to do."""
+    """Returns text in one harmless line; a text that is too long keeps its beginning, and its end with the advice."""
     if len(text) > longest:
         end = longest // 4
         text = f"{text[: longest - end]} … {text[-end:]}"

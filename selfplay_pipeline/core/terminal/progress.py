@@ -1,4 +1,4 @@
-"""Reports of running work as a command shows them: bars and a table on a terminal, plain lines in a log."""
+"""Progress of running work as commands show it: bars and a table on a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ DRAW_EVERY_SECONDS = 0.2
 
 
 def say_announced() -> None:
-    """Something begins: say what was announced."""
+    """Print the announced lines, because work begins."""
     while announced:
         terminal.say(announced.pop(0))
 
 
 class Bars(Reporter):
-    """Draws bars where a terminal can; else the lines of the log, which `shown` prints, are all there is."""
+    """Draws bars on a terminal; elsewhere only the lines of the log appear, which `shown` prints."""
 
     passing = False
-    """Whether bars go away when their work is over."""
+    """True if bars disappear when their work is over."""
 
     def begin(self) -> None:
-        """Prints the lines that were announced."""
+        """Print the announced lines."""
         say_announced()
 
     @contextmanager
@@ -82,7 +82,7 @@ class Bars(Reporter):
 
 
 class Table(Bars):
-    """Draws a table besides, brought up to date in place with each status; bars below it go away."""
+    """Draws a table in addition, updated in place with each status; bars below it disappear."""
 
     passing = True
 
@@ -91,14 +91,14 @@ class Table(Bars):
         self.live: Live | None = None
 
     def begin(self) -> None:
-        """Prints the lines that were announced, and draws the table on a terminal."""
+        """Print the announced lines, and draw the table on a terminal."""
         super().begin()
         if terminal.console.is_terminal and self.live is None:
             self.live = Live(self.table(), console=terminal.console, transient=True)
             self.live.start()
 
     def status(self, line: str) -> None:
-        """Brings the table up to date and shows the line below it."""
+        """Updates the table and shows the line below it."""
         self.begin()
         if self.live is None:
             super().status(line)
@@ -106,22 +106,22 @@ class Table(Bars):
             self.live.update(Group(self.table(), Text(one_line(line), style="bold")), refresh=True)
 
     def end(self) -> None:
-        """Take the table away."""
+        """Removes the table."""
         if self.live is not None:
             self.live.stop()
 
 
 class _Lines(logging.Handler):
-    """Prints the lines of the log; text that others wrote is cleaned here."""
+    """Prints the lines of the log, and cleans text from outside."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one line. Errors are not caught: where stderr is closed, the command ends."""
+        """Print one line. Errors are not caught: if stderr is closed, the command ends."""
         terminal.say(record.getMessage())
 
 
 @contextmanager
 def shown() -> Iterator[None]:
-    """Shows what the work of a block reports, as the commands do."""
+    """Shows the reports of the block's work, as the commands do."""
     handler, logger = _Lines(), reporting.logger
     level, propagate = logger.level, logger.propagate
     logger.addHandler(handler)
@@ -138,7 +138,7 @@ def shown() -> Iterator[None]:
 
 @contextmanager
 def in_place(table: Callable[[], RenderableType]) -> Iterator[None]:
-    """Shows, within `shown`, the statuses of a run as a table, brought up to date in place on a terminal."""
+    """Shows the statuses of a run as a table, updated in place on a terminal; for use within `shown`."""
     reporter = Table(table)
     try:
         with reporting.use(reporter):
