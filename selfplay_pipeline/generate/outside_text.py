@@ -40,7 +40,7 @@ class SeatedChat:
         self.observe(self.opening.observation)
 
     def observe(self, text: str) -> None:
-        """Add an observation. Chat APIs expect alternating roles, so observations between two turns form one message."""
+        """Add an observation. Chat APIs expect alternating roles, so those between two turns form one message."""
         if not text:
             return
         if self.messages[-1].role == "user":
