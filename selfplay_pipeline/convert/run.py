@@ -37,7 +37,7 @@ CONVERTED = "convert.json"
 """Name of the file with the settings that decided the rows."""
 EPISODES_PER_WRITE = 256
 STREAM_CODES = {"prompt_ids": "i", "response_ids": "i", "response_mask": "b", "response_logprobs": "f"}
-"""Array type codes of the token columns, matching `SCHEMA`."""
+"""Array type codes of the token columns, with the number types of `SCHEMA`."""
 
 
 @dataclass

@@ -128,7 +128,7 @@ class Evaluation(BaseModel):
     mute: bool
     modes: dict[Mode, ModeReport]
     references: dict[str, Interval]
-    """Mean normalised rewards for reference: random, own_view, optimum and, if known, human and silence."""
+    """Mean normalised rewards of random, own_view, optimum and, if known, human on the same states; and silence."""
 
 
 async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | None = None) -> Evaluation:
@@ -179,7 +179,7 @@ def check_job(config: Config, job: EvaluationJob, command: str = "evaluate") -> 
     check_folder(job.output, command)
     for mode in job.modes(config):
         pairing = job.pairing(config, mode)
-        if EpisodeStore(pairing.file, {}).arguments_path.exists():  # only then are its checkpoints read
+        if EpisodeStore(pairing.file, {}).arguments_path.exists():  # checkpoints are read only then
             pairing.task(config).store.check()
     check_names(config, job.players)
     check_play(config, checkpoints_among(config, job.players), job.states.states)

@@ -50,7 +50,7 @@ async def _beside(work: Callable[[], State]) -> State:
             result = work()
         except BaseException as error:
             failed = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
             loop.call_soon_threadsafe(tell, result, failed)
 
     threading.Thread(target=run, daemon=True).start()

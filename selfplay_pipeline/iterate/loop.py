@@ -116,7 +116,7 @@ class Loop:
                 self._watch(number)
 
     def _remove_earlier_states(self, number: int) -> None:
-        """Remove all but the newest trainer state, after the training is recorded: an interrupted one needs the earlier."""
+        """Remove all but the newest trainer state, once no interrupted training can need an earlier one."""
         for state in self._trainer_states(number)[:-1]:
             shutil.rmtree(state, ignore_errors=True)
 
@@ -238,7 +238,7 @@ class Loop:
             return sample_held_out(self.config, self.config.iterate.evaluate_states, MONITOR)
 
     async def _evaluate(self, number: int, checkpoint: str) -> Evaluated:
-        """Returns the held-out figures of a checkpoint; warns about held-out states that were trained on since the last."""
+        """Returns the held-out figures of a checkpoint; warns if states were trained on since the last evaluation."""
         config = self.config
         states = self._held_out
         since = range(max(1, number - config.iterate.evaluate_every + 1), number + 1)
