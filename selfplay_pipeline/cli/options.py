@@ -52,7 +52,7 @@ def load(context: typer.Context, further: Mapping[str, Any] = {}, *, gpu: bool |
     """Returns the configuration of a command's options, and announces its base in one line for later output.
 
     Args:
-        context: typer's context of the command.
+        context: Context of the command in typer.
         further: Values of further keys; None means not given.
         gpu: Passed to `load_config`.
 

@@ -79,7 +79,7 @@ class Heard(_Model):
 
 
 class Listening(_Model):
-    """Content of `listening.json`; `lost` is the number of missing episodes, which the engine failed."""
+    """Content of `listening.json`; `lost` is the number of missing episodes that the engine lost."""
 
     player: str
     states: str
@@ -104,7 +104,7 @@ async def run_listen(config: Config, job: EvaluationJob, servers: Servers | None
 
     Raises:
         UserError: The player is unusable, the game has no listening test, or the folder holds other data.
-        EngineError: The engine failed too many episodes or a decision; the same command continues.
+        EngineError: Too many episodes, or a decision, failed because of the engine; the same command continues.
     """
     check_folder(job.output, "listen")
     if servers is None:

@@ -136,7 +136,7 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
 
     Raises:
         UserError: A checkpoint or its tokenizer is unusable, or the folder holds another evaluation.
-        EngineError: The engine failed too many episodes.
+        EngineError: Too many episodes failed because of the engine.
     """
     check_folder(job.output, "evaluate")
     if servers is None:

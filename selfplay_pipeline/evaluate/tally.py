@@ -55,7 +55,7 @@ class Tally:
         """Returns the sums of all figures.
 
         Raises:
-            EngineError: The engine failed every episode.
+            EngineError: Every episode failed because of the engine.
         """
         if not self._sums:
             raise EngineError("every episode was lost to the engine; see the server's log")

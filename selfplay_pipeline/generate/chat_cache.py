@@ -34,7 +34,7 @@ class AnswerCache:
         """Open or create the database.
 
         Args:
-            path: The file, or, if the path has no suffix, the folder that contains it.
+            path: The file, or its folder: an existing folder or a path without a suffix.
         """
         self.path = path if path.suffix and not path.is_dir() else path / FILE_NAME
         if self.path.exists():

@@ -79,7 +79,7 @@ class ChatClient:
         Args:
             messages: The conversation.
             seed: Identifies the seat and episode; part of the cache key.
-            count: Called with the usage of each request, failed requests included.
+            count: Called with each piece of usage (a request, an answer's tokens, a cache hit), also if the call fails.
 
         Raises:
             PartnerError: No usable answer came after all retries.

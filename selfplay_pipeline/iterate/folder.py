@@ -193,7 +193,7 @@ def describe(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def short(path: str) -> str:
-    """Returns a path relative to the working directory, if it is inside."""
+    """Returns a path relative to the working directory if it is inside, else the path itself."""
     here = Path.cwd()
     return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 

@@ -26,7 +26,7 @@ MAX_SILENT = 0.9
 TALKATIVE = 0.5
 """Initial share of such episodes below which MAX_SILENT applies."""
 MAX_LOG_PROB_GAP = 0.1
-"""Largest mean difference in nats between the engine's and the trainer's log-probs at the first step."""
+"""Limit of the mean difference in nats between the engine's and the trainer's log-probs at the first step."""
 
 
 @dataclass
