@@ -87,7 +87,7 @@ def check_not_shared(tensor_parallel: int) -> None:
 
 
 def check_gpus(needed: int, what: str) -> None:
-    """Raises UserError unless `needed` GPUs are visible; the message begins with `what`, the settings that need them."""
+    """Raises UserError unless `needed` GPUs are visible; `what` names the settings that need them."""
     visible = visible_gpus()
     if needed > visible:
         raise UserError(
