@@ -1,8 +1,8 @@
 """Compares play, conversion and training of this code with an earlier revision.
 
-`python -m bench.same_as REVISION [--train]` unpacks the revision into a temporary folder and gives the same commands to
-both codes, each in processes of its own and in one environment. Prints a line
-for each comparison, and exits with 1 if anything differs. `FIELDS` below says what may: each entry with its reason.
+`python -m bench.same_as REVISION [--train]` unpacks the revision into a temporary folder and runs the same commands
+with both codes, in separate processes and the same environment. It prints a line for each comparison, and exits with 1
+if anything differs. `FIELDS` lists the allowed differences, each with its reason.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ FIELDS = {
     ),
     TRAINED: Fields(),
 }
-"""What may differ, and why; an entry names the commit that made it so. All of it is printed."""
+"""Allowed differences with their reasons; an entry names the commit that caused it. All entries are printed."""
 
 TOLERANCE = 5e-6
-"""Tolerance of what a training computes; everything else must be equal."""
+"""Tolerance of the numbers that a training computes; all other values must be equal."""
 STOP_SECONDS = 30
 ROOT = Path(__file__).parents[1]
 CONFIGS = {
@@ -80,7 +80,7 @@ train: {epochs: 1, train_batch_size: 16, micro_batch_size: 8, learning_rate: 7.0
 
 @dataclass(frozen=True)
 class Case:
-    """Games to play."""
+    """Episodes to play: configuration, players, number of episodes, and episodes per state."""
 
     config: str
     players: tuple[str, str]
@@ -105,16 +105,16 @@ CASES = (
 )
 """Cases to compare; a case's index in this list is its seed."""
 CONVERTED = (10, 11)
-"""Cases whose episodes of the earlier code are converted by both codes. Training uses the first case's rows."""
+"""Indices of the cases whose episodes, played by the earlier code, both codes convert; training uses the first."""
 CONTEXT_LENGTH = 4096
-"""Context length of the model that plays.
+"""Context length of the playing model.
 
-The shipped model's own context cannot hold DialOp's prompts, and skill does not matter here.
+The shipped model's own context is too short for DialOp's prompts. The quality of play does not matter here.
 """
 
 
 class CommandFailedError(Exception):
-    """A command of one of the codes failed."""
+    """A command of one of the two codes failed."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class Code:
 
 @dataclass
 class Comparison:
-    """Both codes, and whether all comparisons were equal so far."""
+    """Both codes; `same` is True while all comparisons are equal."""
 
     old: Code
     new: Code
@@ -179,7 +179,7 @@ class Comparison:
 
     @property
     def work(self) -> Path:
-        """Folder of the input of both codes."""
+        """Folder with the input of both codes."""
         return self.model.parent
 
     def check(self, what: str, found: Callable[[], tuple[str | None, str]]) -> None:
@@ -247,7 +247,7 @@ def longer_model(shipped: Path, folder: Path) -> Path:
 
 
 def unpack(revision: str, folder: Path) -> Path:
-    """Write the files of a revision. Unlike a git worktree, this leaves nothing in the repository.
+    """Write the files of a revision to a folder; unlike a git worktree, this leaves nothing in the repository.
 
     Raises:
         UserError: The revision does not exist.
@@ -261,18 +261,14 @@ def unpack(revision: str, folder: Path) -> Path:
 
 
 def check_module(code: Code) -> None:
-    """Raises UserError unless Python finds the tree's own modules instead of an installed package's.
-
-    Raises:
-        UserError: Python imports modules from another place.
-    """
+    """Raises UserError if Python imports an installed package instead of the tree's own modules."""
     found = code.python("-c", "import selfplay_pipeline; print(selfplay_pipeline.__file__)").strip()
     if Path(found).resolve().parents[1] != code.tree.resolve():
         raise UserError(f"{code.name}: Python imports {found}, not what is in {code.tree}")
 
 
 def same_games(comparison: Comparison, case: Case, seed: int) -> tuple[str | None, str]:
-    """Compare the episodes of both codes, played one at a time, so that the order of draws and of lines is fixed."""
+    """Compare the episodes of both codes; they are played one at a time, which fixes the order of draws and lines."""
     own = comparison.work / f"{case.config}.yaml"
     options = ["--config", own if case.config in CONFIGS else case.config, "--seed", seed]
     options += ["--player", case.players[0], "--player", case.players[1]]
@@ -290,7 +286,7 @@ def same_games(comparison: Comparison, case: Case, seed: int) -> tuple[str | Non
 
 
 def same_rows(comparison: Comparison, number: int) -> tuple[str | None, str]:
-    """Let both convert the games that the earlier code wrote."""
+    """Compare the rows that both codes make from the episodes of the earlier code."""
     games = comparison.old.work / f"{number}.jsonl"
     options = ["--config", "tiny", "--val-fraction", 0.25, "--seed", number]
     for code in (comparison.old, comparison.new):
@@ -324,7 +320,7 @@ def column_types(fields: pa.Schema | pa.StructType) -> dict[str, Any]:
 
 
 def same_tensors(comparison: Comparison, number: int) -> tuple[str | None, str]:
-    """Compare the trainer's input, made by each code of its own rows."""
+    """Compare the tensors that each code makes from its own rows as input of the trainer."""
 
     def tensors(code: Code) -> dict[str, Array]:
         written = code.work / "tensors.npz"
@@ -336,7 +332,7 @@ def same_tensors(comparison: Comparison, number: int) -> tuple[str | None, str]:
 
 
 def different_array(old: Mapping[str, Array], new: Mapping[str, Array]) -> str | None:
-    """Returns the first of the named arrays that is not equal."""
+    """Returns a description of the first array that differs; None if all are equal."""
     for name, before in old.items():
         now = new.get(name)
         if now is None:
@@ -350,7 +346,7 @@ def different_array(old: Mapping[str, Array], new: Mapping[str, Array]) -> str |
 
 
 def same_steps(comparison: Comparison) -> tuple[str | None, str]:
-    """Compare the metrics of a training of each code on its own rows, which are equal."""
+    """Compare the metrics of one training per code, each on its own, equal rows."""
     options = ["--config", comparison.work / "training.yaml", "--model", comparison.model, "--seed", 7]
 
     def train(code: Code) -> list[dict[str, Any]]:
@@ -362,7 +358,7 @@ def same_steps(comparison: Comparison) -> tuple[str | None, str]:
 
 
 def same_advantages(comparison: Comparison) -> tuple[str | None, str]:
-    """Compare verl's results for each token, sorted by step and row, because verl's order within a step is random."""
+    """Compare verl's values per token, sorted by step and row, since verl's order within a step is random."""
 
     def trained(code: Code) -> list[dict[str, Any]]:
         rows = lines(code.work / "training" / "trained_rows.jsonl")

@@ -1,6 +1,6 @@
-"""The command line: parse options, build the configuration, call a stage, show the result.
+"""Command line: parses options, builds the configuration, calls a stage and shows the result.
 
-One file holds one group of commands. `options.py` makes their options from the configuration's own fields.
+Each file holds one group of commands. `options.py` makes their options from the fields of the configuration.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _options(
 
 
 def main() -> None:
-    """The command `selfplay`."""
+    """Run the command `selfplay`."""
     from selfplay_pipeline.core.processes import own_temporary_files
 
     stopping.interrupt()
@@ -80,7 +80,7 @@ def main() -> None:
     stopped = False
     try:
         with contextlib.ExitStack() as stack:
-            with contextlib.suppress(OSError):  # of a full disk, say: the command tells what it could not do
+            with contextlib.suppress(OSError):  # for example, on a full disk: the command itself reports the failure
                 stack.enter_context(own_temporary_files())
             app(prog_name=program())
     except SystemExit as ended:

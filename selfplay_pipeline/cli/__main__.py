@@ -1,4 +1,4 @@
-"""`python -m selfplay_pipeline.cli` is the command `selfplay`."""
+"""Runs the command `selfplay` as `python -m selfplay_pipeline.cli`."""
 
 from __future__ import annotations
 

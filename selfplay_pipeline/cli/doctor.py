@@ -38,11 +38,11 @@ def doctor(
     output: Annotated[Path, typer.Option(help="Where results would go.")] = RUNS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with sizes in bytes.")] = False,
 ) -> None:
-    """Say whether model, configuration and machine go together, and which setting to change where they do not.
+    """Check whether model, configuration and machine fit together, and name the settings to change if they do not.
 
-    Memory of training and serving and disk are counted from the model's config.json; no weights are loaded. Exit code
-    0 if all fits, 2 if not. Where this machine has no GPU and a model needs one, it is counted for a machine that has.
-    For a machine elsewhere: selfplay doctor --gpus 8 --gpu-memory 80 --nodes 2
+    Memory of training and serving and disk space are estimated from the model's config.json; no weights are loaded. The
+    exit code is 0 if everything fits, else 2. If a model needs a GPU and this machine has none, the estimate is for a
+    machine with GPUs. To describe another machine: selfplay doctor --gpus 8 --gpu-memory 80 --nodes 2
     """
     if gpus is None and (nodes > 1 or host_memory or disk is not None):
         raise UserError("doctor: --nodes, --host-memory and --disk describe a machine; say with --gpus how many it has")

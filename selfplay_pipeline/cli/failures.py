@@ -1,4 +1,4 @@
-"""The end of a command that fails: exit code and one line."""
+"""Failures of commands: an exit code and one line of text."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.terminal.harmless import one_line
 
 UsageError: Any = typer.BadParameter.__base__
-"""A mistyped option, which typer does not export."""
+"""Error class for a mistyped option, which typer does not export."""
 
 
 class Commands(typer.core.TyperGroup):
-    """Exit 2 with one line for a user's mistake, 1 for a failure, 130 for Ctrl-C."""
+    """Group of commands with exit code 2 and one line for a user's mistake, 1 for a failure, 130 for Ctrl-C."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Understand the options before the command."""
+        """Parse the options before the name of the command."""
         _check_arguments(args)
         with _in_one_line():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; typer says what is wrong with its options, and shows how to get help."""
+        """Run a command and exit with one line if it fails; typer itself reports wrong options."""
         try:
             with _in_one_line(), _reports_shown():
                 result = super().invoke(ctx)
-            terminal.flush()  # here a full disk can still be told in one line
+            terminal.flush()  # a full disk can still be reported in one line here
             return result
         except UserError as error:
             _fail(str(error), 2)
@@ -46,10 +46,10 @@ class Commands(typer.core.TyperGroup):
             if error.errno == errno.EIO and stopping.leave_closed_terminal():
                 sys.exit(stopping.STOPPED_CODE)
             if error.errno == errno.EPIPE or os.environ.get("SELFPLAY_DEBUG"):
-                raise  # a closed pipe is for typer to end quietly
+                raise  # typer ends quietly on a closed pipe
             _fail_system(error)
         except (typer.Exit, UsageError):
-            raise  # before the imports of what is expected, for which nobody waits who asks for help
+            raise  # before the slow imports of expected errors, which --help does not need
         except Exception as error:
             if os.environ.get("SELFPLAY_DEBUG") or not _expected(error):
                 raise
@@ -60,16 +60,16 @@ class Commands(typer.core.TyperGroup):
 
 
 def fail_if_lost(episodes: int) -> None:
-    """A command that did not play all that it was told to has failed, whatever it could show."""
+    """Exit with code 1 if episodes are missing, even if the command showed a result."""
     if episodes:
         again = shlex.join(sys.argv[1:])
         _fail(f"{episodes} episodes are missing, lost to the engine or the partner; `selfplay {again}` plays them", 1)
 
 
 def _check_arguments(arguments: list[str]) -> None:
-    """Refuses bytes that are not UTF-8, and an empty value, which names no file and no model.
+    """Exit with code 2 if an argument is not UTF-8 or empty.
 
-    verl's own keys, which follow `--`, may be empty.
+    Values of verl's own keys, after `--`, may be empty.
     """
     for argument in arguments:
         if not argument.isprintable() and any("\ud800" <= character <= "\udfff" for character in argument):
@@ -85,11 +85,11 @@ def _check_arguments(arguments: list[str]) -> None:
 
 @contextlib.contextmanager
 def _in_one_line() -> Iterator[None]:
-    """Let a usage error say in one bounded line what was typed."""
+    """Limit the message of a usage error to one line of bounded length."""
     try:
         yield
     except UsageError as error:
-        if type(error).show is UsageError.show:  # one without a command shows the help instead
+        if type(error).show is UsageError.show:  # a subclass, raised without a command, shows the help instead
             message = one_line(_nearest_first(error) or error.format_message())
             error.format_message = lambda: message
         raise
@@ -104,7 +104,7 @@ def _reports_shown() -> Iterator[None]:
 
 
 def _nearest_first(error: Any) -> str | None:
-    """Returns the message for a mistyped option, the one that it resembles most first; typer sorts them by name."""
+    """Returns the message for a mistyped option with the most similar option first; typer sorts by name."""
     near = getattr(error, "possibilities", None)
     if not near:
         return None
@@ -133,7 +133,7 @@ def _fail_group(group: BaseExceptionGroup[BaseException]) -> NoReturn:
 
 
 def _fail_system(error: OSError) -> NoReturn:
-    """Ends with the operating system's refusal in one line."""
+    """Exit with one line about an error of the operating system."""
     from selfplay_pipeline.core.files import TOO_MANY_OPEN
 
     reason = os.strerror(error.errno) if error.errno else str(error) or type(error).__name__
@@ -141,7 +141,7 @@ def _fail_system(error: OSError) -> NoReturn:
         _fail("too many open files; raise the limit, for example with `ulimit -n 1024`, and give the command again", 1)
     if error.filename is not None:
         _fail(f"{os.fsdecode(error.filename)}: {reason}; give another file or folder, or fix this one", 2)
-    if error.errno == errno.ENOSPC:  # else the interpreter tries once more to write what is left, and complains
+    if error.errno == errno.ENOSPC:  # else the interpreter tries to write the rest at its exit, and fails again
         terminal.give_up_stdout()
     _fail(f"the system refused an operation: {reason.splitlines()[0]}; what was finished is kept", 1)
 

@@ -1,4 +1,4 @@
-"""The commands that measure players: evaluate, crossplay, listen and silence."""
+"""Commands that measure players: evaluate, crossplay, listen and silence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MEASURING = (
     "engine.kind", "engine.device", "generate.temperature", "generate.max_new_tokens", "generate.thinking",
     "generate.max_concurrency", "evaluate.num_states", "evaluate.state_seed",
 )  # fmt: skip
-"""Keys that evaluate, crossplay and listen take."""
+"""Configuration keys of evaluate, crossplay and listen."""
 STORED = Path("data/silence.json")
 StatesFile = Annotated[Path | None, typer.Option("--states", help="Play these states instead, one JSON object a line.")]
 
@@ -53,9 +53,9 @@ def evaluate(
 ) -> None:
     """Play fixed held-out states, sampled and greedily, and report every figure with a 95 % interval.
 
-    Intervals resample game states. The states' seed space is apart from training's. With another player as
-    partner each seat is held in turn, and counts are of the evaluated player's seats. Stopped, the same command
-    continues.
+    Intervals are bootstrapped over game states. The states come from another seed space than those of training. With
+    another player as partner, the evaluated player holds each seat in turn, and figures count its seats only. After an
+    interruption, the same command continues.
     """
     settings = _load_for(checkpoint, context)
     checkpoint, partner = shipped(checkpoint), shipped(partner)
@@ -74,7 +74,7 @@ def evaluate(
     game = make_game(settings.game)
     if first_only and partner == "self":
         raise UserError("--first-only: opposite itself a player holds all seats; name a --partner")
-    check_names(settings, {checkpoint, partner} - {"self"})  # before states are sampled, which may take long
+    check_names(settings, {checkpoint, partner} - {"self"})  # before the states are sampled, which may be slow
     job = EvaluationJob(
         player=checkpoint,
         partner=partner,
@@ -104,16 +104,16 @@ def crossplay(
     output: Annotated[Path, typer.Option(help="Folder for episodes and crossplay.json.")] = Path("data/crossplay"),
     dry_run: DryRun = False,
 ) -> None:
-    """Let every player hold seat 0 with every other in all other seats, and print the matrix of mean rewards.
+    """Play each player in seat 0 with each player in all other seats, and print the matrix of mean rewards.
 
-    Checkpoints that do worse with each other than with themselves may have found a code that only they understand.
+    Checkpoints that reach less with each other than in self-play may have invented a private code.
     """
     settings = _load_for(players[0], context)
     from selfplay_pipeline.cli.show.evaluation import show_crossplay
     from selfplay_pipeline.evaluate.crossplay import check_crossplay, plan_crossplay, run_crossplay
 
     names = [*map(shipped, players)]
-    check_crossplay(settings, names)  # before states are sampled, which may take long
+    check_crossplay(settings, names)  # before the states are sampled, which may be slow
     chosen = _states(settings, states)
     if dry_run:
         planned(plan_crossplay(settings, names, chosen, episodes, output))
@@ -132,10 +132,11 @@ def listen(
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Alter what a player hears, and count how often its plan becomes the one that is best then, with intervals.
+    """Alter messages to a player, and measure how often its decision changes to the new best one, with intervals.
 
-    It plays with itself, greedily. Where a seat decides right after a message, it decides again after that message
-    with one told score changed, and with the scores of another state. Stopped, the same command continues.
+    The player plays with itself, greedily. If a seat decides right after a message, the decision is repeated twice:
+    with one score in the message changed, and with the scores of another state. After an interruption, the same command
+    continues.
     """
     settings = _load_for(player, context)
     player = shipped(player)
@@ -144,7 +145,7 @@ def listen(
     from selfplay_pipeline.evaluate.pairing import check_names
     from selfplay_pipeline.evaluate.run import EvaluationJob, default_folder
 
-    check_names(settings, [player])  # before states are sampled, which may take long
+    check_names(settings, [player])  # before the states are sampled, which may be slow
     folder = output or Path("data/listening") / default_folder(player, "self", states, settings).name
     job = EvaluationJob(player, _states(settings, states), folder)
     if dry_run:
@@ -162,11 +163,12 @@ def silence(
     output: Annotated[Path, typer.Option(help="File of lines, to which this one is added.")] = STORED,
     dry_run: DryRun = False,
 ) -> None:
-    """Compute what the best play without messages reaches: the line above which a reward may be due to talk.
+    """Compute the silence line: the expected reward of the best play without messages.
 
-    It is the expected reward of one proposal, accepted unheard, of a player that knows its own view and the rules. It
-    is computed once for a configuration, and from then on drawn beside rewards, with the talk score. Built-in
-    configurations come with theirs. Large filtered states take seconds each.
+    A reward above the line may be due to talk. The line is the expected reward of one proposal that is accepted without
+    any message, by a player that knows only its own view and the rules. It is computed once per configuration; charts
+    of rewards then show it, with the talk score. Built-in configurations come with their line. Large filtered states
+    take seconds each.
     """
     settings = load(context)
     from selfplay_pipeline.core.folders import check_file
@@ -184,7 +186,7 @@ def silence(
 
 
 def _load_for(player: str, context: typer.Context) -> Config:
-    """The configuration; where none is named, a shipped model plays the game that it was made for."""
+    """Returns the configuration; without --config, a shipped model plays the game that it was trained for."""
     from selfplay_pipeline.config.load import configuration_of
 
     return load(context, {"model": player if configuration_of(player) else None})

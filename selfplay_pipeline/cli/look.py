@@ -1,4 +1,4 @@
-"""Looking at what there is: report, show, questions and config."""
+"""Commands that show results and settings: report, show, questions and config."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def report(
 ) -> None:
     """Write one HTML file: curves with intervals, time and tokens, and episodes to read, filter and compare.
 
-    The file needs no network; a run may still be going. Curves and figures count every episode. From about 400
-    episodes on, the file holds a sample of them to read, and says how it was drawn. `--format png,svg` writes the
-    curves as files instead.
+    The page needs no network, and the run may still be in progress. Curves and figures count every episode. Above about
+    400 episodes, the page contains a sample of them to read, and says how it was drawn. `--format png,svg` writes the
+    curves as image files instead.
     """
     from selfplay_pipeline.core.folders import check_file
     from selfplay_pipeline.report.draw import formats_in
@@ -55,7 +55,7 @@ def report(
     folder = path.parent if path.is_file() else path
     page = output or folder / "report.html"
     if as_page:
-        check_file(page, "report")  # before the episodes are read, which takes long
+        check_file(page, "report")  # before the episodes are read, which is slow
     from selfplay_pipeline.report.run import scan_all, write_page, write_plots
 
     scans = scan_all(source)
@@ -84,9 +84,9 @@ def show(
         bool, typer.Option("--follow", help="Show the newest episode again and again, until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Read one episode in the terminal: what each player saw, what they said, and the proposal beside an optimum.
+    """Show one episode in the terminal: each player's view, the dialogue, and the proposal next to an optimal one.
 
-    Without options it is the last episode of the file, which may still be growing.
+    Without options, it is the last episode of the file, which may still be growing.
     """
     exclusive = {
         "--episode": episode is not None,
@@ -133,10 +133,10 @@ def questions(
     form: Annotated[str, typer.Option("--format", help="Plots as png, svg or pdf, joined by commas.")] = "png,svg",
     dry_run: DryRun = False,
 ) -> None:
-    """Say whether questions rose or fell over the steps, and whether they go with reward: plots, a table, tests.
+    """Analyse the questions of a run: their trend over the steps and their relation to reward, with plots and tests.
 
-    Every figure has a 95 % interval over game states. A trend is no evidence of learning to ask, since chance alone
-    gives trends too. The run may still be going.
+    Every figure has a 95 % interval over game states. A trend alone is no evidence that the policy learned to ask,
+    since chance produces trends too. The run may still be in progress.
     """
     from selfplay_pipeline.report.draw import formats_in
 
@@ -159,13 +159,13 @@ def questions(
 
 @app.command(name="config", cls=taking("model"))
 def show_config(context: typer.Context) -> None:
-    """Print the whole configuration as YAML: every key, what it means, and the value that a command would use."""
+    """Print the whole configuration as YAML: every key with its meaning and the value that a command would use."""
     settings = load(context)
     from selfplay_pipeline.config.fields import as_yaml
     from selfplay_pipeline.core.terminal.progress import say_announced
     from selfplay_pipeline.games.registry import asked_by
 
     say_announced()
-    # The name by which a file of a user's finds the game.
+    # The name under which a user's configuration file finds the game.
     game = settings.game.model_copy(update={"name": asked_by(settings.game)})
     terminal.result(as_yaml(settings.model_copy(update={"game": game})))

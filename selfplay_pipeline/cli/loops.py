@@ -1,4 +1,4 @@
-"""Playing and training in turns: iterate, and online training with its game states."""
+"""Commands that alternate playing and training: iterate, and online training with its game states."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def games(
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Write game states for online training: nothing is played yet.
+    """Write game states for online training, without playing them.
 
-    One row a state, whose episodes give training rows of all seats; with --per-seat one row for each seat, whose
-    episodes give that seat's rows alone, so that what the other seats said is not trained on.
+    Each state is one row, and its episodes give training rows of all seats. With --per-seat, each seat of a state is
+    one row, and its episodes give training rows of that seat only; the turns of the other seats are not trained on.
     """
     settings = load(context)
     from selfplay_pipeline.core.terminal.progress import say_announced
@@ -76,9 +76,9 @@ def train_online(
 ) -> None:
     """Train while playing: verl plays the policy against itself in every step, with its newest weights.
 
-    Monitor states are played before the first step and after the last: they are neither trained on nor those of
-    `selfplay evaluate`, which stay held out. Groups whose episodes all scored alike are left out of an update.
-    Killed, the same command continues at the last saved step.
+    Monitor states are played before the first step and after the last. They are not trained on, and differ from the
+    states of `selfplay evaluate`, which stay held out. Groups in which all rewards are equal are left out of an update.
+    After an interruption, the same command continues at the last saved step.
     """
     games, overrides = path_and_overrides("train-online", arguments, "--games", games)
     settings = load(context, {"train.overrides": overrides or None})
@@ -98,10 +98,10 @@ def iterate(
     output: Annotated[Path, typer.Option(help="Run directory: iter_1/, iter_2/, …")] = RUNS,
     dry_run: DryRun = False,
 ) -> None:
-    """Loop: the policy plays itself, its episodes become data, verl trains it, and the new policy plays.
+    """Repeat: the policy plays itself, its episodes become data, verl trains it, and the new policy plays.
 
-    With --partner it holds seat 0 and another player all others, in training and in evaluation.
-    Killed anywhere, the same command continues at the stage that was cut.
+    With --partner, the policy holds seat 0 and the partner all other seats, in training and in evaluation.
+    After an interruption, the same command continues at the interrupted stage.
     """
     settings = load(context)
     if dry_run:

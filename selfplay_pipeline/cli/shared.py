@@ -1,4 +1,4 @@
-"""Parts that several commands share: places of results, keys, words of help, lines before and after the work."""
+"""Parts that several commands share: default paths, configuration keys, help texts and printed lines."""
 
 from __future__ import annotations
 
@@ -17,43 +17,45 @@ DATA = Path("data/matching_game_selfplay")
 RUNS = Path("data/matching_game_selfplay_iterations")
 
 PLAYING = ("model", "seed", "game.max_length", "engine.kind", "engine.device", "engine.server_url", "generate")
-"""Keys that commands take which play for training."""
+"""Configuration keys of the commands that play training episodes."""
 OTHERS = "a scripted player of the game (such as random or sharing; a wrong name lists them), "
 OTHERS += "chat (a model behind an API), or another checkpoint"
 
 MACHINES = ("train.device", "train.gpus_per_node", "train.nodes", "train.ray_address")
-"""Keys that all commands take which train."""
+"""Configuration keys of all commands that train."""
 TRAINING = (
     "train.method", "train.best_of_group", "train.epochs", "train.train_batch_size", "train.micro_batch_size",
     "train.learning_rate", "train.kl_coef",
     "train.lora_rank", "train.keep_zero_signal", "train.loggers", *MACHINES,
 )  # fmt: skip
-"""Keys that commands take which train on episodes that were played before."""
+"""Configuration keys of the commands that train on stored episodes."""
 IMITATING = (
     "model", "seed", "imitate", "train.micro_batch_size", "train.lora_rank", "train.save_every", "train.loggers",
     *MACHINES,
 )  # fmt: skip
-"""Keys that `imitate` takes."""
+"""Configuration keys of `imitate`."""
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and stop.")]
-"""Every command that writes has it. Its checks are those of the real run; `planned` ends it."""
+"""Option of every command that writes; a dry run makes the same checks and ends with `planned`."""
 
 
 def planned(*lines: str) -> NoReturn:
-    """Say what would be done, and end the command."""
+    """Print the description of the planned work, and end the command."""
     from selfplay_pipeline.core.terminal.progress import say_announced
 
     say_announced()
     terminal.result("\n".join(map(one_line, lines)))
-    terminal.flush()  # here a full disk can still be told in one line
+    terminal.flush()  # a full disk can still be reported in one line here
     raise typer.Exit
 
 
 def suggest(command: str, path: Path, options: Mapping[str, Any] = {}) -> None:
-    """Print the command that usually comes next, as a line for a shell; it names games that the package lacks.
+    """Print the command that usually follows, as a shell line, with --game for games outside the package.
 
     Args:
-        options: its options by their names in Python; a list is given once for each value, and None not at all.
+        command: Name of the command.
+        path: Argument of the command.
+        options: Options by their names in Python; a list repeats the option for each value, and None omits it.
     """
     from selfplay_pipeline.games.registry import own_games
 
@@ -70,6 +72,6 @@ def suggest(command: str, path: Path, options: Mapping[str, Any] = {}) -> None:
 
 
 def warn(message: str | None) -> None:
-    """Say what may be wrong, if anything."""
+    """Print a warning unless the message is None."""
     if message is not None:
         terminal.say(f"selfplay: warning: {message}")

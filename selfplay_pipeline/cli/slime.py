@@ -1,4 +1,4 @@
-"""The commands of `selfplay slime`: the shy partner's experiment on slime."""
+"""Commands of `selfplay slime`: the experiment with the shy partner on slime."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def data(
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Write game states as prompt data for slime: nothing is played yet.
+    """Write game states as prompt data for slime, without playing them.
 
-    For evaluation during training write a second file: selfplay slime data --held-out --num-states 100
+    For evaluation during training, write a second file: selfplay slime data --held-out --num-states 100
     --output data/games_eval.jsonl
     """
     from selfplay_pipeline.config.load import load_config
@@ -79,9 +79,9 @@ def check(
     ] = None,
     slime: Annotated[Path | None, typer.Option(help="slime's folder [default: where Python finds it].")] = None,
 ) -> None:
-    """Look whether slime can run the experiment here; exit 2 when something needed is missing.
+    """Check whether slime can run the experiment here; the exit code is 2 if a requirement is missing.
 
-    Names slime's version. Whether another version than the tested one fits, tests/fast/test_slime_contract.py says.
+    The version of slime is shown. tests/fast/test_slime_contract.py checks whether an untested version fits.
     """
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""The stages one by one: generate, convert, train; and imitate, which trains on episodes of any players."""
+"""Commands of single stages: generate, humans, convert, train and imitate."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def generate(
     output: Annotated[Path, typer.Option(help="JSONL file; one episode a line.")] = DATA / "selfplay_games.jsonl",
     dry_run: DryRun = False,
 ) -> None:
-    """Play episodes of the policy with itself, or of the players that are named, and write them to JSONL.
+    """Play episodes of the policy with itself, or of the named players, and write them to JSONL.
 
-    Only seats held by the policy leave trajectories, from which `convert` makes rows.
-    Stopped at any moment, the same command continues where it was.
+    Only seats of the policy record trajectories, from which `convert` makes training rows.
+    After an interruption, the same command continues.
     """
     settings = load(context)
     from selfplay_pipeline.cli.show.generate import show_summary
@@ -79,7 +79,7 @@ def generate(
 
 
 def _suggest_warm_start(output: Path, context: typer.Context) -> None:
-    """Say how a model is shown a game in which it reaches no agreement, so that it has nothing to compare."""
+    """Print the commands of a warm start, for a model that reached no agreement and thus has no training signal."""
     taught, game = output.with_name("teacher.jsonl"), chosen_game(context)
     words = ["--player", "teacher", "--num-episodes", "2000", "--episodes-per-state", "1", "--output", str(taught)]
     command = shlex.join(["generate", *words, *(["--config", game["config"]] if game else [])])
@@ -98,9 +98,9 @@ def humans(
     ] = "default",
     dry_run: DryRun = False,
 ) -> None:
-    """Write the episodes of people that come with a game, for `imitate`: of both seats, all that the rules allow.
+    """Write the human episodes that come with a game, for `imitate`: the legal actions of all seats.
 
-    What is left out is counted by its reason.
+    Skipped actions and episodes are counted by reason.
     """
     from selfplay_pipeline.config.load import load_config
     from selfplay_pipeline.core.folders import check_file
@@ -126,13 +126,12 @@ def convert(
     check: Annotated[Path | None, typer.Option(help="Only verify this parquet file with verl's own dataset.")] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Make train.parquet: a row for each seat that the policy held in an episode, with one
-    group index per state.
+    """Convert episodes to train.parquet: one row per policy seat per episode, with one group index per state.
 
-    With --val-fraction some groups go to val.parquet instead; nothing else reads that file.
+    With --val-fraction, some groups go to val.parquet instead; no other command reads that file.
 
-    With --check FILE nothing is converted: the file is loaded through verl's RLHFDataset and the tokenizer of
-    --model, and everything that was verified is printed and written beside it.
+    With --check FILE, nothing is converted: the file is loaded with verl's RLHFDataset and the tokenizer of --model,
+    and all passed checks are printed and written next to the file.
     """
     settings = load(context)
     if check is not None:
@@ -173,12 +172,12 @@ def train(
 ) -> None:
     """Train the policy on converted episodes with verl; ends with a Hugging Face checkpoint.
 
-    It learns by GRPO, or with --method filtered-bc by imitating the best episodes of each group.
+    Training uses GRPO, or, with --method filtered-bc, imitation of the best episodes of each group.
 
-    The model is the one that sampled the rows, which name it. --model is for the case that it lies elsewhere now;
-    another model is refused, unless --any-model is given.
+    By default, the model is the one that sampled the rows, as recorded in the file. --model gives its new path if it
+    has moved; another model is rejected unless --any-model is given.
 
-    Killed, the same command continues at the last saved step. An example with a key of verl's:
+    After an interruption, the same command continues at the last saved step. An example with a key of verl:
     selfplay train data/train.parquet -- actor_rollout_ref.actor.clip_ratio_c=5
     """
     data, overrides = path_and_overrides("train", arguments, "--data", data)
@@ -221,11 +220,11 @@ def imitate(
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Train a model on the turns of episodes that anybody played; ends with a Hugging Face checkpoint.
+    """Train a model on the turns of recorded episodes, whoever played them; ends with a Hugging Face checkpoint.
 
-    Scripts, people and other models may have played: the text of their turns becomes tokens of --model's own, as if it
-    had said them, and is learned by supervised training with verl. Illegal turns are read, not learned.
-    Killed, the same command continues at the last saved step.
+    Scripted players, people and other models may have played. The text of their turns is tokenised for --model and
+    learned by supervised training with verl. Illegal turns are context only and are not learned.
+    After an interruption, the same command continues at the last saved step.
     """
     settings = load(context)
     from selfplay_pipeline.cli.show.training import barely_fell, show_imitation
@@ -239,5 +238,5 @@ def imitate(
     result = run(imitate_episodes(settings, sources, output))
     show_imitation(result)
     warn(barely_fell(result))
-    # Without --config the model has chosen the game, which its new checkpoint does not.
+    # Without --config, the shipped model selected the game; its new checkpoint does not.
     suggest("evaluate", output / "checkpoint", chosen_game(context) | shared_with(context, "evaluate"))

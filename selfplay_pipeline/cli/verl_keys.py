@@ -1,4 +1,4 @@
-"""The arguments behind a training command: at most one path, and keys of verl's."""
+"""Arguments of training commands: at most one path, and keys of verl."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from selfplay_pipeline.core.errors import UserError
 def path_and_overrides(
     command: str, arguments: list[str] | None, option: str, given: Path | None
 ) -> tuple[Path | None, list[str]]:
-    """The path and verl's keys.
+    """Returns the path and verl's keys.
 
     Args:
-        option: the option that takes the same path.
-        given: what it was given.
+        command: Name of the command.
+        arguments: Arguments of the command line.
+        option: Option that takes the same path.
+        given: Value of the option.
 
     Raises:
-        UserError: several paths are given.
+        UserError: Several paths are given.
     """
     overrides = [
         argument

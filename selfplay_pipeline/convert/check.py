@@ -1,4 +1,4 @@
-"""Verify a converted file with the parts that will read it: verl's dataset, the tokenizer, the game's own loader."""
+"""Verification of a converted file with verl's dataset, the tokenizer and the game's own loader."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 @dataclass
 class CheckReport:
-    """Lines of what was verified, each with its number of rows, episodes or groups."""
+    """Passed checks, one line each, with the number of rows, episodes or groups."""
 
     path: Path
     lines: list[str] = field(default_factory=list)
@@ -36,15 +36,15 @@ class CheckReport:
 
 
 def check_parquet(path: Path, model: str, *, thinking: bool = False) -> CheckReport:
-    """Check every row; the report is also written beside the data as `<name>.check.txt`.
+    """Check every row, and write the report next to the data as `<name>.check.txt`.
 
     Args:
-        path: train.parquet or val.parquet.
-        model: whose tokenizer the episodes were played with.
-        thinking: whether it was told to think.
+        path: The file train.parquet or val.parquet.
+        model: Model whose tokenizer the episodes were played with.
+        thinking: Whether the episodes were played with `generate.thinking`.
 
     Raises:
-        UserError: the first check that fails, with the row it fails for.
+        UserError: A check failed; the message names the first such check and its row.
     """
     rows = _read(path, vocabulary_of(model))
     chat = ChatTokenizer.load(model, thinking=thinking)

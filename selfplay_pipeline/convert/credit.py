@@ -1,4 +1,4 @@
-"""A credit for each turn, in place of one reward for all of an episode: where that is possible, and of which turns."""
+"""Credits of single turns in place of one reward per episode."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEY = "convert.credit: turn"
 
 
 def check_credit(config: Config) -> None:
-    """Raises UserError unless each turn can get a credit of its own, where that is configured."""
+    """Raises UserError if turn credits are configured but not possible."""
     if config.convert.credit == "episode":
         return
     ability(make_game(config.game), TurnCredit, KEY, "leave it at episode")
@@ -29,10 +29,10 @@ def check_credit(config: Config) -> None:
 
 
 def turn_credits(record: EpisodeRecord, game: Game) -> dict[int, list[float]]:
-    """The credits of each seat's own turns, by seat.
+    """Returns the credits of each seat's own turns, by seat.
 
     Raises:
-        ValueError: the episode is not of these rules, or was not played by the policy alone; the message says so.
+        ValueError: The episode has another game or configuration, or another player than the policy held a seat.
     """
     if record.game != game.name:
         raise ValueError(f"field 'game': an episode of {record.game}, but the configured game is {game.name}")

@@ -1,4 +1,4 @@
-"""Checks that an episode's tokens can be those of its checkpoint; its rules were checked when it was read."""
+"""Check of an episode's tokens against the vocabulary of its checkpoint."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from selfplay_pipeline.generate.records import EpisodeRecord
 
 
 def check_tokens(record: EpisodeRecord) -> None:
-    """Check that the tokens are in the vocabulary of the checkpoint that sampled them, if that is on this machine.
+    """Raises ValueError, which names the field, if a token id is outside the vocabulary of its checkpoint.
 
-    Raises:
-        ValueError: a token is outside the vocabulary; the message names the field.
+    A checkpoint that is not on this machine is not checked.
     """
     for number, seat in enumerate(record.trajectories):
         checkpoint = record.sampler_of(seat).checkpoint

@@ -1,4 +1,4 @@
-"""Episodes of any players as the rows that a model learns from by imitating them."""
+"""Conversion of episodes of any players to rows for imitation learning."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ TRAIN, HELD_OUT = "train.parquet", "held_out.parquet"
 LEARNER = SeatRecord.named(
     POLICY, PolicyRecord(checkpoint="", iteration=0, engine="", temperature=1.0, max_new_tokens=1), {}
 )
-"""The model that imitates, in the place of whoever held a seat."""
+"""Record of the imitating model, which replaces the players of all seats."""
 
 
 class Source(NamedTuple):
-    """A file of episodes, and how much its tokens count beside those of other files."""
+    """A file of episodes and the loss weight of its tokens."""
 
     path: Path
     weight: float = 1.0
 
     @classmethod
     def of(cls, text: str) -> Source:
-        """Read FILE or FILE=WEIGHT.
+        """Parse FILE or FILE=WEIGHT.
 
         Raises:
-            UserError: the weight is no number above 0.
+            UserError: The weight is not a finite number above 0.
         """
         name, sign, weight = text.rpartition("=")
         if not sign or "/" in weight or Path(text).exists():
@@ -67,18 +67,18 @@ class Source(NamedTuple):
 
 @dataclass
 class Imitated:
-    """Counts of the rows that were made of some files; a row is one seat's part of an episode."""
+    """Counts of the rows made from the files; a row is one seat's part of an episode."""
 
     episodes: int = 0
     train_rows: int = 0
     held_out_rows: int = 0
     trained_tokens: int = 0
-    """Own tokens of the rows that are trained on."""
+    """Number of tokens to imitate in the training rows."""
     left_out: Counter[str] = field(default_factory=Counter)
-    """Rows that are not there, by the reason."""
+    """Number of skipped rows, by reason."""
 
     def to_text(self) -> str:
-        """One line for people, and one for each reason."""
+        """Returns one line with the counts, and one line per reason for skipping."""
         rows = self.train_rows + self.held_out_rows
         lines = [
             f"{rows} rows of {self.episodes} episodes: {self.train_rows} with {self.trained_tokens} own tokens to "
@@ -101,14 +101,16 @@ def write_rows(
     """Write train.parquet, and held_out.parquet if a share of the states is held out.
 
     Args:
-        sources: episodes of any players; those of one state are one group, whatever file they are in.
-        game: with the configuration that they were played with.
-        chat: of the model that is to imitate them.
-        context_length: tokens of the longest row that the model can learn from; a longer one is left out, and counted.
-        seed: of the states that are held out.
+        sources: Files of episodes of any players; all episodes of one state form one group, across files.
+        game: Game with the configuration that the episodes were played with.
+        chat: Tokenizer of the imitating model.
+        choice: Section `imitate` of the configuration.
+        output: Folder of the written files.
+        context_length: Largest number of tokens of a row; longer rows are skipped and counted.
+        seed: Seed of the choice of held-out states.
 
     Raises:
-        UserError: a bad line, an episode of another game or configuration, or nothing is left to imitate.
+        UserError: A line is invalid, an episode has another game or configuration, or no rows remain.
     """
     strange = [seat for seat in choice.seats if seat >= len(game.roles)]
     if strange:
@@ -143,7 +145,7 @@ def write_rows(
         for row in part:
             row["extra_info"] |= {"episodes_per_state": most, "group_rows": group_rows[row["extra_info"]["index"]]}
             row[WEIGHT] /= mean
-        (output / name).unlink(missing_ok=True)  # an earlier call, which was cut, may have held out others
+        (output / name).unlink(missing_ok=True)  # an earlier, interrupted call may have held out other states
         if part:
             with replacing(output / name) as new:
                 pq.write_table(pa.Table.from_pylist(part, schema=schema), new)
@@ -160,7 +162,7 @@ def _rows(
     context_length: int,
     done: Imitated,
 ) -> Iterator[dict[str, Any]]:
-    """All rows but those that `choice` leaves out by themselves."""
+    """Yields the rows that pass the filters of `choice` for single rows; the others are counted in `done`."""
     states: dict[str, int] = {}
     episodes: Counter[int] = Counter()
     seats = sorted(set(choice.seats)) or [*range(len(game.roles))]
@@ -198,7 +200,7 @@ def _rows(
 
 
 def _episodes(sources: Sequence[Source], game: Game, shown: Update) -> Iterator[tuple[Source, str, EpisodeRecord]]:
-    """The episodes of all files, each with the place where it stands."""
+    """Yields the episodes of all files with their source and `FILE:LINE`."""
     size, done = sum(source.path.stat().st_size for source in sources if source.path.is_file()), 0
     for source in sources:
         for number, line in read_lines(source.path):
@@ -220,12 +222,12 @@ def _episodes(sources: Sequence[Source], game: Game, shown: Update) -> Iterator[
 
 
 def _mean_weight(rows: Sequence[dict[str, Any]]) -> float:
-    """The mean weight of an own token, by which weights are divided, so that they do not change the learning rate."""
+    """Returns the mean weight per imitated token; weights are divided by it to keep the learning rate."""
     tokens = [int(row["response_mask"].sum()) for row in rows]
     return float(np.average([row[WEIGHT] for row in rows], weights=tokens))
 
 
 def _scored(row: dict[str, Any], by_seat: bool) -> Scored[int]:
-    """Returns what decides whether a row is among the best, whoever its partner was."""
+    """Returns the reward and group key of a row for the choice of the best rows, regardless of its partner."""
     info = row["extra_info"]
     return Scored(info["index"], info["episode"], info["seat"], row["reward_model"]["normalized_reward"], by_seat)

@@ -1,4 +1,4 @@
-"""Reading the rows of train.parquet and val.parquet, which somebody else may have written."""
+"""Reader of train.parquet and val.parquet, with checks for files that another program wrote."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from selfplay_pipeline.metrics.signal import Scored
 
 ROWS_AT_A_TIME = 1024
 NEUTRAL = {"top_p": 1, "top_k": -1, "repetition_penalty": 1}
-"""Metadata of sampling by temperature alone."""
+"""Metadata values of sampling by temperature alone."""
 NUMBERS = {
     "index": "extra_info",
     "episode": "extra_info",
@@ -34,7 +34,7 @@ NUMBERS = {
     "group_rows": "extra_info",
     "normalized_reward": "reward_model",
 }
-"""Fields of one number a row, by the column that they are in."""
+"""Columns of the fields that hold one number per row."""
 MASK = "response_mask"
 STREAMS = ("prompt_ids", "response_ids", MASK, "response_logprobs")
 TEMPERATURE = "sampling_temperature"
@@ -44,7 +44,7 @@ SOURCE = "data_source"
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows in their order, in columns: what decides how they are trained on."""
+    """Consecutive rows of a file as columns, limited to the fields that training needs."""
 
     index: NDArray[np.int64]
     episode: NDArray[np.int64]
@@ -57,15 +57,15 @@ class Rows:
     """Number of seats of each row's game; MAX_COUNT for an unknown game."""
     streams: Streams
     shared_reward: bool
-    """Whether the seats of an episode have one reward."""
+    """Whether all seats of an episode have the same reward."""
     partner: list[str]
-    """The players that each row's trained seats played with; empty where this separates no rows of the file."""
+    """Partners of each row's trained seats; empty if partners do not separate groups in the file."""
 
     def scored(self, file: int) -> list[Scored[tuple[int, int]]]:
-        """Returns what decides with which rows of several files each row is compared.
+        """Returns the rewards of the rows with their group keys.
 
         Args:
-            file: position of these rows' file among the files.
+            file: Index of the rows' file among all files.
         """
         numbers = zip(self.index.tolist(), self.episode.tolist(), self.seat.tolist(), strict=True)
         return [
@@ -80,13 +80,13 @@ class Sampler(NamedTuple):
     """The checkpoint that sampled the rows of a file."""
 
     checkpoint: str
-    """The folder or hub name under which it was recorded."""
+    """Recorded folder or hub name of the checkpoint."""
     weights: str
-    """Its content hash."""
+    """Content hash of the checkpoint."""
 
 
 def sampler_of(path: Path) -> Sampler | None:
-    """Returns the checkpoint that sampled the rows of a file; None if the file does not say.
+    """Returns the checkpoint that sampled the rows of a file; None if the file does not record it.
 
     Raises:
         UserError: The file is missing, damaged or of another version.
@@ -97,13 +97,15 @@ def sampler_of(path: Path) -> Sampler | None:
 
 
 def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
-    """The rows of a file, some at a time, each checked.
+    """Yields the rows of a file in batches, after checking each row.
 
     Args:
-        vocabulary: how many token ids the model has, where that is known.
+        path: The file.
+        vocabulary: Size of the model's vocabulary; None if it is unknown.
 
     Raises:
-        UserError: the file is missing, damaged or not ours, or a row is impossible; names file, row and field.
+        UserError: The file is missing, damaged or of another format, or a row is impossible. The message names file,
+            row and field.
     """
     reader = _open(path)
     _check_columns(path, reader.schema_arrow)
@@ -138,11 +140,11 @@ def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
 
 
 def _check_episodes(path: Path, shared: bool, *columns: NDArray[Any]) -> None:
-    """Raises UserError unless each episode has each seat once, and each group has all its rows.
+    """Raises UserError unless each seat of an episode occurs once and each group has all its rows.
 
-    Where seats share a reward, all seats of an episode must have the same one.
+    If seats share a reward, all seats of an episode must have the same one.
     """
-    order = np.lexsort(columns[2::-1])  # keeps the order of rows that are alike
+    order = np.lexsort(columns[2::-1])  # stable for equal rows
     groups, episodes, seats, rewards, written = (column[order] for column in columns)
     same_episode = (groups[1:] == groups[:-1]) & (episodes[1:] == episodes[:-1])
     for at in np.flatnonzero(same_episode & (seats[1:] == seats[:-1]))[:1]:
@@ -191,7 +193,7 @@ def _batches(path: Path, reader: pq.ParquetFile, columns: Sequence[str]) -> Iter
 
 
 def _facts(path: Path, metadata: dict[bytes, bytes]) -> dict[str, Any]:
-    """Returns what the file says of itself; raises UserError if this program cannot read or train on such rows."""
+    """Returns the metadata of a file; raises UserError if its rows cannot be read or trained on."""
     try:
         facts = json.loads(metadata.get(METADATA_KEY, b"{}"))
     except (ValueError, RecursionError):
@@ -299,7 +301,7 @@ def _check_credits(path: Path, first: int, batch: pa.RecordBatch) -> None:
 
 
 def _alike(found: pa.DataType, expected: pa.DataType) -> bool:
-    """Whether two types hold the same kind of values: other tools write numbers in other widths."""
+    """Whether two types differ at most in the width of their numbers, which other tools choose differently."""
     if pa.types.is_list(expected) and (pa.types.is_list(found) or pa.types.is_large_list(found)):
         return _alike(found.value_type, expected.value_type)
     kinds = (pa.types.is_integer, pa.types.is_floating)

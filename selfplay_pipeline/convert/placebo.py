@@ -1,4 +1,4 @@
-"""Rewards permuted within groups: a control that trains on the same episodes, but teaches nothing about them. Pure."""
+"""Rewards permuted within groups: a control that trains on the same episodes with uninformative rewards."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from collections.abc import Mapping
 import numpy as np
 
 SPACE = 0x91ACEB0
-"""Keeps these generators apart from those that draw states with the same numbers."""
+"""Part of the seed that separates these random generators from those of game states."""
 
 
 def permuted(rewards: Mapping[int, float], seed: int, state: int) -> dict[int, float]:
-    """Exchange the rewards of the episodes of one group, by a permutation that is drawn from all with equal chance.
+    """Returns the rewards of one group's episodes after a uniformly drawn permutation.
 
-    An episode may keep its reward: were that ruled out, good episodes would on average get less than bad ones. Groups
-    of one state with as many episodes are permuted alike, so that all seats of an episode get the rewards of one other.
+    An episode may keep its reward; otherwise, good episodes would get lower rewards on average than bad ones. Groups of
+    one state with the same number of episodes get the same permutation, so all seats of an episode get the rewards of
+    one other episode.
 
     Args:
-        rewards: by the numbers of the episodes, in their order.
-        seed: the run's.
-        state: the state's number, which has a permutation of its own.
+        rewards: Rewards by episode number, in order.
+        seed: Seed of the run.
+        state: Number of the state; each state has its own permutation.
     """
     drawn = np.random.default_rng([SPACE, seed, state]).permutation([*rewards.values()])
     return dict(zip(rewards, drawn.tolist(), strict=True))

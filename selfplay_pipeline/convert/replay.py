@@ -1,4 +1,4 @@
-"""The text of an episode as the tokens of a model that did not play it, for the model to imitate."""
+"""Tokenisation of recorded episodes for a model that did not play them, for imitation learning."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from selfplay_pipeline.generate.records import EpisodeRecord, Trajectory
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 
 BROKEN_OFF = (Status.CONTEXT_LENGTH, Status.ENGINE_FAILURE)
-"""Statuses of episodes that the players broke off, not the rules."""
+"""Statuses of episodes that were aborted before the rules ended them."""
 OTHERWISE = "give the configuration (--config) that it was played with"
 
 
 def replay(record: EpisodeRecord, game: Game, chat: ChatTokenizer) -> list[Trajectory]:
-    """Take every turn of an episode again, and keep what each seat would have read and said as the model's tokens.
+    """Replay all turns of an episode and return each seat's trajectory as the model's tokens.
 
-    Whoever played, a script, people or another model, only the text of the turns is used; what each seat hears comes
-    from the game's session. A turn is tokenised once, and followed by the token that ends one. Legal turns have mask
-    1; an illegal one is read like an observation, so that nobody learns it. Log-probs are 0, since nobody sampled.
+    Only the text of the turns is used, whoever played; observations come from the game's session. A turn is tokenised
+    once and followed by the end-of-turn token. Legal turns have mask 1, illegal turns have mask 0 like observations.
+    Log-probs are 0, since the model did not sample the tokens.
 
     Returns:
-        A trajectory for each seat; that of a seat without a legal turn has no response.
+        One trajectory per seat; without a legal turn, its response is empty.
 
     Raises:
-        ValueError: the episode went otherwise than it does under this game's configuration; names the field.
+        ValueError: The replay differs from the recorded episode; the message names the field.
     """
     try:
         game.check_fits(state := game.state_from_json(record.state))

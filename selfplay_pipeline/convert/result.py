@@ -6,15 +6,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Converted(BaseModel):
-    """What was converted; also written as text beside the data."""
+    """Counts of a conversion; `to_text` is also written next to the data."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
     episodes: int = 0
-    """Episodes read; those that the engine failed are counted too."""
+    """Number of episodes read, with engine failures."""
     engine_failures: int = 0
     bad_lines: list[str] = []
-    """File, number and reason of each line that was left out."""
+    """File, line number and reason of each skipped line."""
     groups: int = 0
     single_episode_groups_dropped: int = 0
     groups_without_signal: int = 0
@@ -23,7 +23,7 @@ class Converted(BaseModel):
     train_rows: int = 0
     val_rows: int = 0
     tokens: int = 0
-    """Tokens of all rows, prompts included."""
+    """Number of tokens of all rows, with prompts."""
     trained_tokens: int = 0
     episodes_per_state: int = 0
     temperature: float = 0.0
@@ -32,11 +32,11 @@ class Converted(BaseModel):
     placebo: bool = False
     """Whether rewards were permuted within groups."""
     partners: int = Field(default=0, exclude_if=lambda count: count == 0)
-    """Number of different partners whose episodes are compared apart; 0 where no state was played with several."""
+    """Number of partners whose episodes form separate groups; 0 if no state was played with several partners."""
 
     @property
     def masked_share(self) -> float:
-        """Share of all tokens, prompts included, that are not trained on."""
+        """Share of all tokens, with prompts, that are not trained on."""
         return 1 - self.trained_tokens / self.tokens if self.tokens else 0.0
 
     def to_text(self) -> str:

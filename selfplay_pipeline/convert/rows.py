@@ -1,4 +1,4 @@
-"""One episode as the rows that verl trains on, one per seat that spoke."""
+"""Conversion of one episode to rows for verl, one row per trained seat that took a turn."""
 
 from __future__ import annotations
 
@@ -52,22 +52,22 @@ SCHEMA = pa.schema(
 )
 """Columns of train.parquet and val.parquet. `extra_info.index` is the group index.
 
-`extra_info.group_rows` is the number of the group's rows when the file was written, by which a reader notices that some
-are missing. Lost episodes and seats that never spoke have no rows, and do not count.
+`extra_info.group_rows` is the number of rows of the group when the file was written, so that a reader detects missing
+rows. Engine failures and seats without a turn have no rows and are not counted.
 """
 
 WEIGHT = "weight"
-"""A further column of rows that are imitated: by what each own token's loss is multiplied. Other rows weigh 1."""
+"""Extra column of imitation rows: factor of the loss of each imitated token. Other rows have weight 1."""
 CREDITS = "turn_credits"
-"""A further column of rows whose turns have credits: one of each own turn, in their order."""
+"""Extra column of rows with turn credits: the credit of each own turn, in order."""
 PARTNER = "partner"
-"""A further column of rows of which some of one state had different partners, and are not compared: who they were."""
+"""Extra column if a state was played with different partners: names of the partners, which separate groups."""
 FURTHER = {WEIGHT: pa.float32(), CREDITS: pa.list_(pa.float64()), PARTNER: pa.string()}
-"""Columns that only some files have."""
+"""Types of the extra columns, which only some files have."""
 
 
 def schema_with(*further: str) -> pa.Schema:
-    """Returns the schema of rows with further columns."""
+    """Returns the schema of rows with the named extra columns."""
     return pa.schema([*SCHEMA, *(pa.field(name, FURTHER[name]) for name in further)])
 
 
@@ -80,11 +80,15 @@ def own_turns(mask: Sequence[int]) -> list[slice]:
 def described(
     schema: pa.Schema, *, game: str, shared: bool, temperature: float, episodes_per_state: int, **further: bool | str
 ) -> pa.Schema:
-    """A schema that says of its rows what holds for all of them.
+    """Returns a schema with metadata that describes all rows.
 
     Args:
-        shared: whether all seats of an episode have one reward.
-        further: other facts, such as the checkpoint that sampled the rows and its content hash.
+        schema: The schema.
+        game: Name of the game.
+        shared: Whether all seats of an episode have the same reward.
+        temperature: Sampling temperature.
+        episodes_per_state: Group size.
+        further: Other metadata, such as the checkpoint that sampled the rows and its content hash.
     """
     facts = {
         "schema_version": SCHEMA_VERSION,
@@ -98,11 +102,12 @@ def described(
 
 
 def episode_to_rows(record: EpisodeRecord, episodes_per_state: int, group_rows: int = 0) -> list[dict[str, Any]]:
-    """The rows of one episode: none after an engine failure, none for a seat that never sampled a token.
+    """Returns the rows of one episode; an engine failure or a seat without a sampled token gives no row.
 
     Args:
-        episodes_per_state: G; 0 where it is not known yet, like `group_rows`.
-        group_rows: the number of rows of all the group's episodes.
+        record: The episode.
+        episodes_per_state: Group size; 0 if it is not known yet.
+        group_rows: Number of rows of all episodes of the group; 0 if it is not known yet.
     """
     if record.outcome.status == Status.ENGINE_FAILURE:
         return []

@@ -1,4 +1,4 @@
-"""JSONL to parquet: read every episode and keep its rows in a temporary file, then write the rows group by group."""
+"""Conversion of JSONL to parquet: the rows of all episodes go to a temporary file, then to parquet by group."""
 
 from __future__ import annotations
 
@@ -34,41 +34,41 @@ from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord, pars
 from selfplay_pipeline.metrics.signal import Scored, Signal, comparison_key, groups_of
 
 CONVERTED = "convert.json"
-"""Name of the file that holds what decided the rows of `convert`."""
+"""Name of the file with the settings that decided the rows."""
 EPISODES_PER_WRITE = 256
 STREAM_CODES = {"prompt_ids": "i", "response_ids": "i", "response_mask": "b", "response_logprobs": "f"}
-"""Columns of tokens, and what kind of array holds the numbers of `SCHEMA`."""
+"""Array type codes of the token columns, with the number types of `SCHEMA`."""
 
 
 @dataclass
 class _Index:
-    """A few bytes for each episode of the file, in columns, and its rows in a file without a name."""
+    """Compact columns with one entry per episode, and the temporary file of all rows."""
 
     rows: IO[bytes]
     offsets: array[int] = field(default_factory=lambda: array("q"))
-    """Start of the rows of each episode."""
+    """Offset of each episode's rows in the temporary file."""
     groups: array[int] = field(default_factory=lambda: array("q"))
     group_rows: Counter[int] = field(default_factory=Counter)
     """Number of rows of each group."""
     episodes: array[int] = field(default_factory=lambda: array("q"))
     rewards: array[float] = field(default_factory=lambda: array("d"))
-    """Reward of each seat of each episode; NaN where the seat was not trained."""
+    """Reward of each seat of each episode; NaN for an untrained seat."""
     partners: array[int] = field(default_factory=lambda: array("q"))
-    """Partner in each episode, as its position in `known`."""
+    """Index in `known` of each episode's partner."""
     known: dict[str, int] = field(default_factory=dict)
-    """Partners in the order in which they first played."""
+    """Index of each partner, in order of first occurrence."""
     game: str = ""
     shared: bool = True
-    """Whether in each episode all seats have one reward."""
+    """Whether all seats of each episode have the same reward."""
     statuses: Counter[str] = field(default_factory=Counter)
     states: dict[int, bytes] = field(default_factory=dict)
     policy: PolicyRecord | None = None
-    """The checkpoint that sampled the first trajectory."""
+    """Checkpoint that sampled the first trajectory."""
     line: int = 0
-    """The line of that episode."""
+    """Line number of the episode with the first trajectory."""
 
     def states_in_order(self) -> Iterator[list[tuple[int, Scored[int]]]]:
-        """Yields the scored seats of each state, in the order of its episodes, with their places in `rewards`."""
+        """Yields the scored seats of each state by episode, each with its index in `rewards`."""
         seats, known = len(self.rewards) // len(self.groups), [*self.known]
         order = np.lexsort((np.array(self.episodes), np.array(self.groups))).tolist()
         for state, positions in groupby(order, self.groups.__getitem__):
@@ -99,21 +99,23 @@ def run_convert(
 ) -> Converted:
     """Write `train.parquet`, `val.parquet` if it has rows, and `convert_report.txt`.
 
-    Memory does not grow with the number of episodes beyond about 50 bytes each. The rows of all episodes are put aside
-    on the disk of `out_dir` until their order is known.
+    Memory grows by about 50 bytes per episode. The rows of all episodes are stored in a temporary file in `out_dir`
+    until their order is known.
 
     Args:
-        val_fraction: share of groups that val.parquet sets aside; at least one group stays for training.
-        seed: of the split, which is by group, and of the placebo.
-        placebo: permute the rewards within each group, as a control.
-        credits_by: the game, with the configuration that was played with, that credits each turn; None credits none.
-        skip_bad: leave out and report bad lines instead of stopping at the first.
-        decided: all that decides the rows, which is stored beside them, so that another conversion is refused.
-        write: write the rows; else they are only counted, and the same episodes are refused.
+        games: The file of episodes.
+        out_dir: Folder of the written files.
+        val_fraction: Share of groups for val.parquet; at least one group stays in train.parquet.
+        seed: Seed of the split by group and of the placebo.
+        placebo: Whether to permute the rewards within each group, as a control.
+        credits_by: Game that credits each turn, with the configuration of the episodes; None disables turn credits.
+        skip_bad: Whether to skip and report invalid lines instead of stopping at the first.
+        decided: All settings that decide the rows; stored with them, so that another conversion is rejected.
+        write: Whether to write the rows; otherwise, they are only counted, after the same checks.
 
     Raises:
-        UserError: a bad line or an impossible episode, one episode per state, repeated episodes, sampling that cannot
-            be trained on, two checkpoints, or no episode in which the policy took a turn.
+        UserError: A line or an episode is invalid or repeated, no state has two episodes to compare, the sampling is
+            unsuitable for training, two checkpoints sampled the episodes, or the policy took no turn.
     """
     report = Converted(placebo=placebo, credit="episode" if credits_by is None else "turn")
     with beside(out_dir / "train.parquet") if write else Path(os.devnull).open("r+b") as aside:
@@ -134,10 +136,10 @@ def run_convert(
 
 
 def check_claim(out_dir: Path, decided: Mapping[str, Any]) -> bool:
-    """Returns whether a conversion has begun in a folder.
+    """Returns whether the same conversion has begun in a folder.
 
     Raises:
-        UserError: The one that has begun there is another.
+        UserError: Another conversion has begun in the folder.
     """
     record = out_dir / CONVERTED
     if not record.exists():
@@ -192,7 +194,7 @@ def _read_lines(
             report.engine_failures += 1
             continue
         index.offsets.append(index.rows.tell())
-        rows = episode_to_rows(record, episodes_per_state=0)  # how many a state has is known at the end
+        rows = episode_to_rows(record, episodes_per_state=0)  # the group size is known at the end
         if credits is not None:
             rows = [row | {CREDITS: credits[row["extra_info"]["seat"]]} for row in rows]
         pickle.dump([_packed(row) for row in rows], index.rows, pickle.HIGHEST_PROTOCOL)
@@ -211,7 +213,7 @@ def _read_lines(
 
 
 def _check_policy(games: Path, number: int, record: EpisodeRecord, index: _Index) -> None:
-    """Raises UserError unless the episode can be trained on, together with those before it."""
+    """Raises UserError unless the episode is usable for training together with the earlier episodes."""
     for trajectory in record.trajectories:
         _check_sampler(f"{games}:{number}", number, record.sampler_of(trajectory), index)
 
@@ -285,7 +287,7 @@ def _plan(games: Path, index: _Index, report: Converted, val_fraction: float, se
 
 
 def _permute_rewards(index: _Index, seed: int) -> None:
-    """Permute the rewards of each group, whatever the order of the lines."""
+    """Permute the rewards of each group, independently of the order of the lines."""
     for state in index.states_in_order():
         groups = groups_of(row for _, row in state)
         exchanged = {key: permuted(rewards, seed, key.state) for key, rewards in groups.items()}
@@ -294,12 +296,12 @@ def _permute_rewards(index: _Index, seed: int) -> None:
 
 
 def _packed(row: dict[str, Any]) -> dict[str, Any]:
-    """Tokens as bytes, which are put aside faster than arrays."""
+    """Returns the row with its tokens as bytes, which are pickled faster than arrays."""
     return row | {name: array(code, row[name]).tobytes() for name, code in STREAM_CODES.items()}
 
 
 def _unpacked(row: dict[str, Any]) -> dict[str, Any]:
-    """Tokens as arrays, which pyarrow takes over several times faster than lists."""
+    """Returns the row with its tokens as arrays, which pyarrow converts several times faster than lists."""
     return row | {name: np.frombuffer(row[name], code) for name, code in STREAM_CODES.items()}
 
 
@@ -365,5 +367,5 @@ def _write(
         flush("val")
         if not report.val_rows:
             new_val.unlink()
-    if not report.val_rows:  # verl cannot load a file without rows, and an older one would not fit train.parquet
+    if not report.val_rows:  # verl cannot load an empty file, and an older one would not match train.parquet
         (out_dir / "val.parquet").unlink(missing_ok=True)

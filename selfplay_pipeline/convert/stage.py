@@ -18,17 +18,21 @@ from selfplay_pipeline.games.registry import make_game
 def convert_episodes(
     config: Config, games: Path, out_dir: Path, *, skip_bad: bool = False, write: bool = True
 ) -> Converted:
-    """Write train.parquet, and val.parquet if a share is set aside, for a file of episodes.
+    """Convert a file of episodes to train.parquet, and to val.parquet if `val_fraction` is above 0.
 
-    The same command converts the file anew, with the episodes that it has got since. Another one is refused.
+    The same command repeats the conversion, with new episodes of the file. A conversion with other settings in the same
+    folder is rejected.
 
     Args:
-        skip_bad: leave out and report bad lines instead of stopping at the first.
-        write: write the rows; else they are only counted.
+        config: The configuration.
+        games: The file of episodes.
+        out_dir: Folder of the written files.
+        skip_bad: Whether to skip and report invalid lines instead of stopping at the first.
+        write: Whether to write the rows; otherwise, they are only counted.
 
     Raises:
-        UserError: The credit is unknown, the folder is another command's or holds rows of another conversion, or as
-            for `run_convert`.
+        UserError: Turn credits are not possible, the folder belongs to another command or conversion, or `run_convert`
+            rejects the episodes.
     """
     check_credit(config)
     check_folder(out_dir, "convert")
@@ -48,7 +52,7 @@ def convert_episodes(
 
 
 def plan_convert(config: Config, games: Path, out_dir: Path, *, skip_bad: bool = False) -> str:
-    """Returns what `convert` would do, in one line; reads all episodes and writes nothing."""
+    """Returns one line that describes what `convert` would do; reads all episodes and writes nothing."""
     found = convert_episodes(config, games, out_dir, skip_bad=skip_bad, write=False)
     aside = f"; {found.val_groups} to val.parquet" * bool(found.val_groups)
     bad = f"; {len(found.bad_lines)} bad lines are left out" * bool(found.bad_lines)
@@ -60,7 +64,7 @@ def plan_convert(config: Config, games: Path, out_dir: Path, *, skip_bad: bool =
 
 
 def decided_by(config: Config, games: Path, out_dir: Path) -> dict[str, Any]:
-    """Returns all that decides the rows of a file of episodes; the file by its path from the output folder."""
+    """Returns all settings that decide the rows, with the path of the episodes relative to the output folder."""
     choice = config.convert
     decided = deciding(choice, "convert", "convert.") | {"games": os.path.relpath(games.resolve(), out_dir.resolve())}
     if choice.val_fraction or choice.placebo:

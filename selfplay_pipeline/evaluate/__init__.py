@@ -1,1 +1,1 @@
-"""Measures how well a checkpoint plays on held-out states, with any partner. Reads checkpoints and episodes."""
+"""Evaluation of checkpoints on held-out states, with any partner."""

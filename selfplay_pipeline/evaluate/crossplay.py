@@ -1,4 +1,4 @@
-"""`selfplay crossplay`: every player in seat 0 with every other in all other seats."""
+"""`selfplay crossplay`: each player in seat 0 with each player in all other seats."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from selfplay_pipeline.metrics.bootstrap import Interval
 
 
 class CrossPlay(BaseModel):
-    """`crossplay.json`. `rewards[i][j]` is the mean reward where player i holds seat 0 and player j all others.
+    """Content of `crossplay.json`: `rewards[i][j]` is the mean reward with player i in seat 0 and j in all others.
 
-    It is the mean over all seats where they share one reward, and that of seat 0 where rewards differ and i is not j.
+    It is the mean over all seats if they share one reward or i is j; otherwise, it is the mean of seat 0.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -36,16 +36,16 @@ class CrossPlay(BaseModel):
     temperature: float
     rewards: list[list[Interval]]
     lost: int = 0
-    """Episodes that the engine or a partner failed, and that are missing."""
+    """Number of missing episodes that failed because of the engine or a chat model."""
 
 
 async def run_crossplay(
     config: Config, names: Sequence[str], states: StateSet, episodes: int, output: Path
 ) -> CrossPlay:
-    """Play what is missing and write `crossplay.json`.
+    """Play the missing episodes and write `crossplay.json`.
 
     Raises:
-        UserError: fewer than two players, one twice, or an unusable checkpoint.
+        UserError: Fewer than two players are given, a player is given twice, or a checkpoint is unusable.
     """
     _check(config, names, states, output)
     async with Servers(config.engine, output, at_once=_at_once(config, names)) as servers:
@@ -66,10 +66,10 @@ async def run_crossplay(
 
 
 def plan_crossplay(config: Config, names: Sequence[str], states: StateSet, episodes: int, output: Path) -> str:
-    """Returns what `crossplay` would do, in one line; writes nothing.
+    """Returns one line that describes what `crossplay` would do; writes nothing.
 
     Raises:
-        UserError: `crossplay` would refuse its arguments.
+        UserError: `crossplay` would reject the arguments.
     """
     _check(config, names, states, output)
     played = len(names) ** 2 * len(states) * episodes
@@ -83,16 +83,12 @@ def _check(config: Config, names: Sequence[str], states: StateSet, output: Path)
 
 
 def _at_once(config: Config, names: Sequence[str]) -> int:
-    """Returns how many checkpoints play at the same time: those of one pair."""
+    """Returns the number of checkpoints that play at the same time: those of one pair."""
     return min(2, len(checkpoints_among(config, names)))
 
 
 def check_crossplay(config: Config, names: Sequence[str]) -> None:
-    """Checks that these players can play with each other.
-
-    Raises:
-        UserError: the names are fewer than two, one is given twice, or one is no player.
-    """
+    """Raises UserError unless the names are two or more different players."""
     if len(names) < 2 or len(set(names)) < len(names):
         raise UserError("crossplay: name two or more different players (checkpoints or scripted partners)")
     check_names(config, names)

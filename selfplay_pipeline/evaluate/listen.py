@@ -1,7 +1,8 @@
-"""`selfplay listen`: does a player's plan follow what it hears?
+"""`selfplay listen`: measures the effect of altered messages on a player's decisions.
 
-Each state is played greedily. Where a seat decided right after another's message, the same seat decides once more,
-after another message in its place, of which the game says what a listener would then decide. All else is as it was.
+Each state is played greedily. If a seat makes a decision right after another seat's message, the decision is repeated
+after an altered message. The game provides the altered message and the decision of a player that follows it. The rest
+of the episode stays the same.
 """
 
 from __future__ import annotations
@@ -39,14 +40,15 @@ class _Model(BaseModel):
 
 
 class Replay(_Model):
-    """One decision that was taken again.
+    """One repeated decision.
 
     Attributes:
-        state: number of the state.
-        kind: how the message was altered, one of the game's `alterations`.
-        said: the decision after the message as it was said.
-        expected: that of a player that plans with the altered message.
-        decided: that of the player after the altered message; None if it decided nothing.
+        state: Number of the state.
+        kind: Kind of alteration, one of the game's `alterations`.
+        message: The altered message.
+        said: Decision after the original message.
+        expected: Decision of a player that follows the altered message.
+        decided: Decision of the player after the altered message; None if the player made no decision.
     """
 
     state: int
@@ -67,17 +69,17 @@ class Replay(_Model):
 
 
 class Heard(_Model):
-    """Shares of decisions that altered messages of one kind changed, over the states that were tested."""
+    """Shares of decisions that altered messages of one kind changed, over the tested states."""
 
     tested: int
     follows: Interval
-    """The decision became the one that is best on what its seat then knew."""
+    """Share of decisions that changed to the best one given the altered message."""
     moves: Interval
-    """It became any other one."""
+    """Share of decisions that changed at all."""
 
 
 class Listening(_Model):
-    """`listening.json`; `lost` are episodes that are missing, lost to the engine."""
+    """Content of `listening.json`; `lost` is the number of missing episodes that the engine lost."""
 
     player: str
     states: str
@@ -88,19 +90,21 @@ class Listening(_Model):
     replays: list[Replay]
 
     def totals(self, kind: str) -> Totals:
-        """Returns for each tested state how often the decisions of one kind followed and moved."""
+        """Returns the counts of changed and of followed decisions of one kind, by tested state."""
         return totals_of([replay for replay in self.replays if replay.kind == kind])
 
 
 async def run_listen(config: Config, job: EvaluationJob, servers: Servers | None = None) -> Listening:
-    """Play what is missing greedily, take the decisions again, and write `listening.json`.
+    """Play the missing episodes greedily, repeat the decisions, and write `listening.json`.
 
     Args:
-        job: the player, its states and its folder; it plays with itself.
+        config: The configuration.
+        job: The player, the states and the output folder; the player plays with itself.
+        servers: Running servers; by default, the call starts and stops its own.
 
     Raises:
-        UserError: the player is unusable, the game has no such test, or the folder holds something else.
-        EngineError: too many episodes, or a decision, were lost to the engine; the same command continues.
+        UserError: The player is unusable, the game has no listening test, or the folder holds other data.
+        EngineError: Too many episodes, or a decision, failed because of the engine; the same command continues.
     """
     check_folder(job.output, "listen")
     if servers is None:
@@ -134,14 +138,14 @@ def check_listen(config: Config, job: EvaluationJob) -> None:
 
 
 def heard(replays: Sequence[Replay]) -> Heard:
-    """The shares of one kind, with intervals over states."""
+    """Returns the shares of one kind, with intervals over states."""
     none = Interval(value=None, low=None, high=None)
     shares = totals_of(replays).intervals() if replays else {"follows": none, "moves": none}
     return Heard(tested=len(replays), **shares)
 
 
 def totals_of(replays: Sequence[Replay]) -> Totals:
-    """Replays that followed and that moved; each state has one replay of a kind at most."""
+    """Returns the counts of followed and of changed decisions; each state has at most one replay of a kind."""
     ones = np.ones(len(replays))
     return Totals.of(
         {
@@ -154,7 +158,7 @@ def totals_of(replays: Sequence[Replay]) -> Totals:
 async def _replays(
     game: Game, player: Player, job: EvaluationJob, records: Sequence[EpisodeRecord], at_once: int
 ) -> list[Replay]:
-    """All decisions that can be taken again, in the order of the states."""
+    """Returns the replays of all decisions that can be repeated, in the order of the states."""
     free, test = asyncio.Semaphore(at_once), ability(game, ListeningTest, "listen")
 
     async def replay(record: EpisodeRecord, kind: str) -> Replay | None:
@@ -173,7 +177,7 @@ async def _replays(
 
 
 async def _replay(game: Game, player: Player, state: State, record: EpisodeRecord, kind: str) -> Replay | None:
-    """The first decision that followed another seat's message, taken again; None where there is none to alter."""
+    """Repeat the first decision after another seat's message; returns None if it cannot be repeated."""
     turns, number = record.turns, record.group_index
     at = next((at for at, turn in enumerate(turns) if turn.proposal is not None), 0)
     if not at or turns[at - 1].action != MESSAGE or turns[at - 1].seat == (seat := turns[at].seat):
@@ -186,7 +190,7 @@ async def _replay(game: Game, player: Player, state: State, record: EpisodeRecor
     for turn in turns[: at - 1]:
         reply = await holder.act() if turn.seat == seat else Reply(turn.text, turn.finish_reason == "length", "")
         if reply.text != turn.text:
-            return None  # its own turns are taken anew, and an engine may round otherwise in another batch
+            return None  # own turns are sampled again, and an engine may round differently in another batch
         holder.observe(session.step(turn.seat, reply.text, cut=reply.cut).observations[seat])
     holder.observe(session.step(turns[at - 1].seat, altered.text).observations[seat])
     reply = await holder.act()

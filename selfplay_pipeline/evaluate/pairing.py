@@ -1,4 +1,4 @@
-"""Two players on fixed states: which episodes are played, and playing them."""
+"""Episodes of two players on fixed states."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Pairing:
     """Two players and the states that they play.
 
     Attributes:
-        first: a checkpoint or a scripted partner; it has seat 0.
-        second: who has every other seat; the same as `first` for self-play.
-        file: JSONL of the episodes.
-        episodes: of each state, or of each state and seat of the first player.
-        both_seatings: the first player holds another seat in each episode, in turn.
+        first: Player of seat 0: a checkpoint, a scripted player or `chat`.
+        second: Player of all other seats; equal to `first` in self-play.
+        file: JSONL file of the episodes.
+        episodes: Number of episodes of each state, or, with `both_seatings`, of each state and seat of `first`.
+        both_seatings: Whether `first` holds each seat in turn.
     """
 
     first: str
@@ -50,7 +50,7 @@ class Pairing:
     both_seatings: bool = False
 
     def task(self, config: Config) -> GenerateJob:
-        """All that decides the episodes."""
+        """Returns the job with all settings that decide the episodes."""
         checkpoints = checkpoints_among(config, (self.first, self.second))
         first = checkpoints[0] if checkpoints else "scripted"
         policy = policy_record(config, first, weights_of(config, first) if checkpoints else "", self.temperature)
@@ -76,20 +76,20 @@ class Pairing:
 
 
 def comparable(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two tasks differ at most in who the evaluated player is, and in whether messages are muted."""
+    """Whether the arguments of two tasks differ at most in the evaluated player and in muted messages."""
 
     def partner(arguments: dict[str, Any]) -> str:
         if arguments["second"] == arguments["first"]:
             return "itself"
-        return str(arguments["weights.1"] or arguments["second"])  # a checkpoint is what it holds, wherever it lies
+        return str(arguments["weights.1"] or arguments["second"])  # a checkpoint is its contents, not its path
 
     may_differ = {"first", "second", "weights.0", "weights.1", "policy.weights", "model", "engine.kind", "game.mute"}
-    may_differ |= {"states", "evaluate.num_states", "evaluate.state_seed"}  # their contents are compared
+    may_differ |= {"states", "evaluate.num_states", "evaluate.state_seed"}  # their contents are compared instead
     return differences(other, one).keys() <= may_differ and partner(one) == partner(other)
 
 
 def check_names(config: Config, names: Iterable[str]) -> None:
-    """Raises UserError unless each name is a checkpoint, a scripted partner or `chat`."""
+    """Raises UserError unless each name is a checkpoint, a scripted player or `chat`."""
     names = list(names)
     if POLICY in names:
         raise UserError(f"{POLICY!r} is no player here: name a checkpoint's folder")
@@ -97,14 +97,14 @@ def check_names(config: Config, names: Iterable[str]) -> None:
 
 
 async def play_pairing(config: Config, pairing: Pairing, servers: Servers) -> int:
-    """Play what is missing, and return how many episodes are missing still, lost to the engine or a partner.
+    """Play the missing episodes; returns the number of episodes that failed because of the engine or a chat model.
 
-    The first checkpoint of the two is recorded as the policy.
+    The first checkpoint of the two players is recorded as the policy.
     """
     task = pairing.task(config)
     if _is_whole(task):
         return 0
-    task.store.check()  # before a server is started, which takes long
+    task.store.check()  # before the slow start of a server
     names = [POLICY if name == task.policy.checkpoint else name for name in (pairing.first, pairing.second)]
     by_name = await seat_players(config, seats_named(config, names, task.policy), servers)
     seats = range(len(self_play(config)))
@@ -117,7 +117,7 @@ async def play_pairing(config: Config, pairing: Pairing, servers: Servers) -> in
 
 
 def _is_whole(task: GenerateJob) -> bool:
-    """Whether all was played, by this configuration."""
+    """Whether all episodes of the task are played, without failures."""
     arguments = task.output.with_suffix(".args.json")
     if not task.summary_path.exists() or differences(read_object(arguments, "selfplay evaluate"), task.arguments):
         return False

@@ -1,4 +1,4 @@
-"""`selfplay evaluate`: play fixed states, with any partner, and report every figure with its interval."""
+"""`selfplay evaluate`: plays fixed states with any partner, and reports every figure with its interval."""
 
 from __future__ import annotations
 
@@ -36,11 +36,13 @@ class EvaluationJob:
     """Description of an evaluation.
 
     Attributes:
-        player: a checkpoint, the name of a scripted partner, or `chat`.
-        partner: who holds the other seats: `self`, another checkpoint or a scripted player.
-        first_only: opposite another player it holds seat 0 in all episodes, instead of each seat in turns.
-        episodes: sampled episodes of each state (and of each seating).
-        output: gets `sampled.jsonl`, `greedy.jsonl` and `evaluation.json`.
+        player: The evaluated player: a checkpoint, a scripted player, or `chat`.
+        states: States to play.
+        output: Folder for `sampled.jsonl`, `greedy.jsonl` and `evaluation.json`.
+        partner: Player of the other seats: `self`, another checkpoint, a scripted player, or `chat`.
+        episodes: Number of sampled episodes of each state and seating.
+        greedy: Whether a checkpoint also plays greedily.
+        first_only: Whether the player holds seat 0 in all episodes with another player, instead of each seat in turn.
     """
 
     player: str
@@ -72,7 +74,7 @@ class EvaluationJob:
         return {self.player} if self.self_play else {self.player, self.partner}
 
     def plan(self, config: Config) -> str:
-        """Returns the work of the evaluation in one line."""
+        """Returns one line that describes the evaluation."""
         seatings = len(make_game(config.game).roles) if self.seating is Seating.EITHER else 1
         played = len(self.states) * seatings
         episodes = {mode: played * (1 if mode == "greedy" else self.episodes) for mode in self.modes(config)}
@@ -85,7 +87,7 @@ class EvaluationJob:
         return self.output / f"{mode}.jsonl"
 
     def pairing(self, config: Config, mode: Mode) -> Pairing:
-        """Returns the pairing of one mode. A checkpoint with a scripted player samples."""
+        """Returns the pairing of one mode; in mode `scripted`, a checkpoint as partner is sampled."""
         return Pairing(
             first=self.player,
             second=self.player if self.self_play else self.partner,
@@ -98,7 +100,7 @@ class EvaluationJob:
 
 
 class ModeReport(BaseModel):
-    """Figures of one way to sample."""
+    """Figures of one mode."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -108,12 +110,12 @@ class ModeReport(BaseModel):
 
     @property
     def lost(self) -> int:
-        """Episodes that the engine or the partner failed, and that are missing."""
+        """Number of missing episodes that failed because of the engine or a chat model."""
         return self.statuses.get(Status.ENGINE_FAILURE.value, 0)
 
 
 class Evaluation(BaseModel):
-    """`evaluation.json`."""
+    """Content of `evaluation.json`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -126,15 +128,15 @@ class Evaluation(BaseModel):
     mute: bool
     modes: dict[Mode, ModeReport]
     references: dict[str, Interval]
-    """Mean normalised rewards on the same states: random, own_view, optimum and, where known, human; and silence."""
+    """Mean normalised rewards of random, own_view, optimum and, if known, human on the same states; and silence."""
 
 
 async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | None = None) -> Evaluation:
-    """Play what is missing and write `evaluation.json`.
+    """Play the missing episodes and write `evaluation.json`.
 
     Raises:
-        UserError: a checkpoint or its tokenizer is unusable, or the folder holds another evaluation.
-        EngineError: too many episodes were lost to the engine.
+        UserError: A checkpoint or its tokenizer is unusable, or the folder holds another evaluation.
+        EngineError: Too many episodes failed because of the engine.
     """
     check_folder(job.output, "evaluate")
     if servers is None:
@@ -167,25 +169,24 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
 
 
 def check_job(config: Config, job: EvaluationJob, command: str = "evaluate") -> None:
-    """Checks that the players are there and can play these states on this machine, into this folder.
+    """Raises UserError unless the players can play the states on this machine and the folder is usable.
 
     Args:
-        command: the command that writes into the folder.
-
-    Raises:
-        UserError: a player is missing or cannot play them, or the folder holds something else.
+        config: The configuration.
+        job: The evaluation.
+        command: Command that writes into the folder.
     """
     check_folder(job.output, command)
     for mode in job.modes(config):
         pairing = job.pairing(config, mode)
-        if EpisodeStore(pairing.file, {}).arguments_path.exists():  # only then are its checkpoints read
+        if EpisodeStore(pairing.file, {}).arguments_path.exists():  # checkpoints are read only then
             pairing.task(config).store.check()
     check_names(config, job.players)
     check_play(config, checkpoints_among(config, job.players), job.states.states)
 
 
 def default_folder(player: str, partner: str, states: Path | None, config: Config, *, first_only: bool = False) -> Path:
-    """`data/evaluations/` and what tells this evaluation from others."""
+    """Returns a folder below `data/evaluations/`, named after the players, the states and the options."""
     parts = [player, *([f"with {partner}"] if partner != SELF else []), *([str(states)] if states else [])]
     if first_only:
         parts.append("first")
@@ -195,10 +196,10 @@ def default_folder(player: str, partner: str, states: Path | None, config: Confi
 
 
 def compare_with(config: Config, job: EvaluationJob, earlier: Path) -> dict[Mode, dict[str, Interval]]:
-    """Returns this evaluation minus an earlier one, paired by game state.
+    """Returns the figures of this evaluation minus those of an earlier one, paired by game state.
 
     Raises:
-        UserError: the folder has no evaluation, or one of other states, players or sampling.
+        UserError: The folder has no evaluation, or one with other states, partner, rules or sampling.
     """
     check_comparable(config, job, earlier)
     result = {}
@@ -225,10 +226,10 @@ def check_comparable(config: Config, job: EvaluationJob, earlier: Path) -> None:
 
 
 def tally_of(config: Config, job: EvaluationJob, mode: Mode) -> Tally:
-    """The figures of the episodes in the folder, by state."""
+    """Returns the figures of the played episodes of one mode, by state."""
     return Tally(make_game(config.game), len(job.states), job.seating).add(read_episodes(job.file(mode)))
 
 
 def totals_of(config: Config, job: EvaluationJob, mode: Mode) -> Totals:
-    """The figures as sums by state, for paired comparisons."""
+    """Returns the figures of one mode as sums by state, for paired comparisons."""
     return tally_of(config, job, mode).totals()

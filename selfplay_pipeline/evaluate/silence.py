@@ -1,4 +1,4 @@
-"""`selfplay silence`: compute the silence line of a configuration's game and store it."""
+"""`selfplay silence`: computes and stores the silence line, the expected reward of the best play without messages."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from selfplay_pipeline.games.base import SILENCE, Game, state_rng
 from selfplay_pipeline.games.silence import Silence, StoredLine, StoredLines, settings_of
 
 AT_ONCE = 50
-"""States whose views are computed together."""
+"""Number of states per batch of computations."""
 
 
 def compute_silence(game: Game, states: int, seed: int) -> Silence:
-    """Sample states from a seed space of their own, and take the mean of what silent play can expect on each.
+    """Returns the mean expected reward of silent play over states from a separate seed space.
 
     Args:
-        states: how many, 2 or more.
+        game: The configured game.
+        states: Number of states, at least 2.
+        seed: Seed of the states.
 
     Raises:
-        UserError: the game knows no silence line under this configuration.
+        UserError: The game has no silence line with this configuration.
     """
     rewards, silent_rewards = list[float](), ability(game, SilenceLine, "silence").silent_rewards
     with progress("silence line") as report:
@@ -38,10 +40,10 @@ def compute_silence(game: Game, states: int, seed: int) -> Silence:
 
 
 def store_silence(path: Path, game: Game, silence: Silence) -> None:
-    """Add a line to a file, instead of an earlier one of the same settings.
+    """Store a silence line in a file; replaces an earlier line of the same settings.
 
     Raises:
-        UserError: the file holds something else.
+        UserError: The file holds other data.
     """
     others = [line for line in StoredLines.read(path).lines if not line.is_of(game.config)]
     lines = StoredLines(lines=(*others, StoredLine(game=settings_of(game.config), silence=silence)))

@@ -1,4 +1,4 @@
-"""The states that an evaluation plays: held out from training by their seed space, or read from a file."""
+"""States of an evaluation: held out from training by a separate seed space, or read from a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from selfplay_pipeline.generate.records import read_lines
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 
 Z95 = 1.96
-"""A 95 % interval is so many standard errors wide on each side."""
+"""Half width of a 95 % interval in standard errors."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,11 @@ class StateSet:
     """States in a fixed order.
 
     Attributes:
-        name: where they come from, for people.
-        human: the normalised reward that a pair of humans reached on each state, where it is known.
-        seed: `evaluate.state_seed` of held-out states, None for others.
-        fingerprint: changes with anything that a player could see.
+        name: Description of the source for output.
+        states: The states.
+        human: Normalised reward of a human pair on each state; None if it is unknown.
+        seed: `evaluate.state_seed` of held-out states; None for states from a file.
+        fingerprint: Hash of the states as the game writes them.
     """
 
     name: str
@@ -45,7 +46,7 @@ class StateSet:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Source of the states by the keys that a user knows, and their fingerprint."""
+        """Source of the states, by configuration key, and their fingerprint."""
         source: dict[str, Any] = {"states": "a file"}
         if self.seed is not None:
             source = {"states": "held out", "evaluate.num_states": len(self), "evaluate.state_seed": self.seed}
@@ -53,7 +54,7 @@ class StateSet:
 
 
 def held_out_states(game: Game, count: int, seed: int = 0, space: int = HELD_OUT) -> StateSet:
-    """The first `count` states of a held-out seed space: no training of any seed draws from its streams."""
+    """Returns the first `count` states of a held-out seed space, which no training uses with any seed."""
     states = []
     with progress("sampling held-out states", brief=True) as report:
         for number in range(count):
@@ -65,15 +66,15 @@ def held_out_states(game: Game, count: int, seed: int = 0, space: int = HELD_OUT
 
 
 def sample_held_out(config: Config, count: int, space: int = HELD_OUT) -> StateSet:
-    """Held-out states of the configuration's game."""
+    """Returns held-out states of the configured game."""
     return held_out_states(make_game(config.game), count, config.evaluate.state_seed, space)
 
 
 def read_states(path: Path, game: Game) -> StateSet:
-    """States as the game writes them, one a line.
+    """Returns the states of a file with one JSON object per line, in the game's format.
 
     Raises:
-        UserError: the file is missing or empty, or a line is bad; names file, line and field.
+        UserError: The file is missing or empty, or a line is invalid; the message names file, line and field.
     """
     states, human = [], []
     for number, line in read_lines(path, "give a file of game states, one JSON object a line"):
@@ -106,25 +107,25 @@ def _fingerprint(game: Game, states: Iterable[State]) -> str:
 
 
 def key_of(game: Game, state: dict[str, Any]) -> str:
-    """Returns a hash that is the same for states of the same problem."""
+    """Returns a hash that is equal for states that pose the same problem."""
     return hashlib.sha256(json.dumps(game.problem_of(state)).encode()).hexdigest()
 
 
 def states_in(game: Game, games: Path) -> set[str]:
-    """Keys of all states that the episodes of a file were played on."""
+    """Returns the keys of all states in a file of episodes."""
     return {key_of(game, json.loads(line)["state"]) for _, line in read_lines(games)}
 
 
 def count_shared(game: Game, states: StateSet, played: Iterable[str]) -> int:
-    """Returns the number of the states that are among those played."""
+    """Returns the number of states whose keys are in `played`."""
     return len({key_of(game, game.state_to_json(state)) for state in states.states} & set(played))
 
 
 def references(game: Game, states: StateSet) -> dict[str, Interval]:
-    """Returns mean normalised rewards to compare with, by name.
+    """Returns mean normalised rewards for reference, by name.
 
-    The game's own lines and `human`, as recorded, are of the same states; `silence` is of other states of the same
-    configuration, where it is known.
+    The game's own references and the recorded `human` rewards are measured on the same states. `silence`, if known, is
+    measured on other states of the same configuration.
     """
     lines: dict[str, Sequence[float | None]] = {**game.references(states.states)}
     if any(value is not None for value in states.human):

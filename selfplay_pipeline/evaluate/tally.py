@@ -19,14 +19,14 @@ class Seating(StrEnum):
     """Seats of the evaluated player."""
 
     BOTH = "both"
-    """It holds all seats: self-play."""
+    """The player holds all seats: self-play."""
     EITHER = "either"
-    """It holds one seat, another one in each episode in turn."""
+    """The player holds one seat, each seat in turn."""
     FIRST = "first"
-    """It holds seat 0, as in a training with a partner."""
+    """The player holds seat 0, as in training with a partner."""
 
     def seats(self, episode: int, num_seats: int) -> tuple[int, ...]:
-        """The seats that it holds in the episode of this number."""
+        """Returns the seats of the evaluated player in the episode of this number."""
         if self is Seating.BOTH:
             return tuple(range(num_seats))
         return (episode % num_seats,) if self is Seating.EITHER else (0,)
@@ -34,7 +34,7 @@ class Seating(StrEnum):
 
 @dataclass
 class Tally:
-    """Figures of many episodes, summed by game state. Episodes lost to the engine are counted but are in no figure."""
+    """Figures of many episodes, summed by game state. Engine failures are counted, but do not enter any figure."""
 
     game: Game
     num_states: int
@@ -52,10 +52,10 @@ class Tally:
         return self
 
     def totals(self) -> Totals:
-        """The sums of all figures.
+        """Returns the sums of all figures.
 
         Raises:
-            EngineError: every episode was lost to the engine.
+            EngineError: Every episode failed because of the engine.
         """
         if not self._sums:
             raise EngineError("every episode was lost to the engine; see the server's log")

@@ -1,1 +1,1 @@
-"""Batched self-play: a game and an engine in, one JSON line an episode out."""
+"""Batched self-play: plays a game with an engine and writes one JSON line per episode."""

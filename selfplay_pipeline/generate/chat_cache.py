@@ -1,4 +1,4 @@
-"""Answers on disk, for runs that are repeated. One SQLite file that any number of processes may share."""
+"""Cache of chat-model answers for repeated runs: one SQLite file that any number of processes may share."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ TABLE = "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, text TEXT NOT
 
 
 def cache_key(**decides: Any) -> str:
-    """A hash of all that decides an answer; it shows nothing of it."""
+    """Returns a hash of the settings that decide an answer; the hash reveals none of them."""
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
 
 class AnswerCache:
-    """Keys to answers. An answer is there whole once `put` returns, and stays there if the process is killed.
+    """Answers by key. Once `put` returns, the answer is stored completely, even if the process is killed.
 
     Raises:
-        UserError: the file cannot be used; from every method.
+        UserError: The file cannot be used. Every method may raise it.
     """
 
     def __init__(self, path: Path) -> None:
-        """Args:
-        path: the file; or, without an ending, the folder that it lies in.
+        """Open or create the database.
+
+        Args:
+            path: The file, or its folder: an existing folder or a path without a suffix.
         """
         self.path = path if path.suffix and not path.is_dir() else path / FILE_NAME
         if self.path.exists():
@@ -47,7 +49,7 @@ class AnswerCache:
             self._database.execute(TABLE)
 
     def get(self, key: str) -> Reply | None:
-        """The answer of this key, if there is one."""
+        """Returns the answer stored under a key; None if there is none."""
         with self._explained():
             row = self._database.execute("SELECT text, reason FROM answers WHERE key = ?", (key,)).fetchone()
             if row and not all(isinstance(value, str) for value in row):
@@ -55,7 +57,7 @@ class AnswerCache:
         return Reply(row[0], row[1] == "length", row[1]) if row else None
 
     def put(self, key: str, answer: Reply) -> None:
-        """Keep an answer. The first one of a key stays, so that all who ask agree."""
+        """Store an answer. The first answer of a key is kept, so that all processes get the same one."""
         with self._explained():
             self._database.execute(
                 "INSERT OR IGNORE INTO answers VALUES (?, ?, ?)", (key, answer.text, answer.finish_reason)
@@ -70,13 +72,13 @@ class AnswerCache:
 
 
 def _check_ours(path: Path) -> None:
-    """Look at a file before it is opened for writing.
+    """Check an existing file before it is opened for writing.
 
     Raises:
-        sqlite3.Error: the file is no database.
-        UserError: the database is not a cache of answers.
+        sqlite3.Error: The file is not a database.
+        UserError: The database is not a cache of answers.
     """
-    # Where no log of changes lies beside it, an immutable file is read: any other reader may leave one.
+    # Without a write-ahead log, the file is opened as immutable: another kind of reader may leave a log behind.
     quiet = "" if Path(f"{path}-wal").exists() else "&immutable=1"
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{quiet}", timeout=60, uri=True)) as database:
         tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type != 'index'")}

@@ -1,4 +1,4 @@
-"""A chat model behind an OpenAI-compatible endpoint: bounded, retried, capped, cached and counted."""
+"""Client of an OpenAI-compatible endpoint with timeouts, retries, a request cap, a cache and usage counts."""
 
 from __future__ import annotations
 
@@ -29,35 +29,39 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 LONGEST_PAUSE = 120.0
-"""Seconds. A server that asks for a longer one loses the request, rather than keep everyone waiting."""
+"""Longest pause before a retry, in seconds. A request fails if the server asks for a longer one."""
 
 
 UNCOMPRESSED = {"Accept-Encoding": "identity"}
-"""Headers of every request: only an uncompressed answer is as long in memory as it is on the wire."""
+"""Headers of every request: an uncompressed answer takes no more memory than bytes were received."""
 
 
 class PartnerError(EngineError):
-    """The partner gave no usable answer, after all retries. It costs one episode."""
+    """The chat model gave no usable answer after all retries. One episode is lost."""
 
 
 class RequestCapError(UserError):
-    """The command has sent all the requests that it may send."""
+    """The command has reached its cap on requests."""
 
 
 class ChatClient:
-    """The endpoint, as one command uses it. What the key unlocks stays in here: no text that leaves holds the key."""
+    """Client of the endpoint for one command. The key is removed from every text that the client returns or raises."""
 
     def __init__(self, config: PartnerConfig, *, first_pause: float = 1.0) -> None:
-        """Args:
-        first_pause: seconds before the first retry, with as much again drawn at random; the next ones double.
+        """Read the key and open the cache; connections are opened by the first request.
+
+        Args:
+            config: Section `partner` of the configuration.
+            first_pause: Pause before the first retry, in seconds, plus a random jitter of up to the same length. The
+                pause doubles with each retry.
 
         Raises:
-            UserError: the key is missing, or the address or the cache cannot be used.
+            UserError: The key is missing, or the address or the cache cannot be used.
         """
         self.config = config
         self.endpoint = config.endpoint
         self.total = PartnerUsage()
-        """Usage of all requests so far."""
+        """Usage summed over all requests of the client."""
         self._key = config.key()
         self._openai: AsyncOpenAI | None = None
         self._cache = AnswerCache(config.cache) if config.cache is not None else None
@@ -70,16 +74,17 @@ class ChatClient:
         seed: Sequence[int],
         count: Callable[[PartnerUsage], None] = lambda usage: None,
     ) -> Reply:
-        """The model's answer to a conversation.
+        """Returns the model's answer to a conversation.
 
         Args:
-            seed: names the seat and episode that asks. A cached answer is given only to the same one.
-            count: told what the answer used up, piece by piece, also when none comes in the end.
+            messages: The conversation.
+            seed: Identifies the seat and episode; part of the cache key.
+            count: Called with each piece of usage (a request, an answer's tokens, a cache hit), also if the call fails.
 
         Raises:
-            PartnerError: no usable answer after all retries.
-            RequestCapError: the cap is reached.
-            UserError: the endpoint refuses every request, because of the key, the quota or the model's name.
+            PartnerError: No usable answer came after all retries.
+            RequestCapError: The request cap is reached.
+            UserError: The endpoint refuses every request because of the key, the quota or the model's name.
         """
 
         def used(usage: PartnerUsage) -> None:
@@ -104,7 +109,7 @@ class ChatClient:
         return answer
 
     async def close(self) -> None:
-        """Close the connections; they are opened again when needed."""
+        """Close the connections; the next request opens new ones."""
         if self._openai is not None:
             await self._openai.close()
             self._openai = None
@@ -114,12 +119,12 @@ class ChatClient:
         if self._openai is None:
             from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-            # These log headers of answers, and a server may send back what it was sent. The import comes first: it
-            # turns logs on if OPENAI_LOG says so.
+            # These packages log the headers of answers, and a server may echo the key in them. The import comes
+            # first because it turns logging on if OPENAI_LOG is set.
             for name in ("openai", "httpx", "httpcore"):
                 logging.getLogger(name).setLevel(logging.WARNING)
-            # The package's own retries are off: they could be neither counted nor capped, nor see a useless answer.
-            # Its timeout is too, since that one starts anew with every byte.
+            # The package's own retries are off: they could not be counted or capped, and would accept a useless
+            # answer. Its timeout is off because it restarts with every byte.
             self._openai = AsyncOpenAI(
                 api_key=self._key or "none",
                 base_url=self.endpoint,
@@ -155,7 +160,7 @@ class ChatClient:
         """Send one request.
 
         Raises:
-            _Retriable: the request failed in a way that may pass.
+            _Retriable: The request failed, but a retry may succeed.
         """
         from openai import APIConnectionError, APIStatusError
 
@@ -180,7 +185,7 @@ class ChatClient:
         return self._read(raw.content, used)
 
     def _explained(self, error: Any) -> Exception:
-        """Returns the error for a status other than 200."""
+        """Returns the exception to raise for an HTTP error status."""
         status = error.status_code
         said = self._said(str(error.body.get("message") if isinstance(error.body, dict) else error.message))
         where = f"partner at {self.endpoint}"
@@ -221,7 +226,7 @@ class ChatClient:
         )
 
     def _said(self, text: str) -> str:
-        """A server's words as part of one line, without the key."""
+        """Returns the first 200 characters of a server's text on one line, without the key."""
         return harmless(" ".join(self._redacted(text).split())[:200])
 
     def _redacted(self, text: str) -> str:
@@ -229,7 +234,7 @@ class ChatClient:
 
 
 class _Retriable(Exception):
-    """The request may succeed when sent again, not sooner than after `retry_after` seconds."""
+    """A retry of the request may succeed after a pause of at least `retry_after` seconds."""
 
     def __init__(self, reason: str, retry_after: float = 0.0) -> None:
         super().__init__(reason)
@@ -237,14 +242,14 @@ class _Retriable(Exception):
 
 
 class _TooLong(Exception):
-    """The answer is larger than anything that is read."""
+    """The answer exceeds the size limit, or could exceed it once decompressed."""
 
 
 async def _bound(response: httpx.Response) -> None:
-    """Makes reading the response fail at `LONGEST_ANSWER` bytes, before they are kept.
+    """Make reading the response fail beyond `LONGEST_ANSWER` bytes.
 
     Raises:
-        _TooLong: The response is compressed, so that a short one may become a long one.
+        _TooLong: The response is compressed, so its decompressed size is unknown.
     """
     import httpx
 
@@ -283,7 +288,7 @@ class _Usage(BaseModel):
 
 
 class _Completion(BaseModel):
-    """Fields that are read of an answer. The package's own types accept any JSON."""
+    """Fields of an answer that are used. The types of the package `openai` accept any JSON."""
 
     choices: list[_Choice]
     usage: _Usage | None = None
@@ -291,7 +296,7 @@ class _Completion(BaseModel):
     @field_validator("usage", mode="wrap")
     @classmethod
     def _usable(cls, value: Any, read: Callable[[Any], _Usage | None]) -> _Usage | None:
-        """A good answer is not thrown away for a count that makes no sense."""
+        """Returns the usage; None if it is invalid, so that a good answer is still used."""
         try:
             return read(value)
         except ValueError:
@@ -299,7 +304,7 @@ class _Completion(BaseModel):
 
 
 def retry_after(headers: Any) -> float:
-    """Seconds that a server asks to wait: a number or a date (RFC 9110, section 10.2.3); 0 if it does not say."""
+    """Returns the seconds of a Retry-After header: a number or a date (RFC 9110, section 10.2.3); 0 without one."""
     value = headers.get("retry-after", "")
     try:
         date = parsedate_tz(value)

@@ -1,4 +1,4 @@
-"""The player `chat`: a chat model with a system prompt of its own in one of the seats."""
+"""The player `chat`: a chat model behind an API that holds a seat under its own system prompt."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from selfplay_pipeline.generate.records import CHAT, PartnerUsage, SeatRecord
 
 @dataclass(frozen=True)
 class ChatPartner:
-    """A chat model as a player. It sees what any player sees, under its own system prompt.
+    """A chat model as a player. It receives the same observations as any player, under its own system prompt.
 
-    A reply that does not come costs the episode (status `engine_failure`), never the run.
+    A missing reply ends the episode (status `engine_failure`), but not the run.
     """
 
     client: ChatClient
@@ -37,13 +37,14 @@ class ChatPartner:
 
     @classmethod
     def of(cls, client: ChatClient, *games: Game) -> ChatPartner:
-        """The partner that the client's configuration describes.
+        """Returns the player that the client's configuration describes.
 
         Args:
-            games: the games that it plays, whose prompts have names.
+            client: Client of the endpoint.
+            games: Games whose built-in prompts `partner.prompt` may name.
 
         Raises:
-            UserError: the prompt is missing or cannot be rendered.
+            UserError: The prompt is missing or cannot be rendered.
         """
         return cls(client, _template(client.config.prompt, games))
 
@@ -62,10 +63,10 @@ class ChatPartner:
 
 
 def partner_arguments(config: Config, players: Iterable[str]) -> dict[str, Any]:
-    """Returns the settings that decide the words of `chat`, by dotted keys; empty if it is not among the players.
+    """Returns the settings that decide the answers of `chat`, by dotted keys; empty if `chat` is not a player.
 
     Raises:
-        UserError: the prompt or the address is missing, or the prompt cannot be rendered.
+        UserError: The prompt or the address is missing, or the prompt cannot be rendered.
     """
     if CHAT not in players:
         return {}
@@ -85,5 +86,5 @@ def _template(prompt: str, games: Iterable[Game]) -> PromptTemplate:
         reason = "Is a directory" if path.is_dir() else "No such file or directory"
         raise UserError(f"partner.prompt: {prompt!r}: {reason}; give a file or a built-in prompt ({known or 'none'})")
     template = PromptTemplate(path, "partner.prompt")
-    template.render(rules="The rules.")  # what it cannot do is said before anything is written
+    template.render(rules="The rules.")  # an error in the prompt is raised before anything is written
     return template

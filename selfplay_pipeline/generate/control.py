@@ -1,4 +1,4 @@
-"""Control strings of chat templates, which no player may type, and thoughts, which no partner may read."""
+"""Removal of control strings, which could forge turns, and of thoughts, which other players must not read."""
 
 from __future__ import annotations
 
@@ -19,23 +19,26 @@ CONTROL = re.compile(
     """,
     re.VERBOSE,
 )
-"""What looks like a control token of a known family of models."""
+"""Pattern of the control tokens of known model families."""
 
 THOUGHT, THOUGHT_END = "<think>", "</think>"
 
 
 def without_control(text: str) -> str:
-    """Remove what looks like a control token, also where only a removal makes it one."""
+    """Returns the text without control tokens, including those that a removal creates."""
     while (shorter := CONTROL.sub("", text)) != text:
         text = shorter
     return text
 
 
 def after_thought(text: str, *, begun: bool = False) -> tuple[str, bool]:
-    """What a reply says after its last thought, and whether every thought ended. An unfinished thought says nothing.
+    """Returns the text after a reply's last thought, and whether every thought has ended.
+
+    The text is empty if a thought is unfinished.
 
     Args:
-        begun: the prompt ends within a thought.
+        text: The reply.
+        begun: Whether the prompt ends inside a thought.
     """
     _, end, said = text.rpartition(THOUGHT_END)
     if THOUGHT in said or (begun and not end):

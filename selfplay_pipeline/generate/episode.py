@@ -1,8 +1,7 @@
 """One episode: its seats take turns until the game ends.
 
-Where several seats may act at once, they act one after the other. They sit in separate rooms and do not hear each other
-before all have acted, so that the tokens of each are the same; and an engine is kept busy by many episodes at once, in
-each of which one seat waits for it.
+Seats that may act at the same time act one after the other. The tokens are the same as if they acted in parallel,
+since the seats do not observe each other before all have acted. Many concurrent episodes keep the engine busy.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from selfplay_pipeline.generate.records import Trajectory, TurnRecord
 
 @dataclass(frozen=True)
 class Reply:
-    """What a seat said. `cut` says that the token limit of a turn ended it."""
+    """Reply of a seat; `cut` is True if the token limit of a turn ended it."""
 
     text: str
     cut: bool
@@ -34,23 +33,23 @@ class SeatedPlayer(Protocol):
     prompt_tokens: int
     """Tokens of all prompts that this seat sent to an engine."""
     cached_tokens: int
-    """How many of the prompt tokens the engine had in its cache."""
+    """Number of the prompt tokens that were in the engine's prefix cache."""
 
     def observe(self, text: str) -> None:
-        """Take in an observation, before the next turn."""
+        """Add an observation to the context of the next turn."""
         ...
 
     async def act(self) -> Reply:
         """Take a turn.
 
         Raises:
-            ContextFull: the turn might not fit.
-            EngineError: no answer, after all retries.
+            ContextFull: The turn might not fit into the model's context.
+            EngineError: No answer came after all retries.
         """
         ...
 
     def finish(self) -> Trajectory | None:
-        """What this seat can be trained on, None if nothing."""
+        """Returns the trajectory of a trained seat; None for any other seat."""
         ...
 
 
@@ -62,13 +61,13 @@ class Episode:
     seats: list[SeatedPlayer]
     turns: list[TurnRecord] = field(default_factory=list)
     lost_to: EngineError | None = None
-    """Why the engine gave no answer, after an episode that ended with `ENGINE_FAILURE`."""
+    """Error of the engine if the episode ended with `ENGINE_FAILURE`."""
 
     async def run(self, until: int | None = None) -> None:
-        """Play to the end; engine failures and full contexts end it with their own status.
+        """Play to the end; an engine failure or a full context ends the episode with its own status.
 
         Args:
-            until: stop earlier, when it is this seat's turn, whose words come from elsewhere.
+            until: Seat whose replies the caller supplies; play stops before its turn.
         """
         while (seats := self.session.seats) and seats[0] != until:
             seat = seats[0]
@@ -84,10 +83,10 @@ class Episode:
             self.take_turn(seat, reply)
 
     def play_out(self) -> None:
-        """`run` for seats that wait for nothing, such as scripts: it needs no event loop.
+        """Play to the end without an event loop, for seats that never wait, such as scripted players.
 
         Raises:
-            RuntimeError: a seat waits for something.
+            RuntimeError: A seat waits for an answer.
         """
         try:
             self.run().send(None)
@@ -96,7 +95,7 @@ class Episode:
         raise RuntimeError("a seat waits for an answer; await `run` instead")
 
     def take_turn(self, seat: int, reply: Reply) -> None:
-        """Give one reply to the rules and its observations to the seats."""
+        """Apply one reply to the game and pass the observations to the seats."""
         step = self.session.step(seat, reply.text, cut=reply.cut)
         for holder, observation in zip(self.seats, step.observations, strict=True):
             holder.observe(observation)

@@ -1,4 +1,4 @@
-"""A seat whose turns are text from outside: from a script, a person, or a chat model behind an API."""
+"""A seat whose replies are supplied as text by a function, a person, or a chat model behind an API."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from selfplay_pipeline.generate.players import Seat
 from selfplay_pipeline.generate.records import CHAT, ChatMessage, PartnerUsage, SeatRecord
 
 Message = dict[str, str]
-"""`role` and `content`, as chat models read them."""
+"""Message with the keys `role` and `content`, the format of chat APIs."""
 
 
 @dataclass
 class SeatedChat:
-    """A seat whose words come from outside.
+    """A seat whose replies are supplied as text.
 
-    Its history is free of control strings, because a chat model's server puts it through a template of a model whose
-    tokenizer is not known here. Thoughts are no part of what is said.
+    Control strings are removed from its history, because the server of a chat model renders the history with a chat
+    template that is unknown here. Thoughts are removed from its replies.
 
     Attributes:
-        ask: called with the player's history; a bare text counts as a whole turn.
-        usage: what the answers cost, where someone counts it. It is apart from `prompt_tokens` and `cached_tokens`,
-            which are those of the policy's engine.
+        ask: Returns the reply to the player's history; a plain string counts as a finished turn.
+        usage: Requests, tokens and price of the replies; None if they are not counted. They are not part of
+            `prompt_tokens` and `cached_tokens`, which count tokens of the policy's engine.
     """
 
     opening: Opening
@@ -40,7 +40,7 @@ class SeatedChat:
         self.observe(self.opening.observation)
 
     def observe(self, text: str) -> None:
-        """Chat models want roles to alternate, so what is heard between two own turns is one message."""
+        """Add an observation. Chat APIs expect alternating roles, so those between two turns form one message."""
         if not text:
             return
         if self.messages[-1].role == "user":
@@ -52,7 +52,7 @@ class SeatedChat:
         self.messages.append(ChatMessage(role="assistant", content=without_control(text)))
 
     async def act(self) -> Reply:
-        """Ask whoever speaks for this seat."""
+        """Returns the reply of `ask`."""
         if self.ask is None:
             raise RuntimeError("nobody was named who speaks for this seat; run the episode only until its turn")
         answer = await self.ask(as_dicts(self.messages))
@@ -70,7 +70,7 @@ class SeatedChat:
 
 @dataclass(frozen=True)
 class ChatPlayer:
-    """Words from outside: of `ask`, called with the player's history, or of whoever runs the episode until its turn."""
+    """A player whose replies come from `ask`, or, without it, from the caller of `Episode.run(until=...)`."""
 
     name: str = CHAT
     ask: Callable[[list[Message]], Awaitable[str | Reply]] | None = None
@@ -84,5 +84,5 @@ class ChatPlayer:
 
 
 def as_dicts(messages: Sequence[ChatMessage]) -> list[Message]:
-    """Messages as chat models and verl read them."""
+    """Returns messages in the format of chat APIs and verl."""
     return [{"role": message.role, "content": message.content} for message in messages]

@@ -1,4 +1,4 @@
-"""Episodes that people played, as a file of episodes that `imitate` can read."""
+"""Conversion of human episodes to a file of episodes for `imitate`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from selfplay_pipeline.games.base import SAME_SCORE, Game
 from selfplay_pipeline.generate.records import HUMAN, EpisodeRecord, OutcomeRecord, PolicyRecord, SeatRecord, TurnRecord
 
 NOBODY = PolicyRecord(checkpoint=HUMAN, weights="", iteration=0, engine=HUMAN, temperature=1.0, max_new_tokens=1)
-"""Stands for the policy, which played nowhere."""
+"""Placeholder for the policy, which holds no seat."""
 
 
 @dataclass
 class People:
-    """What became of the episodes of people.
+    """Counts of the converted human episodes.
 
     Attributes:
-        rows: seats with turns to imitate.
-        left_out: actions and episodes that were left out, counted by the reason.
+        rows: Number of seats with turns to imitate.
+        left_out: Number of skipped actions and episodes, by reason.
     """
 
     episodes: int = 0
@@ -31,20 +31,21 @@ class People:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def to_text(self) -> str:
-        """A line of what there is, and one for each reason why something is not."""
+        """Returns one line with the counts, and one line per reason for skipping."""
         lines = [f"{self.episodes} episodes of people, {self.rows} rows to imitate, {self.turns} actions"]
         lines += [f"left out {count}: {reason}" for reason, count in self.left_out.most_common()]
         return "\n".join(lines)
 
 
 def write_people(game: Game, output: Path | None) -> People:
-    """Write the episodes that people played on states of a configuration, one a line.
+    """Write the human episodes on states of the configured game, one JSON line per episode.
 
     Args:
-        output: the file; None only counts.
+        game: The configured game.
+        output: The file; None counts the episodes without writing them.
 
     Raises:
-        UserError: there are none, or the file cannot be written.
+        UserError: No human episodes exist for this game and its states, or the file cannot be written.
     """
     people, lines = People(), list[str]()
     for number, episode in enumerate(game.human_episodes() if isinstance(game, HumanEpisodes) else ()):
@@ -68,7 +69,7 @@ def write_people(game: Game, output: Path | None) -> People:
 
 
 def replayed(game: Game, number: int, episode: HumanEpisode) -> EpisodeRecord:
-    """An episode whose legal actions are taken again, until the game ends."""
+    """Returns the record of a human episode after replaying its legal actions."""
     session, turns = game.start(episode.state), list[TurnRecord]()
     for said in episode.legal:
         turns.append(TurnRecord.of(said.seat, said.text, session.step(said.seat, said.text), HUMAN))

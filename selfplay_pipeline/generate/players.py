@@ -1,4 +1,4 @@
-"""Who may hold a seat. A player is made once for a run, and gets a seat of its own in every episode."""
+"""Players that can hold a seat. One player object serves a whole run and takes a new seat in each episode."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 
 @dataclass(frozen=True)
 class Seat:
-    """What one seat of one episode shows to the player that holds it."""
+    """One seat of one episode, as its player sees it."""
 
     opening: Opening
-    """What the player reads before anything was said: the rules and its private view."""
+    """The rules and the player's private view, as text."""
     view: Callable[[], Any]
-    """What it knows when it is its turn, as data for the game's scripted players."""
+    """Returns the player's current knowledge as data, for scripted players."""
     script: Callable[[str], ScriptedPlayer]
-    """The game's scripted player of a name."""
+    """Returns the game's scripted player of a name."""
     number: int
     key: str
-    """Names this seat of this episode."""
+    """Identifier of the seat, unique among all episodes."""
     seed: tuple[int, ...]
-    """Names the random stream of this seat of this episode."""
+    """Seed of the seat's random stream."""
 
     @classmethod
     def at(cls, game: Game, session: Any, number: int, episode_id: str, seed: tuple[int, ...]) -> Seat:
-        """A seat of an episode: it shows its holder nothing of what only others know."""
+        """Returns a seat of an episode, without the private information of other seats."""
         return cls(
             opening=session.opening(number),
             view=partial(game.view, session, number),
@@ -46,11 +46,11 @@ class Seat:
 
 
 class Player(Protocol):
-    """Holds seats in episodes: a checkpoint, a scripted player, or a chat model behind an API."""
+    """A checkpoint, a scripted player, or a chat model behind an API."""
 
     @property
     def record(self) -> SeatRecord:
-        """The record of each seat that it holds."""
+        """Record of each seat that the player holds."""
         ...
 
     def sit(self, seat: Seat) -> SeatedPlayer: ...
@@ -58,7 +58,7 @@ class Player(Protocol):
 
 @dataclass(frozen=True)
 class PolicyPlayer:
-    """A checkpoint served by an engine. Where it is trained, its seats leave trajectories."""
+    """A checkpoint served by an engine; its seats record trajectories if it is trained."""
 
     engine: Engine
     chat: ChatTokenizer
@@ -126,7 +126,7 @@ class SeatedPolicy:
 
 @dataclass(frozen=True)
 class Scripted:
-    """A scripted player of the game by its name."""
+    """A scripted player of the game, identified by its name."""
 
     name: str
 
@@ -140,7 +140,7 @@ class Scripted:
 
 @dataclass
 class SeatedScript:
-    """It reads what it knows as data, so that it needs no observations."""
+    """A seat held by a scripted player, which reads the state as data and ignores observations."""
 
     script: ScriptedPlayer
     view: Callable[[], Any]

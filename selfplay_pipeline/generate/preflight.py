@@ -1,4 +1,4 @@
-"""What this machine or a model cannot do, found before anything starts."""
+"""Checks of the machine and the models before anything starts."""
 
 from __future__ import annotations
 
@@ -19,21 +19,25 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 
 SAMPLED_STATES = 8
-"""Game states whose opening prompts are measured."""
+"""Number of game states whose opening prompts are measured."""
 
 
 def check_play(
     config: Config, models: Iterable[str], states: Sequence[State] | None = None, *, at_once: int | None = None
 ) -> None:
-    """Whether these models can play the configured game here. Nothing is asked of the machine if there is none.
+    """Raises UserError unless the models can play the configured game on this machine.
+
+    Without models, nothing is checked.
 
     Args:
-        states: what will be played; by default some states to train on are sampled.
-        at_once: largest number of models that play at the same time; by default all of them.
+        config: The configuration.
+        models: Checkpoints that will play.
+        states: Game states that will be played; by default, `SAMPLED_STATES` training states are sampled.
+        at_once: Largest number of models that play at the same time; by default, all of them.
 
     Raises:
-        UserError: there are too few GPUs or attached servers, too little memory for so many models at the same time,
-            no compiler for SGLang's kernels, or a model's context is too short.
+        UserError: GPUs, attached servers, GPU memory or a compiler for SGLang's kernels are missing, or a model's
+            context is too short.
     """
     models = sorted(set(models))
     if not models:
@@ -49,11 +53,7 @@ def check_play(
 
 
 def check_engine(engine: EngineConfig) -> None:
-    """Whether SGLang can be launched with the configured number of GPUs.
-
-    Raises:
-        UserError: it cannot.
-    """
+    """Raises UserError unless SGLang can be launched with the configured number of GPUs."""
     shared, copies = engine.tensor_parallel, engine.data_parallel
     if resolve_device(engine.device) == "cpu":
         check_not_shared(shared)
@@ -63,11 +63,11 @@ def check_engine(engine: EngineConfig) -> None:
 
 
 def check_room(engines: Sequence[EngineConfig], model: str) -> None:
-    """Raises UserError if a model's weights exceed the share of GPU memory that each of several servers gets."""
+    """Raises UserError if a model's weights exceed the GPU memory of one of several servers."""
     gpu, numbers = gpu_memory(), number_of_weights(Path(model))
     if gpu is None or numbers is None:
         return
-    stored = sum(file.stat().st_size for file in shards(Path(model)))  # less than bfloat16 takes where it is quantised
+    stored = sum(file.stat().st_size for file in shards(Path(model)))  # less than 2 bytes a weight if quantised
     weights, shared = min(2 * numbers, stored) / engines[0].tensor_parallel, engines[0].memory_fraction * gpu
     if weights > shared:
         raise UserError(
@@ -78,11 +78,7 @@ def check_room(engines: Sequence[EngineConfig], model: str) -> None:
 
 
 def check_not_shared(tensor_parallel: int) -> None:
-    """Whether a model on a CPU is left in one piece.
-
-    Raises:
-        UserError: it is not.
-    """
+    """Raises UserError if tensor parallelism is configured for a CPU."""
     if tensor_parallel > 1:
         raise UserError(
             f"engine.tensor_parallel {tensor_parallel}: a model is shared among GPUs only; leave it at 1 on a CPU "
@@ -91,11 +87,7 @@ def check_not_shared(tensor_parallel: int) -> None:
 
 
 def check_gpus(needed: int, what: str) -> None:
-    """Whether so many GPUs are visible.
-
-    Raises:
-        UserError: they are not.
-    """
+    """Raises UserError unless `needed` GPUs are visible; `what` names the settings that need them."""
     visible = visible_gpus()
     if needed > visible:
         raise UserError(
@@ -105,7 +97,7 @@ def check_gpus(needed: int, what: str) -> None:
 
 
 def visible_gpus() -> int:
-    """How many GPUs CUDA will show, without importing torch."""
+    """Returns the number of GPUs that are visible to CUDA, without importing torch."""
     gpus = sum(line.startswith("GPU ") for line in _nvidia_smi("--list-gpus"))
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
@@ -114,19 +106,19 @@ def visible_gpus() -> int:
 
 
 def gpu_memory() -> int | None:
-    """Bytes of the smallest GPU that `nvidia-smi` lists; None where it lists none."""
+    """Returns the memory in bytes of the smallest GPU that `nvidia-smi` lists; None without a GPU."""
     sizes = [line.strip() for line in _nvidia_smi("--query-gpu=memory.total", "--format=csv,noheader,nounits")]
     return min((int(size) * 2**20 for size in sizes if size.isdigit()), default=None)
 
 
 def gpu_driver() -> str | None:
-    """Version of the GPUs' driver, such as 580.65.06; None where there is none."""
+    """Returns the version of the GPU driver, such as 580.65.06; None without a driver."""
     lines = _nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader")
     return next((line.strip() for line in lines if line[:1].isdigit()), None)
 
 
 def _nvidia_smi(*arguments: str) -> list[str]:
-    """The lines that it prints; none where it is missing."""
+    """Returns the lines that `nvidia-smi` prints; empty if it is not installed."""
     try:
         return subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True).stdout.splitlines()
     except OSError:
@@ -134,14 +126,14 @@ def _nvidia_smi(*arguments: str) -> list[str]:
 
 
 def check_context(config: Config, model: str, states: Sequence[State] | None = None) -> None:
-    """Whether the model's context holds the longest opening prompt and one turn; else no game would have a turn.
+    """Raises UserError unless the model's context holds the longest opening prompt and one turn.
 
     Raises:
-        UserError: it does not, or the model or its tokenizer cannot be loaded.
+        UserError: The context is too short, or the model or its tokenizer cannot be loaded.
     """
     game: Game = make_game(config.game)
     chat = ChatTokenizer.load(model, thinking=config.generate.thinking)
-    chat.tokenizer.model_max_length = sys.maxsize  # else transformers warns of what is checked here
+    chat.tokenizer.model_max_length = sys.maxsize  # else transformers warns about long prompts, which are checked below
     if states is None:
         states = [game.sample_state(state_rng(config.seed, number)) for number in range(SAMPLED_STATES)]
     openings = [game.start(state).opening(seat) for state in states[:SAMPLED_STATES] for seat in range(len(game.roles))]

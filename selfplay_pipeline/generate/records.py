@@ -1,4 +1,4 @@
-"""One episode as one JSON line: the contract between `generate` and everything that reads episodes."""
+"""Records of episodes, one JSON line each: the format that `generate` writes and all later stages read."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from selfplay_pipeline.metrics.signal import Scored
 
 SCHEMA_VERSION: Literal[2] = 2
 POLICY = "policy"
-"""The word with which commands give a seat to the checkpoint that is trained."""
+"""Name of the player that is the trained checkpoint."""
 SAME_REWARD = SAME_SCORE
-"""Rewards closer than this are alike."""
+"""Rewards that differ by less than this are equal."""
 READ_AT_ONCE = 1 << 20
-"""Bytes; some lines, of which Python's own 8 kB hold none."""
+"""Size of the read buffer in bytes, enough for several lines; Python's default of 8 kB is shorter than one."""
 MAX_LINE = 1 << 26
-"""Bytes of one episode as JSON. An episode of two times 100,000 tokens takes about 6 MB."""
+"""Limit in bytes of one episode as JSON. An episode of two times 100,000 tokens takes about 6 MB."""
 CHAT = "chat"
-"""Name of the chat model behind an API."""
+"""Name of the player that is a chat model behind an API."""
 HUMAN = "human"
-"""Name of a person, and of what stands where others note engine and model."""
+"""Name of a person as a player, and the value of fields that hold the engine or model of other players."""
 
 Count = Annotated[int, Field(ge=0, lt=MAX_COUNT)]
 
@@ -44,7 +44,7 @@ class _Record(BaseModel):
 
 
 class ChatMessage(_Record):
-    """One message of a conversation, as chat templates read it."""
+    """One message of a conversation, in the format of chat templates."""
 
     role: Literal["system", "user", "assistant"]
     content: str
@@ -56,22 +56,22 @@ class TurnRecord(_Record):
     seat: Count
     text: str
     action: str
-    """What the text was understood as: one of the game's actions, or `invalid`."""
+    """Parsed action: one of the game's actions, or `invalid`."""
     proposal: Any = None
-    """What a legal action puts to the others, in the game's own form."""
+    """Proposal that a legal action makes to the other players, in a format defined by the game."""
     error: str | None = None
-    """Why the action was illegal."""
+    """Reason for rejecting an illegal action."""
     error_kind: str | None = None
-    """The same in one word of the game's."""
+    """Category of `error`, as defined by the game."""
     finish_reason: str
-    """The engine's or chat model's: stop, or length when the turn was cut.
+    """Finish reason of the engine or chat model: `stop`, or `length` if the turn was cut.
 
-    `scripted` or `human` for a seat without either.
+    It is `scripted` or `human` for a scripted player or a person.
     """
 
     @classmethod
     def of(cls, seat: int, text: str, step: Step, finish_reason: str) -> TurnRecord:
-        """A turn and what it led to."""
+        """Returns the record of a turn and its result."""
         return cls(
             seat=seat,
             text=text,
@@ -84,11 +84,11 @@ class TurnRecord(_Record):
 
 
 class Trajectory(_Record):
-    """One player's token stream: `prompt_ids`, then own turns (mask 1) and observations (mask 0).
+    """Token stream of one player: `prompt_ids`, then completions (mask 1) and observations (mask 0).
 
-    `response_ids`, `response_mask` and `response_logprobs` have one length and end with the player's last own
-    token; they are empty if the seat never spoke. Log-probs are natural logarithms under the
-    temperature-scaled distribution, 0.0 where the mask is 0.
+    `response_ids`, `response_mask` and `response_logprobs` have the same length and end with the last sampled token;
+    they are empty if the player had no turn. Log-probs are natural logarithms under the temperature-scaled
+    distribution, 0.0 where the mask is 0.
     """
 
     seat: Count
@@ -97,9 +97,9 @@ class Trajectory(_Record):
     response_mask: list[Literal[0, 1]]
     response_logprobs: list[float]
     messages: list[ChatMessage]
-    """The whole conversation from this player's view, own thoughts included."""
+    """The whole conversation from the player's view, with the player's own thoughts."""
     num_prompt_messages: Count
-    """How many of `messages` are in `prompt_ids`."""
+    """Number of `messages` that `prompt_ids` contain."""
 
     @model_validator(mode="after")
     def _possible(self) -> Trajectory:
@@ -111,7 +111,7 @@ class Trajectory(_Record):
         return self
 
     def _is_possible(self) -> bool:
-        """A quick check: True means that `fault` would find nothing. Masks are 0 and 1 by type."""
+        """Whether a quick check finds no fault; if False, `fault` decides. The type limits masks to 0 and 1."""
         mask, length = self.response_mask, len(self.response_ids)
         if not (len(mask) == len(self.response_logprobs) == length and length and mask[-1] and self.prompt_ids):
             return False
@@ -127,13 +127,13 @@ class Trajectory(_Record):
         )
 
     def fault(self, vocabulary: int | None = None) -> Fault | None:
-        """What is impossible about the tokens, if anything.
+        """Returns the first impossible value of the token fields; None if all are possible.
 
         Args:
-            vocabulary: how many token ids the model has, where that is known.
+            vocabulary: Size of the model's vocabulary; None if it is unknown.
 
         Raises:
-            ValueError: a number needs more than 64 bits.
+            ValueError: A token id needs more than 64 bits.
         """
         try:
             streams = Streams(
@@ -152,18 +152,18 @@ def _is_none(value: Any) -> bool:
 
 
 class OutcomeRecord(_Record):
-    """How the episode ended; `normalized_reward` = score / best, 0 short of the game's goal."""
+    """Outcome of an episode; `normalized_reward` = score / best, or 0 if the players missed the game's goal."""
 
     status: str
-    """A `Status`, or one of the game's goals."""
+    """A value of `Status`, or one of the game's goals."""
     score: float
     best: float = Field(gt=0.0)
     normalized_reward: float = Field(ge=0.0, le=1.0)
-    """The mean over the seats."""
+    """Mean over the seats."""
     rewards: list[Annotated[float, Field(ge=0.0, le=1.0)]] | None = Field(default=None, exclude_if=_is_none)
-    """The reward of each seat; written only where the seats' rewards differ."""
+    """Reward of each seat; written only if the seats' rewards differ."""
     proposal: Any
-    """What was decided, in the game's own form."""
+    """Final decision, in a format defined by the game."""
     num_turns: Count
     num_messages: Count
     num_proposals: Count
@@ -171,7 +171,7 @@ class OutcomeRecord(_Record):
 
     @classmethod
     def of(cls, outcome: Outcome) -> OutcomeRecord:
-        """The outcome of an episode."""
+        """Returns the record of an outcome."""
         differ = len(set(outcome.rewards)) > 1
         return cls(
             status=outcome.status,
@@ -187,22 +187,22 @@ class OutcomeRecord(_Record):
         )
 
     def mean_reward_of(self, seats: Sequence[int]) -> float:
-        """The mean reward of some seats."""
+        """Returns the mean reward of the given seats."""
         return self.normalized_reward if self.rewards is None else fmean(self.rewards[seat] for seat in seats)
 
     def reward_of(self, seat: int) -> float:
-        """The reward of one seat."""
+        """Returns the reward of one seat."""
         return self.normalized_reward if self.rewards is None else self.rewards[seat]
 
 
 class PolicyRecord(_Record):
-    """A checkpoint, and how it sampled."""
+    """A checkpoint and its sampling parameters."""
 
     checkpoint: str
     weights: str = ""
-    """Content hash of the checkpoint when its engine loaded it.
+    """Content hash of the checkpoint when the engine loaded it.
 
-    It is empty where no checkpoint's files decide the turns, and where it was not noted.
+    It is empty if no checkpoint decides the turns, or if the hash was not recorded.
     """
     iteration: int
     engine: str
@@ -212,30 +212,31 @@ class PolicyRecord(_Record):
     repetition_penalty: float = 1.0
     max_new_tokens: int = Field(gt=0)
     thinking: bool = False
-    """What chat templates that have the switch `enable_thinking` were told."""
+    """Value of `enable_thinking` for chat templates that have this switch."""
 
 
 Kind = Literal["policy", "checkpoint", "script", "chat", "person"]
-"""What a player is; `policy` is the checkpoint of which a command says that it plays, `checkpoint` any other."""
+"""Kind of player; `policy` is the checkpoint of the command, `checkpoint` is any other one."""
 
 
 class SeatRecord(_Record):
-    """Who held one seat of an episode."""
+    """The player that held one seat of an episode."""
 
     kind: Kind
     name: str
     trained: bool = False
-    """Whether the seat's turns are to be trained on; the episode has the trajectories of these seats alone."""
+    """Whether the seat's turns are training data; an episode has trajectories of trained seats only."""
     policy: PolicyRecord | None = Field(default=None, exclude_if=_is_none)
-    """The checkpoint that held the seat, and how it sampled; None for a player that is no checkpoint."""
+    """Checkpoint that held the seat, with its sampling parameters; None for any other kind of player."""
 
     @classmethod
     def named(cls, name: str, policy: PolicyRecord, weights: Mapping[str, str]) -> SeatRecord:
-        """Returns the record of the player of a name, as commands understand it.
+        """Returns the record of the player that commands know by this name.
 
         Args:
-            policy: the checkpoint that is trained, where the name is `POLICY`.
-            weights: content hashes of other checkpoints by their names; they sample in the same way.
+            name: Name of the player.
+            policy: The trained checkpoint, which is the player `POLICY`.
+            weights: Content hashes of other checkpoints by name; they have the same sampling parameters.
         """
         if name == POLICY:
             return cls(kind="policy", name=name, trained=True, policy=policy)
@@ -247,7 +248,7 @@ class SeatRecord(_Record):
 
     @property
     def identity(self) -> str:
-        """The content hash of a checkpoint, where it is known; the name of any other player."""
+        """Content hash of a checkpoint; the player's name if there is none."""
         return (self.policy and self.policy.weights) or self.name
 
     @model_validator(mode="after")
@@ -260,17 +261,17 @@ class SeatRecord(_Record):
 
 
 class PartnerUsage(_Record):
-    """What a chat model behind an API was asked, and what that cost."""
+    """Requests to a chat model behind an API, with their tokens and price."""
 
     requests: int = 0
-    """Sent, retries included."""
+    """Number of requests sent, with retries."""
     retries: int = 0
     cache_hits: int = 0
-    """Answers that were taken from the cache; nothing was sent for these."""
+    """Number of answers from the cache, for which no request was sent."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     dollars: float = 0.0
-    """US dollars at the configured prices, of the tokens that the endpoint reported."""
+    """Price in US dollars of the tokens that the endpoint reported, at the configured prices."""
 
     def __add__(self, other: PartnerUsage) -> PartnerUsage:
         mine, theirs = self.model_dump(), other.model_dump()
@@ -280,8 +281,8 @@ class PartnerUsage(_Record):
 class EpisodeRecord(_Record):
     """One episode of one game state.
 
-    Who held which seat is read from `seats`. In a file, `players`, `other_weights` and `policy` say it where they can,
-    and a list `seats` where they cannot.
+    `seats` gives the player of each seat. A file stores `players`, `other_weights` and `policy` if they determine the
+    seats, and otherwise the list `seats`.
     """
 
     model_config = ConfigDict(validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
@@ -289,38 +290,39 @@ class EpisodeRecord(_Record):
     schema_version: Literal[2] = SCHEMA_VERSION
     episode_id: str
     group_index: Count
-    """The game state's number: all episodes of one state are one group."""
+    """Number of the game state; all episodes of one state form a group."""
     episode: Count
     seed: int
     game: str
-    """Name of the game whose rules `state` belongs to."""
+    """Name of the game."""
     state: dict[str, Any]
     players: list[str] | None = Field(default=None, exclude_if=_is_none)
-    """The names of the players by seat; None where `all_seats` is there."""
+    """Names of the players by seat; None if `all_seats` is set."""
     other_weights: dict[str, str] | None = Field(default=None, exclude_if=_is_none)
-    """Content hashes of the other checkpoints that held seats, by their names in `players`."""
+    """Content hashes of checkpoints other than the policy, by their names in `players`."""
     all_seats: list[SeatRecord] | None = Field(default=None, alias="seats", exclude_if=_is_none)
-    """The records of all seats, where `players`, `other_weights` and `policy` would give others."""
+    """Records of all seats; None if `players`, `other_weights` and `policy` determine them."""
     turns: list[TurnRecord]
     trajectories: list[Trajectory]
-    """One for each trained seat."""
+    """One trajectory per trained seat."""
     outcome: OutcomeRecord
     policy: PolicyRecord | None = Field(default=None, exclude_if=_is_none)
-    """The player `policy`, or what would have been; None where `all_seats` is there."""
+    """The player `policy`, even if it held no seat; None if `all_seats` is set."""
     prompt_tokens: int = 0
-    """Tokens of all prompts sent to the engine in this episode."""
+    """Number of tokens of all prompts sent to the engine in the episode."""
     cached_tokens: int = 0
-    """How many of the prompt tokens the engine had in its cache."""
+    """Number of the prompt tokens that were in the engine's prefix cache."""
     partner: PartnerUsage | None = None
-    """What a chat model in one of the seats was asked, and what that cost."""
+    """Usage of a chat model that held a seat; None without one."""
 
     @classmethod
     def of(cls, seats: Sequence[SeatRecord], policy: PolicyRecord, **rest: Any) -> EpisodeRecord:
-        """Returns an episode of these seats, which stand in as few fields as can say it.
+        """Returns an episode of these seats; `all_seats` is set only if the shorter fields cannot express them.
 
         Args:
-            policy: the player `policy`, or what would have been.
-            rest: all other fields.
+            seats: Records of all seats.
+            policy: The player `policy`, even if it holds no seat.
+            rest: All other fields.
         """
         players = [seat.name for seat in seats]
         weights = {seat.name: seat.policy.weights for seat in seats if seat.kind == "checkpoint" and seat.policy}
@@ -330,7 +332,7 @@ class EpisodeRecord(_Record):
 
     @property
     def seats(self) -> list[SeatRecord]:
-        """Who held each seat."""
+        """Record of each seat."""
         if self.all_seats is not None:
             return self.all_seats
         assert self.players is not None and self.policy is not None, "`_seats_exist` refuses such records"
@@ -338,7 +340,7 @@ class EpisodeRecord(_Record):
 
     @property
     def seats_field(self) -> str:
-        """The field that numbers the seats, for messages."""
+        """Name of the field that lists the seats, for messages."""
         return "players" if self.all_seats is None else "seats"
 
     @property
@@ -347,7 +349,7 @@ class EpisodeRecord(_Record):
 
     @property
     def checkpoints(self) -> list[str]:
-        """The checkpoints that held seats, those of trained seats first."""
+        """Paths of the checkpoints that held seats, those of trained seats first."""
         seats = sorted(self.seats, key=lambda seat: not seat.trained)
         return [seat.policy.checkpoint for seat in seats if seat.policy is not None]
 
@@ -358,12 +360,12 @@ class EpisodeRecord(_Record):
         return sampler
 
     def seats_of(self, player: str = "") -> list[int]:
-        """Returns the seats of the player of this name; where it held none, the trained ones; else all."""
+        """Returns the seats of the named player; if it held none, the trained seats; without these, all seats."""
         held = [number for number, seat in enumerate(self.seats) if seat.name == player]
         return held or self.trained_seats or [*range(len(self.seats))]
 
     def scored(self, seats: Sequence[int]) -> list[Scored[int]]:
-        """Returns the rewards of some seats, with what decides with which others they are compared."""
+        """Returns the rewards of the given seats with their group keys."""
         partners = self.partners
         return [
             Scored(self.group_index, self.episode, seat, self.outcome.reward_of(seat), partner=partners)
@@ -372,7 +374,7 @@ class EpisodeRecord(_Record):
 
     @property
     def partners(self) -> str:
-        """The players of the seats that are not trained, and where the roles of a game differ, which seat each held."""
+        """Players of the untrained seats; with their seat numbers if the game's roles differ."""
         roles_differ = len(set(game_named(self.game).roles)) > 1
         others = [(number, seat.identity) for number, seat in enumerate(self.seats) if not seat.trained]
         return ", ".join(sorted(f"{number}: {name}" if roles_differ else name for number, name in others))
@@ -400,10 +402,10 @@ class EpisodeRecord(_Record):
 
 
 def parse_episode(line: bytes) -> EpisodeRecord:
-    """One line as an episode, which its game's rules allow.
+    """Returns the episode of one JSON line, checked against the rules of its game.
 
     Raises:
-        ValueError: it is none; the message names the field.
+        ValueError: The line is not a valid episode; the message names the field.
     """
     try:
         record = EpisodeRecord.model_validate_json(line)
@@ -414,11 +416,7 @@ def parse_episode(line: bytes) -> EpisodeRecord:
 
 
 def check_rules(record: EpisodeRecord) -> None:
-    """Whether an episode can have been, by the rules of its game.
-
-    Raises:
-        ValueError: it cannot; the message names the field.
-    """
+    """Raises ValueError, which names the field, unless the rules of the game allow the episode."""
     try:
         game = game_named(record.game)
     except ValueError as error:
@@ -476,7 +474,7 @@ def read_episodes(path: Path) -> Iterator[EpisodeRecord]:
     """Read the episodes of a file, one line at a time.
 
     Raises:
-        UserError: the file is missing, or a line is bad; names file, line and field.
+        UserError: The file is missing, or a line is invalid; the message names file, line and field.
     """
     for number, line in read_lines(path):
         if not line.strip():
@@ -488,10 +486,14 @@ def read_episodes(path: Path) -> Iterator[EpisodeRecord]:
 
 
 def read_lines(path: Path, hint: str = "`selfplay generate` writes this file") -> Iterator[tuple[int, bytes]]:
-    """All lines with their numbers, from 1; `hint` says what to do about a missing file.
+    """Yields the lines of a file with their numbers, counted from 1.
+
+    Args:
+        path: The file.
+        hint: Advice for the message about a missing file.
 
     Raises:
-        UserError: the file cannot be read, or a line is longer than `MAX_LINE`.
+        UserError: The file cannot be read, or a line is longer than `MAX_LINE`.
     """
     check_regular(path, hint)
     try:

@@ -1,4 +1,4 @@
-"""Many episodes at once: every episode advances as soon as its own reply arrives."""
+"""Concurrent episodes: each advances as soon as its own reply arrives."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from selfplay_pipeline.generate.summary import Summary
 
 
 class NoTurnsError(RuntimeError):
-    """Every episode of a run ended because the model's context was full."""
+    """No episode of a run was played to its end, because the model's context was full."""
 
 
 @dataclass(frozen=True)
 class GenerateJob:
-    """What to play.
+    """The episodes to play and the file to write.
 
     Attributes:
-        output: the JSONL file.
-        num_groups: game states; their numbers are `first_state` … `first_state + num_groups - 1`.
-        episodes_per_state: G.
-        arguments: all that decides the episodes, for the check at resume.
+        output: The JSONL file.
+        num_groups: Number of game states, which are numbered `first_state` … `first_state + num_groups - 1`.
+        episodes_per_state: Group size.
+        arguments: All settings that decide the episodes; compared when the file is continued.
     """
 
     output: Path
@@ -63,11 +63,7 @@ class GenerateJob:
         return f"s{self.seed}-g{group:06d}-p{episode}"
 
     def check_belongs(self, record: EpisodeRecord) -> None:
-        """Whether an episode is one of these.
-
-        Raises:
-            ValueError: it is not.
-        """
+        """Raises ValueError unless the job contains the episode."""
         last = self.first_state + self.num_groups - 1
         if not (self.first_state <= record.group_index <= last and record.episode < self.episodes_per_state):
             raise ValueError(
@@ -82,20 +78,22 @@ async def run_generate(
     states: Callable[[int], State],
     players: Callable[[int], Sequence[Player]],
 ) -> Summary:
-    """Play what is missing from `job.output` and return the figures of the whole file.
+    """Play the episodes that are missing from `job.output` and return the figures of the whole file.
 
-    An episode that the engine or the partner failed is not written, so that it is missing still: it is tried once more
-    at the end, and then by the same command given again. The figures count what is lost in the end.
+    An episode that fails because of the engine or the chat model is not written. It is retried once at the end, and
+    again if the same command is repeated. The figures count the episodes that failed twice.
 
     Args:
-        states: gives the state of a number.
-        players: who holds which seat, given the number of the episode within its group.
+        job: The episodes to play.
+        game: The game.
+        states: Returns the state of a number.
+        players: Returns the player of each seat, given the number of the episode within its group.
 
     Raises:
-        EngineError: more than `max_failures` episodes, or all, were lost to the engine or the partner.
-        NoTurnsError: every episode ended at the context length, or before anyone spoke; the file keeps all episodes.
-        UserError: the file belongs to another process or to other arguments, or holds what is none of these episodes.
-        FileChangedError: another program changed the file meanwhile.
+        EngineError: More than `max_failures` episodes, or all, failed because of the engine or the chat model.
+        NoTurnsError: Every episode ended at the context length, or before the first turn; the file keeps all episodes.
+        UserError: Another process holds the file, other arguments made it, or it contains other episodes.
+        FileChangedError: Another program changed the file during the run.
     """
     with progress(f"playing {job.output.name}") as report, job.store.held():
         summary = await _run_missing(job, game, states, players, report)
@@ -134,7 +132,7 @@ async def _run_missing(
 
         async def worker(missing: Iterator[tuple[int, int]]) -> None:
             for group, number in missing:
-                # Scripts wait for nothing, so that Ctrl-C would be heard only after one more episode of each worker.
+                # Scripted players never wait, so without this Ctrl-C would take effect one episode per worker later.
                 await asyncio.sleep(0)
                 if main is not None and main.cancelling():
                     return
@@ -194,11 +192,11 @@ def _check_played(job: GenerateJob, summary: Summary) -> None:
 
 @dataclass
 class Sitting:
-    """One episode with its players: the episode while it is played, and its record once it has ended.
+    """One episode with its players, and its record after its end.
 
     Attributes:
-        episode_id: unique among all episodes; names the seats to engines.
-        place: seed of the run, group index and number of the episode within its group.
+        episode_id: Identifier, unique among all episodes; part of the session keys that engines receive.
+        place: Seed of the run, group index, and number of the episode within its group.
     """
 
     game: Game
@@ -215,10 +213,10 @@ class Sitting:
         self.episode = Episode(session, [player.sit(seat) for player, seat in zip(self.players, seats, strict=True)])
 
     def record(self, policy: PolicyRecord) -> EpisodeRecord:
-        """Returns the ended episode as one line of a file of episodes.
+        """Returns the record of the finished episode.
 
         Args:
-            policy: the player `policy`, or what would have been.
+            policy: The player `policy`, even if it holds no seat.
         """
         seed, group, number = self.place
         seats, outcome = self.episode.seats, self.episode.session.outcome()

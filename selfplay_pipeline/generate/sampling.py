@@ -1,4 +1,4 @@
-"""Samples game states in a thread, so that the event loop goes on: one of a large game may take seconds to find."""
+"""Sampling of game states in a thread: a state of a large game may take seconds and must not block the event loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from selfplay_pipeline.games.base import State
 
 
 class StateSource:
-    """The states of a run by number; the last ones are kept, since a group's episodes share theirs."""
+    """Game states of a run by number; the last `keep` are cached, since the episodes of a group share their state."""
 
     def __init__(self, sample: Callable[[int], State], keep: int) -> None:
         self._sample = sample
@@ -21,7 +21,7 @@ class StateSource:
         self._one_at_a_time = asyncio.Lock()
 
     async def state(self, number: int) -> State:
-        """The state of a number. While it is sampled, answers are read and Ctrl-C works."""
+        """Returns the state of a number without blocking the event loop."""
         async with self._one_at_a_time:
             if number not in self._known:
                 self._known[number] = await _beside(lambda: self._sample(number))
@@ -32,7 +32,7 @@ class StateSource:
 
 
 async def _beside(work: Callable[[], State]) -> State:
-    """Sample in a thread that is left alone when the program stops; `asyncio.to_thread` would hold it up."""
+    """Run `work` in a daemon thread; the program would wait for a thread of `asyncio.to_thread` at its exit."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[State] = loop.create_future()
 
@@ -50,7 +50,7 @@ async def _beside(work: Callable[[], State]) -> State:
             result = work()
         except BaseException as error:
             failed = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
             loop.call_soon_threadsafe(tell, result, failed)
 
     threading.Thread(target=run, daemon=True).start()

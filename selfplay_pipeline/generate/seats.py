@@ -1,4 +1,4 @@
-"""Who holds which seat: from the names that commands take to players."""
+"""Players of the seats, made from the names that commands take."""
 
 from __future__ import annotations
 
@@ -20,52 +20,50 @@ from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 
 def self_play(config: Config) -> tuple[str, ...]:
-    """The policy in every seat of the configuration's game."""
+    """Returns the names of self-play: the policy in every seat of the configured game."""
     return (POLICY,) * len(make_game(config.game).roles)
 
 
 def opposite(config: Config, first: str, others: str) -> tuple[str, ...]:
-    """One player in seat 0, and another in every further seat."""
+    """Returns one player's name for seat 0 and another's for all other seats."""
     return (first, *(others for _ in self_play(config)[1:]))
 
 
 def seats_named(config: Config, names: Sequence[str], policy: PolicyRecord) -> list[SeatRecord]:
-    """Returns the record of each seat, given the names of the players as commands take them."""
+    """Returns the record of each seat, given the names of the players."""
     weights = {name: weights_of(config, name) for name in checkpoints_among(config, names)}
     return [SeatRecord.named(name, policy, weights) for name in names]
 
 
 def is_checkpoint(config: Config, name: str) -> bool:
-    """Whether a player's name is neither `policy`, nor `chat`, nor a scripted player's of the configured game."""
+    """Whether a name is a checkpoint: not `policy`, `chat`, or a scripted player of the configured game."""
     return name not in (POLICY, CHAT, *make_game(config.game).players)
 
 
 def checkpoints_among(config: Config, names: Iterable[str]) -> list[str]:
-    """Returns the names of players that are checkpoints."""
+    """Returns the names that are checkpoints."""
     return [name for name in names if is_checkpoint(config, name)]
 
 
 def weights_of(config: Config, name: str) -> str:
-    """Returns the content hash of the checkpoint of this name; an empty text for any other player."""
+    """Returns the content hash of a checkpoint; an empty string for any other player."""
     return content_hash(name) if is_checkpoint(config, name) else ""
 
 
 def checkpoints_of(config: Config, names: Iterable[str], policy: str) -> list[str]:
-    """Returns the checkpoints that these players need, each once.
+    """Returns the checkpoints of the players, without duplicates.
 
     Args:
-        policy: checkpoint of the player `policy`.
+        config: The configuration.
+        names: Names of the players.
+        policy: Checkpoint of the player `policy`.
     """
     models = (policy if name == POLICY else name for name in names if name == POLICY or is_checkpoint(config, name))
     return list(dict.fromkeys(models))
 
 
 def check_players(config: Config, names: Iterable[str]) -> None:
-    """Whether each name is one of a player.
-
-    Raises:
-        UserError: it names neither a partner nor what could be a checkpoint.
-    """
+    """Raises UserError unless each name is a player of the configured game or a checkpoint."""
     own = make_game(config.game).players
     listed = f"scripted players of the game {config.game.name}: {', '.join(sorted(own))}"
     for name in names:
@@ -80,13 +78,12 @@ def check_players(config: Config, names: Iterable[str]) -> None:
 
 
 def check_seats(config: Config, checkpoint: str, seats: Iterable[str]) -> None:
-    """Whether these players are there and can play the configured game on this machine.
+    """Raises UserError unless all players exist and can play the configured game on this machine.
 
     Args:
-        checkpoint: of `policy`.
-
-    Raises:
-        UserError: somebody cannot.
+        config: The configuration.
+        checkpoint: Checkpoint of the player `policy`.
+        seats: Name of the player of each seat.
     """
     check_players(config, seats)
     models = checkpoints_of(config, seats, checkpoint)
@@ -96,9 +93,9 @@ def check_seats(config: Config, checkpoint: str, seats: Iterable[str]) -> None:
 
 
 async def seat_players(config: Config, seats: Iterable[SeatRecord], servers: Servers) -> dict[str, Player]:
-    """Returns the players of these seats by their names, with their engines running and serving them."""
+    """Starts the engines of the seats' players and returns the players by name."""
     by_name, players = {seat.name: seat for seat in seats}, dict[str, Player]()
-    if CHAT in by_name:  # before a server is started, which takes long, a missing key can be noticed
+    if CHAT in by_name:  # first, because a missing key should be reported before a slow server start
         players[CHAT] = ChatPartner.of(servers.chat(config.partner), make_game(config.game))
     checkpoints = {seat.policy.checkpoint for seat in by_name.values() if seat.policy is not None}
     for seat in sorted(by_name.values(), key=lambda seat: (not seat.trained, seat.name)):

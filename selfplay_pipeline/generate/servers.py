@@ -1,4 +1,4 @@
-"""The engine pool of one command, and the endpoint of its chat model."""
+"""Engine pool of one command, with the client of its chat model."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 class Servers(EnginePool):
-    """An engine pool that also has the endpoint of a chat model, for commands in which one may hold a seat."""
+    """An engine pool with the client of a chat model, for commands in which a chat model may hold a seat."""
 
     _chat: ChatClient | None = None
 
     def chat(self, config: PartnerConfig) -> ChatClient:
-        """Returns the chat model's endpoint; one for the whole command, so that its cap counts all that is sent.
+        """Returns the client of the chat model; the whole command shares one, so that its cap counts all requests.
 
         Raises:
-            UserError: the key is missing, or the address or the cache cannot be used.
+            UserError: The key is missing, or the address or the cache cannot be used.
         """
         if self._chat is None:
             from selfplay_pipeline.generate.chat_model import ChatClient
@@ -29,7 +29,7 @@ class Servers(EnginePool):
         return self._chat
 
     async def stop(self) -> None:
-        """Stop the engines and close the connections to the chat model; both open again when they are needed."""
+        """Stop the engines and close the connections to the chat model; later use starts both again."""
         await super().stop()
         if self._chat is not None:
             await self._chat.close()

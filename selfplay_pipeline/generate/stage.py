@@ -1,4 +1,4 @@
-"""`selfplay generate`: what a configuration says is played, and playing it."""
+"""`selfplay generate`: plays the episodes that a configuration describes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,15 @@ from selfplay_pipeline.generate.summary import Summary
 def make_job(
     config: Config, output: Path, checkpoint: str, iteration: int, first_state: int, seats: Sequence[str] = ()
 ) -> GenerateJob:
-    """Returns what to play for training, and everything that decides it.
+    """Returns the job for training episodes, with all settings that decide them.
 
     Args:
-        checkpoint: the policy; it must be there, since its files are hashed.
-        seats: who holds each seat; by default the policy holds all.
+        config: The configuration.
+        output: The JSONL file.
+        checkpoint: Checkpoint of the policy; its files must exist, since they are hashed.
+        iteration: Number of the iteration.
+        first_state: Number of the first game state.
+        seats: Name of the player of each seat; by default, the policy holds all.
     """
     seats = seats or self_play(config)
     weights = content_hash(checkpoint) if POLICY in seats else ""
@@ -54,9 +58,9 @@ def make_job(
 
 
 def record_of(config: Config, command: str, policy: PolicyRecord, seats: Sequence[SeatRecord]) -> dict[str, Any]:
-    """Returns what decides a command's episodes, as far as the configuration and the players of the seats say it.
+    """Returns all settings of the configuration and the seats that decide a command's episodes.
 
-    It has the names that records have for it.
+    The keys are the names in the stored arguments.
     """
     decided = {PLAYED.get(key, key): value for key, value in deciding(config, command).items()}
     sampled = {f"policy.{key}": value for key, value in policy.model_dump().items()}
@@ -68,7 +72,7 @@ def record_of(config: Config, command: str, policy: PolicyRecord, seats: Sequenc
 def policy_record(
     config: Config, checkpoint: str, weights: str, temperature: float, iteration: int = 0
 ) -> PolicyRecord:
-    """Returns which checkpoint plays, and how it samples."""
+    """Returns the record of a checkpoint and its sampling parameters."""
     return PolicyRecord(
         checkpoint=checkpoint,
         weights=weights,
@@ -81,12 +85,12 @@ def policy_record(
 
 
 def num_groups(config: Config) -> int:
-    """Game states that `num_episodes` episodes are spread over, rounded up."""
+    """Returns the number of game states for `num_episodes` episodes, rounded up."""
     return -(-config.generate.num_episodes // config.generate.episodes_per_state)
 
 
 def plan_generate(config: Config, output: Path, seats: Sequence[str]) -> str:
-    """What `generate` would do, in one line."""
+    """Returns one line that describes what `generate` would do."""
     groups = num_groups(config)
     episodes = groups * config.generate.episodes_per_state
     model = f"{config.model}: " if POLICY in seats else ""
@@ -100,11 +104,7 @@ def plan_generate(config: Config, output: Path, seats: Sequence[str]) -> str:
 
 
 def check_generate(config: Config, output: Path, first_state: int, seats: Sequence[str]) -> None:
-    """Whether `generate` can do what it is told; writes nothing.
-
-    Raises:
-        UserError: it cannot.
-    """
+    """Raises UserError unless `generate` can run; writes nothing."""
     check_folder(output.parent, "generate")
     check_seats(config, str(config.model), seats)
     if output.exists() or EpisodeStore(output, {}).arguments_path.exists():
@@ -112,11 +112,7 @@ def check_generate(config: Config, output: Path, first_state: int, seats: Sequen
 
 
 def check_trainable(config: Config) -> None:
-    """Whether what is played can be trained on.
-
-    Raises:
-        UserError: it cannot.
-    """
+    """Raises UserError unless the configured episodes are usable for training."""
     if config.generate.episodes_per_state < 2 and config.train.imitated != 0:
         raise UserError(
             "generate.episodes_per_state (--episodes-per-state): an episode alone has nothing to be compared with, so "
@@ -139,12 +135,17 @@ async def generate_episodes(
     seats: Sequence[str] = (),
     servers: Servers | None = None,
 ) -> Summary:
-    """Play what is missing from `output`.
+    """Play the episodes that are missing from `output`.
 
     Args:
-        seats: who holds each seat: `policy`, a scripted partner, `chat`, or another checkpoint; by default the policy
+        config: The configuration.
+        output: The JSONL file.
+        checkpoint: Checkpoint of the policy; by default, the configured model.
+        iteration: Number of the iteration.
+        first_state: Number of the first game state.
+        seats: Player of each seat: `policy`, a scripted player, `chat`, or another checkpoint; by default, the policy
             holds all.
-        servers: running ones; without them they are opened and closed.
+        servers: Running servers; by default, the call starts and stops its own.
     """
     checkpoint, seats = checkpoint or str(config.model), seats or self_play(config)
     check_folder(output.parent, "generate")
@@ -157,7 +158,7 @@ async def generate_episodes(
                 servers=own,
             )  # fmt: skip
     job = make_job(config, output, checkpoint, iteration, first_state, seats)
-    job.store.check()  # before a server is started, which takes long
+    job.store.check()  # before the slow start of a server
     game = make_game(config.game)
     by_name = await seat_players(config, seats_named(config, seats, job.policy), servers)
     players = [by_name[name] for name in seats]

@@ -1,4 +1,4 @@
-"""The JSONL file of a run: appended episode by episode, and continued after any stop."""
+"""The JSONL file of a run, which grows by one episode at a time and can be continued after any stop."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from selfplay_pipeline.generate.records import EpisodeRecord, parse_episode, rea
 
 @dataclass
 class EpisodeStore:
-    """Episodes on disk.
+    """A file of episodes.
 
     Attributes:
-        arguments: all that decides what is played; a file made with others is refused.
+        arguments: All settings that decide the episodes; a file made with other settings is rejected.
     """
 
     path: Path
@@ -34,10 +34,10 @@ class EpisodeStore:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other processes away from the file and what is written beside it.
+        """Hold the lock of the episodes and of the files next to them.
 
         Raises:
-            UserError: another process holds it, or it was made with other arguments.
+            UserError: Another process holds the lock, or the file was made with other arguments.
         """
         with locked(self.path.with_name(self.path.name + ".lock"), str(self.path)):
             self.check()
@@ -45,16 +45,16 @@ class EpisodeStore:
 
     @contextmanager
     def opened(self, take: Callable[[EpisodeRecord], None]) -> Iterator[Callable[[EpisodeRecord], None]]:
-        """Hand the episodes that the file holds to `take`, and yield a function that appends one.
+        """Pass the stored episodes to `take`, and yield a function that appends an episode.
 
-        Only once all of them were taken is a torn last line cut off.
+        An incomplete last line is removed after all episodes have passed.
 
         Args:
-            take: raises a `ValueError` that says why an episode must not be there.
+            take: Called with each stored episode; raises ValueError with the reason for rejecting one.
 
         Raises:
-            UserError: a line is bad; the file is as it was.
-            FileChangedError: the file is no longer what was written, because another program has changed it.
+            UserError: A line is invalid; the file is unchanged.
+            FileChangedError: Another program has changed the file.
         """
         if self.path.exists():
             self._read(take)
@@ -81,11 +81,7 @@ class EpisodeStore:
                 raise UserError(f"{self.path}:{number}: {error}") from None
 
     def check(self) -> None:
-        """Whether the file was made with these arguments, if it is there; writes nothing.
-
-        Raises:
-            UserError: it was made with others, or nobody knows how.
-        """
+        """Raises UserError if the file was made with other or unknown arguments; writes nothing."""
         if not self.arguments_path.exists():
             if self.path.exists() and self.path.stat().st_size:
                 raise UserError(
@@ -97,10 +93,10 @@ class EpisodeStore:
 
 
 def repair(path: Path) -> int:
-    """Cut a torn last line, left by a process that was killed while it wrote. Returns the bytes cut.
+    """Remove an incomplete last line, left by a killed process, and return the number of bytes removed.
 
     Raises:
-        UserError: what follows the last whole line is not the beginning of a JSON object; nothing was cut.
+        UserError: The text after the last complete line is not the beginning of a JSON object; nothing was removed.
     """
     if not path.exists():
         return 0

@@ -1,4 +1,4 @@
-"""What a seat's token stream must be like, whether it comes from a line of JSON or from columns of parquet."""
+"""Validity of token streams, for JSON records and parquet columns alike."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from selfplay_pipeline.engines.types import ROUNDING
 MAX_COUNT = 2**31
 """Upper bound of token ids and of the numbers of groups and episodes, since rows hold ids in 32 bits."""
 LEAST_LOGPROB = -104.0
-"""Lower bound of log-probs. Engines sample from probabilities in float32, of which the least above 0 is 2 ** -149: its
-logarithm is -103.3. A token with a lower log-prob has probability 0, so that none can have sampled it."""
+"""Lower bound of log-probs. Engines sample from float32 probabilities, of which the smallest above 0 is 2 ** -149,
+with the logarithm -103.3. A token with a lower log-prob has probability 0 and cannot be sampled."""
 
 
 @dataclass(frozen=True)
 class Lists:
-    """Lists one behind the other, as Arrow keeps them: list i is `values[offsets[i]:offsets[i + 1]]`."""
+    """Concatenated lists in Arrow's layout: list i is `values[offsets[i]:offsets[i + 1]]`."""
 
     values: NDArray[Any]
     offsets: NDArray[np.int64]
 
     @classmethod
     def one(cls, values: list[Any], dtype: Any) -> Lists:
-        """A single list.
+        """Returns a single list.
 
         Raises:
-            OverflowError: a number is too large for `dtype`.
+            OverflowError: A number is too large for `dtype`.
         """
         return cls(np.array(values, dtype), np.array([0, len(values)]))
 
@@ -38,7 +38,7 @@ class Lists:
         return np.diff(self.offsets)
 
     def find(self, bad: NDArray[np.bool_]) -> tuple[int, int] | None:
-        """The list and the place within it of the first value that is bad."""
+        """Returns the list number of the first bad value and its index in the list; None if no value is bad."""
         if not bad.any():
             return None
         at = int(bad.argmax())
@@ -48,7 +48,7 @@ class Lists:
 
 @dataclass(frozen=True)
 class Streams:
-    """The fields of `Trajectory` that hold tokens, of any number of seats."""
+    """Token fields of any number of `Trajectory` objects."""
 
     prompt_ids: Lists
     response_ids: Lists
@@ -58,7 +58,7 @@ class Streams:
 
 @dataclass(frozen=True)
 class Fault:
-    """What is impossible, in which stream and field."""
+    """An impossible value: number of the stream, field, and description."""
 
     stream: int
     field: str
@@ -66,12 +66,13 @@ class Fault:
 
 
 def first_fault(streams: Streams, vocabulary: int | None = None) -> Fault | None:
-    """The first thing that no model can have answered; None if there is none.
+    """Returns the first value that no model can have produced; None if there is none.
 
-    Streams without a response are those of seats that never spoke.
+    A stream without a response is valid: its seat had no turn.
 
     Args:
-        vocabulary: how many token ids the model has, where that is known.
+        streams: The token streams.
+        vocabulary: Size of the model's vocabulary; None if it is unknown.
     """
     response, mask, logprobs = streams.response_ids, streams.response_mask, streams.response_logprobs
     for field, lists in (("response_mask", mask), ("response_logprobs", logprobs)):

@@ -1,4 +1,4 @@
-"""Figures of a set of episodes, added up one episode at a time."""
+"""Figures of a set of episodes, accumulated one episode at a time."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from selfplay_pipeline.metrics.signal import Scored, Signal, groups_of
 
 
 class Played(BaseModel):
-    """The figures of played episodes, as `generate` stores them. None is what nothing was measured for.
+    """Figures of played episodes, as `generate` stores them; None if a figure was not measured.
 
-    Figures that no code asks for by name are extra fields: `games.figures.Figure.summary` is the key of each.
+    Figures that no code accesses by name are extra fields with the key `games.figures.Figure.summary`.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
@@ -29,11 +29,11 @@ class Played(BaseModel):
     episodes: int | None = None
     states: int | None = None
     groups: int
-    """Groups as `metrics.signal` counts them."""
+    """Number of groups, as defined by `metrics.signal`."""
     mean_reward: float
     reward_standard_error: float
     best_reward: float | None = None
-    """Mean over states of the best episode's reward."""
+    """Mean over states of the reward of the best episode."""
     agreement_rate: float
     statuses: dict[str, int] = {}
     illegal_per_episode: float
@@ -56,31 +56,31 @@ class Played(BaseModel):
 
     @property
     def share_without_signal(self) -> float:
-        """Share of the groups whose episodes all scored alike."""
+        """Share of the groups in which all rewards are equal."""
         return self.groups_without_signal / max(1, self.groups)
 
 
 ALWAYS = [key for key in summarised() if key in Played.model_fields and Played.model_fields[key].is_required()]
-"""The figures that `Played` cannot be without."""
+"""Required figures of `Played`."""
 
 
 @dataclass
 class Summary:
-    """Add episodes, then read `result`. Engine failures are counted but are in no mean.
+    """Accumulator: add episodes, then call `result`. Engine failures are counted, but do not enter any mean.
 
-    Figures are of the trained seats, or of all where they say so. Where no seat is trained, the reward is that of all
-    seats, and other figures are of seat 0.
+    A figure measures the trained seats, or all seats if `Figure.everyone` is set. Without a trained seat, the reward is
+    measured on all seats and other figures on seat 0.
     """
 
     rewards: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Normalised rewards by group index."""
     scored: list[Scored[int]] = field(default_factory=list)
-    """The rewards of the single seats."""
+    """Rewards of single seats."""
     shared: bool = True
-    """Whether in each episode all seats have one reward."""
+    """Whether all seats of each episode have the same reward."""
     statuses: Counter[str] = field(default_factory=Counter)
     games: set[str] = field(default_factory=set)
-    """The names of the games of the episodes."""
+    """Names of the episodes' games."""
     sums: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Numerator and denominator of figures, by their keys in `Played`."""
     distinct: set[int] = field(default_factory=set)
@@ -89,16 +89,16 @@ class Summary:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     partner: PartnerUsage | None = None
-    """What a chat model was asked, in all episodes of the file and in those that this process lost. Episodes that were
-    cut with their process are not counted."""
+    """Usage of a chat model in all episodes of the file and in the episodes that failed in this process. Episodes that
+    were interrupted together with their process are not counted."""
     seconds: float = 0.0
-    """How long this process has played."""
+    """Playing time of this process in seconds."""
     episodes_before: int = 0
     tokens_before: int = 0
-    """What the file held before this process began; rates leave it out."""
+    """Number of sampled tokens in the file before this process began; rates exclude them."""
 
     def start(self) -> None:
-        """Say that what was added so far was played by an earlier process, so that rates leave it out."""
+        """Exclude the episodes added so far from rates, because an earlier process played them."""
         self.episodes_before, self.tokens_before = self.episodes, self.sampled_tokens
 
     def add(self, record: EpisodeRecord) -> None:
@@ -144,13 +144,13 @@ class Summary:
 
     @property
     def mean_reward(self) -> float:
-        """Mean over episodes, of the seats that the policy held; of all seats where it held none."""
+        """Mean over episodes of the reward of the trained seats, or of all seats if none is trained."""
         rewards = [reward for group in self.rewards.values() for reward in group]
         return sum(rewards) / len(rewards) if rewards else 0.0
 
     @property
     def reward_error(self) -> float:
-        """Standard error of the mean, with groups as the independent units (episodes of a state are not)."""
+        """Standard error of the mean over groups, since episodes of one state are not independent."""
         means = [sum(group) / len(group) for group in self.rewards.values()]
         if len(means) < 2:
             return 0.0
@@ -159,32 +159,32 @@ class Summary:
 
     @property
     def best_reward(self) -> float:
-        """Mean over states of the reward of the best episode: what is reached with luck."""
+        """Mean over states of the reward of the best episode."""
         return sum(map(max, self.rewards.values())) / max(1, len(self.rewards))
 
     @property
     def figures(self) -> dict[str, float]:
-        """Figures of the episodes' games by their keys in `Played`; none where there was nothing to measure.
+        """Figures of the episodes' games by their keys in `Played`, without figures that could not be measured.
 
-        What every summary has is 0 before the first episode.
+        The required figures are 0 before the first episode.
         """
         means = {key: above / below for key, (above, below) in self.sums.items() if below}
         return dict.fromkeys(ALWAYS, 0.0) | {REWARD.summary: self.mean_reward} | means
 
     @property
     def shown(self) -> list[tuple[Figure, float]]:
-        """The figures that have a value, in the order in which they are shown."""
+        """Figures that have a value, in display order."""
         known, figures = self.figures, summarised(*map(game_named, sorted(self.games)))
         return [(figure, known[key]) for key, figure in figures.items() if key in known]
 
     @property
     def signal(self) -> Signal:
-        """How many groups there are, and how many of them GRPO learns nothing from."""
+        """Number of groups, and number of groups without a GRPO training signal."""
         groups = groups_of(row._replace(by_seat=not self.shared) for row in self.scored)
         return Signal.of(group.values() for group in groups.values())
 
     def result(self) -> Played:
-        """What is known of all episodes so far."""
+        """Returns the figures of all episodes so far."""
         signal = self.signal
         found = Played(
             episodes=self.episodes,
@@ -210,7 +210,7 @@ class Summary:
         return found.model_copy(update={"partner": PartnerUsage(**self.partner.model_dump())})
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as JSON holds it."""
+        """Returns the figures as JSON values."""
         return self.result().model_dump(mode="json", exclude_unset=True)
 
     def _rate(self, count: int) -> float:

@@ -1,4 +1,4 @@
-"""Token-exact trajectories: text is tokenised once, sampled tokens are never re-tokenised."""
+"""Token-exact trajectories: text is tokenised once, and sampled tokens are never re-tokenised."""
 
 from __future__ import annotations
 
@@ -15,25 +15,28 @@ from selfplay_pipeline.generate.control import CONTROL, THOUGHT, THOUGHT_END, af
 from selfplay_pipeline.generate.records import ChatMessage, Trajectory
 
 REPLY, HEARD = "\x02reply\x03", "\x02heard\x03"
-"""Stand for an assistant's reply and the next observation while the template around them is looked at."""
+"""Placeholders for a reply and the next observation, used to extract the template text around them."""
 KEPT = 256
-"""Harmless texts whose control tokens are remembered: one for each system message."""
+"""Maximum number of harmless texts whose control tokens are cached; each system message has one."""
 
 
 class ChatTokenizer:
     """A tokenizer and its chat template, applied incrementally.
 
-    The template is asked what it puts around a reply; only that surrounding text is tokenised. This holds for
-    templates that end a reply with one special token, such as ChatML's `<|im_end|>`, and it never shows a
-    template an earlier reply, so templates that rewrite history (Qwen3's `<think>`) cannot.
+    The text that the template puts around a reply is extracted once, and only this text is tokenised. This requires a
+    template that ends a reply with one special token, such as ChatML's `<|im_end|>`. The template never receives an
+    earlier reply, so a template that rewrites history (Qwen3's `<think>`) cannot change it.
     """
 
     def __init__(self, tokenizer: Any, *, thinking: bool = False) -> None:
-        """Args:
-        thinking: what a template is told that has a switch for thoughts, `enable_thinking`.
+        """Read the chat template of a tokenizer.
+
+        Args:
+            tokenizer: Tokenizer of transformers.
+            thinking: Value of `enable_thinking` for templates that have this switch.
 
         Raises:
-            UserError: there is no chat template, or it cannot render what players read.
+            UserError: The tokenizer has no chat template, or the template cannot render the players' messages.
         """
         self.tokenizer = tokenizer
         if not getattr(tokenizer, "chat_template", None):
@@ -41,7 +44,7 @@ class ChatTokenizer:
         template = str(tokenizer.get_chat_template())
         self._switches = {"enable_thinking": thinking} if "enable_thinking" in template else {}
         added = tokenizer.added_tokens_decoder
-        # The token that unknown characters become is no control token.
+        # The token of unknown characters is not a control token.
         self._control = {token for token, about in added.items() if _controls(about, template)}
         self._control -= set(self._encode("\U0010fffd"))
         self._harmless: dict[tuple[Any, ...], list[int]] = {}
@@ -50,24 +53,24 @@ class ChatTokenizer:
         self._silent = {token for token, about in added.items() if about.special and about.content not in tags}
         # Without a system message, which Mistral's templates repeat in the last user message.
         probe = _messages(("user", "u"), ("assistant", REPLY), ("user", HEARD))
-        # A template that refuses a system message says so here, before a server is started.
+        # A template that rejects system messages fails here, before a server is started.
         self._render(_messages(("system", "s"), ("user", "u")))
         parts = re.fullmatch(f".*?{REPLY}(.+?){HEARD}(.*)", self._render(probe), re.DOTALL)
         if parts is None:
             raise self._refused("does not show a reply, its end and what is said after it")
         self._before, self.header = parts.groups()
-        """`header` is what follows an observation: its ending, and all that stands before the next reply."""
+        """Text between an observation and the next reply: the end of the observation and the header of the reply."""
         self.end_of_turn: int = self._encode(self._before)[0]
-        """The special token with which a reply ends."""
+        """Special token that ends a reply."""
         self.stops = tuple(sorted({self.end_of_turn, self.tokenizer.eos_token_id or self.end_of_turn}))
-        """The tokens that end a reply: a model may also end it with its end of text."""
+        """Tokens that end a reply: `end_of_turn` and the end-of-text token."""
 
     @classmethod
     def load(cls, model: str, *, thinking: bool = False) -> ChatTokenizer:
-        """Load a local folder's or a hub model's tokenizer.
+        """Load the tokenizer of a local folder or a hub model.
 
         Raises:
-            UserError: there is none.
+            UserError: The model has no usable tokenizer.
         """
         if not Path(model).exists():
             look_for(model)
@@ -83,11 +86,7 @@ class ChatTokenizer:
             ) from None
 
     def check_belongs_to(self, model: str) -> None:
-        """Whether this tokenizer's ids are those of the model's vocabulary.
-
-        Raises:
-            UserError: they are not, so the checkpoint holds another model's tokenizer.
-        """
+        """Raises UserError if the checkpoint contains the tokenizer of another model."""
         from transformers import AutoConfig
 
         config = AutoConfig.from_pretrained(model).get_text_config()
@@ -102,35 +101,35 @@ class ChatTokenizer:
         raise UserError(f"{model}: the tokenizer belongs to another model: {problem}; copy the model's own files there")
 
     def first_prompt(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Token ids of the whole conversation so far with the header of the reply.
+        """Returns the token ids of the conversation so far and the header of the reply.
 
         Raises:
-            EngineError: a message would become a control token.
+            EngineError: A message would be tokenised as a control token.
         """
         harmless = tuple((m.role, m.content if m.role == "system" else "x") for m in messages)
         return self._safely(self._render(messages), harmless, lambda: self._render(_messages(*harmless)))
 
     def next_prompt(self, observation: str, reply: Sequence[int]) -> list[int]:
-        """Token ids that follow a sampled reply: the rest of its ending, the observation, the next header.
+        """Returns the token ids after a sampled reply: the rest of its ending, the observation, the next header.
 
         Raises:
-            EngineError: the observation would become a control token.
+            EngineError: The observation would be tokenised as a control token.
         """
         ids = self._safely(self._before + observation + self.header, (), lambda: self._before + "x" + self.header)
         return ids[1:] if reply and reply[-1] in self.stops else ids
 
     def decode_reply(self, reply: Sequence[int]) -> str:
-        """The text of a sampled reply, with its thoughts, without its special tokens."""
+        """Returns the text of a sampled reply with its thoughts, but without special tokens."""
         return str(self.tokenizer.decode([token for token in reply if token not in self._silent]))
 
     def said(self, text: str) -> tuple[str, bool]:
-        """What a reply says after its thoughts, and whether these have ended; a model that has none says all of it."""
+        """Returns the text of a reply without its thoughts, and whether all thoughts have ended."""
         return after_thought(text, begun=self.header.rstrip().endswith(THOUGHT)) if self._thinks else (text, True)
 
     def neutralise(self, text: str) -> str:
-        """Remove what the tokenizer reads as control tokens, so that no player can forge a turn of the conversation.
+        """Returns the text without control tokens, so that no player can forge a turn of the conversation.
 
-        The tokenizer itself says which characters those are: its normaliser may make them of others.
+        The tokenizer identifies the characters to remove, since its normaliser may create control tokens from others.
         """
         while (shorter := self._without_own_control(without_control(text))) != text:
             text = shorter
@@ -149,13 +148,15 @@ class ChatTokenizer:
         return "".join(character for at, character in enumerate(text) if at not in control)
 
     def _safely(self, text: str, name: tuple[Any, ...], harmless: Callable[[], str]) -> list[int]:
-        """Token ids of a text that has the same control tokens as a harmless one.
+        """Returns the token ids of a text that has the same control tokens as a harmless text.
 
         Args:
-            name: of the harmless text, whose control tokens are kept: one text stands beside many.
+            text: The text to tokenise.
+            name: Cache key of the harmless text, whose control tokens are compared with many texts.
+            harmless: Returns the harmless text.
 
         Raises:
-            EngineError: it has others. That ends the episode, since nothing must be trained on a forged turn.
+            EngineError: The text has other control tokens. The episode ends, since no forged turn may be trained on.
         """
         ids = self._encode(text)
         if name not in self._harmless:
@@ -190,9 +191,9 @@ def _messages(*messages: tuple[Literal["system", "user", "assistant"], str]) -> 
 
 
 def _controls(token: Any, template: str) -> bool:
-    """Whether an added token steers a conversation: special, as known families have it, or a tag in the template.
+    """Whether an added token is a control token: special, of a known family, or a tag in the template.
 
-    Not all added tokens do: there are runs of spaces and whole words.
+    Other added tokens are runs of spaces or whole words.
     """
     tag = re.fullmatch(r"[<\[].*[>\]]", token.content) is not None and token.content in template
     return bool(token.special) or CONTROL.fullmatch(token.content.strip()) is not None or tag
@@ -203,7 +204,7 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model"
 
 @dataclass
 class Stream:
-    """One player's growing trajectory. Append-only, so that every prompt is a prefix of the next."""
+    """Growing trajectory of one player. It is append-only, so each prompt is a prefix of the next."""
 
     chat: ChatTokenizer
     seat: int
@@ -219,12 +220,12 @@ class Stream:
     last: Completion | None = None
 
     def observe(self, text: str) -> None:
-        """Hear something; it becomes tokens when the player speaks next."""
+        """Add an observation; it is tokenised at the player's next turn."""
         if text:
             self.heard.append(text)
 
     def prompt(self) -> list[int]:
-        """Render what was heard and return all token ids up to the header of the next reply."""
+        """Append the new observations and return all token ids up to the header of the next reply."""
         if self.last is None:
             if not self.prompt_ids:
                 self.messages.append(ChatMessage(role="system", content=self.system))
@@ -236,7 +237,7 @@ class Stream:
         return self.prompt_ids + self.response_ids
 
     def reply(self, completion: Completion) -> str:
-        """Append sampled tokens and return their text, thoughts included."""
+        """Append a completion and return its text with thoughts."""
         self.response_ids += completion.token_ids
         self.response_mask += [1] * len(completion.token_ids)
         self.response_logprobs += completion.logprobs
@@ -246,14 +247,15 @@ class Stream:
         return text
 
     def say(self, text: str, *, cut: bool = False, learned: bool = True) -> None:
-        """Take a turn that somebody else wrote, as the tokens of its text with log-probs 0.
+        """Append a turn that the model did not sample, as the tokens of its text with log-probs 0.
 
         Args:
-            cut: the turn was cut, so that it has no end.
-            learned: its tokens have mask 1; else they are read like an observation.
+            text: The turn.
+            cut: Whether the turn was cut, so that it has no end-of-turn token.
+            learned: Whether the tokens have mask 1; otherwise, they have mask 0 like an observation.
 
         Raises:
-            EngineError: what was heard before would become a control token.
+            EngineError: An earlier observation would be tokenised as a control token.
         """
         ids = list(self.chat.tokenizer.encode(self.chat.neutralise(text), add_special_tokens=False))
         ids += [] if cut else [self.chat.end_of_turn]
@@ -263,12 +265,12 @@ class Stream:
             self.response_mask[-len(ids) :] = [0] * len(ids)
 
     def context(self) -> list[ChatMessage]:
-        """All that the player has read and said so far."""
+        """Returns all messages that the player has read and written so far."""
         messages = list(self.messages) or [ChatMessage(role="system", content=self.system)]
         return [*messages, self._observation()] if self.heard else messages
 
     def finish(self) -> Trajectory:
-        """The trajectory up to the player's last own token."""
+        """Returns the trajectory up to the player's last own token."""
         messages = self.context() if self.last is not None else list(self.messages)
         end = max((i + 1 for i, own in enumerate(self.response_mask) if own), default=0)
         return Trajectory(

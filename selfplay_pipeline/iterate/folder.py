@@ -1,4 +1,4 @@
-"""The run folder's own record: how the run was made, and which stages are done."""
+"""Record of a run folder: the settings of the run and its finished stages."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Stage = Literal["generate", "convert", "train", "evaluate"]
 
 
 class Manifest(BaseModel):
-    """`manifest.json`, as `describe` makes it."""
+    """Content of `manifest.json`: the settings and versions that reproduce the run."""
 
     created: datetime
     config: dict[str, Any]
     partner: dict[str, Any] = {}
-    """Settings that decide the words of the chat model, where that is the partner."""
+    """Settings that decide the answers of a chat model as partner; empty for any other partner."""
     weights: dict[str, str] = {}
-    """Content hashes, when the run began, of the model and of the partner where that is another checkpoint."""
+    """Content hashes at the start of the run: of the model and of a checkpoint as partner."""
     packages: dict[str, str | None]
     python: str
     git_revision: str | None
@@ -52,7 +52,7 @@ RESULTS: dict[Stage, type[BaseModel]] = {
 
 
 class StageRecord(BaseModel):
-    """A finished stage as it is stored: wall-clock seconds of its last attempt, and its result as JSON holds it."""
+    """Stored record of a finished stage: wall-clock seconds of its last attempt, and its result as JSON values."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -61,7 +61,7 @@ class StageRecord(BaseModel):
 
 
 class RunState(BaseModel):
-    """Finished stages by iteration, from 1; iteration 0 is the evaluation of the first checkpoint."""
+    """Finished stages by iteration. Iteration 0 evaluates the initial checkpoint; training begins with iteration 1."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -71,15 +71,15 @@ class RunState(BaseModel):
         return self.iterations.get(iteration, {}).get(stage)
 
     def played(self, iteration: int) -> Played | None:
-        """The figures of the episodes that an iteration trains on, once they are played."""
+        """Returns the figures of an iteration's training episodes; None until they are played."""
         return self._result(iteration, "generate", Played)
 
     def trained(self, iteration: int) -> Trained | None:
-        """Returns the result of an iteration's training, None until it is done."""
+        """Returns the result of an iteration's training; None until the training is done."""
         return self._result(iteration, "train", Trained)
 
     def evaluated(self, iteration: int) -> Evaluated | None:
-        """Held-out figures of the checkpoint that an iteration made, once they are taken."""
+        """Returns the held-out figures of an iteration's checkpoint; None until it is evaluated."""
         return self._result(iteration, "evaluate", Evaluated)
 
     def _result(self, iteration: int, stage: Stage, kind: type[R]) -> R | None:
@@ -88,7 +88,7 @@ class RunState(BaseModel):
 
 
 class RunDirectory:
-    """`data/…_iterations/` or any other: manifest.json, state.json and iter_1, iter_2, …"""
+    """Run folder with manifest.json, state.json and iter_1, iter_2, …"""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -102,7 +102,7 @@ class RunDirectory:
         return self.path / f"iter_{number}"
 
     def numbers(self) -> list[int]:
-        """Iterations that have a folder."""
+        """Returns the numbers of the iterations that have a folder, sorted."""
         found = [re.fullmatch(r"iter_(\d+)", folder.name) for folder in self.path.iterdir() if folder.is_dir()]
         return sorted(int(match.group(1)) for match in found if match)
 
@@ -113,10 +113,10 @@ class RunDirectory:
         return self.iteration(number) / "train.parquet"
 
     def checkpoint(self, number: int) -> str:
-        """Returns the checkpoint that a finished iteration made or carried forward, where the run folder is now.
+        """Returns the current path of the checkpoint that a trained iteration made or carried forward.
 
         Raises:
-            ValueError: the iteration is not finished.
+            ValueError: The iteration is not trained.
         """
         trained = self.state.trained(number)
         if trained is None:
@@ -125,14 +125,14 @@ class RunDirectory:
             earlier = self.state.trained(made)
             if earlier is not None and not earlier.carried:
                 return str((self.iteration(made) / "checkpoint").resolve())
-        inside = self.path / trained.checkpoint  # the model that the run began with may lie in its folder
+        inside = self.path / trained.checkpoint  # the initial model may be inside the run folder
         return str(inside.resolve()) if inside.is_dir() else shipped(trained.checkpoint)
 
     def open(self, config: Config) -> None:
-        """Write the manifest of a new run, or check that the run was made with this configuration.
+        """Write the manifest of a new run, or check an existing run's configuration, and load its finished stages.
 
         Raises:
-            UserError: the run was made with another configuration.
+            UserError: The run was made with another configuration.
         """
         self.check(config)
         if not self.manifest.exists():
@@ -141,11 +141,7 @@ class RunDirectory:
         self.load()
 
     def check(self, config: Config) -> None:
-        """Checks that this configuration may begin or continue the run; writes nothing.
-
-        Raises:
-            UserError: the folder is another command's, or the run was made with another configuration.
-        """
+        """Raises UserError if the folder belongs to another command or configuration; writes nothing."""
         check_folder(self.path, "iterate")
         if not self.manifest.exists():
             return
@@ -156,10 +152,10 @@ class RunDirectory:
         )
 
     def load(self) -> RunState:
-        """Read what is done.
+        """Read the finished stages from state.json.
 
         Raises:
-            UserError: state.json was not written by this program, or is damaged.
+            UserError: The file state.json was not written by this program, or is damaged.
         """
         path = self.path / "state.json"
         if path.exists():
@@ -178,14 +174,14 @@ class RunDirectory:
         return self.state
 
     def finish(self, iteration: int, stage: Stage, record: StageRecord) -> None:
-        """Record a stage whose output is complete."""
+        """Record a finished stage in state.json."""
         record.figures = portable(record.figures, self.path)
         self.state.iterations.setdefault(iteration, {})[stage] = record
         write_text(self.path / "state.json", self.state.model_dump_json(indent=2) + "\n")
 
 
 def describe(settings: dict[str, Any]) -> dict[str, Any]:
-    """Everything that is needed to repeat the run."""
+    """Returns the settings, package versions and git revision that reproduce a run."""
     packages = ("selfplay-pipeline", "sglang", "verl", "torch", "transformers", "TransferQueue", "ray", "numpy")
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -197,18 +193,18 @@ def describe(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def short(path: str) -> str:
-    """Returns a path below the working directory without that directory's own."""
+    """Returns a path relative to the working directory if it is inside, else the path itself."""
     here = Path.cwd()
     return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
 def _partner(config: Config) -> dict[str, Any]:
-    """Returns the settings that decide the partner's words."""
+    """Returns the settings that decide the answers of a chat model as partner."""
     return partner_arguments(config, [config.iterate.partner])
 
 
 def _weights(config: Config) -> dict[str, str]:
-    """Returns the content hashes of the checkpoints that a run begins with."""
+    """Returns the content hashes of the initial model and of a checkpoint as partner."""
     players = {"model": str(config.model), "partner": config.iterate.partner}
     return {
         key: weights_of(config, name) for key, name in players.items() if name != SELF and is_checkpoint(config, name)

@@ -1,4 +1,4 @@
-"""One line of figures per iteration, what counts as a collapse, and which iteration is the best. Pure."""
+"""Figures per iteration, detection of a collapse, and choice of the best iteration, without side effects."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ from selfplay_pipeline.iterate.results import Best, Evaluated, Trained
 from selfplay_pipeline.metrics.figures import TALK, figures_of, summarised
 
 EPISODE_FIGURES = ("reward_standard_error", "distinct_messages", *summarised())
-"""Figures of episodes of any game; those of a game of its own are with them in each line."""
+"""Figures that every game has; each line also has the game's own figures."""
 
 MIN_ENTROPY = 1e-3
-"""Nats per sampled token; below it the policy is as good as deterministic."""
+"""Token entropy in nats below which the policy counts as deterministic."""
 MAX_FLAT_GROUPS = 0.95
-"""Share of groups without signal from which on there is nothing to learn from."""
+"""Share of groups without signal from which on the run counts as collapsed."""
 MAX_REPEATED = 0.5
-"""Share of messages that repeat an earlier one of their episode."""
+"""Share of messages that repeat an earlier one of their episode above which the run counts as collapsed."""
 MAX_SILENT = 0.9
-"""Share of episodes whose first proposal comes before any message, …"""
+"""Share of episodes with a proposal before any message above which a run counts as collapsed (see TALKATIVE)."""
 TALKATIVE = 0.5
-"""… where it was below this at first."""
+"""Initial share of such episodes below which MAX_SILENT applies."""
 MAX_LOG_PROB_GAP = 0.1
-"""Mean difference in nats between the engine's and the trainer's log-probs at the first step."""
+"""Limit of the mean difference in nats between the engine's and the trainer's log-probs at the first step."""
 
 
 @dataclass
 class Iteration:
-    """Facts about one iteration; iteration 0 is the checkpoint that the run began with.
+    """Results of one iteration; iteration 0 evaluates the initial checkpoint.
 
     Attributes:
-        played: figures of the episodes that it trained on, hence of the checkpoint that it began with.
-        trained: its training; there only together with `played`.
-        evaluated: held-out figures of the checkpoint that it made.
-        seconds: wall-clock time of each stage.
-        collapse: why the run had collapsed by then, None if it had not.
+        number: Number of the iteration.
+        played: Figures of the training episodes, played by the checkpoint of the previous iteration.
+        trained: Result of the training; set only together with `played`.
+        evaluated: Held-out figures of the checkpoint that the iteration made.
+        seconds: Wall-clock time of each stage.
+        collapse: Signs of a collapse up to this iteration; None without one.
     """
 
     number: int
@@ -49,7 +50,7 @@ class Iteration:
     collapse: str | None = None
 
     def to_line(self) -> dict[str, Any]:
-        """The iteration as a line of `metrics.jsonl`; a figure that was not taken is left out."""
+        """Returns the iteration as a line of `metrics.jsonl`, without figures that were not measured."""
         line: dict[str, Any] = {"iteration": self.number}
         if self.played and self.trained:
             own = {name for name, value in (self.played.model_extra or {}).items() if isinstance(value, int | float)}
@@ -63,7 +64,7 @@ class Iteration:
 
 @dataclass(frozen=True)
 class _Signs:
-    """The figures that show a collapse; the defaults are healthy and stand for figures that were not taken."""
+    """Figures that show a collapse; the defaults are healthy values for figures that were not measured."""
 
     token_entropy: float = 1.0
     groups_without_signal: float = 0.0
@@ -79,7 +80,7 @@ class _Signs:
 
 
 def history_of(state: RunState) -> list[Iteration]:
-    """Each iteration that was evaluated or trained, in order."""
+    """Returns the iterations that were evaluated or trained, in order."""
     history: list[Iteration] = []
     for number, stages in sorted(state.iterations.items()):
         played, trained = state.played(number), state.trained(number)
@@ -92,10 +93,11 @@ def history_of(state: RunState) -> list[Iteration]:
 
 
 def in_words(iteration: Iteration, *games: Game) -> str:
-    """An iteration's figures in one line.
+    """Returns one line with an iteration's figures.
 
     Args:
-        games: the game that was played, whose own figures have names.
+        iteration: The iteration.
+        games: The played game, which gives its own figures their labels.
     """
     parts = []
     played, trained, evaluated = iteration.played, iteration.trained, iteration.evaluated
@@ -117,7 +119,7 @@ def in_words(iteration: Iteration, *games: Game) -> str:
 
 
 def best_iteration(history: Sequence[Iteration]) -> Best | None:
-    """The evaluated iteration with the highest held-out reward, None if none was evaluated."""
+    """Returns the evaluated iteration with the highest held-out reward; None if none was evaluated."""
     evaluated = [(iteration.number, iteration.evaluated) for iteration in history if iteration.evaluated]
     if not evaluated:
         return None
@@ -131,7 +133,7 @@ def best_iteration(history: Sequence[Iteration]) -> Best | None:
 
 
 def collapse_reason(history: Sequence[Iteration]) -> str | None:
-    """Returns the sign of a collapse in the newest iteration, None if there is none."""
+    """Returns the signs of a collapse in the newest iteration; None without any."""
     trained = [iteration for iteration in history if iteration.trained]
     if not trained:
         return None
@@ -154,7 +156,7 @@ def collapse_reason(history: Sequence[Iteration]) -> str | None:
 
 
 def _fallen(history: Sequence[Iteration]) -> list[str]:
-    """A newest held-out reward whose interval lies below that of the best."""
+    """Returns a reason if the newest held-out reward's interval is below that of the best; else an empty list."""
     best, newest = best_iteration(history), history[-1].evaluated
     if best is None or newest is None or newest.held_out_reward.high >= best.held_out_reward.low:
         return []

@@ -1,4 +1,4 @@
-"""The figures of iterations where people already look: TensorBoard and Weights & Biases, beside verl's step metrics."""
+"""Logging of iterations' figures to TensorBoard and Weights & Biases, next to verl's step metrics."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from selfplay_pipeline.iterate.history import Iteration
 from selfplay_pipeline.train.offline import WANDB_LOGIN
 
 Write = Callable[[int, dict[str, float]], None]
-"""Takes an iteration and its figures."""
+"""Function that writes the figures of an iteration, given its number."""
 
 
 @dataclass
 class PipelineLog:
-    """Writes each iteration once; `config.train.loggers` says where. A run with nothing to do never opens it."""
+    """Writer of each iteration's figures to `config.train.loggers`. A run without work does not open it."""
 
     config: Config
     path: Path
@@ -38,7 +38,7 @@ class PipelineLog:
         """Open the loggers, unless they are open.
 
         Raises:
-            UserError: Weights & Biases refuses the run. `check_training` looks for packages and a login beforehand.
+            UserError: Weights & Biases refuses the run; `check_training` has checked packages and login before.
         """
         if self.writers is None:
             makers = {"tensorboard": _tensorboard, "wandb": _wandb}
@@ -46,7 +46,7 @@ class PipelineLog:
             self.writers = [self.stack.enter_context(maker(self.config, self.path)) for maker in wanted]
 
     def write(self, history: Sequence[Iteration]) -> None:
-        """Write the iterations that this process has not written yet, if it is open."""
+        """Write the iterations that this process has not written yet, if the loggers are open."""
         for iteration in history if self.writers else ():
             if iteration.number not in self.written:
                 self.written.add(iteration.number)
@@ -55,7 +55,7 @@ class PipelineLog:
 
 
 def numbers_of(iteration: Iteration) -> dict[str, float]:
-    """An iteration's figures by flat names: `selfplay/held_out_reward/value`, `selfplay/seconds/train`, …"""
+    """Returns an iteration's figures by flat names: `selfplay/held_out_reward/value`, `selfplay/seconds/train`, …"""
     return {
         f"selfplay/{name.replace('.', '/')}": float(value)
         for name, value in flatten(iteration.to_line()).items()
@@ -67,7 +67,7 @@ def numbers_of(iteration: Iteration) -> dict[str, float]:
 def _tensorboard(config: Config, path: Path) -> Iterator[Write]:
     from torch.utils.tensorboard import SummaryWriter
 
-    # A continued run writes all its iterations again; what an earlier process wrote is hidden.
+    # A continued run writes all its iterations again, and hides the figures of earlier processes.
     with SummaryWriter(str(path / "tensorboard"), purge_step=0) as writer:
 
         def write(iteration: int, figures: dict[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""The loop: play with the newest checkpoint, convert, train, play again."""
+"""Loop of `selfplay iterate`: play with the newest checkpoint, convert, train, and repeat."""
 
 from __future__ import annotations
 
@@ -52,19 +52,21 @@ PLAY_AND_LEARN: tuple[Stage, ...] = ("generate", "convert", "train")
 
 
 async def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = None) -> RunDirectory:
-    """Run what is missing of `config.iterate.num_iterations` iterations in `run_dir`.
+    """Run the missing stages of `config.iterate.num_iterations` iterations in `run_dir`.
 
-    Killed anywhere, the same call continues at the stage that was cut: each stage resumes by itself, and is
-    recorded as done only when its output is complete.
+    After a kill at any moment, the same call continues at the interrupted stage: each stage resumes its own work, and
+    is recorded as done only when its output is complete.
 
     Args:
-        loop_type: a variant of the loop, for experiments.
+        config: The configuration.
+        run_dir: The run folder.
+        loop_type: Variant of the loop, for experiments.
 
     Raises:
-        UserError: the directory is in use or holds a run with another configuration; or bad input to a stage.
+        UserError: The folder is in use or holds a run with another configuration, or a stage rejects its input.
     """
     with computing():
-        RunDirectory(run_dir).check(config)  # before the lock, which is a file too
+        RunDirectory(run_dir).check(config)  # first, because the lock writes a file
         check_run(config)
         check_cluster(config.train, [config.model], run_dir)
     with locked(run_dir / ".lock", f"run directory {run_dir}"):
@@ -86,7 +88,7 @@ async def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | Non
 
 
 async def _stop(trainer: Trainer, servers: Servers) -> None:
-    """End all processes at once: each takes a second or more."""
+    """Stop all processes in parallel, since each takes a second or more."""
     await asyncio.gather(asyncio.to_thread(trainer.stop), servers.stop())
 
 
@@ -101,7 +103,7 @@ class Loop:
     log: PipelineLog
 
     async def run_all(self) -> None:
-        """All iterations, each with the checkpoint of the one before."""
+        """Run all iterations, each with the checkpoint of the previous one."""
         checkpoint = str(self.config.model)
         for number in range(self.config.iterate.num_iterations + 1):
             self._prepare_training(number, checkpoint)
@@ -114,7 +116,7 @@ class Loop:
                 self._watch(number)
 
     def _remove_earlier_states(self, number: int) -> None:
-        """Remove all but the last, once the training is recorded: one that was cut begins from the state before."""
+        """Remove all but the newest trainer state, once no interrupted training can need an earlier one."""
         for state in self._trainer_states(number)[:-1]:
             shutil.rmtree(state, ignore_errors=True)
 
@@ -122,7 +124,7 @@ class Loop:
         """Run one stage unless it is done.
 
         Raises:
-            UserError: The checkpoint is not the one that the iteration before has made.
+            UserError: The checkpoint has changed since the previous iteration made it.
         """
         if self.run.state.get(number, stage) is not None:
             return
@@ -140,7 +142,7 @@ class Loop:
         self.run.finish(number, stage, StageRecord(seconds=time.monotonic() - started, figures=result))
 
     async def _result(self, number: int, stage: Stage, checkpoint: str) -> BaseModel:
-        """Do a stage. What it reads of other stages is what it is given here: a checkpoint, a file."""
+        """Run one stage and return its result. Stages exchange only checkpoints and files."""
         match stage:
             case "generate":
                 return await self._generate(number, checkpoint)
@@ -214,19 +216,19 @@ class Loop:
         )
 
     def _prepare_training(self, number: int, checkpoint: str) -> None:
-        """Let the trainer get ready while the episodes that it will need are played."""
+        """Start the trainer while the episodes of its training are played."""
         wanted = "train" in stages_of(self.config, number) and self.run.state.get(number, "train") is None
         if wanted and self.config.iterate.keep_processes:
             training = self._training(number, checkpoint, self.run.rows(number))
             prepare_training(training, self.trainer, self.run.path / "trainer.log")
 
     def _earlier_state(self, number: int) -> Path | None:
-        """The newest earlier trainer state; a checkpoint in bfloat16 lacks the small updates that its weights hold."""
+        """Returns the newest earlier trainer state; its weights keep small updates that a bfloat16 checkpoint loses."""
         states = self._trainer_states(number - 1)
         return states[-1] if states else None
 
     def _trainer_states(self, last: int) -> list[Path]:
-        """The trainer states up to an iteration, in order; iterations that were not trained have none."""
+        """Returns the trainer states up to an iteration, in order; an untrained iteration has none."""
         folders = [self.run.iteration(number) / "trainer_state" for number in range(1, last + 1)]
         return [folder for folder in folders if folder.exists()]
 
@@ -236,7 +238,7 @@ class Loop:
             return sample_held_out(self.config, self.config.iterate.evaluate_states, MONITOR)
 
     async def _evaluate(self, number: int, checkpoint: str) -> Evaluated:
-        """Held-out figures of a checkpoint; the states are checked not to be among those trained on since the last."""
+        """Returns the held-out figures of a checkpoint; warns if states were trained on since the last evaluation."""
         config = self.config
         states = self._held_out
         since = range(max(1, number - config.iterate.evaluate_every + 1), number + 1)
@@ -273,7 +275,7 @@ class Loop:
 
     @computing()
     def _watch(self, number: int) -> None:
-        """Write the figures of the iterations so far, and warn of a collapse."""
+        """Write the figures of all iterations so far, and warn about a collapse."""
         history = history_of(self.run.state)
         write_lines(self.run.path / "metrics.jsonl", (iteration.to_line() for iteration in history))
         best = best_iteration(history)
@@ -294,17 +296,17 @@ def _hash_of(checkpoint: str) -> str:
 
 
 def stages_of(config: Config, number: int) -> tuple[Stage, ...]:
-    """The stages of an iteration in their order; iteration 0 evaluates the first checkpoint."""
+    """Returns the stages of an iteration in order; iteration 0 evaluates the initial checkpoint."""
     every = config.iterate.evaluate_every
     evaluates = every > 0 and (number % every == 0 or number == config.iterate.num_iterations)
     return (*(PLAY_AND_LEARN if number else ()), *(("evaluate",) if evaluates else ()))
 
 
 def plan_iterate(config: Config, run_dir: Path) -> list[str]:
-    """Returns the work of `iterate` in this folder, line by line; writes nothing.
+    """Returns lines that describe the work of `iterate` in a run folder; writes nothing.
 
     Raises:
-        UserError: the run would be refused.
+        UserError: The run would be rejected.
     """
     run = RunDirectory(run_dir)
     run.check(config)
@@ -328,18 +330,18 @@ def plan_iterate(config: Config, run_dir: Path) -> list[str]:
 
 
 def seats_of(config: Config) -> tuple[str, ...]:
-    """Returns the player of each seat in the episodes that are trained on."""
+    """Returns the player of each seat in the training episodes."""
     partner = config.iterate.partner
     return self_play(config) if partner == SELF else opposite(config, POLICY, partner)
 
 
 def at_once(config: Config) -> int:
-    """Returns how many checkpoints are served at the same time: the policy, and a partner that is a checkpoint."""
+    """Returns the number of checkpoints served at the same time: the policy, and a checkpoint as partner."""
     return 1 + is_checkpoint(config, seats_of(config)[-1])
 
 
 def check_run(config: Config) -> None:
-    """Raises UserError unless all players are there, and this machine can play and train."""
+    """Raises UserError unless all players exist and this machine can play and train."""
     check_partner(config)
     check_trainable(config)
     check_credit(config)
@@ -351,11 +353,7 @@ def check_run(config: Config) -> None:
 
 
 def check_partner(config: Config) -> None:
-    """Checks that the partner that is not trained exists and can play.
-
-    Raises:
-        UserError: no player has that name, or a chat model has no key.
-    """
+    """Raises UserError if the partner does not exist, or is a chat model without a key."""
     if config.iterate.partner != SELF:
         check_names(config, [config.iterate.partner])
     if config.iterate.partner == CHAT:
@@ -363,9 +361,9 @@ def check_partner(config: Config) -> None:
 
 
 def shares_gpu(config: Config) -> bool:
-    """Whether server and trainer stay on one GPU, so that each has to leave its memory to the other.
+    """Whether server and trainer stay on the same GPU, so that they must release its memory to each other.
 
-    All that is launched here begins with the first GPU. What GPUs an attached server has is not known; it keeps them.
+    Every launched process begins with the first GPU. The GPUs of an attached server are unknown, so it keeps them.
     """
     devices = {resolve_device(config.engine.device), resolve_device(config.train.device)}
     return config.iterate.keep_processes and not config.engine.server_url and devices == {"cuda"}

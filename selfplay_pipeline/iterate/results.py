@@ -1,6 +1,6 @@
-"""Results of the stages of an iteration; `generate.summary` has that of playing, `convert.result` that of converting.
+"""Results of training and evaluation in an iteration; `generate.summary` and `convert.result` have the others.
 
-A field that later versions add is kept; one that an earlier version did not write has its default.
+Unknown fields, from a later version, are kept; missing fields, from an earlier version, get their default.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from selfplay_pipeline.metrics.bootstrap import Interval
 
 
 class StageResult(BaseModel):
-    """Result of a stage in `state.json`, for tables, charts and the next stage."""
+    """Stored result of a stage in `state.json`, for tables, charts and the next stage."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
@@ -20,13 +20,14 @@ class Trained(StageResult):
     """Result of a training.
 
     Attributes:
-        checkpoint: what it made, relative to the run folder; or the one before, `carried` forward where no group had a
-            signal. The model that a run began with is named as it was given.
-        weights: content hash of the checkpoint.
-        rows: trained on in each epoch; with `method: filtered-bc` those of the best episodes alone.
-        updates: optimizer steps; a step of verl's may have several.
-        own_tokens: trained on, counted once an epoch.
-        log_prob_gap: mean |trainer - engine| of the log-probs at the first step, in nats.
+        checkpoint: Path of the new checkpoint, relative to the run folder; or of the previous checkpoint if `carried`.
+            The initial model keeps the name that the user gave.
+        carried: Whether the previous checkpoint is carried forward, because no group had a signal.
+        weights: Content hash of the checkpoint.
+        rows: Number of rows trained on in each epoch; with `method: filtered-bc` only those of the best episodes.
+        updates: Number of optimizer steps; one step of verl may have several.
+        own_tokens: Number of sampled tokens trained on, counted once per epoch.
+        log_prob_gap: Mean |trainer - engine| of the log-probs at the first step, in nats.
     """
 
     checkpoint: str
@@ -51,10 +52,10 @@ class KnownInterval(Interval):
 
 
 def known(interval: Interval) -> KnownInterval:
-    """An interval of a figure that every evaluation has.
+    """Returns the interval of a figure that every evaluation has.
 
     Raises:
-        ValidationError: the figure was not estimated.
+        ValidationError: The figure has no estimate.
     """
     return KnownInterval(**interval.model_dump())
 
@@ -63,10 +64,10 @@ class Evaluated(StageResult):
     """Figures of a checkpoint on the held-out states of a run.
 
     Attributes:
-        held_out_talk_score: of the sampled episodes; only where the silence line is known.
-        held_out_greedy_talk_score: the same of the greedy ones.
-        held_out_questions: questions an episode; only where the policy is trained with another player as its partner.
-        held_out_parts: figures that are parts of one whole, such as where reward is lost, by their names.
+        held_out_talk_score: Talk score of the sampled episodes; None if the silence line is unknown.
+        held_out_greedy_talk_score: Talk score of the greedy episodes; None if the silence line is unknown.
+        held_out_questions: Questions per episode; None in self-play.
+        held_out_parts: Figures that are parts of one total, such as the causes of lost reward, by name.
     """
 
     checkpoint: str
@@ -82,7 +83,7 @@ class Evaluated(StageResult):
 
 
 class Best(StageResult):
-    """`best.json`: the iteration whose checkpoint has the highest held-out reward."""
+    """Content of `best.json`: the iteration with the highest held-out reward."""
 
     iteration: int
     checkpoint: str

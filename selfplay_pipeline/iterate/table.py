@@ -16,21 +16,21 @@ from selfplay_pipeline.iterate.results import Best
 from selfplay_pipeline.metrics.bootstrap import Interval
 
 LIVE_ROWS = 12
-"""Iterations of a run that are shown while it goes on."""
+"""Number of iterations in the table of a running run."""
 OF_EPISODES = ("reward", "agreed", "illegal", "messages")
-"""Figures by their names, which are shorter than their labels."""
+"""Names of the episode figures in the table; names are shorter than labels."""
 PLAY_AND_TRAIN: tuple[Stage, ...] = ("generate", "train")
 
 
 def live_table(path: Path) -> Table:
-    """Returns the table of a run that is going on, as far as its files say."""
+    """Returns the table of a running run, read from its files."""
     run = RunDirectory(path)
     run.load()
     return run_table(run, newest=LIVE_ROWS)
 
 
 def run_table(run: RunDirectory, newest: int | None = None) -> Table:
-    """One row an iteration, or only of the `newest` ones; what is not done yet is empty."""
+    """Returns a table with one row per iteration, or only the `newest` rows; cells of unfinished stages are empty."""
     table = Table(
         title=one_line(f"self-play in {run.path}"),
         caption=f"{', '.join(OF_EPISODES)}: of the episodes trained on, which the checkpoint before played\n"
@@ -65,7 +65,7 @@ def run_table(run: RunDirectory, newest: int | None = None) -> Table:
 
 
 def show_run(run: RunDirectory) -> None:
-    """The closing table of `iterate`, and where the checkpoints are."""
+    """Print the closing table of `iterate` and the paths of the newest and the best checkpoint."""
     Terminal(highlight=True).print(run_table(run))
     show = Terminal()
     trained = [number for number, stages in sorted(run.state.iterations.items()) if "train" in stages]

@@ -1,4 +1,4 @@
-"""`selfplay train`: checks the data, runs verl as a child process, watches it and checks its result."""
+"""`selfplay train`: checks the data, runs verl as a child process, monitors it and checks its result."""
 
 from __future__ import annotations
 
@@ -56,34 +56,34 @@ WANDB_LOGIN = "run `wandb login`, or set WANDB_API_KEY, or WANDB_MODE=offline to
 
 @dataclass(frozen=True)
 class TrainResult:
-    """Result of a training; figures cover all its resumptions, except for seconds."""
+    """Result of a training; all figures except seconds cover the whole training, with its resumptions."""
 
     steps: int
     planned_steps: int
     groups: int
-    """Groups trained on, each once per epoch."""
+    """Number of groups trained on, each once per epoch."""
     groups_without_signal: int
     rows: int
-    """Rows of the groups above."""
+    """Number of rows in `groups`."""
     checkpoint: Path
-    """Hugging Face folder."""
+    """Folder of the Hugging Face checkpoint."""
     trainer_state: Path
     metrics_path: Path
     seconds_total: float
     seconds_in_steps: float
-    """Time within training steps without saving, only of this process's steps."""
+    """Seconds within the training steps of this process, without saving."""
     log_prob_gap: float | None
     """Mean |trainer - engine| of the stored log-probs at the first step, in nats.
 
-    Both have the same weights then. None with `old_log_probs: games`, where the trainer computes no log-probs of its
-    own.
+    Trainer and engine have the same weights at this step. None with `old_log_probs: games`, because the trainer then
+    computes no log-probs.
     """
     updates: int = 0
-    """Optimizer steps; one step of verl's has several if its batch is cut into mini-batches."""
+    """Number of optimizer steps; one step of verl has several if its batch is split into mini-batches."""
     own_tokens: int = 0
-    """Own tokens trained on, counted once per epoch."""
+    """Number of sampled tokens trained on, counted once per epoch."""
     held_out_losses: tuple[float, ...] = ()
-    """Mean negative log-probs of held-out own tokens in nats: before the first step, and after each epoch."""
+    """Mean negative log-probs of the held-out rows' own tokens in nats: before the first step and after each epoch."""
 
 
 async def run_train(config: TrainConfig, trainer: Trainer | None = None) -> TrainResult:
@@ -91,8 +91,8 @@ async def run_train(config: TrainConfig, trainer: Trainer | None = None) -> Trai
 
     Args:
         config: The training.
-        trainer: verl's process, which keeps running afterwards. None starts one for this training only, once the
-            cluster, if one is to be joined, has been checked.
+        trainer: verl's process, which keeps running afterwards. None checks the configured cluster, if any, and starts
+            a process for this training only.
 
     Raises:
         UserError: Data or options are unusable, or another model sampled the rows.
@@ -185,7 +185,7 @@ def _check_training_of(config: TrainConfig) -> None:
 
 
 def _read_groups(config: TrainConfig) -> tuple[TrainData, list[Group], int]:
-    """Returns the data, the groups that are trained on, and the number of steps.
+    """Returns the data, the groups to train on, and the number of steps.
 
     Raises:
         UserError: The data are unusable, or do not fit into memory.
@@ -200,7 +200,7 @@ def _read_groups(config: TrainConfig) -> tuple[TrainData, list[Group], int]:
 
 
 def making_of(config: TrainConfig, device: Device) -> Making:
-    """Returns the settings that verl's processes for this training are started with."""
+    """Returns the settings that verl's processes start with for this training."""
     where = f"{config.nodes} × {config.gpus_per_node} workers, Ray: {config.ray_address}"
     imitates = config.imitated is not None
     parts = {"adapter": config.lora_rank > 0, "reference": config.has_reference, "imitates": imitates}
@@ -261,8 +261,8 @@ def follower(
 
     Args:
         read: Function that returns the new lines of metrics.
-        done: Number of steps that are not reported, because they were done before.
-        watch: Function that is called with each further step and its line.
+        done: Number of steps of an earlier process, which are not reported.
+        watch: Function that receives each new step and its line.
     """
 
     before = done
@@ -292,17 +292,17 @@ def _record(config: TrainConfig, data: TrainData, groups: list[Group]) -> dict[s
 def hashes_of(config: PolicyTraining) -> dict[str, str]:
     """Returns the content hashes of the models that a training reads, by their names in its record.
 
-    A hash covers the files' bytes when the training begins or continues. It does not notice a file that changes later,
-    while verl reads it.
+    A hash covers the files' bytes when the training begins or continues. A later change, while verl reads a file, is
+    not detected.
     """
     models = {name: getattr(config, name, None) for name in ("model", "base_model", "reference_model")}
     return {f"weights.{name}": content_hash(model) for name, model in models.items() if model is not None}
 
 
 def check_sampler(config: TrainConfig) -> None:
-    """Raises UserError unless the model has sampled the rows, or any model may be trained on them.
+    """Raises UserError unless the model sampled the rows or `any_model` is set.
 
-    Equal content hashes decide, so that a model may have been moved or copied since.
+    The content hashes are compared, so the model may have been moved or copied.
     """
     if config.any_model:
         return
@@ -320,7 +320,7 @@ def check_sampler(config: TrainConfig) -> None:
 
 
 def claim(config: PolicyTraining, training: dict[str, Any], checkpoint: Path) -> None:
-    """Bind the folder to this training; a later call either continues the same training or is refused.
+    """Bind the folder to this training; a later call for another training is rejected.
 
     Raises:
         UserError: The folder holds another training.
@@ -332,7 +332,7 @@ def claim(config: PolicyTraining, training: dict[str, Any], checkpoint: Path) ->
 def check_claim(config: PolicyTraining, training: dict[str, Any], checkpoint: Path) -> bool:
     """Returns whether the folder is already bound to this training.
 
-    An option that is newer than the training counts as its default.
+    An option that is missing in the record has its default value.
 
     Raises:
         UserError: The folder holds another training.
@@ -364,7 +364,7 @@ def check_options(config: PolicyTraining, *further_models: str | None) -> None:
 def check_training(options: TrainOptions) -> None:
     """Raises UserError unless the loggers are usable and this machine has the GPUs that the trainer needs.
 
-    Several machines without a cluster are refused too; `check_cluster` checks the machines of a cluster.
+    Several nodes without a cluster are rejected too; `check_cluster` checks the machines of a cluster.
     """
     check_loggers(options.loggers)
     if options.dump_rows and options.imitated is not None:
@@ -381,11 +381,7 @@ def check_training(options: TrainOptions) -> None:
 
 
 def check_adapter(options: TrainOptions, base: str) -> None:
-    """Raises UserError unless the model has the layers that are to get a LoRA adapter.
-
-    Raises:
-        UserError: The model lacks one of the layers.
-    """
+    """Raises UserError unless the model has all target layers of the LoRA adapter."""
     if options.lora_rank:
         check_targets(base, options.lora_targets)
 
@@ -400,13 +396,13 @@ def check_loggers(names: Iterable[str]) -> None:
 
 
 def _check_wandb() -> None:
-    """Raises UserError unless Weights & Biases has an account to write to, or writes offline.
+    """Raises UserError unless Weights & Biases has an API key or writes offline.
 
-    The key is not sent anywhere. verl's process has no terminal to ask for a key, and fails without one.
+    The key is not sent anywhere. verl's process fails without a key, since it has no terminal to ask for one.
     """
     import wandb
 
-    if wandb.run is not None:  # `iterate` writes to it already
+    if wandb.run is not None:  # `iterate` already writes to a run
         return
     try:
         online = wandb.setup().settings.mode in ("online", "run", "shared")

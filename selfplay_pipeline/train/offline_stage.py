@@ -1,4 +1,4 @@
-"""Builds and runs the training of `selfplay train` from a configuration."""
+"""Stage `selfplay train`: builds and runs the training of a configuration."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def training_of(
     shares_gpu: bool = False,
     rate_share: float = 1.0,
 ) -> TrainConfig:
-    """Returns the configuration of a training of `checkpoint` on one parquet file.
+    """Returns the settings of a training of `checkpoint` on one parquet file.
 
     Args:
         config: The configuration of the run.
         data: The parquet file to train on.
         output: The output folder of the training.
-        checkpoint: The model to train, by default that of the configuration.
-        seed: Seed of the order of the groups and of the trainer, by default that of the configuration.
-        initial_trainer_state: trainer_state/ of an earlier iteration that is continued.
-        base_model: The model that a LoRA adapter is added to; `checkpoint` by default.
-        reference_model: The reference policy of the KL loss; `checkpoint` by default.
+        checkpoint: The model to train; by default, that of the configuration.
+        seed: Seed of the order of the groups and of the trainer; by default, that of the configuration.
+        initial_trainer_state: Folder trainer_state/ of an earlier iteration to continue from.
+        base_model: Base model of a LoRA adapter; by default, `checkpoint`.
+        reference_model: Reference policy of the KL loss; by default, `checkpoint`.
         shares_gpu: Whether a server needs the GPU's memory before and after the training.
         rate_share: Factor of the configured learning rate.
     """
@@ -61,10 +61,10 @@ def training_of(
 
 
 def model_of(data: Path) -> str:
-    """Returns the checkpoint that sampled the rows of a file, as the path or hub name that the episodes recorded.
+    """Returns the checkpoint that sampled the rows of a file, as the recorded path or hub name.
 
     Raises:
-        UserError: The file is unusable or does not name its model, or the model no longer exists there.
+        UserError: The file is unusable or does not name its model, or the model does not exist at that path.
     """
     found = sampler_of(data)
     if found is None:
@@ -83,7 +83,7 @@ async def train_policy(job: TrainConfig, trainer: Trainer | None = None, command
 
     Args:
         job: The training.
-        trainer: verl's process, as for `run_train`.
+        trainer: verl's process, passed to `run_train`.
         command: The command that the output folder belongs to.
     """
     check_folder(job.output, command)

@@ -1,4 +1,4 @@
-"""`selfplay train-online`: checks the states, runs verl as a child process, watches it and checks its result."""
+"""`selfplay train-online`: checks the states, runs verl as a child process, monitors it and checks its result."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ from selfplay_pipeline.train.settings import environment, metrics_path, resolve_
 
 @dataclass(frozen=True)
 class OnlineResult:
-    """Result of an online training; figures cover all its resumptions, except for seconds."""
+    """Result of an online training; all figures except seconds cover the whole training, with its resumptions."""
 
     steps: int
     games: int
-    """Episodes of all training steps, including those of groups that were not trained on."""
+    """Number of episodes of all training steps, with groups that were not trained on."""
     before: dict[str, float]
     """Held-out figures before the first step."""
     after: dict[str, float]
@@ -107,7 +107,7 @@ async def _trained(config: OnlineConfig, report: Update) -> OnlineResult:
     with locked(config.output / ".train.lock", f"training folder {config.output}"):
         with computing():
             claim(config, _identity(config), checkpoint)
-        keep_lines(metrics_path(config), planned)  # drops a last line that a kill left incomplete
+        keep_lines(metrics_path(config), planned)  # removes an incomplete last line, left by a killed process
         _absorb(config, read_lines(verl_log(config)))
         done = go_back_to_last_logged_save(state, metrics_path(config))
         for path in (metrics_path(config), *config.output.glob("server_*_weights.jsonl")):
@@ -121,7 +121,7 @@ async def _trained(config: OnlineConfig, report: Update) -> OnlineResult:
                 joins_cluster=config.joins_cluster,
             )
             env = environment(config, device, extension=EXTENSION) | file_environment(config)
-            verl_log(config).unlink(missing_ok=True)  # absorbed above
+            verl_log(config).unlink(missing_ok=True)  # already added to metrics.jsonl
             logged = NewLines(verl_log(config))
             with Trainer() as trainer:
                 follow = follower(lambda: _absorb(config, logged.read()), done or -1, watch)
@@ -162,11 +162,7 @@ def _held_out(line: dict[str, Any]) -> dict[str, float]:
 
 
 def check_sizes(config: OnlineConfig, rows_per_episode: int) -> None:
-    """Raises UserError unless the processes can share an update equally.
-
-    Raises:
-        UserError: The rows of a step are not a multiple of the number of processes.
-    """
+    """Raises UserError unless the rows of a step are a multiple of the number of training processes."""
     states, episodes = config.online.states_per_step, config.episodes_per_state
     if states * episodes * rows_per_episode % config.workers:
         raise UserError(
@@ -178,11 +174,11 @@ def check_sizes(config: OnlineConfig, rows_per_episode: int) -> None:
 
 
 def _look_at(config: OnlineConfig) -> StatesFile:
-    """Returns the number of rows to play and of rows per episode, after a check of both files.
+    """Check both files, and return the number of training states and of rows per episode.
 
     Raises:
-        UserError: A file is missing, is not from `selfplay games`, holds fewer states than one step takes, or would
-            validate on the states of `evaluate`.
+        UserError: A file is missing or not from `selfplay games`, has fewer states than one step takes, or contains
+            validation states from the seed space of `evaluate`.
     """
     (test, validation), (train, first) = (
         read_rows(config.game, config.games / f"{name}.parquet") for name in ("test", "train")
@@ -204,7 +200,7 @@ def _look_at(config: OnlineConfig) -> StatesFile:
 
 
 def check_begun(config: OnlineConfig) -> None:
-    """Check the states to play, and that the folder holds no other training; write nothing.
+    """Raises UserError unless the states are usable and the folder holds no other training; writes nothing.
 
     Raises:
         UserError: The states are unusable, the processes cannot share an update, or the folder holds another training.
@@ -214,7 +210,7 @@ def check_begun(config: OnlineConfig) -> None:
 
 
 def read_rows(config: GameSettings, path: Path) -> tuple[int, dict[str, Any]]:
-    """Returns the number of rows, each checked, and the first row's `extra_info` (empty without rows).
+    """Check each row, and return the number of rows and the first row's `extra_info` (empty without rows).
 
     Raises:
         UserError: The file is missing, is not from `selfplay games` or is of another game, or a row is unusable.
@@ -267,7 +263,7 @@ def _check_rules(config: GameSettings, where: str, written: Any) -> None:
 
 
 def _fault(game: Game, row: dict[str, Any], info: dict[str, Any], first: dict[str, Any]) -> str | None:
-    """Returns the first fault of a row, None if there is none.
+    """Returns the first fault of a row; None without one.
 
     Args:
         game: The game of the rows.
@@ -302,9 +298,9 @@ def _identity(config: OnlineConfig) -> dict[str, Any]:
 
 
 def _absorb(config: OnlineConfig, logged: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add new steps of verl's log to metrics.jsonl; returns their lines.
+    """Add the new steps of verl's log to metrics.jsonl, and return their lines.
 
-    Each of verl's processes starts verl's log anew, and the log begins with a validation that is already known.
+    Each of verl's processes begins a new log with a validation that is already in metrics.jsonl.
     """
     if not logged:
         return []

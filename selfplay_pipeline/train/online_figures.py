@@ -1,4 +1,4 @@
-"""Passes the evaluation's figures through verl, which only averages numbers over episodes."""
+"""Figures of an evaluation as numbers that verl can average over episodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from selfplay_pipeline.metrics.figures import figures_of as figures_of_games
 from selfplay_pipeline.metrics.figures import measure
 
 BELOW = "per_"
-"""Beginning of the names of denominators: verl gets a figure that is a ratio of sums as numerator and denominator."""
+"""Prefix of denominators: verl receives a ratio of sums as two numbers, numerator and denominator."""
 
 
 def figures_of(record: EpisodeRecord, game: Game) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Translates the options of online training to verl's, on top of `matching_selfplay_online_grpo.yaml`."""
+"""Translation of the options of online training to overrides of `matching_selfplay_online_grpo.yaml`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def held_out_path(config: OnlineConfig) -> Path:
 
 
 def verl_log(config: OnlineConfig) -> Path:
-    """Returns verl's file of metrics, which each of verl's processes starts anew."""
+    """Returns the file of verl's metrics; each of verl's processes overwrites it."""
     return state_dir(config) / "verl_metrics.jsonl"
 
 
@@ -47,11 +47,11 @@ def file_environment(config: OnlineConfig) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class StatesFile:
-    """Contents of train.parquet."""
+    """Size of train.parquet."""
 
     rows: int
     rows_per_episode: int
-    """Number of rows that an episode gives: one for each player, or only one perspective."""
+    """Number of training rows per episode: one per player, or a single one."""
 
 
 def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) -> list[str]:
@@ -94,7 +94,7 @@ def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) ->
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
     }
     if device == "cuda":
-        waits = "actor_rollout_ref.actor.fsdp_config"  # with one GPU in the host's memory, while the server plays
+        waits = "actor_rollout_ref.actor.fsdp_config"  # one GPU offloads to host memory while the server plays
         settings |= {f"{waits}.{part}_offload": config.workers == 1 for part in ("param", "optimizer")}
     else:
         settings |= {

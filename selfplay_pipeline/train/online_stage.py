@@ -1,4 +1,4 @@
-"""Runs `selfplay games` and `selfplay train-online` for a configuration."""
+"""Stages `selfplay games` and `selfplay train-online` for a configuration."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def plan_online(config: Config, output: Path, games: Path | None = None) -> str:
     """Returns a one-line description of the work that `train-online` would do; writes nothing.
 
     Raises:
-        UserError: The training would be refused.
+        UserError: The training would be rejected.
     """
     job, online = online_job(config, output, games), config.online
     if samples := _samples_states(job, games):
@@ -137,8 +137,8 @@ async def train_online(config: Config, output: Path, games: Path | None = None) 
     Args:
         config: The configuration.
         output: The output folder.
-        games: Folder with the states to play. By default new states are written to `output`, enough for each to be
-            played in one step only.
+        games: Folder with the states to play. By default, new states are written to `output`, one for each state of
+            each step, so that no state is played in two steps.
     """
     with computing():
         job = online_job(config, output, games)

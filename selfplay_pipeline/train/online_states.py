@@ -16,10 +16,10 @@ from selfplay_pipeline.games.base import MONITOR, TRAIN, Game, GameSettings, Sta
 from selfplay_pipeline.games.registry import make_game
 
 Perspectives = Literal["both", "one"]
-"""Training rows that a state's row leads to: those of all players of its episodes, or only that of `seat`."""
+"""Training rows from the episodes of a state: one per player, or only that of `seat`."""
 
 TRAIN_SPLIT, MONITOR_SPLIT = "train", "monitor"
-"""`extra_info.split` of the two files."""
+"""Values of `extra_info.split` in train.parquet and test.parquet."""
 
 SCHEMA = pa.schema(
     {
@@ -38,8 +38,8 @@ SCHEMA = pa.schema(
 )
 """Columns of train.parquet and test.parquet.
 
-`prompt` is the player's first prompt, `extra_info.index` the state's number. `extra_info.rules` is the game's
-configuration as JSON, so that states and rules stay together.
+`prompt` is the first prompt of the player in `seat`, `extra_info.index` the number of the state, and
+`extra_info.rules` the game's configuration as JSON.
 """
 
 
@@ -61,8 +61,8 @@ def write_games(
         num_train: Number of training states.
         num_test: Number of validation states.
         seed: Seed of the training states, as for `generate`.
-        test_seed: Seed of the validation states. These are the monitor states of `iterate`, so that a training that was
-            selected on them can still be evaluated on the unseen states of `evaluate`.
+        test_seed: Seed of the validation states. They come from the seed space of the monitor states of `iterate`, so
+            that a training selected on them can still be evaluated on the unseen states of `evaluate`.
         per_seat: Whether to write one row for each player of a state instead of one for the state.
 
     Raises:
@@ -78,8 +78,8 @@ def write_games(
         for path, count, space, space_seed, split in parts:
             for number in range(count):
                 state = game.sample_state(state_rng(space_seed, number, space))
-                # Each monitor state is one row in any layout, so that no episode is left out where a player never
-                # spoke.
+                # Each monitor state is one row in any layout, so that an episode is also counted if a player took no
+                # turn.
                 rows[path] += game_rows(game, state, number, space_seed, split, per_seat and space == TRAIN)
                 done += 1
                 report(done, num_train + num_test)

@@ -1,4 +1,4 @@
-"""The closing tables of `evaluate` and `crossplay`."""
+"""Closing tables of `evaluate`, `listen` and `crossplay`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ HOW_TO_KNOW = "not known for this configuration; `selfplay silence` with the sam
 
 
 def show_evaluation(evaluation: Evaluation, folder: Path, game: Game) -> None:
-    """Every figure with its interval, one column for each way to sample, and the reference lines.
+    """Print every figure with its interval, one column per mode, and the reference lines.
 
     Args:
-        game: what was played.
+        evaluation: The evaluation.
+        folder: Folder of the evaluation.
+        game: The played game.
     """
     with_whom = "itself" if evaluation.partner == "self" else evaluation.partner
     muted = ", messages muted" if evaluation.mute else ""
@@ -54,12 +56,12 @@ def references_in_words(references: Mapping[str, Interval]) -> str:
 
 
 def show_differences(differences: Mapping[Mode, Mapping[str, Interval]], earlier: Path, game: Game) -> None:
-    """This evaluation minus an earlier one."""
+    """Print the figures of this evaluation minus those of an earlier one."""
     Terminal().print(_figures_table(one_line(f"difference to {earlier}, paired by game state"), differences, game))
 
 
 def show_listening(listening: Listening, folder: Path) -> None:
-    """Prints how often a player's decisions followed altered messages, one column for each alteration."""
+    """Print the shares of decisions that followed altered messages, one column per alteration."""
     muted = ", messages muted" if listening.mute else ""
     title = one_line(f"decisions of {listening.player} after altered messages, {listening.states}{muted}")
     table = Table(title=title, box=None, padding=(0, 2, 0, 0))
@@ -75,7 +77,7 @@ def show_listening(listening: Listening, folder: Path) -> None:
 
 
 def show_crossplay(result: CrossPlay, folder: Path) -> None:
-    """The matrix of means, and how wide their intervals are."""
+    """Print the matrix of mean rewards and the range of their interval widths."""
     console = Terminal()
     table = Table(title=one_line(f"mean rewards on {result.states}; rows hold seat 0"), box=None, padding=(0, 2, 0, 0))
     table.add_column("")

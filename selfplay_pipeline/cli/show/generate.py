@@ -1,4 +1,4 @@
-"""What a person sees of episodes that were played: the closing table."""
+"""Closing table of `generate`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from selfplay_pipeline.metrics.figures import REWARD
 
 
 def show_summary(summary: Summary, output: Path) -> None:
-    """The closing table of `generate`."""
+    """Print the closing table of `generate`."""
     played = summary.result()
     table = Table(
         title=one_line(f"{played.episodes} episodes of {played.states} game states in {output}"), show_header=False
