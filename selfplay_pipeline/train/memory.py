@@ -1,6 +1,6 @@
 """Estimates the memory and disk space of a training before anything is loaded. Pure functions of sizes.
 
-Units are bytes; a GB is 10⁹ bytes. `docs/gpus-and-clusters.md` compares the estimates with measurements.
+Units are bytes; a GB is 10⁹ bytes. `docs/results/memory.md` compares the estimates with measurements.
 """
 
 from __future__ import annotations
