@@ -80,12 +80,13 @@ test-fast: $(READY) ## the tests that need no server and no training
 chaos: $(READY) ## bad inputs and faults against the real commands: how many are handled (options in ARGS)
 	$(BIN)/python -m chaos $(ARGS)
 
-lint: $(READY) ## ruff, mypy, the two rules of the architecture, and no large or left-over files in git
+lint: $(READY) ## ruff, mypy, the rules of the architecture, the form of docstrings, and no large or left-over files in git
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python bin/check_words.py
+	$(BIN)/python bin/check_prose.py
 	$(BIN)/python bin/check_files.py
 
 docs: $(READY) ## write docs/options.md anew from the fields of the configuration

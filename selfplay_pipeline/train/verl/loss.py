@@ -16,7 +16,7 @@ from verl.workers.utils.padding import response_from_nested
 from selfplay_pipeline.convert.rows import WEIGHT
 
 ONE_UPDATE = "one_update"
-"""What a batch says of itself; its value is the bound of importance weights."""
+"""Key of a batch that is one update; its value is the bound of the importance weights."""
 
 PPOLoss = Callable[..., tuple[torch.Tensor, dict[str, Any]]]
 
