@@ -76,8 +76,10 @@ class GameSettings(Section):
     name: str
     """Name of the game."""
     max_length: Annotated[int, Field(ge=1)] = 20
-    """Maximum number of turns in an episode, counting all players and illegal turns. If the goal is not reached by
-    then, all rewards are 0."""
+    """Maximum number of turns in an episode, counting all players and illegal turns.
+
+    If the goal is not reached by then, all rewards are 0.
+    """
     mute: bool = False
     """Remove the text of each message, so that the partner receives a bare `[message]`.
 
