@@ -19,13 +19,14 @@ app = typer.Typer(
     name="selfplay",
     cls=Commands,
     help="Teach a language model to cooperate in dialogue by playing against itself.\n\n"
-    "One policy holds every seat of a cooperative dialogue game: SGLang plays, verl trains, again and again.\n"
-    "[generate] plays episodes to JSONL, [convert] makes parquet rows of them, [train] runs verl's GRPO on these,\n"
-    "[iterate] loops the three and evaluates; [train-online] plays while it trains, on states that it draws from\n"
-    "[games]; [imitate] trains on episodes that anybody played, [humans] writes those of people; [evaluate] and\n"
-    "[crossplay] say how well checkpoints and scripted partners play, [silence] and [listen] what talk has to do with\n"
-    "it; [report], [show] and [questions] are there to look at runs and episodes. Every command that plays or trains\n"
-    "takes --config; `selfplay config` prints all keys with defaults.",
+    "One model, the policy, holds every seat of a cooperative dialogue game. SGLang plays episodes, verl trains on\n"
+    "them, and the new checkpoint plays again.\n\n"
+    "[iterate] runs the whole loop. Its stages are [generate] (play episodes to JSONL), [convert] (episodes to rows\n"
+    "of parquet), [train] (GRPO with verl) and [evaluate]. [train-online] plays while it trains, on states that\n"
+    "[games] writes. [imitate] trains on recorded episodes, whoever played them; [humans] writes those of people.\n"
+    "[crossplay] lets checkpoints and scripted players play each other. [silence] and [listen] measure how much of a\n"
+    "reward comes from talk. [report], [show] and [questions] show runs and episodes.\n\n"
+    "Every command that plays or trains takes --config; `selfplay config` prints all keys with their defaults.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -33,14 +33,23 @@ def run_table(run: RunDirectory, newest: int | None = None) -> Table:
     """Returns a table with one row per iteration, or only the `newest` rows; cells of unfinished stages are empty."""
     table = Table(
         title=one_line(f"self-play in {run.path}"),
-        caption=f"{', '.join(OF_EPISODES)}: of the episodes trained on, which the checkpoint before played\n"
-        "held out, its talk score, greedy: of the new checkpoint\n"
-        "flat: groups without signal; seconds per stage",
+        caption="left: training episodes (no signal: groups with equal rewards)\n"
+        "right: new checkpoint on held-out states (talk: talk score)",
         box=None,
         padding=(0, 1, 0, 0),
     )
-    for name in ("#", *OF_EPISODES, "flat", "steps", "held out", "talk", "greedy", "play", "train"):
-        table.add_column(name, justify="right", no_wrap=True)
+    for name in (
+        "#",
+        *OF_EPISODES,
+        "no\nsignal",
+        "\nsteps",
+        "\neval",
+        "eval\ngreedy",
+        "\ntalk",
+        "play\n(s)",
+        "train\n(s)",
+    ):
+        table.add_column(name if "\n" in name else f"\n{name}", justify="right", no_wrap=True)
     for number, stages in sorted(run.state.iterations.items())[-newest if newest else None :]:
         cells = [""] * 6
         if played := run.state.played(number):
@@ -57,7 +66,7 @@ def run_table(run: RunDirectory, newest: int | None = None) -> Table:
         evaluated = run.state.evaluated(number)
         held_out: list[Interval | None] = [None] * 3
         if evaluated:
-            held_out = [evaluated.held_out_reward, evaluated.held_out_talk_score, evaluated.held_out_greedy_reward]
+            held_out = [evaluated.held_out_reward, evaluated.held_out_greedy_reward, evaluated.held_out_talk_score]
         cells += ["" if one is None or one.value is None else f"{one.value:.3f}" for one in held_out]
         cells += [f"{stages[stage].seconds:.0f}" if stage in stages else "" for stage in PLAY_AND_TRAIN]
         table.add_row(str(number), *cells)

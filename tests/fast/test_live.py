@@ -91,7 +91,7 @@ def test_the_table_shows_what_is_done_and_only_the_newest_iterations(tmp_path):
     console = Console(file=io.StringIO(), width=110)
     console.print(run_table(directory))
     rows = [line.split() for line in console.file.getvalue().splitlines() if line[:1].isdigit()]
-    assert rows[0] == ["0", "0.900", "0.500", "0.900"]
+    assert rows[0] == ["0", "0.900", "0.900", "0.500"]
     assert rows[1] == ["1", "0.800", "100.0%", "0.000", "1.50", "2/8", "7", "3", "9"]
     assert len(rows) == 4
     assert rows[3] == ["3", "0.800", "100.0%", "0.000", "1.50", "2/8", "3"]
