@@ -3,7 +3,7 @@
 A rise in reward is no evidence of talk: play without messages scores too, and training may teach it. So all of these
 must hold, for sampled and for greedy play, each by the end of a 95 % interval over seeds and states:
 
-- the reward is above the silence line, which the best play without messages reaches;
+- the reward is above the silence line, the reward of one unheard proposal;
 - the reward is above the result of the same training with messages muted, since silent play with several proposals can
   exceed the silence line, which allows one;
 - the reward rose, and the reward of a placebo, the same training on rewards permuted within groups, did not;

@@ -163,7 +163,7 @@ def silence(
     output: Annotated[Path, typer.Option(help="File of lines, to which this one is added.")] = STORED,
     dry_run: DryRun = False,
 ) -> None:
-    """Compute the silence line: the expected reward of the best play without messages.
+    """Compute the silence line: the expected reward of one unheard proposal.
 
     A reward above the line may be due to talk. The line is the expected reward of one proposal that is accepted without
     any message, by a player that knows only its own view and the rules. It is computed once per configuration; charts

@@ -30,7 +30,7 @@ class OnlineOptions(Section):
     training nor `selfplay evaluate` plays them.
     """
     validate_every: Annotated[int, Field(ge=0)] = 0
-    """Number of steps between validations; 0 validates before the first step and after the last."""
+    """Number of steps between validations; 0 validates only before the first step and after the last."""
     tokens_per_pass: Annotated[int | None, Field(ge=1), FREE] = None
     """Number of tokens in one forward and backward pass on one device; by default `train.max_tokens_per_pass`, else
     16384.

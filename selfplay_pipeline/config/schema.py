@@ -253,9 +253,10 @@ class Config(Section):
     """The configuration of a whole run."""
 
     model: str | None = None
-    """The policy: a folder or a hub name; by default `train` takes the model that the rows name.
+    """The policy: a folder or a hub name.
 
-    For other commands the default is Qwen2.5-7B-Instruct with a GPU, the packaged tiny model without one.
+    By default `train` takes the model that the rows name. For other commands the default is Qwen2.5-7B-Instruct with a
+    GPU, and the packaged tiny model without one.
     """
     seed: Annotated[
         int,

@@ -83,8 +83,7 @@ class TrainOptions(Section):
         Literal["step", "games"],
         UsedBy("train", "iterate", instead=SUPERVISED | {"train-online": "one update a step"}),
     ] = "step"
-    """Old log-probs, the denominator of PPO's ratio: from the weights at the beginning of a `step`, or from the
-    `games`.
+    """Weights that PPO's ratio is relative to: those at the start of the `step`, or those that played the `games`.
 
     With `step` they are the log-probs under the weights that the batch begins with. With one mini-batch the update's
     own forward pass gives them: the ratio is 1, and only importance weights correct for the weights that played. With
@@ -139,8 +138,7 @@ class TrainOptions(Section):
     nodes: Annotated[int, Field(ge=1)] = 1
     """Number of machines to train on; more than one need a running Ray cluster (`ray_address`)."""
     ray_address: Annotated[str, FREE] = "local"
-    """Ray cluster that runs verl's processes: `local` starts Ray for each training, other values join a running
-    cluster.
+    """Ray cluster to train in; `local` is this machine, with Ray only if several processes are needed.
 
     `auto` joins the cluster that this machine belongs to, HOST:PORT the cluster whose head has this address.
     """

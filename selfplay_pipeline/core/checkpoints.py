@@ -23,7 +23,7 @@ PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 LARGEST = {"num_hidden_layers": 10_000, "max_position_embeddings": 10**9}
 """Largest plausible values of these sizes in a configuration."""
 LARGEST_OTHERWISE = 10_000_000
-"""Largest plausible value of the other sizes."""
+"""Largest plausible value of the sizes that are not in `LARGEST`."""
 SIZES = (
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
     "vocab_size", "max_position_embeddings", "n_embd", "n_layer", "n_head", "n_positions", "num_experts",

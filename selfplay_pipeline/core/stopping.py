@@ -89,7 +89,7 @@ def over(*, stopped: bool) -> None:
 
 
 async def stoppable(work: Coroutine[Any, Any, T]) -> T:
-    """Do work as a task that a signal cancels, so that it can clean up.
+    """Run work as a task; a signal cancels the task, which then cleans up.
 
     Raises:
         KeyboardInterrupt: A signal stopped the work.

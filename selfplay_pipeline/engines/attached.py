@@ -50,7 +50,7 @@ class AttachedServer:
         """Does nothing: the server belongs to another program."""
 
     async def come_back(self, reason: str) -> None:
-        """Wait, with growing pauses, until a health check passes the server's scheduler.
+        """Wait, with growing pauses, until a health check that goes through the scheduler succeeds.
 
         Raises:
             EngineError: The server did not come back.

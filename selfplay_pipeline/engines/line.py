@@ -95,7 +95,7 @@ class Line:
         """Args:
         hang_timeout: Seconds without a sign of life after which the server counts as hung; None leaves hangs to
             `request_timeout`.
-        attempts: Number of times that `call` sends a request that fails with a passing error; see `retrying`.
+        attempts: Number of times that `call` sends a request that fails with a transient error; see `retrying`.
         tell: Takes one-line status messages, for example that the server hangs.
         """
         self.server = server

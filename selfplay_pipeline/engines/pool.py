@@ -201,7 +201,7 @@ class _Slot:
 
 @dataclass(frozen=True)
 class _Served:
-    """The engine of a slot, bound to the weights of one checkpoint."""
+    """Engine that a caller gets; it is valid only while its server holds this checkpoint."""
 
     slot: _Slot
     weights: _Weights

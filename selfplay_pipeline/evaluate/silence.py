@@ -1,4 +1,4 @@
-"""`selfplay silence`: computes and stores the silence line, the expected reward of the best play without messages."""
+"""`selfplay silence`: computes and stores the silence line of a game."""
 
 from __future__ import annotations
 

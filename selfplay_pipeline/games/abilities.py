@@ -83,10 +83,10 @@ class Lesson:
 
 @runtime_checkable
 class SilenceLine(Protocol):
-    """Ability to compute the reward of the best play without messages."""
+    """Ability to compute the silence line: the reward of one proposal of a player who hears nothing."""
 
     def silent_rewards(self, states: Sequence[Any], rng: np.random.Generator) -> Sequence[float]:
-        """Returns the expected reward of the best play without messages on each state, mean over all seats.
+        """Returns the expected reward of the best unheard proposal on each state, mean over all seats.
 
         Such a player knows only its own view and the rules.
 

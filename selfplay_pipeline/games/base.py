@@ -326,7 +326,7 @@ class Game(ABC):
 
     @cached_property
     def silence(self) -> Silence | None:
-        """Expected reward of the best play without messages, shown in reward charts; None if it is not known."""
+        """Expected reward of one proposal of a player who hears nothing, shown in reward charts; None if unknown."""
         return known_silence(self.config, self.folder)
 
     @property

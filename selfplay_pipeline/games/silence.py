@@ -1,4 +1,4 @@
-"""Silence line of a game: the expected reward of the best play without messages, stored for each configuration.
+"""Silence line of a game: the expected reward of one unheard proposal, stored for each configuration.
 
 The lines of built-in configurations come with the games, in `games/NAME/silence.json`; `selfplay silence` writes those
 of other configurations to `data/silence.json`.

@@ -52,7 +52,7 @@ class KnownInterval(Interval):
 
 
 def known(interval: Interval) -> KnownInterval:
-    """Returns the interval of a figure that every evaluation has.
+    """Returns the same interval, typed as having a value and both ends.
 
     Raises:
         ValidationError: The figure has no estimate.

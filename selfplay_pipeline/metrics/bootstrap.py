@@ -17,7 +17,7 @@ RESAMPLES = 4_000
 CHUNK = 250
 """Number of resamples drawn at a time, which bounds memory."""
 SEEDS = 0x5EED5
-"""Seed that separates the generator of seeds from the generators of states."""
+"""Number that keeps the random stream for resampling training seeds apart from the one for states."""
 PERCENTILES = (2.5, 97.5)
 
 Column = Sequence[float] | NDArray[np.float64]

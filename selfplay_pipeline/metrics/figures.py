@@ -62,7 +62,7 @@ REWARD = Figure(
 )  # fmt: skip
 TALK = Figure(
     "talk_score", "talk score", _talk, better="higher", chart="Talk score",
-    note="(reward - silence) / (1 - silence): 0 is the best play without messages, 1 the optimum.",
+    note="(reward - silence) / (1 - silence): 0 is one accepted proposal of a player who hears nothing, 1 the optimum.",
 )  # fmt: skip
 """Measured only for games with a known silence line."""
 FIGURES = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def talk_score(reward: float, silence: float) -> float:
-    """Returns (reward - silence) / (1 - silence): 0 for the best play without messages, 1 for the optimum.
+    """Returns (reward - silence) / (1 - silence): 0 at the silence line, 1 at the optimum.
 
     Less reward than silence gives a score below 0. The score is linear in the reward, so the ends of a reward's
     interval give the ends of the score's. They do not include the error of a stored silence line. If silence reaches

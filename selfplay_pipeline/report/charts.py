@@ -285,7 +285,7 @@ def _points(scans: Sequence[Scan], lines: Mapping[str, float], about: str) -> Ch
 
 
 def _histogram(scans: Sequence[Scan]) -> Chart:
-    """Returns the histogram of rewards in a run's first and last held-out or training episodes, or in a few files."""
+    """Returns a histogram of rewards: of a run's first and last file of one kind, or of up to four other files."""
     chosen = [scan for scan in scans if scan.rewards]
     if len({scan.file.iteration for scan in chosen}) > 1:
         for mode in ("sampled", "training"):

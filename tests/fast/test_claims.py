@@ -72,7 +72,7 @@ def test_the_documents_give_the_lines_that_are_stored():
 
 
 def test_the_results_lie_where_the_documents_say():
-    """Below the best play without messages, and on 4×4 below own view too."""
+    """Below silence, and on 4×4 below own view too."""
     text = " ".join(FILTERED.read_text().split())
     small, larger = (
         json.loads((ROOT / f"docs/results/{name}/results.json").read_text()) for name in ("learn", "learn4x4")

@@ -1,4 +1,4 @@
-"""The best play without messages: sampled posteriors equal sums over all states."""
+"""The silence line: sampled posteriors equal sums over all states."""
 
 import json
 from itertools import product

@@ -118,7 +118,7 @@ def test_two_who_speak_and_listen_find_the_best_plan() -> None:
 
 
 def test_the_teacher_speaks_but_does_not_plan_with_what_it_hears() -> None:
-    silence = 0.84  # the best play without messages on these states
+    silence = 0.84  # one unheard proposal on these states
     assert 0.7 < np.mean(rewards(SMALL, ("speaking-teacher", "speaking-teacher"), 300)) < silence
     views = [replace(SHARED, history=((1, f"[message] Sofia has {score} for BLEU."),)) for score in (0, 9)]
     for number in range(20):

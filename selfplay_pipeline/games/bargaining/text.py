@@ -64,7 +64,7 @@ ASKS_ITEMS = re.compile(r"\b(?:i|we)\b[^?]*\b(?:take|get|have|keep|give)\b", re.
 
 
 def format_items(numbers: Triple) -> str:
-    """`book 1, hat 0, ball 2`."""
+    """Returns items as text, such as `book 1, hat 0, ball 2`."""
     return ", ".join(f"{item} {number}" for item, number in zip(ITEMS, numbers, strict=True))
 
 

@@ -71,7 +71,7 @@ FOLDER = Path(__file__).parent
 
 
 class MatchingGame(Game):
-    """Rules under one `MatchingConfig`."""
+    """The matching game under one configuration."""
 
     name = "matching"
     settings = MatchingConfig

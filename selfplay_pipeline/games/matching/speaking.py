@@ -85,8 +85,7 @@ class Speaking(Sharing):
 
 @dataclass(frozen=True)
 class SpeakingTeacher(Speaking):
-    """Speaks as `Speaking` does, but never plans with the cells that it was told; self-play has to find how to
-    listen."""
+    """A `Speaking` player that plans without what it is told, so that self-play must learn to listen."""
 
     temperature: float = 0.09
     """Share of the largest score that makes a matching e times as likely to be proposed."""

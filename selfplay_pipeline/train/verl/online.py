@@ -1,7 +1,7 @@
-"""Extensions of verl for online training, through verl's own extension points.
+"""Extensions of verl for online training, and the replacements of its code.
 
-verl imports this package itself, in every one of its processes (environment variable VERL_USE_EXTERNAL_MODULES). The
-rest of the package must not import anything from here, because that would import torch and verl.
+verl imports this module itself, in every one of its processes (environment variable VERL_USE_EXTERNAL_MODULES). The
+rest of the package must not import it, because torch and verl come with it.
 """
 
 import os
