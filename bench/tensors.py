@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import torch
 
-from selfplay_pipeline.train.verl.replay import trajectory_fields
+TRAIN = "selfplay_pipeline.train"
+ROOM = "verl" if find_spec(f"{TRAIN}.verl") else "verl_ext"  # the name of the folder in earlier revisions
+trajectory_fields = import_module(f"{TRAIN}.{ROOM}.replay").trajectory_fields
 
 arrays = defaultdict(list)
 for row in pq.read_table(sys.argv[1]).to_pylist():
