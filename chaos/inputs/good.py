@@ -89,8 +89,8 @@ class Good:
 
         def make(folder: Path) -> None:
             from selfplay_pipeline.generate.records import read_episodes
+            from selfplay_pipeline.report.questions.analysis import records_of
             from selfplay_pipeline.report.questions.records import append_records
-            from selfplay_pipeline.report.questions.sources import records_of
 
             for step in range(4):
                 append_records(

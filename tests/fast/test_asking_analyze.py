@@ -18,12 +18,9 @@ from selfplay_pipeline.games.matching.humans import human_episodes
 from selfplay_pipeline.games.matching.questions import asking
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.generate.records import POLICY, EpisodeRecord
-from selfplay_pipeline.report.questions.analysis import analyse
-from selfplay_pipeline.report.questions.charts import HUMANS, charts_of
-from selfplay_pipeline.report.questions.human import human_reference
-from selfplay_pipeline.report.questions.output import in_markdown
+from selfplay_pipeline.report.questions.analysis import Records, analyse, human_reference, read, records_of
+from selfplay_pipeline.report.questions.output import HUMANS, charts_of, in_markdown
 from selfplay_pipeline.report.questions.records import FILE_NAME, append_records
-from selfplay_pipeline.report.questions.sources import Records, read, records_of
 
 CHARTS = {"questions", "facts", "asking", "reward", "kinds", "learned", "leaks", "length", "reward_by_questions"}
 TALKATIVE = Habits(talk=0.8, spoil=0, cut=0)

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import numpy as np
 from filelock import FileLock
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import appending, explain, write_text
 from selfplay_pipeline.generate.records import Count, read_lines
 from selfplay_pipeline.generate.store import repair
+from selfplay_pipeline.metrics.figures import figures_of
 
 FILE_NAME = "questions.jsonl"
 """Name of the records in a log directory."""
+NAMES = (
+    "reward", "questions", "facts", "asking", "specific", "repeated", "learned", "messages", "length", "leaks",
+)  # fmt: skip
+"""Figures that an `AskingRecord` suffices for, in display order."""
+FIGURES = {name: figures_of()[name] for name in NAMES}
 
 
 class AskingRecord(BaseModel):
@@ -77,6 +85,12 @@ class AskingRecord(BaseModel):
             if getattr(self, part) > getattr(self, whole):
                 raise ValueError(f"'{part}' is {getattr(self, part)}, above '{whole}' {getattr(self, whole)}")
         return self
+
+
+def parts_of(records: Sequence[AskingRecord], name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Returns a figure's numerator and denominator in each episode, shapes (episodes,)."""
+    above, below = np.array([FIGURES[name].parts(record) for record in records], np.float64).reshape(-1, 2).T
+    return above, below
 
 
 def append_records(log_dir: Path, records: Iterable[AskingRecord]) -> None:
