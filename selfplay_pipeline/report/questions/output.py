@@ -6,18 +6,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
+import pandas as pd
+
 from selfplay_pipeline.core.files import write_bytes
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.report.charts import Chart, Series
 from selfplay_pipeline.report.draw import Format, draw
 from selfplay_pipeline.report.questions.analysis import METHOD, Analysis, count
 from selfplay_pipeline.report.questions.records import FIGURES
-from selfplay_pipeline.report.questions.statistics import Bin, Step
 
 HUMANS = "humans (8×8)"
-WITH_INTERVALS = "means, 95 % intervals"
-CHARTS = ("questions", "facts", "asking", "reward", "kinds", "learned", "leaks", "length", "reward_by_questions")
-"""Keys of all possible charts."""
+MEANS = ": means, 95 % intervals"
+BY_QUESTIONS = "reward_by_questions"
+CHARTS = {
+    "questions": "Questions", "facts": "Facts asked for", "asking": "Messages that ask", "reward": "Reward",
+    "kinds": "Kinds of questions", "learned": "What questions bring", "leaks": "Leak meter",
+    "length": "Length of episodes", BY_QUESTIONS: "Reward by questions",
+}  # fmt: skip
+"""Titles of all possible charts by key. All but `kinds` and the last show the figure of that name over the steps."""
+WITH_HUMANS = ("questions", "facts", "asking", "reward")
+"""Charts with a line for people."""
 
 
 def write(analysis: Analysis, formats: Sequence[Format], out: Path) -> list[Path]:
@@ -72,58 +80,43 @@ def in_markdown(analysis: Analysis) -> str:
 
 def charts_of(analysis: Analysis) -> list[Chart]:
     """Returns the charts that have data."""
-    human = analysis.human.figures if analysis.human else {}
-    charts = [
-        _over_steps(analysis, "questions", "Questions", ["questions"], human),
-        _over_steps(analysis, "facts", "Facts asked for", ["facts"], human),
-        _over_steps(analysis, "asking", "Messages that ask", ["asking"], human, share=True),
-        _over_steps(analysis, "reward", "Reward", ["reward"], human, {"optimum": 1.0}),
-        _over_steps(analysis, "kinds", "Kinds of questions", ["specific", "repeated"], share=True),
-        _over_steps(analysis, "learned", "What questions bring", ["learned"]),
-        _over_steps(analysis, "leaks", "Leak meter", ["leaks"], share=True),
-        _over_steps(analysis, "length", "Length of episodes", ["length"]),
-    ]
-    if len(analysis.reward_by_questions) > 1:
-        charts.append(_reward_by_questions(analysis.reward_by_questions))
+    charts = [_over_steps(analysis, key) for key in CHARTS if key != BY_QUESTIONS]
+    if len(bins := analysis.reward_by_questions) > 1:
+        rewards = _series("episodes", _known({number: found.reward for number, found in enumerate(bins)}))
+        names = [str(found.low) if found.low == found.high else f"{found.low}–{found.high}" for found in bins]
+        axes = ("questions in an episode", "reward above its step's mean")
+        charts.append(
+            Chart(BY_QUESTIONS, CHARTS[BY_QUESTIONS] + MEANS, "", *axes, [rewards], {"mean": 0.0}, "points", names)
+        )
     return [chart for chart in charts if any(len(series.x) for series in chart.series)]
 
 
-def _over_steps(
-    analysis: Analysis, key: str, title: str, figures: Sequence[str], human: Mapping[str, Interval] = {},
-    lines: Mapping[str, float] = {}, *, share: bool = False,
-) -> Chart:  # fmt: skip
+def _over_steps(analysis: Analysis, key: str) -> Chart:
     """Returns a chart of figures over the steps; if only one step has data, it shows points with error bars."""
-    known = [step for step in analysis.steps if any(step.figures[name].value is not None for name in figures)]
-    alone = len(known) == 1
-    series = [_series(name, known, alone) for name in figures]
-    y_label = FIGURES[figures[0]].label if len(figures) == 1 else "share of questions"
-    reference = human[figures[0]].value if figures[0] in human else None
-    humans = {} if reference is None else {HUMANS: reference}
+    figures = [FIGURES[name] for name in (("specific", "repeated") if key == "kinds" else (key,))]
+    found = [_known({step.step: step.figures[figure.name] for step in analysis.steps}) for figure in figures]
+    steps = sorted({step for frame in found for step in frame.index})
+    alone = len(steps) == 1
+    if alone:
+        found = [frame.reset_index(drop=True) for frame in found]
+    lines = {"optimum": 1.0} if key == "reward" else {}
+    if analysis.human and key in WITH_HUMANS and (humans := analysis.human.figures[key].value) is not None:
+        lines = {HUMANS: humans, **lines}
     return Chart(
-        key, f"{title}: {WITH_INTERVALS}", "", analysis.unit, y_label, series, humans | dict(lines), share=share,
-        style="points" if alone else "curve", names=[str(step.step) for step in known] if alone else (),
+        key, CHARTS[key] + MEANS, "", analysis.unit,
+        figures[0].label if len(figures) == 1 else "share of questions",
+        [_series(figure.label, frame) for figure, frame in zip(figures, found, strict=True)],
+        lines, share=figures[0].unit == "share",
+        style="points" if alone else "curve", names=[str(step) for step in steps] if alone else (),
     )  # fmt: skip
 
 
-def _series(name: str, steps: Sequence[Step], alone: bool) -> Series:
-    known = [(step.step, found) for step in steps if (found := step.figures[name]).value is not None]
-    return _with_ends(FIGURES[name].label, [0 if alone else x for x, _ in known], [found for _, found in known])
+def _known(intervals: Mapping[int, Interval]) -> pd.DataFrame:
+    """Returns the estimates by their numbers; an interval that cannot be estimated has no width."""
+    rows = [found.model_dump() for found in intervals.values()]
+    known = pd.DataFrame(rows, [*intervals], ["value", "low", "high"], dtype=float).dropna(subset="value")
+    return known.assign(low=known.low.fillna(known.value), high=known.high.fillna(known.value))
 
 
-def _with_ends(label: str, x: Sequence[float], found: Sequence[Interval]) -> Series:
-    """Returns a series; an interval that cannot be estimated has no width on the plot."""
-    values = [interval.value or 0.0 for interval in found]
-    low, high = (
-        [value if end is None else end for value, end in zip(values, ends, strict=True)]
-        for ends in ([interval.low for interval in found], [interval.high for interval in found])
-    )
-    return Series(label, x, values, low, high)
-
-
-def _reward_by_questions(bins: Sequence[Bin]) -> Chart:
-    names = [str(found.low) if found.low == found.high else f"{found.low}–{found.high}" for found in bins]
-    return Chart(
-        "reward_by_questions", f"Reward by questions: {WITH_INTERVALS}", "",
-        "questions in an episode", "reward above its step's mean",
-        [_with_ends("episodes", range(len(bins)), [found.reward for found in bins])], {"mean": 0.0}, "points", names,
-    )  # fmt: skip
+def _series(label: str, known: pd.DataFrame) -> Series:
+    return Series(label, known.index.tolist(), *(known[column].tolist() for column in ("value", "low", "high")))
