@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -93,32 +93,24 @@ def parts_of(records: Sequence[AskingRecord], name: str) -> tuple[NDArray[np.flo
     return above, below
 
 
-def append_records(log_dir: Path, records: Iterable[AskingRecord]) -> None:
-    """Add episodes to the log directory's file in one write, after removing a line that a kill left incomplete."""
-    with _locked(log_dir) as path:
-        _append(path, _lines(records))
-
-
 def log_step(log_dir: Path, step: int, records: Iterable[AskingRecord]) -> None:
-    """Add a step's episodes; they replace an earlier process's lines of this step or later ones.
+    """Add a step's episodes in one write, after removing a line that a kill left incomplete.
+
+    They replace an earlier process's lines of this step or later ones.
 
     Raises:
         UserError: A line of the file is bad.
     """
-    with _locked(log_dir) as path:
-        if _last_step(path) < step:
-            _append(path, _lines(records))
-        else:
-            kept = [record for record in read_records(path) if record.step < step]
-            write_text(path, _lines([*kept, *records]))
-
-
-@contextmanager
-def _locked(log_dir: Path) -> Iterator[Path]:
     log_dir.mkdir(parents=True, exist_ok=True)
     path = log_dir / FILE_NAME
     with FileLock(path.with_name(path.name + ".lock")):
-        yield path
+        if _last_step(path) < step:
+            repair(path)
+            with appending(path) as append:
+                append(_lines(records).encode())
+        else:
+            kept = [record for record in read_records(path) if record.step < step]
+            write_text(path, _lines([*kept, *records]))
 
 
 def log_in(log_dir: Path) -> Path | None:
@@ -129,12 +121,6 @@ def log_in(log_dir: Path) -> Path | None:
 
 def _lines(records: Iterable[AskingRecord]) -> str:
     return "".join(record.model_dump_json() + "\n" for record in records)
-
-
-def _append(path: Path, lines: str) -> None:
-    repair(path)
-    with appending(path) as append:
-        append(lines.encode())
 
 
 def _last_step(path: Path) -> int:
