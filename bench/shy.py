@@ -34,9 +34,8 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.iterate.loop import run_iterate
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
-from selfplay_pipeline.report.questions.analysis import TRENDS, Analysis, analyse
+from selfplay_pipeline.report.questions.analysis import TRENDS, Analysis, analyse, read
 from selfplay_pipeline.report.questions.output import write
-from selfplay_pipeline.report.questions.sources import read
 
 COIN_EPISODES = 4
 """Number of episodes per state and coin."""

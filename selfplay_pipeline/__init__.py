@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from selfplay_pipeline.evaluate.run import EvaluationJob as EvaluationJob
     from selfplay_pipeline.evaluate.run import run_evaluate as run_evaluate
     from selfplay_pipeline.evaluate.states import sample_held_out as sample_held_out
+    from selfplay_pipeline.frames import episodes_frame as episodes_frame
+    from selfplay_pipeline.frames import rows_frame as rows_frame
+    from selfplay_pipeline.frames import turns_frame as turns_frame
     from selfplay_pipeline.generate.records import read_episodes as read_episodes
     from selfplay_pipeline.generate.stage import generate_episodes as generate_episodes
     from selfplay_pipeline.iterate.loop import run_iterate as run_iterate
@@ -35,14 +38,17 @@ if TYPE_CHECKING:
 _MODULES = {
     "EvaluationJob": "evaluate.run",
     "convert_episodes": "convert.stage",
+    "episodes_frame": "frames",
     "generate_episodes": "generate.stage",
     "load_config": "config.load",
     "read_episodes": "generate.records",
+    "rows_frame": "frames",
     "run_evaluate": "evaluate.run",
     "run_iterate": "iterate.loop",
     "sample_held_out": "evaluate.states",
     "train_policy": "train.offline_stage",
     "training_of": "train.offline_stage",
+    "turns_frame": "frames",
 }
 """Modules of the names above, which are imported when they are first asked for."""
 __all__ = [*_MODULES]

@@ -89,13 +89,12 @@ class Good:
 
         def make(folder: Path) -> None:
             from selfplay_pipeline.generate.records import read_episodes
-            from selfplay_pipeline.report.questions.records import append_records
-            from selfplay_pipeline.report.questions.sources import records_of
+            from selfplay_pipeline.report.questions.analysis import records_of
+            from selfplay_pipeline.report.questions.records import log_step
 
             for step in range(4):
-                append_records(
-                    folder, [row for episode in read_episodes(self.games) for row in records_of(episode, step)]
-                )
+                episodes = read_episodes(self.games)
+                log_step(folder, step, [row for episode in episodes for row in records_of(episode, step)])
 
         return self._own("asked", make) / "questions.jsonl"
 

@@ -144,9 +144,8 @@ def questions(
     from selfplay_pipeline.cli.show.questions import show_analysis
     from selfplay_pipeline.core.files import check_is_folder
     from selfplay_pipeline.core.reporting import waiting
-    from selfplay_pipeline.report.questions.analysis import analyse
+    from selfplay_pipeline.report.questions.analysis import analyse, read
     from selfplay_pipeline.report.questions.output import write
-    from selfplay_pipeline.report.questions.sources import read
 
     check_is_folder(output)
     found = read(path)

@@ -96,6 +96,19 @@ def sampler_of(path: Path) -> Sampler | None:
     return found if all(found) and all(isinstance(value, str) for value in found) else None
 
 
+def read_table(path: Path) -> pa.Table:
+    """Returns the rows of a file with all their columns.
+
+    Raises:
+        UserError: The file is missing, damaged or of another format.
+    """
+    reader = _open(path)
+    _facts(path, reader.schema_arrow.metadata or {})
+    _check_columns(path, reader.schema_arrow)
+    with _readable(path):
+        return reader.read()
+
+
 def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
     """Yields the rows of a file in batches, after checking each row.
 

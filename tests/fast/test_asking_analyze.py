@@ -18,12 +18,9 @@ from selfplay_pipeline.games.matching.humans import human_episodes
 from selfplay_pipeline.games.matching.questions import asking
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.generate.records import POLICY, EpisodeRecord
-from selfplay_pipeline.report.questions.analysis import analyse
-from selfplay_pipeline.report.questions.charts import HUMANS, charts_of
-from selfplay_pipeline.report.questions.human import human_reference
-from selfplay_pipeline.report.questions.output import in_markdown
-from selfplay_pipeline.report.questions.records import FILE_NAME, append_records
-from selfplay_pipeline.report.questions.sources import Records, read, records_of
+from selfplay_pipeline.report.questions.analysis import Records, analyse, human_reference, read, records_of
+from selfplay_pipeline.report.questions.output import HUMANS, charts_of, in_markdown
+from selfplay_pipeline.report.questions.records import FILE_NAME, log_step
 
 CHARTS = {"questions", "facts", "asking", "reward", "kinds", "learned", "leaks", "length", "reward_by_questions"}
 TALKATIVE = Habits(talk=0.8, spoil=0, cut=0)
@@ -33,13 +30,11 @@ def training(log_dir: Path, steps: int = 4, states: int = 8, rise: float = 0.25,
     """What the hook leaves of a training in which questions become more, and pay."""
     rng = np.random.default_rng(0)
     for step in range(steps):
-        for state in range(states):
-            questions = rng.binomial(8, 0.1 + rise * step / 2, 4)
-            append_records(log_dir, [
-                dialogue(step, step * states + state, messages=8, questions=n, specific=n // 2, repeated=0,
-                         reward=0.4 + 0.05 * n, people_played=board)
-                for n in questions.tolist()
-            ])  # fmt: skip
+        log_step(log_dir, step, [
+            dialogue(step, step * states + state, messages=8, questions=n, specific=n // 2, repeated=0,
+                     reward=0.4 + 0.05 * n, people_played=board)
+            for state in range(states) for n in rng.binomial(8, 0.1 + rise * step / 2, 4).tolist()
+        ])  # fmt: skip
     return log_dir
 
 
@@ -182,7 +177,7 @@ def test_an_iteration_that_is_still_playing_is_left_out_since_short_episodes_end
 @pytest.mark.long
 def test_one_step_and_silent_dialogues_are_drawn_as_far_as_they_go(tmp_path):
     silent = {"messages": 0, "questions": 0, "specific": 0, "repeated": 0}
-    append_records(tmp_path / "logs", [dialogue(5, group, **silent) for group in range(3)])
+    log_step(tmp_path / "logs", 5, [dialogue(5, group, **silent) for group in range(3)])
     done = selfplay("questions", str(tmp_path / "logs"), "--output", str(tmp_path / "out"))
     assert done.returncode == 0
     assert "Whether questions an episode rose or fell cannot be told: it is known at 1 training step" in " ".join(
@@ -220,7 +215,7 @@ def test_without_the_human_games_there_is_no_human_line(log_dir, tmp_path, monke
 
 def test_a_single_step_has_points_with_error_bars_since_a_band_would_have_no_width(tmp_path):
     silent = {"messages": 0, "questions": 0, "specific": 0, "repeated": 0}
-    append_records(training(tmp_path, steps=1), [dialogue(9, group, **silent) for group in range(3)])
+    log_step(training(tmp_path, steps=1), 9, [dialogue(9, group, **silent) for group in range(3)])
     charts = {chart.key: chart for chart in charts_of(analyse(read(tmp_path)))}
     assert (charts["questions"].style, charts["questions"].series[0].x) == ("curve", [0, 9])
     assert (charts["asking"].style, charts["asking"].names) == ("points", ["0"])
@@ -252,10 +247,10 @@ def test_no_evidence_is_said_where_there_is_none(tmp_path):
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, words, tmp_path, log_dir):
     places = {"LOGS": log_dir, "EMPTY": tmp_path, "BAD": tmp_path / "bad", "LOST": tmp_path / "lost"}
     (tmp_path / "file").write_text("")
-    append_records(places["BAD"], [dialogue()])
+    log_step(places["BAD"], 0, [dialogue()])
     bad = places["BAD"] / FILE_NAME
     bad.write_text(bad.read_text().replace('"reward":0.5', '"reward":"high"'))
-    append_records(places["LOST"], [dialogue(status="engine_failure")])
+    log_step(places["LOST"], 0, [dialogue(status="engine_failure")])
     given = [str({**places, "FILE": tmp_path / "file"}.get(argument, argument)) for argument in arguments]
     done = selfplay("questions", "--output", str(tmp_path / "out"), *given)
     assert done.returncode == 2

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.report.questions.records import FILE_NAME, AskingRecord, append_records, log_step, read_records
+from selfplay_pipeline.report.questions.records import FILE_NAME, AskingRecord, log_step, read_records
 
 
 def dialogue(step: int = 0, group: int = 0, **fields) -> AskingRecord:
@@ -19,8 +19,8 @@ def dialogue(step: int = 0, group: int = 0, **fields) -> AskingRecord:
 
 def test_what_is_appended_is_read_in_the_same_order(tmp_path):
     first, then = [dialogue(0, 1), dialogue(0, 2)], [dialogue(1, 1, reward=0.1)]
-    append_records(tmp_path / "new" / "logs", first)
-    append_records(tmp_path / "new" / "logs", then)
+    log_step(tmp_path / "new" / "logs", 0, first)
+    log_step(tmp_path / "new" / "logs", 1, then)
     assert list(read_records(tmp_path / "new" / "logs" / FILE_NAME)) == first + then
 
 
@@ -35,13 +35,13 @@ def test_a_file_cut_anywhere_keeps_every_whole_line_and_can_be_continued(tmp_pat
     folder = tmp_path_factory.mktemp("logs")
     path = folder / FILE_NAME
     whole = [dialogue(0, group) for group in range(3)]
-    append_records(folder, whole)
+    log_step(folder, 0, whole)
     size = path.stat().st_size
     path.write_bytes(path.read_bytes()[: size - cut])
     kept = path.read_bytes().count(b"\n")
     assert kept < 3
     assert list(read_records(path))[:kept] == whole[:kept]
-    append_records(folder, [dialogue(5)])
+    log_step(folder, 5, [dialogue(5)])
     assert list(read_records(path)) == [*whole[:kept], dialogue(5)]
 
 
@@ -57,7 +57,7 @@ def test_a_file_cut_anywhere_keeps_every_whole_line_and_can_be_continued(tmp_pat
     ],
 )
 def test_a_bad_line_is_named_with_its_file_and_field(tmp_path, change, field):
-    append_records(tmp_path, [dialogue()])
+    log_step(tmp_path, 0, [dialogue()])
     path = tmp_path / FILE_NAME
     with path.open("a") as file:
         file.write(json.dumps(json.loads(dialogue().model_dump_json()) | change) + "\n")
@@ -67,7 +67,7 @@ def test_a_bad_line_is_named_with_its_file_and_field(tmp_path, change, field):
 
 
 def test_a_torn_line_is_tolerated_only_at_the_end(tmp_path):
-    append_records(tmp_path, [dialogue()])
+    log_step(tmp_path, 0, [dialogue()])
     path = tmp_path / FILE_NAME
     path.write_bytes(b'{"step": 1, "game\n' + path.read_bytes())
     with pytest.raises(UserError, match=rf"{FILE_NAME}:1: "):

@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_asking_records import dialogue
 
-from selfplay_pipeline.report.questions.statistics import by_step, correlation, figures_of, reward_by_questions, trend
+from selfplay_pipeline.report.questions.statistics import (
+    by_step,
+    correlation,
+    figures_of,
+    frame_of,
+    reward_by_questions,
+    trend,
+)
 
 
 def simulate(
@@ -123,7 +130,7 @@ def test_what_never_varies_has_no_correlation():
 def test_shares_are_ratios_of_sums_over_the_dialogues_of_a_step():
     few = dialogue(0, 0, messages=2, questions=2, specific=0, repeated=0)
     many = dialogue(0, 1, messages=8, questions=2, specific=2, repeated=1)
-    found = figures_of([few, many])
+    found = figures_of(frame_of([few, many]))
     figures = {name: interval.value for name, interval in found.items()}
     assert (figures["asking"], figures["specific"], figures["repeated"]) == (0.4, 0.5, 0.5)
     assert figures["questions"] == 2
@@ -133,7 +140,7 @@ def test_shares_are_ratios_of_sums_over_the_dialogues_of_a_step():
 
 def test_a_state_missing_at_a_step_and_a_dialogue_without_messages_are_no_hindrance():
     silent = {"messages": 0, "questions": 0, "specific": 0, "repeated": 0, "partner_messages": 0}
-    steps = by_step([dialogue(2, 0), dialogue(2, 1), dialogue(7, 1, **silent)])
+    steps = by_step(frame_of([dialogue(2, 0), dialogue(2, 1), dialogue(7, 1, **silent)]))
     assert [(step.step, step.episodes, step.states) for step in steps] == [(2, 2, 2), (7, 1, 1)]
     assert steps[1].figures["asking"].value is None
     assert (steps[1].figures["questions"].value, steps[1].figures["questions"].low) == (0, None)
@@ -142,8 +149,8 @@ def test_a_state_missing_at_a_step_and_a_dialogue_without_messages_are_no_hindra
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=60))
 @settings(max_examples=40)
 def test_every_dialogue_is_in_one_bin_of_questions(questions):
-    bins = reward_by_questions([dialogue(0, group, messages=60, questions=n, specific=0, repeated=0)
-                                for group, n in enumerate(questions)])  # fmt: skip
+    records = [dialogue(0, g, messages=60, questions=n, specific=0, repeated=0) for g, n in enumerate(questions)]
+    bins = reward_by_questions(frame_of(records))
     assert sum(found.episodes for found in bins) == len(questions)
     assert len(bins) <= 7
     assert (bins[0].low, bins[-1].high) == (min(questions), max(questions))
@@ -159,4 +166,4 @@ def test_reward_by_questions_is_free_of_a_common_trend():
         for step in range(5)
         for group in range(4)
     ]
-    assert [found.reward.value for found in reward_by_questions(records)] == pytest.approx([0] * 6)
+    assert [found.reward.value for found in reward_by_questions(frame_of(records))] == pytest.approx([0] * 6)

@@ -15,9 +15,10 @@ from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.generate.summary import Played, Summary
 from selfplay_pipeline.metrics.figures import FIGURES, figures_of, rows_of, summarised
 from selfplay_pipeline.metrics.signal import Signal
-from selfplay_pipeline.report.questions.sources import records_of
-from selfplay_pipeline.report.questions.statistics import FIGURES as ASKED
+from selfplay_pipeline.report.questions.analysis import records_of
+from selfplay_pipeline.report.questions.records import FIGURES as ASKED
 from selfplay_pipeline.report.questions.statistics import figures_of as asked_figures
+from selfplay_pipeline.report.questions.statistics import frame_of
 from selfplay_pipeline.report.scan import scan
 from selfplay_pipeline.report.sources import discover
 from selfplay_pipeline.train.groups import read_data
@@ -87,7 +88,7 @@ def test_a_file_has_the_same_figures_in_its_summary_in_evaluations_and_in_the_re
 def test_what_is_asked_is_counted_the_same_in_the_analysis_of_questions(records):
     one_seat = [record.model_copy(update={"players": ["policy", "shy"], "trajectories": []}) for record in records]
     tally = Tally(game_named(records[0].game), STATES, Seating.FIRST).add(one_seat).totals().intervals()
-    asked = asked_figures([asked for record in one_seat for asked in records_of(record, 0)])
+    asked = asked_figures(frame_of([asked for record in one_seat for asked in records_of(record, 0)]))
     assert list(asked) == list(ASKED)
     for name, interval in asked.items():
         assert interval.value == pytest.approx(tally[name].value), name

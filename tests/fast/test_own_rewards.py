@@ -26,7 +26,7 @@ from selfplay_pipeline.generate.records import EpisodeRecord, parse_episode, rea
 from selfplay_pipeline.generate.seats import check_seats
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.metrics.signal import Scored, Signal, groups_of, has_signal
-from selfplay_pipeline.report.questions.sources import records_of
+from selfplay_pipeline.report.questions.analysis import records_of
 from selfplay_pipeline.report.scan import scan
 from selfplay_pipeline.report.sources import discover
 

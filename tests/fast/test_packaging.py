@@ -18,7 +18,7 @@ from test_asking_records import dialogue
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.shipped import GAMES, as_listed, shipped
-from selfplay_pipeline.report.questions.records import append_records
+from selfplay_pipeline.report.questions.records import log_step
 
 PACKAGE = Path("selfplay_pipeline")
 PROJECT = tomllib.loads(Path("pyproject.toml").read_text())["project"]
@@ -114,7 +114,8 @@ def test_scripted_players_and_looking_at_what_there_is_need_no_extra(tmp_path):
     providers = packages_distributions()
     extras = {canonicalize_name(requirement.name) for requirement in declared(MODELS, GPU)}
     modules = [name for name, given in providers.items() if extras & {canonicalize_name(one) for one in given}]
-    append_records(tmp_path / "log", [dialogue(step, group) for step in range(2) for group in range(6)])
+    for step in range(2):
+        log_step(tmp_path / "log", step, [dialogue(step, group) for group in range(6)])
     for command in (
         "generate --config tiny --player random --player sharing --num-episodes 8 --output episodes.jsonl",
         "evaluate sharing --config tiny --num-states 4 --output evaluation",

@@ -27,7 +27,7 @@ from selfplay_pipeline.generate.players import Player, PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import EpisodeRecord, SeatRecord, parse_episode
 from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.summary import Summary
-from selfplay_pipeline.report.questions.sources import records_of
+from selfplay_pipeline.report.questions.analysis import records_of
 from selfplay_pipeline.report.reading import read_episode
 from selfplay_pipeline.report.scan import scan
 from selfplay_pipeline.report.sources import discover

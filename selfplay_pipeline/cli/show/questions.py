@@ -10,7 +10,7 @@ from rich.table import Table
 from selfplay_pipeline.core.terminal import Terminal
 from selfplay_pipeline.core.terminal.harmless import one_line
 from selfplay_pipeline.report.questions.analysis import Analysis, count
-from selfplay_pipeline.report.questions.statistics import FIGURES
+from selfplay_pipeline.report.questions.records import FIGURES
 
 SHOWN = ("questions", "asking", "specific", "repeated", "learned", "reward", "leaks")
 MOST_ROWS = 16

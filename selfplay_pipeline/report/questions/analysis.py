@@ -1,17 +1,28 @@
-"""Analyses the policy's questions: figures, trends over the steps, correlation with reward, and sentences on them."""
+"""Analyses the policy's questions: figures, trends over the steps, correlation with reward, and sentences on them.
+
+Episodes were logged by slime's hook, played by a run of our own, or played by people.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
-import numpy as np
 from pydantic import BaseModel
 
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.games.abilities import HumanEpisodes
+from selfplay_pipeline.games.base import Game, Status
+from selfplay_pipeline.games.registry import FIRST_GAME, game_named, make_game
+from selfplay_pipeline.generate.records import EpisodeRecord
+from selfplay_pipeline.iterate.folder import RunDirectory
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.report.questions import statistics
-from selfplay_pipeline.report.questions.human import HumanReference, human_reference
-from selfplay_pipeline.report.questions.sources import Records
+from selfplay_pipeline.report.questions.records import FIGURES, FILE_NAME, AskingRecord, log_in, read_records
 from selfplay_pipeline.report.questions.statistics import MIN_STATES, Bin, Step, Trend
+from selfplay_pipeline.report.scan import episodes
+from selfplay_pipeline.report.sources import EpisodesFile
 
 TRENDS = ("questions", "facts", "asking", "reward")
 """Figures that are tested for a trend over the steps."""
@@ -29,6 +40,38 @@ NO_EVIDENCE = (
     "that asks equally often."
 )
 """Result of a simulation of ten iterations of 64 states with 8 episodes each, whose questions are geometric."""
+
+
+@dataclass(frozen=True)
+class Records:
+    """Episodes of a log directory or a run.
+
+    Attributes:
+        unit: Name of a step, for people.
+        lost: Number of episodes left out because a machine failed.
+        comparable: The game, if people have played states of the same configuration.
+    """
+
+    path: Path
+    unit: str
+    records: list[AskingRecord]
+    lost: int
+    comparable: Game | None = None
+
+
+class HumanReference(BaseModel):
+    """Figures of the human episodes.
+
+    The share of messages with a question mark is given twice, since the usually cited 29 % are the mean of the
+    episodes' shares.
+    """
+
+    counted: str
+    games: int
+    messages: int
+    with_question_mark: float
+    with_question_mark_mean_of_episodes: float
+    figures: dict[str, Interval]
 
 
 class Analysis(BaseModel):
@@ -55,32 +98,117 @@ class Analysis(BaseModel):
     method: str = METHOD
 
 
+def read(path: Path) -> Records:
+    """Read a log directory of slime's hook, or a run directory of `selfplay iterate`.
+
+    Raises:
+        UserError: The folder has no episode to analyse, or a line is bad.
+    """
+    if not path.is_dir():
+        raise UserError(f"{path}: no such folder; give the log directory, or a run directory of `selfplay iterate`")
+    log = log_in(path)
+    if log is not None:
+        unit, records = "training step", list(read_records(log))
+        comparable = game_named(FIRST_GAME) if all(record.people_played for record in records) else None
+    else:
+        unit, records = "iteration", list(_run(path))
+        comparable = _comparable(path)
+    kept = [record for record in records if record.status != Status.ENGINE_FAILURE]
+    if not kept:
+        raise UserError(
+            f"{path}: no episode in it (yet); expected {FILE_NAME} of slime's log hook, or "
+            "iter_1/selfplay_games.jsonl of `selfplay iterate`, with episodes that did not all fail"
+        )
+    return Records(path, unit, kept, len(records) - len(kept), comparable)
+
+
+def _run(path: Path) -> Iterator[AskingRecord]:
+    """Yields all episodes of a run; their step is the iteration that trained on them.
+
+    An iteration that is still playing is left out, because episodes with few questions end first.
+    """
+    run = RunDirectory(path)
+    for number in run.numbers():
+        if run.games(number).with_suffix(".summary.json").exists():
+            for _, _, record in episodes(run.games(number)):
+                yield from records_of(record, number)
+
+
+def _comparable(path: Path) -> Game | None:
+    """Returns the game of a run, if people have played states of the same configuration as all of the run's."""
+    run = RunDirectory(path)
+    games = [run.games(number) for number in run.numbers() if run.games(number).exists()]
+    configs = [EpisodesFile(path, "training", "").game_config() for path in games]
+    played = [make_game(config) for config in configs if config is not None]
+    return played[0] if played and len(played) == len(configs) and all(game.known_lines() for game in played) else None
+
+
+def records_of(record: EpisodeRecord, step: int) -> Iterator[AskingRecord]:
+    """Yields an episode's record for each trained seat."""
+    game = game_named(record.game)
+    state = game.state_from_json(record.state)
+    for seat in record.trained_seats:
+        yield AskingRecord(
+            step=step,
+            episode_id=record.episode_id,
+            group=record.group_index,
+            reward=record.outcome.reward_of(seat),
+            status=record.outcome.status,
+            turns=record.outcome.num_turns,
+            **asdict(game.asking(state, record.turns, seat)),
+        )
+
+
+def human_reference(game: Game) -> HumanReference | None:
+    """Returns the figures of the episodes that people played; None if there are no such episodes."""
+    if not isinstance(game, HumanEpisodes) or not (played := list(game.human_episodes())):
+        return None
+    marks = [sum("?" in turn.text for turn in episode.turns) for episode in played]
+    messages = [len(episode.turns) for episode in played]
+    shares = [marked / max(1, said) for marked, said in zip(marks, messages, strict=True)]
+    records = [
+        AskingRecord(
+            step=0, episode_id=f"human-{number}", group=number, reward=episode.reward, status="finished",
+            turns=episode.num_turns, **asdict(game.asking(episode.state, episode.turns, seat)),
+        )
+        for number, episode in enumerate(played) for seat in range(len(game.roles))
+    ]  # fmt: skip
+    return HumanReference(
+        counted=game.about_humans,
+        games=len(played),
+        messages=sum(messages),
+        with_question_mark=sum(marks) / sum(messages),
+        with_question_mark_mean_of_episodes=sum(shares) / len(shares),
+        figures=statistics.figures_of(statistics.frame_of(records)),
+    )
+
+
 def analyse(found: Records) -> Analysis:
     """Returns all figures and tests, with their conclusions in words."""
-    records = found.records
-    step, state = (np.array([getattr(record, name) for record in records]) for name in ("step", "group"))
-    values = {name: statistics.values_of(records, name) for name in TRENDS}
+    parts = statistics.frame_of(found.records)
+    step, state = (parts.index.get_level_values(name).to_numpy() for name in ("step", "state"))
+    values = {name: statistics.values_of(parts, name).to_numpy() for name in TRENDS}
     trends = {name: statistics.trend(step, values[name], state) for name in TRENDS}
-    _, cell = np.unique(np.stack([step, state]), axis=1, return_inverse=True)
+    cell = parts.groupby(level=["step", "state"]).ngroup().to_numpy()
     correlations = {
         "within steps": statistics.correlation(values["questions"], values["reward"], step, state),
-        "within game states": statistics.correlation(values["questions"], values["reward"], cell.ravel(), state),
+        "within game states": statistics.correlation(values["questions"], values["reward"], cell, state),
     }
-    steps, overall = statistics.by_step(records), statistics.figures_of(records)
+    steps, overall = statistics.by_step(parts), statistics.figures_of(parts)
     sentences = [_trend_in_words(name, trends[name], steps, found.unit) for name in TRENDS]
     if trends["questions"].verdict in ("rose", "fell"):
         sentences.insert(1, NO_EVIDENCE)
     sentences += [_correlation_in_words(correlations), _leaks_in_words(overall["leaks"])]
     return Analysis(
-        source=str(found.path), unit=found.unit, episodes=len(records), lost=found.lost, verdicts=sentences,
+        source=str(found.path), unit=found.unit, episodes=len(parts), lost=found.lost, verdicts=sentences,
         trends=trends, correlations=correlations, overall=overall, steps=steps,
-        reward_by_questions=statistics.reward_by_questions(records),
+        reward_by_questions=statistics.reward_by_questions(parts),
         human=human_reference(found.comparable) if found.comparable is not None else None,
     )  # fmt: skip
 
 
 def _trend_in_words(name: str, found: Trend, steps: Sequence[Step], unit: str) -> str:
-    what = statistics.FIGURES[name].label
+    what = FIGURES[name].label
     if not found.episodes:
         return f"Whether {what} rose or fell cannot be told: no episode has any to count."
     if found.verdict == "cannot be told":

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 from filelock import FileLock
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import appending, explain, write_text
 from selfplay_pipeline.generate.records import Count, read_lines
 from selfplay_pipeline.generate.store import repair
+from selfplay_pipeline.metrics.figures import figures_of
 
 FILE_NAME = "questions.jsonl"
 """Name of the records in a log directory."""
+NAMES = (
+    "reward", "questions", "facts", "asking", "specific", "repeated", "learned", "messages", "length", "leaks",
+)  # fmt: skip
+"""Figures that an `AskingRecord` suffices for, in display order."""
+FIGURES = {name: figures_of()[name] for name in NAMES}
 
 
 class AskingRecord(BaseModel):
@@ -79,32 +87,30 @@ class AskingRecord(BaseModel):
         return self
 
 
-def append_records(log_dir: Path, records: Iterable[AskingRecord]) -> None:
-    """Add episodes to the log directory's file in one write, after removing a line that a kill left incomplete."""
-    with _locked(log_dir) as path:
-        _append(path, _lines(records))
+def parts_of(records: Sequence[AskingRecord], name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Returns a figure's numerator and denominator in each episode, shapes (episodes,)."""
+    above, below = np.array([FIGURES[name].parts(record) for record in records], np.float64).reshape(-1, 2).T
+    return above, below
 
 
 def log_step(log_dir: Path, step: int, records: Iterable[AskingRecord]) -> None:
-    """Add a step's episodes; they replace an earlier process's lines of this step or later ones.
+    """Add a step's episodes in one write, after removing a line that a kill left incomplete.
+
+    They replace an earlier process's lines of this step or later ones.
 
     Raises:
         UserError: A line of the file is bad.
     """
-    with _locked(log_dir) as path:
-        if _last_step(path) < step:
-            _append(path, _lines(records))
-        else:
-            kept = [record for record in read_records(path) if record.step < step]
-            write_text(path, _lines([*kept, *records]))
-
-
-@contextmanager
-def _locked(log_dir: Path) -> Iterator[Path]:
     log_dir.mkdir(parents=True, exist_ok=True)
     path = log_dir / FILE_NAME
     with FileLock(path.with_name(path.name + ".lock")):
-        yield path
+        if _last_step(path) < step:
+            repair(path)
+            with appending(path) as append:
+                append(_lines(records).encode())
+        else:
+            kept = [record for record in read_records(path) if record.step < step]
+            write_text(path, _lines([*kept, *records]))
 
 
 def log_in(log_dir: Path) -> Path | None:
@@ -115,12 +121,6 @@ def log_in(log_dir: Path) -> Path | None:
 
 def _lines(records: Iterable[AskingRecord]) -> str:
     return "".join(record.model_dump_json() + "\n" for record in records)
-
-
-def _append(path: Path, lines: str) -> None:
-    repair(path)
-    with appending(path) as append:
-        append(lines.encode())
 
 
 def _last_step(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""Statistics of questions: figures by step, trends over the steps, correlation with reward. Pure.
+"""Statistics of questions on data frames: figures by step, trends over the steps, correlation with reward. Pure.
 
 Episodes on one game state are not independent: every interval and test takes the states as clusters.
 """
@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from pydantic import BaseModel
 from scipy.sparse import csr_array
 
 from selfplay_pipeline.metrics.bootstrap import CHUNK, RESAMPLES, Interval, Totals
-from selfplay_pipeline.metrics.figures import figures_of as figures_of_games
-from selfplay_pipeline.report.questions.records import AskingRecord
+from selfplay_pipeline.report.questions.records import FIGURES, AskingRecord, parts_of
 
 ALPHA = 0.05
 """Level of every test and interval."""
@@ -24,12 +24,6 @@ MOST_BINS = 7
 """Largest number of bins for the number of questions."""
 MIN_STATES = 6
 """Smallest number of states for a test: with fewer signs, no pattern is rarer than `ALPHA`."""
-
-NAMES = (
-    "reward", "questions", "facts", "asking", "specific", "repeated", "learned", "messages", "length", "leaks",
-)  # fmt: skip
-"""Figures that an `AskingRecord` suffices for, in display order."""
-FIGURES = {name: figures_of_games()[name] for name in NAMES}
 
 Values = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -66,64 +60,56 @@ class Bin(BaseModel):
     reward: Interval
 
 
-def parts_of(records: Sequence[AskingRecord], name: str) -> tuple[Values, Values]:
-    """Returns a figure's numerator and denominator in each episode, shapes (episodes,)."""
-    above, below = np.array([FIGURES[name].parts(record) for record in records], np.float64).reshape(-1, 2).T
-    return above, below
+def frame_of(records: Sequence[AskingRecord]) -> pd.DataFrame:
+    """Returns the parts of every figure, one row per episode.
+
+    The index has the levels `step` and `state`; the columns are pairs of a figure's name with `above` or `below`.
+    """
+    places = [(record.step, record.group) for record in records]
+    parts = {(name, part): column for name in FIGURES
+             for part, column in zip(("above", "below"), parts_of(records, name), strict=True)}  # fmt: skip
+    return pd.DataFrame(parts, index=pd.MultiIndex.from_tuples(places, names=["step", "state"]))
 
 
-def values_of(records: Sequence[AskingRecord], name: str) -> Values:
-    """Returns a figure of each episode, shape (episodes,); NaN if its denominator is 0."""
-    above, below = parts_of(records, name)
-    return np.divide(above, below, out=np.full_like(above, np.nan), where=below > 0)
+def values_of(parts: pd.DataFrame, name: str) -> pd.Series:
+    """Returns a figure of each episode; NaN if its denominator is 0."""
+    below = parts[name, "below"]
+    return parts[name, "above"] / below.where(below > 0)
 
 
-def by_step(records: Sequence[AskingRecord]) -> list[Step]:
+def by_step(parts: pd.DataFrame) -> list[Step]:
     """Returns every figure at every step."""
-    steps: dict[int, list[AskingRecord]] = {}
-    for record in records:
-        steps.setdefault(record.step, []).append(record)
     return [
-        Step(step=step, episodes=len(found), states=len({record.group for record in found}), figures=figures_of(found))
-        for step, found in sorted(steps.items())
+        Step(step=step, episodes=len(part), states=part.index.unique("state").size, figures=figures_of(part))
+        for step, part in parts.groupby(level="step")
     ]
 
 
-def figures_of(records: Sequence[AskingRecord]) -> dict[str, Interval]:
+def figures_of(parts: pd.DataFrame) -> dict[str, Interval]:
     """Returns ratios of sums over episodes, with intervals if at least two states have data."""
-    columns = {name: parts_of(records, name) for name in FIGURES}
-    return clustered(columns, np.array([record.group for record in records]))
-
-
-def clustered(columns: dict[str, tuple[Values, Values]], states: Numbers) -> dict[str, Interval]:
-    """Returns ratios of sums over episodes with intervals; `states` is the game state of each, shape (episodes,)."""
-    _, index = np.unique(states, return_inverse=True)
-    sums = {name: (_sum(index, above), _sum(index, below)) for name, (above, below) in columns.items()}
-    found = Totals.of(sums).intervals()
-    for name, (_, below) in sums.items():
-        if np.count_nonzero(below) < 2:
+    state = parts.groupby(level="state").ngroup()
+    # Plain sums, since those of pandas are compensated and differ in the last digit from all other figures.
+    sums = parts.apply(lambda part: pd.Series(np.bincount(state, part)))
+    names = list(parts.columns.unique(0))
+    found = Totals.of({name: (sums[name, "above"], sums[name, "below"]) for name in names}).intervals()
+    for name in names:
+        if np.count_nonzero(sums[name, "below"]) < 2:
             found[name] = Interval(value=found[name].value, low=None, high=None)
     return found
 
 
-def reward_by_questions(records: Sequence[AskingRecord]) -> list[Bin]:
+def reward_by_questions(parts: pd.DataFrame) -> list[Bin]:
     """Returns the reward by the number of questions, after removal of any trend over the steps."""
-    rewards, questions = values_of(records, "reward"), values_of(records, "questions")
-    _, step = np.unique([record.step for record in records], return_inverse=True)
-    above = rewards - (_sum(step, rewards) / np.bincount(step))[step]
+    questions = values_of(parts, "questions")
+    above = _centred(values_of(parts, "reward"), parts.groupby(level="step").ngroup())
     starts = np.unique(np.quantile(questions, np.arange(20) / 20, method="lower"))
     if len(starts) > MOST_BINS:
         starts = np.unique(np.quantile(questions, np.arange(MOST_BINS) / MOST_BINS, method="lower"))
     number = np.searchsorted(starts, questions, side="right") - 1
-    inside = [(number == bin).astype(np.float64) for bin in range(len(starts))]
-    found = clustered(
-        {str(bin): (above * mask, mask) for bin, mask in enumerate(inside)},
-        np.array([record.group for record in records]),
-    )
-    return [
-        Bin(low=int(start), high=int(questions[mask > 0].max()), episodes=int(mask.sum()), reward=found[str(bin)])
-        for bin, (start, mask) in enumerate(zip(starts, inside, strict=True))
-    ]
+    inside = pd.get_dummies(number, dtype=float).set_index(parts.index)
+    rewards = figures_of(pd.concat({"above": inside.mul(above, axis=0), "below": inside}, axis=1).swaplevel(axis=1))
+    bins = questions.groupby(number).agg(low="min", high="max", episodes="size")
+    return [Bin(**found, reward=rewards[number]) for number, found in bins.to_dict("index").items()]
 
 
 def trend(steps: Numbers, values: Values, states: Numbers, resamples: int = RESAMPLES) -> Trend:
@@ -131,12 +117,12 @@ def trend(steps: Numbers, values: Values, states: Numbers, resamples: int = RESA
 
     All arguments have shape (episodes,); NaN is left out.
     """
-    known = ~np.isnan(values)
-    steps, values, states = steps[known], values[known], states[known]
-    counts = {"episodes": len(values), "steps": len(np.unique(steps)), "states": len(np.unique(states))}
+    known = pd.DataFrame({"steps": steps, "values": values, "states": states}).dropna()
+    counts = {"episodes": len(known), **known[["steps", "states"]].nunique()}
     if counts["steps"] < 2:
         return Trend(verdict="cannot be told", slope=Interval(value=None, low=None, high=None), p=None, **counts)
-    slope, p = _slope(steps - steps.mean(), values - values.mean(), np.zeros_like(steps), states, resamples)
+    x, y, state = known.to_numpy().T
+    slope, p = _slope(x - x.mean(), y - y.mean(), np.zeros(len(x), int), state, resamples)
     verdict: Literal["rose", "fell", "no evidence", "cannot be told"] = "no evidence"
     if p is None:
         verdict = "cannot be told"
@@ -155,16 +141,20 @@ def correlation(
     strata, neither can states that are hard and also invite questions. The interval is that of the slope between the
     standardised figures.
     """
-    known = ~(np.isnan(first) | np.isnan(second))
-    _, stratum = np.unique(within[known], return_inverse=True)
-    size = np.bincount(stratum)
-    x, y = (of[known] - (_sum(stratum, of[known]) / size)[stratum] for of in (first, second))
+    known = pd.DataFrame({"x": first, "y": second, "within": within, "state": states}).dropna()
+    stratum = known.groupby("within").ngroup().to_numpy()
+    x, y = (_centred(known[name].to_numpy(), stratum) for name in "xy")
     if not len(x) or min(x.std(), y.std()) < 1e-9:
         return Interval(value=None, low=None, high=None)
-    found, _ = _slope(x / x.std(), y / y.std(), stratum, states[known], resamples)
+    found, _ = _slope(x / x.std(), y / y.std(), stratum, known.state.to_numpy(), resamples)
     return found.model_copy(
         update={name: None if end is None else min(1.0, max(-1.0, end)) for name, end in found if name != "value"}
     )
+
+
+def _centred(values: Any, index: Any) -> Any:
+    """Returns the values above the mean of all with the same index."""
+    return values - (np.bincount(index, values) / np.bincount(index))[index]
 
 
 def _slope(x: Values, y: Values, stratum: Numbers, states: Numbers, resamples: int) -> tuple[Interval, float | None]:

@@ -1,0 +1,131 @@
+"""Episodes, turns and rows as pandas data frames, for group-by, pivot tables and plots of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from selfplay_pipeline.convert.parquet import read_table
+from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
+
+KEYS = {"episode_id": "str", "group_index": "int64", "episode": "int64"}
+"""Columns by which frames of one file are merged."""
+OUTCOME = {
+    "status": "str", "normalized_reward": "float64", "score": "float64", "best": "float64",
+    "num_turns": "int64", "num_messages": "int64", "num_proposals": "int64", "num_illegal": "int64",
+}  # fmt: skip
+EPISODES = {
+    **KEYS, "game": "str", "players": "str", "checkpoint": "str", "iteration": "Int64", **OUTCOME,
+    "sampled_tokens": "int64", "prompt_tokens": "int64", "cached_tokens": "int64",
+}  # fmt: skip
+"""Types of the columns of `episodes_frame`, without the rewards of single seats."""
+TURN = {
+    "action": "str",
+    "text": "str",
+    "proposal": "object",
+    "error": "str",
+    "error_kind": "str",
+    "finish_reason": "str",
+}
+TURNS = {**KEYS, "turn": "int64", "seat": "int64", "player": "str", "trained": "bool", **TURN}
+"""Types of the columns of `turns_frame`."""
+
+
+def episodes_frame(path: Path) -> pd.DataFrame:
+    """Returns a frame with one row per episode of a file, in the file's order.
+
+    Columns:
+        episode_id: Name of the episode (str).
+        group_index: Number of the game state; episodes of one state form a group (int).
+        episode: Number of the episode within its group (int).
+        game: Name of the game (str).
+        players: Names of the players by seat, joined by commas (str).
+        checkpoint: Path of the trained checkpoint, or of any other one without it; missing without checkpoints (str).
+        iteration: Iteration of the run that played the episode; 0 outside of a run (int; missing without checkpoints).
+        status: End of the episode: one of the game's goals, or a value of `games.base.Status` (str).
+        normalized_reward: Mean reward of all seats, from 0 to 1 (float).
+        score, best: Score of the outcome and best possible score, in points of the game (float).
+        num_turns, num_messages, num_proposals, num_illegal: Numbers of turns by kind (int).
+        sampled_tokens: Number of tokens that the trained seats sampled (int).
+        prompt_tokens, cached_tokens: Tokens sent to the engine, and those of them in its prefix cache (int).
+        reward_0, reward_1, ...: Reward of each seat, from 0 to 1 (float; missing if a game has fewer seats).
+
+    Raises:
+        UserError: The file is missing, or a line is invalid; the message names file, line and field.
+    """
+    return _frame((_episode(record) for record in read_episodes(path)), EPISODES)
+
+
+def turns_frame(path: Path) -> pd.DataFrame:
+    """Returns a frame with one row per turn of a file of episodes, in their order.
+
+    Columns:
+        episode_id, group_index, episode: As in `episodes_frame`.
+        turn: Number of the turn within its episode, from 0 (int).
+        seat: Number of the seat that acted, from 0 (int).
+        player: Name of the player in that seat (str).
+        trained: Whether the seat's turns are training data (bool).
+        action: Parsed action: one of the game's actions, or `invalid` (str).
+        text: Text of the turn (str).
+        proposal: Proposal of a legal action, in a format defined by the game (object; missing without one).
+        error, error_kind: Reason for rejecting an illegal action, and its category (str; missing for legal ones).
+        finish_reason: End of the sampling: `stop`, `length` if it was cut, `scripted`, or `human` (str).
+
+    Raises:
+        UserError: The file is missing, or a line is invalid; the message names file, line and field.
+    """
+    return _frame((row for record in read_episodes(path) for row in _turns(record)), TURNS)
+
+
+def rows_frame(path: Path) -> pd.DataFrame:
+    """Returns a frame with one row per row of train.parquet or val.parquet.
+
+    Columns are those of the file (`convert.rows.SCHEMA`). Fields of `reward_model` and `extra_info` are columns of
+    their own: `extra_info.index` is the group index, `reward_model.normalized_reward` the reward from 0 to 1. Token
+    ids, masks and log-probs (in nats) are arrays.
+
+    Raises:
+        UserError: The file is missing, damaged or of another format.
+    """
+    return read_table(path).flatten().to_pandas()
+
+
+def _frame(rows: Iterable[dict[str, Any]], types: Mapping[str, str]) -> pd.DataFrame:
+    found = pd.DataFrame(list(rows))
+    return found.reindex(columns=[*types, *found.columns.difference([*types])]).astype(dict(types))
+
+
+def _keys(record: EpisodeRecord) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in KEYS}
+
+
+def _episode(record: EpisodeRecord) -> dict[str, Any]:
+    policies = [seat.policy for seat in sorted(record.seats, key=lambda seat: not seat.trained) if seat.policy]
+    return {
+        **_keys(record),
+        "game": record.game,
+        "players": ", ".join(seat.name for seat in record.seats),
+        "checkpoint": policies[0].checkpoint if policies else None,
+        "iteration": policies[0].iteration if policies else None,
+        **{name: getattr(record.outcome, name) for name in OUTCOME},
+        "sampled_tokens": sum(sum(trajectory.response_mask) for trajectory in record.trajectories),
+        "prompt_tokens": record.prompt_tokens,
+        "cached_tokens": record.cached_tokens,
+        **{f"reward_{seat}": record.outcome.reward_of(seat) for seat in range(len(record.seats))},
+    }
+
+
+def _turns(record: EpisodeRecord) -> Iterable[dict[str, Any]]:
+    for number, turn in enumerate(record.turns):
+        player = record.seats[turn.seat]
+        yield {
+            **_keys(record),
+            "turn": number,
+            "seat": turn.seat,
+            "player": player.name,
+            "trained": player.trained,
+            **{name: getattr(turn, name) for name in TURN},
+        }
