@@ -90,3 +90,5 @@ def test_logs_and_what_is_appended_go_through_no_link(home, tmp_path):
         spawn([sys.executable, "-c", "print('lost')"], tmp_path / "log")
     with pytest.raises(UserError, match="log: is a link"), appending(tmp_path / "log"):
         pass
+    with pytest.raises(UserError, match=r"none/log: cannot be written \(No such"), appending(tmp_path / "none" / "log"):
+        pass
