@@ -55,6 +55,13 @@ def test_a_model_that_is_nowhere_is_a_clear_error() -> None:
         content_hash("nobody/nothing")
 
 
+def test_a_file_that_cannot_be_read_is_a_clear_error(model: Path) -> None:
+    (model / "config.json").unlink()
+    (model / "config.json").symlink_to("/proc/self/mem")
+    with pytest.raises(UserError, match=rf"model {model}: cannot be read \(Input/output error"):
+        content_hash(str(model))
+
+
 def test_a_hub_model_is_hashed_once_its_weights_are_in_the_cache(model: Path, tmp_path: Path, monkeypatch) -> None:
     """A cache that holds the configuration alone, as after a look at the tokenizer, must not be taken for the model."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))

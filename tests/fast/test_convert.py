@@ -129,8 +129,25 @@ def test_greedy_or_mixed_temperatures_are_refused_with_the_line(tmp_path):
     hot = POLICY.model_copy(update={"temperature": 0.7})
     episodes = [make_episode(0, 0), make_episode(0, 1, policy=hot)]
     refuse(write_episodes(tmp_path / "games.jsonl", episodes), r"games.jsonl:2: .*temperature': 0.7, but 1.0 before")
-    cold = POLICY.model_copy(update={"temperature": 0.0})
-    refuse(write_episodes(tmp_path / "games.jsonl", [make_episode(policy=cold)]), "greedy play cannot be trained on")
+
+
+@pytest.mark.parametrize(
+    ("sampled", "words"),
+    [
+        ({"temperature": 0.0}, "'policy.temperature': greedy play cannot be trained on"),
+        ({"top_p": 0.9}, "'policy': sampled with top_p, top_k or a penalty"),
+        ({"top_k": 5}, "'policy': sampled with top_p, top_k or a penalty"),
+        ({"repetition_penalty": 1.1}, "'policy': sampled with top_p, top_k or a penalty"),
+    ],
+)
+def test_play_whose_log_probs_say_too_little_is_refused_with_its_line(tmp_path, sampled, words):
+    episodes = [make_episode(0, 0), make_episode(0, 1, policy=POLICY.model_copy(update=sampled))]
+    refuse(write_episodes(tmp_path / "games.jsonl", episodes), rf"games\.jsonl:2: field {words}")
+
+
+def test_two_states_of_one_group_are_refused_with_the_line(tmp_path):
+    episodes = [make_episode(0, 0), make_episode(0, 1), make_episode(1, 2).model_copy(update={"group_index": 0})]
+    refuse(write_episodes(tmp_path / "games.jsonl", episodes), r"jsonl:3: field 'state': group 0 has two different")
 
 
 def test_an_episode_that_is_there_twice_is_refused(tmp_path):

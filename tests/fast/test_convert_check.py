@@ -11,6 +11,7 @@ import pytest
 from factories import BOARD, TINY, board_state, make_episodes, write_episodes
 
 from selfplay_pipeline.convert.check import check_parquet
+from selfplay_pipeline.convert.rows import METADATA_KEY
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.matching.game import MatchingGame
@@ -104,6 +105,32 @@ def test_rows_that_do_not_belong_together_are_refused_with_their_place(converted
     with pytest.raises(UserError, match=words) as refused:
         check_parquet(path, TINY)
     assert str(refused.value).startswith(f"{path}: ") and not path.with_suffix(".check.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda table: table.append_column("x", [[1] * 8]), "its columns are not those that `selfplay convert` writes"),
+        (lambda table: without(table, "messages"), "column 'messages' has a row without a value"),
+        (lambda table: of_game(table, "chess"), "a game of its metadata: .*chess"),
+    ],
+)  # fmt: skip
+def test_columns_and_metadata_of_others_are_refused(converted, tmp_path, change, words):
+    path = tmp_path / "changed.parquet"
+    pq.write_table(change(pq.read_table(converted)), path)
+    with pytest.raises(UserError, match=f"^{path}: {words}"):
+        check_parquet(path, TINY)
+
+
+def without(table, name):
+    at = table.schema.get_field_index(name)
+    values = [None, *table.column(name).to_pylist()[1:]]
+    return table.set_column(at, table.schema.field(at), pa.array(values, table.schema.field(at).type))
+
+
+def of_game(table, name):
+    facts = json.loads(table.schema.metadata[METADATA_KEY]) | {"game": name}
+    return table.replace_schema_metadata({METADATA_KEY: json.dumps(facts)})
 
 
 def test_a_state_may_be_played_anew_in_each_group(converted, tmp_path):

@@ -17,10 +17,12 @@ from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_json
+from selfplay_pipeline.core.small_files import read_json
 from selfplay_pipeline.evaluate.run import EvaluationJob, check_comparable
 from selfplay_pipeline.evaluate.states import held_out_states, read_states
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.chat_cache import AnswerCache
+from selfplay_pipeline.generate.records import read_lines as read_episode_lines
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
 from selfplay_pipeline.iterate.table import show_run
@@ -185,16 +187,23 @@ def test_an_edited_figure_names_iteration_stage_and_field(tmp_path, stage, figur
         RunDirectory(tmp_path).load()
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        ("NaN", "NaN is no number"), ("Infinity", "Infinity is no number"), ("-Infinity", "-Infinity is no number"),
+        ("1e999", "a number is too large"), ("[" * 100_000, "nested too deep"),
+    ],
+    ids=range(5),
+)  # fmt: skip
 @pytest.mark.parametrize(
     "name", ["state.json", "best.json", "evaluation/evaluation.json", "iter_1/selfplay_games.args.json"]
 )
-def test_no_number_that_is_none_is_taken(whole, name, number):
+def test_no_number_that_is_none_is_taken(whole, name, number, words):
     path = whole / name
     before = path.read_text()
     path.write_text(f'{{"iterations": {number}}}')
     try:
-        with pytest.raises(UserError, match=r"is no number|a number is too large"):
+        with pytest.raises(UserError, match=rf"{name}: not JSON: {words}"):
             [reader.read(whole) for reader in READERS if reader.name == name]
     finally:
         path.write_text(before)
@@ -217,6 +226,19 @@ def test_a_state_that_cannot_be_is_refused_with_its_line(whole, tmp_path, change
     path.write_text(f"{json.dumps(good)}\n{json.dumps(good | change)}\n")
     with pytest.raises(UserError, match=r"states\.jsonl:2: "):
         read_states(path, MatchingGame(config().game))
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("a\0b", "no name of a file"),
+        ("/proc/self/mem", "/proc/self/mem: Input/output error"),
+    ],
+)
+def test_a_path_that_cannot_be_read_is_named_with_what_writes_the_file(path, words):
+    for read in (read_json, lambda path, hint: list(read_episode_lines(path, hint))):
+        with pytest.raises(UserError, match=f"{words}; X writes it"):
+            read(Path(path), "X writes it")
 
 
 def test_a_damaged_cache_of_answers_is_named(tmp_path):

@@ -17,7 +17,7 @@ from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
 from selfplay_pipeline.evaluate.pairing import check_names
-from selfplay_pipeline.evaluate.run import EvaluationJob, compare_with, default_folder, run_evaluate
+from selfplay_pipeline.evaluate.run import EvaluationJob, check_comparable, compare_with, default_folder, run_evaluate
 from selfplay_pipeline.evaluate.states import (
     StateSet,
     count_shared,
@@ -278,6 +278,19 @@ def test_a_stopped_evaluation_continues_and_a_changed_one_is_refused(tmp_path):
     assert again == first
     with pytest.raises(UserError, match=r"begun with evaluate\.num_states = 30, now it is 31; give the earlier value,"):
         evaluate("random", tmp_path / "e", count=31)
+
+
+def test_evaluations_of_other_states_or_with_other_partners_are_not_compared(tmp_path):
+    _, job = evaluate("random", tmp_path / "e", count=3)
+    _, fewer = evaluate("random", tmp_path / "fewer", count=2)
+    _, silent = evaluate("random", tmp_path / "silent", partner="silent", count=3)
+    check_comparable(config(), job, job.output)
+    for other in (fewer, silent):
+        with pytest.raises(UserError, match=rf"^{other.output}: not comparable: .* scripted\.args\.json of both"):
+            check_comparable(config(), job, other.output)
+    (job.output / "evaluation.json").unlink()
+    with pytest.raises(UserError, match=f"^{job.output}: no finished evaluation there with scripted episodes"):
+        check_comparable(config(), job, job.output)
 
 
 @pytest.mark.long

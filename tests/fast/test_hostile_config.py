@@ -63,6 +63,7 @@ def no_gpu(monkeypatch):
         ("generate: {num_episodes: 1000000000000000000}", r":1: key 'generate.num_episodes': the largest number is"),
         (f"seed: {10**400}", r":1: key 'seed': "),
         ("game: {size: 1000000}", r":1: key 'game.size': "),
+        ("game: {scale_min: 3, scale_max: 2}", r":1: key 'game': scale_min 3.0 is above scale_max 2.0"),
         ("seed: true", r":1: key 'seed': expected a number, found true"),
         ("generate: {temperature: yes}", r":1: key 'generate.temperature': expected a number, found true"),
         ("train: {learning_rate: 1e400}", r":1: key 'train.learning_rate': Input should be a finite number"),

@@ -6,7 +6,7 @@ import pytest
 from test_folders import SCRIPTED, WRITERS, selfplay
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.files import appending
+from selfplay_pipeline.core.files import appending, locked
 from selfplay_pipeline.core.folders import OWNERS
 from selfplay_pipeline.core.processes import spawn
 
@@ -89,4 +89,8 @@ def test_logs_and_what_is_appended_go_through_no_link(home, tmp_path):
     with pytest.raises(UserError, match="log: is a link"):
         spawn([sys.executable, "-c", "print('lost')"], tmp_path / "log")
     with pytest.raises(UserError, match="log: is a link"), appending(tmp_path / "log"):
+        pass
+    with pytest.raises(UserError, match="log: is a link"), locked(tmp_path / "log", "log"):
+        pass
+    with pytest.raises(UserError, match=r"none/log: cannot be written \(No such"), appending(tmp_path / "none" / "log"):
         pass

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -196,7 +197,8 @@ def test_states_survive_a_round_trip_through_dialops_field_names():
     [
         ({"mask1": [[1]]}, "mask1"),
         ({"best_assignment_reward": 1}, "best_assignment_reward"),
-        ({"table": [[1, 2]]}, "table"),
+        ({"table": [[1, 2]]}, r"field 'table' has shape \(1, 2\), expected a square"),
+        ({name: [[1] * 17] * 17 for name in ("table", "mask1", "mask2")}, "a board of 17 needs fields 'papers'"),
         ({"scale1": None}, "game state"),
         ({"papers": ["a"] * 8}, "papers"),
     ],
@@ -204,6 +206,14 @@ def test_states_survive_a_round_trip_through_dialops_field_names():
 def test_a_bad_state_is_named(change, words):
     with pytest.raises(UserError, match=words):
         FULL.state_from_json({**HUMAN_GAMES[0], **change})
+
+
+@pytest.mark.parametrize(("scales", "wrong"), [((1.0, 2.5), 2.5), ((0.5, 1.0), 0.5)])
+def test_scales_of_another_configuration_are_refused(scales, wrong):
+    game = MatchingGame(SMALL.config.model_copy(update={"scale_max": 2}))
+    game.check_fits(replace(small_state(), scales=(1.0, 2.0)))
+    with pytest.raises(UserError, match=rf"scale {wrong} is not in 1\.\.2"):
+        game.check_fits(replace(small_state(), scales=scales))
 
 
 # --- scoring written proposals ------------------------------------------------------------------------------
@@ -340,6 +350,8 @@ def test_a_seat_whose_turn_it_is_not_takes_none():
     with pytest.raises(RuntimeError, match="seat 1 may not act now"):
         session.step(1, "[message] hello")
     assert session.counts.turns == 0
+    with pytest.raises(RuntimeError, match="the episode is still running"):
+        session.outcome()
 
 
 # --- what a player may see ----------------------------------------------------------------------------------

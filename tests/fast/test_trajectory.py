@@ -1,7 +1,10 @@
 """Token-exact trajectories: nothing is tokenised twice, and canonical text gives the template's own tokens."""
 
+import json
+from contextlib import nullcontext
 from copy import copy
 from functools import cache
+from pathlib import Path
 
 import pytest
 from chat_templates import shaped_tokenizer
@@ -147,6 +150,24 @@ def test_messages_hold_the_whole_conversation():
 def test_a_missing_model_is_one_clear_line(tmp_path):
     with pytest.raises(UserError, match="no tokenizer found"):
         ChatTokenizer.load(str(tmp_path))
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(UserError, match=f"model {tmp_path}: its tokenizer cannot be loaded"):
+        ChatTokenizer.load(str(tmp_path))
+
+
+def test_the_tokenizer_of_another_model_is_refused_with_what_does_not_fit(tmp_path):
+    config = json.loads(Path("data/tiny_model/config.json").read_text())
+    largest, end = max(chat("tiny").tokenizer.get_vocab().values()), chat("tiny").end_of_turn
+    for change, problem in (
+        ({"vocab_size": largest + 1}, None),
+        ({"vocab_size": largest}, f"it has token ids up to {largest}, the model only {largest} tokens"),
+        ({"eos_token_id": [end, end - 1]}, None),
+        ({"eos_token_id": None}, None),
+        ({"eos_token_id": end - 1}, f"it ends a turn with token {end}, the model's config names \\[{end - 1}\\]"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(config | change))
+        with pytest.raises(UserError, match=f"^{tmp_path}: .*: {problem}") if problem else nullcontext():
+            chat("tiny").check_belongs_to(str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from selfplay_pipeline.cli import app
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import (
+    beside,
     filling,
     locked,
     replacing,
@@ -220,6 +221,44 @@ def test_a_folder_that_was_cut_short_at_any_rename_is_a_whole_model_or_none(tmp_
         found = sorted(file.name for file in path.glob("*"))
         assert "config.json" not in found or found == ["a.safetensors", "config.json", "z.safetensors"]
     assert found, "the last time nothing was cut short"
+
+
+def test_the_old_folder_comes_back_if_the_new_one_cannot_take_its_place(tmp_path, monkeypatch):
+    path, rename, failed = tmp_path / "model", os.replace, []
+    into_a_folder(replacing_folder)(path, "old")
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+
+    def replace(source, target):
+        if Path(target) == path and not failed:
+            failed.append(source)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(source))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(UserError, match=rf"{path}: cannot be written \(Input/output error"):
+        into_a_folder(replacing_folder)(path, "new")
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before and temporaries(tmp_path) == []
+
+
+def test_only_an_error_about_the_written_file_is_told_as_one(tmp_path):
+    for write in (lambda: replacing(tmp_path / "file"), lambda: replacing_folder(tmp_path / "folder")):
+        with pytest.raises(FileNotFoundError), write():
+            (tmp_path / "another").read_bytes()
+    with pytest.raises(UserError, match=r"/proc/file: cannot be written \("), beside(Path("/proc/file")):
+        pass
+
+
+@pytest.mark.parametrize("write", [lambda path: write_text(path, "text"), lambda path: locked(path, "x").__enter__()])
+def test_too_many_open_files_are_no_fault_of_the_file(tmp_path, write):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with (tmp_path / "any").open("w") as lowest_free:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free.fileno(), hard))
+            with pytest.raises(OSError) as refused:
+                write(tmp_path / "file")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert refused.value.errno == errno.EMFILE
 
 
 def test_a_file_gets_the_rights_that_any_new_file_has(tmp_path):
