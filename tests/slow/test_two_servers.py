@@ -136,7 +136,8 @@ def test_a_loop_goes_on_with_the_other_server_where_one_is_dead_at_a_reload(
     assert 0 < own[1] < turns[0], "both played"
     assert own[2] == turns[1], "the other one played all"
     back = proxies[1]
-    assert back.paths.count("/update_weights_from_disk") == 1
+    # The loop goes on while it trains, so that the server may be back in time to load the first checkpoint too.
+    assert back.paths.count("/update_weights_from_disk") in (1, 2)
     assert len(back.exchanges) > 1, "after the probe it played again"
     for server in (sglang_server, Server(copies.url, tmp_path)):
         server.restore()
