@@ -1,5 +1,8 @@
 """Episodes, turns and rows as data frames: every value is that of the records, and files are checked as elsewhere."""
 
+import subprocess
+import sys
+
 import pandas as pd
 import pytest
 from factories import make_episode, make_episodes, write_episodes
@@ -78,3 +81,8 @@ def test_a_file_that_is_missing_or_damaged_is_named(read, path, tmp_path):
     (tmp_path / "bad.file").write_text('{"episode": 1}\n')
     with pytest.raises(UserError, match=r"bad\.file: not a readable parquet file|bad\.file:1: field"):
         read(tmp_path / "bad.file")
+
+
+def test_hooks_of_slime_import_no_pandas_since_every_process_of_a_training_loads_them():
+    code = "import sys, selfplay_pipeline.slime.hooks; sys.exit('pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
