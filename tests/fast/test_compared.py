@@ -47,6 +47,15 @@ def test_an_episode_counts_once_in_a_group_however_many_of_its_seats_are_there()
     assert groups_of(rows) == {comparison_key(ROW): {0: 0.5, 1: 1.0}}
 
 
+def test_groups_have_the_order_of_their_states_whatever_the_order_of_the_rows(tmp_path):
+    run_convert(write_episodes(tmp_path / "games.jsonl", make_episodes(3, 2)), tmp_path)
+    table = pq.read_table(path := tmp_path / "train.parquet")
+    groups = read_data([path]).groups
+    pq.write_table(table.take([*range(len(table))][::-1]), path)
+    again = read_data([path]).groups
+    assert [group.index for group in again] == [group.index for group in groups] == [0, 1, 2]
+
+
 @pytest.fixture
 def with_two_partners():
     """Three states of four episodes, in which the policy held seat 0 and two scripts the other in turn."""

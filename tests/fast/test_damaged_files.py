@@ -16,8 +16,8 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.files import write_json
-from selfplay_pipeline.core.small_files import read_json
+from selfplay_pipeline.core.files import read_model, write_json
+from selfplay_pipeline.core.small_files import read_json, read_object
 from selfplay_pipeline.evaluate.run import EvaluationJob, check_comparable
 from selfplay_pipeline.evaluate.states import held_out_states, read_states
 from selfplay_pipeline.games.matching.game import MatchingGame
@@ -239,6 +239,29 @@ def test_a_path_that_cannot_be_read_is_named_with_what_writes_the_file(path, wor
     for read in (read_json, lambda path, hint: list(read_episode_lines(path, hint))):
         with pytest.raises(UserError, match=f"{words}; X writes it"):
             read(Path(path), "X writes it")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b'{"seconds": 1,\n"figures": x}', ":2: not JSON: Expecting value"),
+        (b'{"seconds": 1,\n\n"\xff": 1}', ":3: not UTF-8 text"),
+        (b'{"seconds": 1,\n\n\n"\0": 1}', r":4: holds the control character U\+0000"),
+        (b"[1]", ": expected a JSON object"),
+        (b'{"seconds": 1}', ": field 'figures' is missing"),
+    ],
+)
+def test_a_mistake_in_a_small_file_names_the_line_or_the_key(tmp_path, data, words):
+    path = tmp_path / "small.json"
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=f"^{path}{words}.*; `X` writes this file"):
+        read_object(path, "X", "seconds", "figures")
+
+
+def test_a_field_that_does_not_fit_is_named(tmp_path):
+    (tmp_path / "small.json").write_text('{"seconds": "long", "figures": {}}')
+    with pytest.raises(UserError, match=f"^{tmp_path}/small.json: field 'seconds': .*; `X` writes this file"):
+        read_model(tmp_path / "small.json", StageRecord, "X")
 
 
 def test_a_damaged_cache_of_answers_is_named(tmp_path):

@@ -134,6 +134,7 @@ def other_places(text: bytes) -> bytes:
         (other_places, "s0-g000001-p0 is of state 77, episode 0, but this run plays states 0 to 2, 2 times each"),
         (gzip.compress, "games.jsonl"),
         (lambda text: b"\x89PNG", "its last line is not the beginning of a JSON object"),
+        (lambda text: text[:-40] + b"\0" * 9, "its last line is not the beginning of a JSON object"),
         (lambda text: text + b"\0" * 9, "its last line is not the beginning of a JSON object"),
         (lambda text: text + b'{\n{"episode_id": "torn', ":7: "),
         (lambda text: text[:100], ""),

@@ -19,6 +19,7 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import ImitateConfig
 from selfplay_pipeline.convert.imitation import HELD_OUT, TRAIN, Imitated, Source, write_rows
 from selfplay_pipeline.convert.parquet import read_rows
+from selfplay_pipeline.convert.rows import METADATA_KEY
 from selfplay_pipeline.convert.selection import best_episodes, best_of_groups, held_out
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.bargaining.game import BargainingGame
@@ -96,6 +97,8 @@ def test_one_state_is_one_group_whatever_files_its_episodes_are_in(games, tmp_pa
     own = [sum(row["response_mask"]) for row in found]
     assert np.average([row["weight"] for row in found], weights=own) == pytest.approx(1)
     assert sum(len(batch.index) for batch in read_rows(tmp_path / "out" / TRAIN)) == len(found)
+    facts = json.loads(pq.read_schema(tmp_path / "out" / TRAIN).metadata[METADATA_KEY])
+    assert facts["temperature"] == 1.0 == found[0]["sampling_temperature"]
 
 
 def test_one_seat_alone_can_be_imitated(games, tmp_path):

@@ -63,6 +63,11 @@ def negative_if_masked(seat_or_row):
     return seat_or_row
 
 
+def negative_if_masked_alone(seat_or_row):
+    seat_or_row["response_logprobs"] = [0.0] * len(seat_or_row["response_logprobs"])
+    return negative_if_masked(seat_or_row)
+
+
 STREAMS = [
     ("response_logprobs.0", NAN, "response_logprobs"),
     ("response_logprobs.0", -INFINITE, "response_logprobs"),
@@ -89,6 +94,7 @@ LINES = [
     *((f"trajectories.0.{path}", value, field) for path, value, field in STREAMS),
     ("trajectories.0", without_mask, "response_mask"),
     ("trajectories.0", negative_if_masked, "response_logprobs"),
+    ("trajectories.0", negative_if_masked_alone, "response_logprobs"),
     ("trajectories.0.response_ids.0", 2**31, "response_ids"),
     ("trajectories.0.response_ids.0", 2**80, "64 bits"),
     ("trajectories.0.response_logprobs.0", -1e300, "response_logprobs"),

@@ -143,6 +143,7 @@ def test_skewed_scores_have_the_distribution_and_the_mean_that_the_configuration
     assert cells.mean() == pytest.approx(HONEST.mean_score, abs=0.05)
     assert MatchingConfig().mean_score == 50
     assert MatchingConfig(max_score=9).mean_score == 5
+    assert MatchingConfig(max_score=2, score_power=2).mean_score == pytest.approx(2 - (1 / 3) ** 0.5 - (2 / 3) ** 0.5)
 
 
 def test_states_of_another_visibility_are_refused():

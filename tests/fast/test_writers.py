@@ -18,6 +18,8 @@ from selfplay_pipeline.cli import app
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import (
+    FileChangedError,
+    appending,
     beside,
     filling,
     locked,
@@ -147,10 +149,14 @@ def into_a_file(path, content):
         temporary.write_text(content)
 
 
+MODEL_FILES = [*(f"a-{number}.safetensors" for number in range(9)), "config.json", "z.safetensors"]
+"""So many that a folder hardly lists config.json last by itself."""
+
+
 def into_a_folder(write):
     def fill(path, content):
         with write(path) as new:
-            for name in ("a.safetensors", "config.json", "z.safetensors"):
+            for name in MODEL_FILES:
                 (new / name).write_text(content)
 
     return fill
@@ -214,12 +220,12 @@ def test_a_folder_that_was_cut_short_at_any_rename_is_a_whole_model_or_none(tmp_
         rename(source, target)
 
     monkeypatch.setattr(os, "replace", replace)
-    for left_over in range(4):
+    for left_over in range(len(MODEL_FILES) + 1):
         path, left = tmp_path / f"{write.__name__}-{left_over}", left_over
         with suppress(KeyboardInterrupt):
             into_a_folder(write)(path, "weights")
         found = sorted(file.name for file in path.glob("*"))
-        assert "config.json" not in found or found == ["a.safetensors", "config.json", "z.safetensors"]
+        assert "config.json" not in found or found == MODEL_FILES
     assert found, "the last time nothing was cut short"
 
 
@@ -238,6 +244,16 @@ def test_the_old_folder_comes_back_if_the_new_one_cannot_take_its_place(tmp_path
     with pytest.raises(UserError, match=rf"{path}: cannot be written \(Input/output error"):
         into_a_folder(replacing_folder)(path, "new")
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before and temporaries(tmp_path) == []
+
+
+def test_a_file_that_is_gone_or_another_at_the_end_is_no_success(tmp_path):
+    path = tmp_path / "lines"
+    for change, what in ((path.unlink, "No such file"), (lambda: path.write_bytes(b"x"), "1 bytes in place of 2")):
+        with pytest.raises(FileChangedError, match=rf"{path}: changed by another program .*\({what}"):  # noqa: PT012,SIM117
+            with appending(path) as append:
+                append(b"a\n")
+                change()
+        path.unlink(missing_ok=True)
 
 
 def test_only_an_error_about_the_written_file_is_told_as_one(tmp_path):
