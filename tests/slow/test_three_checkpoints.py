@@ -17,7 +17,7 @@ from selfplay_pipeline.engines.types import Completion, SamplingParams
 from selfplay_pipeline.games.base import MESSAGE, Step
 from selfplay_pipeline.generate.records import POLICY, EpisodeRecord
 from selfplay_pipeline.generate.run import Sitting
-from selfplay_pipeline.generate.seats import seat_players
+from selfplay_pipeline.generate.seats import seat_players, seats_named
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import policy_record
 
@@ -65,7 +65,7 @@ def test_each_of_three_checkpoints_says_its_own_words_and_a_fourth_takes_the_pla
     async def play() -> tuple[list[EpisodeRecord], Completion, Completion]:
         params = SamplingParams(TEMPERATURE, 8, ())
         async with Servers(config.engine, tmp_path, at_once=3) as servers:
-            by_name = await seat_players(config, names, policy, servers)
+            by_name = await seat_players(config, seats_named(config, names, policy), servers)
             recorders.update({name: RecordingEngine(by_name[name].engine) for name in names})
             players = [replace(by_name[name], engine=recorders[name]) for name in names]
             state = RoomsState(numbers=(3, 4))
@@ -80,9 +80,8 @@ def test_each_of_three_checkpoints_says_its_own_words_and_a_fourth_takes_the_pla
 
     records, of_fourth, of_last = asyncio.run(play())
     for record in records:
-        assert record.players == names
-        assert record.policy.weights == content_hash(PLAYERS[0])
-        assert record.other_weights == {name: content_hash(name) for name in PLAYERS[1:]}
+        assert [seat.name for seat in record.seats] == names
+        assert [seat.policy and seat.policy.weights for seat in record.seats] == [*map(content_hash, PLAYERS)]
         assert [turn.seat for turn in record.turns] == [0, 1, 2] * (TURNS // 3)
     for (seat, name), (other, checkpoint) in product(enumerate(names), enumerate(PLAYERS)):
         calls = [call for calls in recorders[name].episodes.values() for call in calls]

@@ -154,7 +154,7 @@ def test_all_episodes_of_two_servers_are_there_when_one_is_killed(tmp_path, sgla
         assert driver.process.wait(1200) == 0, run.said()[-3000:]
     assert killed < GAMES, "it was killed after the last game"
     assert run.ids() == IDS
-    gone, *lost = (line for line in run.said().splitlines() if copies.url in line)
+    gone, *lost = (line for line in run.said().splitlines() if f"{copies.url}/" in line)
     assert "its episodes go on at the other servers; waiting up to 2 s for it" in gone
     # The other one may have played all before the time is over.
     assert all("it did not come back (engine.reconnect_timeout)" in line for line in lost)
