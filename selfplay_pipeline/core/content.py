@@ -40,7 +40,8 @@ def content_hash(model: str) -> str:
         with ThreadPoolExecutor(max_workers=4) as pool:  # hashlib computes without the interpreter's lock
             hashes = list(pool.map(file_hash, files))
     except OSError as error:
-        raise UserError(f"model {model}: cannot be read ({error.strerror}: {error.filename})") from None
+        reason = ": ".join(str(part) for part in (error.strerror, error.filename) if part)
+        raise UserError(f"model {model}: cannot be read ({reason})") from None
     total = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for file, digest in zip(files, hashes, strict=True):
         total.update(f"{file.name}\0{digest}\n".encode())

@@ -80,7 +80,7 @@ class ChatTokenizer:
 
         try:
             return cls(AutoTokenizer.from_pretrained(model), thinking=thinking)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:  # the last two where a file lacks a key
             raise UserError(
                 f"model {model}: its tokenizer cannot be loaded ({first_line(error)}); give a folder or a hub name"
             ) from None

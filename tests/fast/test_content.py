@@ -58,7 +58,7 @@ def test_a_model_that_is_nowhere_is_a_clear_error() -> None:
 def test_a_file_that_cannot_be_read_is_a_clear_error(model: Path) -> None:
     (model / "config.json").unlink()
     (model / "config.json").symlink_to("/proc/self/mem")
-    with pytest.raises(UserError, match=rf"model {model}: cannot be read \(Input/output error"):
+    with pytest.raises(UserError, match=rf"model {model}: cannot be read \(Input/output error\)"):
         content_hash(str(model))
 
 

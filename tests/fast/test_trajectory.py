@@ -1,6 +1,7 @@
 """Token-exact trajectories: nothing is tokenised twice, and canonical text gives the template's own tokens."""
 
 import json
+import shutil
 from contextlib import nullcontext
 from copy import copy
 from functools import cache
@@ -150,9 +151,11 @@ def test_messages_hold_the_whole_conversation():
 def test_a_missing_model_is_one_clear_line(tmp_path):
     with pytest.raises(UserError, match="no tokenizer found"):
         ChatTokenizer.load(str(tmp_path))
-    (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(UserError, match=f"model {tmp_path}: its tokenizer cannot be loaded"):
-        ChatTokenizer.load(str(tmp_path))
+    shutil.copy("data/tiny_model/config.json", tmp_path)
+    for damaged in ("{", "{}"):
+        (tmp_path / "tokenizer.json").write_text(damaged)
+        with pytest.raises(UserError, match=f"model {tmp_path}: its tokenizer cannot be loaded"):
+            ChatTokenizer.load(str(tmp_path))
 
 
 def test_the_tokenizer_of_another_model_is_refused_with_what_does_not_fit(tmp_path):
