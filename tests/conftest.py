@@ -15,7 +15,6 @@ from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
 from selfplay_pipeline.core.garbage import collect_seldom
-from selfplay_pipeline.games import registry
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores
@@ -49,12 +48,6 @@ class OneServer(LoadFileScheduling):
 @functools.cache
 def is_served(file: Path) -> bool:
     return file.parent.name == "slow" and SERVED.search(file.read_text()) is not None
-
-
-def pytest_runtest_teardown() -> None:
-    """Forget games that a test has named, since a process to which nobody has named a game knows the built-in ones."""
-    for name in registry._found.keys() - registry.NAMES:
-        del registry._found[name]
 
 
 @pytest.hookimpl(trylast=True)
