@@ -326,7 +326,7 @@ class EpisodeRecord(_Record):
         """
         players = [seat.name for seat in seats]
         weights = {seat.name: seat.policy.weights for seat in seats if seat.kind == "checkpoint" and seat.policy}
-        if [SeatRecord.named(name, policy, weights) for name in players] != list(seats):
+        if _seats_named(tuple(players), policy, tuple(weights.items())) != tuple(seats):
             return cls(all_seats=list(seats), **rest)
         return cls(players=players, other_weights=weights or None, policy=policy, **rest)
 
@@ -336,7 +336,7 @@ class EpisodeRecord(_Record):
         if self.all_seats is not None:
             return self.all_seats
         assert self.players is not None and self.policy is not None, "`_seats_exist` refuses such records"
-        return [SeatRecord.named(name, self.policy, self.other_weights or {}) for name in self.players]
+        return [*_seats_named(tuple(self.players), self.policy, tuple((self.other_weights or {}).items()))]
 
     @property
     def seats_field(self) -> str:
@@ -399,6 +399,14 @@ class EpisodeRecord(_Record):
         if len(set(recorded)) < len(recorded):
             raise ValueError("field 'trajectories': two are of one seat")
         return self
+
+
+@lru_cache(maxsize=64)
+def _seats_named(
+    players: tuple[str, ...], policy: PolicyRecord, weights: tuple[tuple[str, str], ...]
+) -> tuple[SeatRecord, ...]:
+    """Returns the records of the seats; cached, because the episodes of a file have the same players."""
+    return tuple(SeatRecord.named(name, policy, dict(weights)) for name in players)
 
 
 def parse_episode(line: bytes) -> EpisodeRecord:

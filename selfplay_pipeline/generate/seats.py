@@ -31,7 +31,7 @@ def opposite(config: Config, first: str, others: str) -> tuple[str, ...]:
 
 def seats_named(config: Config, names: Sequence[str], policy: PolicyRecord) -> list[SeatRecord]:
     """Returns the record of each seat, given the names of the players."""
-    weights = {name: weights_of(config, name) for name in checkpoints_among(config, names)}
+    weights = {name: content_hash(name) for name in checkpoints_among(config, names)}
     return [SeatRecord.named(name, policy, weights) for name in names]
 
 
@@ -43,11 +43,6 @@ def is_checkpoint(config: Config, name: str) -> bool:
 def checkpoints_among(config: Config, names: Iterable[str]) -> list[str]:
     """Returns the names that are checkpoints."""
     return [name for name in names if is_checkpoint(config, name)]
-
-
-def weights_of(config: Config, name: str) -> str:
-    """Returns the content hash of a checkpoint; an empty string for any other player."""
-    return content_hash(name) if is_checkpoint(config, name) else ""
 
 
 def checkpoints_of(config: Config, names: Iterable[str], policy: str) -> list[str]:

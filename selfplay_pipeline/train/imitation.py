@@ -30,9 +30,9 @@ from selfplay_pipeline.train.offline_stage import train_policy
 from selfplay_pipeline.train.process import Trainer
 
 HIGHEST_RATE = 3e-3
-WARM_UP = 0.05
-"""Share of the steps in which the learning rate rises by equal parts, to one such part in the first step."""
 """Highest learning rate that `imitate` takes by itself: the best of those tried on the untrained tiny model."""
+WARM_UP = 0.05
+"""Share of the steps over which the learning rate rises linearly to its full value."""
 
 
 async def imitate_episodes(
