@@ -20,7 +20,7 @@ import aiohttp
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
-from selfplay_pipeline.engines.line import Server
+from selfplay_pipeline.engines.client import Server
 from selfplay_pipeline.engines.pool import open_engine
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.types import Completion, Engine, SamplingParams
@@ -86,7 +86,7 @@ async def _measure(config: Config, folder: Path) -> dict[str, Any]:
             tokens = sum(len(call.completion.token_ids) for episode in calls for _, call in episode)
             selfplay[0], selfplay[1] = selfplay[0] + tokens, selfplay[1] + seconds
             await _flush(engine)
-            seconds = await _replay(config, engine.lines[0].server, calls)
+            seconds = await _replay(config, engine.clients[0].server, calls)
             replay[0], replay[1] = replay[0] + tokens, replay[1] + seconds
     own, thin = selfplay[0] / selfplay[1], replay[0] / replay[1]
     return {
@@ -106,7 +106,7 @@ async def _selfplay(config: Config, engine: SGLangEngine, output: Path) -> tuple
 
 
 async def _flush(engine: SGLangEngine) -> None:
-    await engine.lines[0].call("/flush_cache?timeout=60", {})
+    await engine.clients[0].call("/flush_cache?timeout=60", {})
 
 
 async def _replay(config: Config, server: Server, episodes: list[list[tuple[str, Call]]]) -> float:

@@ -29,10 +29,10 @@ MODULES = (
     "verl.workers.rollout.router",
     "verl.workers.rollout.sglang_rollout.async_sglang_server",
     "selfplay_pipeline.train.verl.main",
-    "selfplay_pipeline.train.verl.offline",
+    "selfplay_pipeline.train.verl.load_offline",
     "selfplay_pipeline.train.verl.dataset",
     "selfplay_pipeline.train.verl.replay",
-    "selfplay_pipeline.train.verl.online",
+    "selfplay_pipeline.train.verl.load_online",
     "selfplay_pipeline.train.verl.online_sampler",
     "selfplay_pipeline.train.verl.agent_loop",
 )
@@ -55,7 +55,7 @@ def load_as_training_does() -> None:
     from transformers import AutoModelForCausalLM
 
     from selfplay_pipeline.config.training import TrainOptions
-    from selfplay_pipeline.train.settings import policy_settings
+    from selfplay_pipeline.train.verl_overrides import policy_settings
 
     attention = policy_settings(TrainOptions(), "cuda")["+actor_rollout_ref.model.override_config.attn_implementation"]
     print(f"attention: {attention}")

@@ -54,7 +54,7 @@ def doctor(
     from selfplay_pipeline.doctor.checks import look
     from selfplay_pipeline.doctor.examine import examine, needs_gpu
     from selfplay_pipeline.doctor.machine import Machine, this_machine
-    from selfplay_pipeline.train.settings import resolve_device
+    from selfplay_pipeline.train.verl_overrides import resolve_device
 
     shapes, here, not_here = shapes_of(str(settings.model)), settings, ""
     if gpus is None:

@@ -10,8 +10,8 @@ from pydantic import Field, field_validator
 
 from selfplay_pipeline.core.addresses import checked_address
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.keys import key_from_environment
 from selfplay_pipeline.core.sections import FREE, Section
+from selfplay_pipeline.core.server_keys import key_from_environment
 
 OPENAI_URL = "https://api.openai.com/v1"
 

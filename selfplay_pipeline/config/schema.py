@@ -11,8 +11,8 @@ from selfplay_pipeline.config.partner import PartnerConfig
 from selfplay_pipeline.config.training import SUPERVISED, TrainOptions
 from selfplay_pipeline.config.uses import MEASURING, PLAYING
 from selfplay_pipeline.core.addresses import checked_address
-from selfplay_pipeline.core.keys import SERVER_KEY
 from selfplay_pipeline.core.sections import FREE, Identity, Option, Section, UsedBy
+from selfplay_pipeline.core.server_keys import SERVER_KEY
 from selfplay_pipeline.games.registry import GameConfig, first_game_config
 
 

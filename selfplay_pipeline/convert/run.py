@@ -21,10 +21,10 @@ import pyarrow.parquet as pq
 
 from selfplay_pipeline.config.identity import check_same
 from selfplay_pipeline.convert.credit import turn_credits
-from selfplay_pipeline.convert.episodes import check_tokens
 from selfplay_pipeline.convert.placebo import permuted
 from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.convert.rows import CREDITS, PARTNER, described, episode_to_rows, schema_with
+from selfplay_pipeline.convert.token_check import check_tokens
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import beside, locked, replacing, write_json, write_text
 from selfplay_pipeline.core.reporting import Update, progress

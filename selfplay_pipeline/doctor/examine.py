@@ -23,7 +23,7 @@ from selfplay_pipeline.train.memory import (
     remedy,
     surely_lacks,
 )
-from selfplay_pipeline.train.settings import resolve_device
+from selfplay_pipeline.train.verl_overrides import resolve_device
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.keys import SERVER_KEY, redacted
+from selfplay_pipeline.core.server_keys import SERVER_KEY, redacted
 from selfplay_pipeline.core.terminal.harmless import harmless
 from selfplay_pipeline.engines.answers import read_object
 from selfplay_pipeline.engines.types import EngineError

@@ -13,12 +13,12 @@ from typing import Any, Self
 
 from selfplay_pipeline.config.schema import EngineConfig
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.keys import SERVER_KEY, key_from_environment
 from selfplay_pipeline.core.reporting import logger, waiting
+from selfplay_pipeline.core.server_keys import SERVER_KEY, key_from_environment
 from selfplay_pipeline.engines.attached import AttachedServer
-from selfplay_pipeline.engines.hold import Holds, in_lock_order
-from selfplay_pipeline.engines.line import Server, version_of
+from selfplay_pipeline.engines.client import Server, version_of
 from selfplay_pipeline.engines.open import model_vocabulary, resolve_device
+from selfplay_pipeline.engines.server_lock import ServerLocks, in_lock_order
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.engines.types import Completion, Engine, EngineError, LoadingEngine, SamplingParams
@@ -108,7 +108,7 @@ class EnginePool:
         self._choosing = asyncio.Lock()
 
     async def serving(self, checkpoint: str, *, beside: Collection[str] = ()) -> Engine:
-        """Returns an engine that answers only with the weights that a checkpoint holds now.
+        """Returns an engine that answers only with the weights that a checkpoint locks now.
 
         The engine refuses requests once the pool has given its server to another checkpoint.
 
@@ -201,7 +201,7 @@ class _Slot:
 
 @dataclass(frozen=True)
 class _Served:
-    """Engine that a caller gets; it is valid only while its server holds this checkpoint."""
+    """Engine that a caller gets; it is valid only while its server locks this checkpoint."""
 
     slot: _Slot
     weights: _Weights
@@ -272,10 +272,10 @@ async def open_engine(
 
     vocabulary = model_vocabulary(model)
 
-    def engine_of(servers: Sequence[Server], holds: Holds | None = None) -> SGLangEngine:
+    def engine_of(servers: Sequence[Server], locks: ServerLocks | None = None) -> SGLangEngine:
         return SGLangEngine(
             servers,
-            holds=holds,
+            locks=locks,
             request_timeout=config.request_timeout,
             hang_timeout=config.hang_timeout,
             vocabulary=vocabulary,
@@ -287,7 +287,7 @@ async def open_engine(
         attached = [
             AttachedServer(url, key=key, patience=config.reconnect_timeout, tell=tell) for url in config.server_url
         ]
-        async with engine_of(attached, Holds(config.server_url, config.startup_timeout, tell)) as engine:
+        async with engine_of(attached, ServerLocks(config.server_url, config.startup_timeout, tell)) as engine:
             try:
                 await engine.serve(model, alone=alone)
             except UserError as error:

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.answers import completion_of
 from selfplay_pipeline.engines.attached import AttachedServer
-from selfplay_pipeline.engines.hold import Holds
+from selfplay_pipeline.engines.client import Client, Server, retrying
 from selfplay_pipeline.engines.http import LONGEST_ANSWER, RetriableError
-from selfplay_pipeline.engines.line import Line, Server, retrying
-from selfplay_pipeline.engines.places import Places
 from selfplay_pipeline.engines.requests import request_of
+from selfplay_pipeline.engines.routing import Routing
+from selfplay_pipeline.engines.server_lock import ServerLocks
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason, SamplingParams
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ T = TypeVar("T")
 class SGLangEngine:
     """Engine with one or more servers, each with one or more copies of the model.
 
-    An episode stays at one copy (`Places`). Requests to a server that is gone go to another server, with the same
+    An episode stays at one copy (`Routing`). Requests to a server that is gone go to another server, with the same
     tokens so far. If there is no other server, they wait until it is back.
     """
 
@@ -36,7 +36,7 @@ class SGLangEngine:
         hang_timeout: float | None = None,
         attempts: int = 6,
         vocabulary: int | None = None,
-        holds: Holds | None = None,
+        locks: ServerLocks | None = None,
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Args:
@@ -48,25 +48,25 @@ class SGLangEngine:
             `request_timeout`.
         attempts: Number of times that a request is sent before it fails; pauses double from 0.5 s to 8 s.
         vocabulary: Size of the model's vocabulary; answers with other token ids are refused.
-        holds: Locks on servers that other commands may use; released when the engine is closed.
+        locks: Locks on servers that other commands may use; released when the engine is closed.
         tell: Takes one-line status messages, for example that a server hangs or gets other weights.
         """
         known = [AttachedServer(server, key=key) if isinstance(server, str) else server for server in servers]
-        self.lines = [Line(server, request_timeout, hang_timeout, attempts, tell) for server in known]
-        self._places, self._attempts = Places(self.lines), attempts
+        self.clients = [Client(server, request_timeout, hang_timeout, attempts, tell) for server in known]
+        self._routing, self._attempts = Routing(self.clients), attempts
         self.vocabulary = vocabulary
-        self._holds, self._tell = holds or Holds([], 0, tell), tell
+        self._locks, self._tell = locks or ServerLocks([], 0, tell), tell
 
     @property
     def urls(self) -> list[str]:
-        return [line.url for line in self.lines]
+        return [client.url for client in self.clients]
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str = "") -> Completion:
-        async def completion(line: Line, answer: dict[str, Any]) -> Completion:
-            done = completion_of(answer, params, len(prompt_ids), f"{line.url}/generate", self.vocabulary)
-            await line.check(answer)
+        async def completion(client: Client, answer: dict[str, Any]) -> Completion:
+            done = completion_of(answer, params, len(prompt_ids), f"{client.url}/generate", self.vocabulary)
+            await client.check(answer)
             if done.finish_reason is FinishReason.ABORT:  # SGLang aborts all requests before it loads weights
-                raise RetriableError(f"{line.url}/generate broke the request off")
+                raise RetriableError(f"{client.url}/generate broke the request off")
             return done
 
         return await self._answer(request_of(prompt_ids, params), session, completion)
@@ -88,7 +88,7 @@ class SGLangEngine:
             EngineError: No attempt got an answer.
         """
 
-        async def whole(line: Line, answer: dict[str, Any]) -> dict[str, Any]:
+        async def whole(client: Client, answer: dict[str, Any]) -> dict[str, Any]:
             return answer
 
         return await self._answer(request, session, whole, headers, longest)
@@ -97,18 +97,18 @@ class SGLangEngine:
         self,
         request: dict[str, Any],
         session: str,
-        read: Callable[[Line, dict[str, Any]], Awaitable[T]],
+        read: Callable[[Client, dict[str, Any]], Awaitable[T]],
         headers: Mapping[str, str] | None = None,
         longest: int = LONGEST_ANSWER,
     ) -> T:
-        place = None
+        copy = None
         async for attempt in retrying(self._attempts):
             with attempt:
-                place = await self._places.of(session, failed=place)
-                with place.asked():
-                    routed = request | place.line.route(place.rank)
-                    answer = await place.line.generate(routed, headers, longest)
-                return await read(place.line, answer)
+                copy = await self._routing.of(session, failed=copy)
+                with copy.asked():
+                    routed = request | copy.client.route(copy.rank)
+                    answer = await copy.client.generate(routed, headers, longest)
+                return await read(copy.client, answer)
         raise AssertionError("unreachable")
 
     async def serve(self, model: str, *, alone: bool = False) -> None:
@@ -122,9 +122,9 @@ class SGLangEngine:
             UserError: A server does not answer, is in use by another command, needs another key, or serves another hub
                 model.
         """
-        await self._holds.take(alone=alone)
+        await self._locks.take(alone=alone)
         try:
-            lacking = [line.url for line in self.lines if not await line.find(model, attempts=1)]
+            lacking = [client.url for client in self.clients if not await client.find(model, attempts=1)]
         except EngineError as error:
             raise UserError(f"{error}; is an SGLang server running there?") from None
         if not lacking:
@@ -132,7 +132,7 @@ class SGLangEngine:
         self._tell(f"loading {model} into {', '.join(lacking)}")
         await self.reload(Path(model))
         if not alone:
-            await self._holds.take(alone=False)
+            await self._locks.take(alone=False)
 
     async def reload(self, checkpoint: Path) -> None:
         """Make every server answer with a checkpoint's weights, and check that it does. Locks the servers for this
@@ -146,10 +146,10 @@ class SGLangEngine:
         """
         if not any(checkpoint.glob("*.safetensors")):
             raise EngineError(f"{checkpoint} holds no *.safetensors to load into {', '.join(self.urls)}")
-        await self._holds.take(alone=True)
-        self._places.forget()
-        await asyncio.gather(*(line.serve(str(checkpoint.resolve())) for line in self.lines))
-        await self._places.there()
+        await self._locks.take(alone=True)
+        self._routing.forget()
+        await asyncio.gather(*(client.serve(str(checkpoint.resolve())) for client in self.clients))
+        await self._routing.available()
 
     async def find_ranks(self) -> None:
         """Ask each server for its number of model copies; without this, each server counts as one copy.
@@ -157,16 +157,16 @@ class SGLangEngine:
         Raises:
             EngineError: A server does not answer.
         """
-        await asyncio.gather(*(line.find_ranks() for line in self.lines))
+        await asyncio.gather(*(client.find_ranks() for client in self.clients))
 
     async def release(self) -> None:
-        for line in self.lines:
-            await line.release()
+        for client in self.clients:
+            await client.release()
 
     async def close(self) -> None:
-        for line in self.lines:
-            await line.close()
-        self._holds.release()
+        for client in self.clients:
+            await client.close()
+        self._locks.release()
 
     async def __aenter__(self) -> SGLangEngine:
         return self

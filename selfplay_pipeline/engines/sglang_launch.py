@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.core.garbage import collect_seldom
-from selfplay_pipeline.core.keys import SERVER_KEY
 from selfplay_pipeline.core.loopback import held_port, keep_torch_local
 from selfplay_pipeline.core.processes import name_semaphores
+from selfplay_pipeline.core.server_keys import SERVER_KEY
 from selfplay_pipeline.engines import sglang_attention
 from selfplay_pipeline.engines.sglang_direct import Direct
 

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import aiohttp
 
-from selfplay_pipeline.core.keys import SERVER_KEY
 from selfplay_pipeline.core.loopback import ADDRESS, TAKEN, hold_port, loopback_environment, port_of, port_was_taken
 from selfplay_pipeline.core.processes import Child, spawn
-from selfplay_pipeline.engines.line import version_of
+from selfplay_pipeline.core.server_keys import SERVER_KEY
+from selfplay_pipeline.engines.activity import Activity
+from selfplay_pipeline.engines.client import version_of
 from selfplay_pipeline.engines.types import EngineError
-from selfplay_pipeline.engines.vitals import Vitals
 
 CPU_ARGUMENTS = [
     "--device=cpu",
@@ -152,7 +152,7 @@ class SGLangServer:
         self._holder: socket.socket | None = None
         self.key = secrets.token_hex(32)
         self.child: Child | None = None
-        self._vitals: Vitals | None = None
+        self._activity: Activity | None = None
         self._restarts = 0
         self._tell = tell
 
@@ -183,14 +183,14 @@ class SGLangServer:
         # The key is not on the command line, because every user of the machine can see that.
         environment = spec.environment() | {SERVER_KEY: self.key}
         self.child = spawn(spec.command(self.port), spec.log_path, environment)
-        self._vitals = Vitals(self.child.pid)
+        self._activity = Activity(self.child.pid)
         try:
-            await self._wait_until_healthy(self.child, self._vitals, written)
+            await self._wait_until_healthy(self.child, self._activity, written)
         except BaseException:
             self.stop()
             raise
 
-    async def _wait_until_healthy(self, child: Child, vitals: Vitals, written: int) -> None:
+    async def _wait_until_healthy(self, child: Child, activity: Activity, written: int) -> None:
         started = worked = time.monotonic()
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as http:
             while not await _healthy(http, self.url):
@@ -200,7 +200,7 @@ class SGLangServer:
                         f"the SGLang server ended with code {code} while starting{f' ({TAKEN})' if taken else ''}; "
                         f"see {child.log_path}:\n{child.last_lines()}"
                     )
-                worked = time.monotonic() if vitals.working() else worked
+                worked = time.monotonic() if activity.working() else worked
                 if self.hang_timeout is not None and time.monotonic() - worked > self.hang_timeout:
                     raise _PassingError(
                         f"the SGLang server hangs while starting: it has done nothing for {self.hang_timeout:.0f} s "
@@ -214,7 +214,7 @@ class SGLangServer:
                 await asyncio.sleep(0.2)
 
     def computes(self) -> bool:
-        return self._vitals is not None and self._vitals.working()
+        return self._activity is not None and self._activity.working()
 
     async def end(self) -> None:
         await asyncio.to_thread(self.stop)

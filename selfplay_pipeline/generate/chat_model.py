@@ -15,7 +15,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 from selfplay_pipeline.config.partner import PartnerConfig
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import explain
-from selfplay_pipeline.core.keys import redacted
+from selfplay_pipeline.core.server_keys import redacted
 from selfplay_pipeline.core.terminal.harmless import harmless
 from selfplay_pipeline.engines.http import LONGEST_ANSWER
 from selfplay_pipeline.engines.types import EngineError

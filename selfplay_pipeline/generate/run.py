@@ -17,7 +17,7 @@ from selfplay_pipeline.generate.episode import Episode
 from selfplay_pipeline.generate.outside_text import SeatedChat
 from selfplay_pipeline.generate.players import Player, Seat
 from selfplay_pipeline.generate.records import EpisodeRecord, OutcomeRecord, PartnerUsage, PolicyRecord
-from selfplay_pipeline.generate.sampling import StateSource
+from selfplay_pipeline.generate.state_source import StateSource
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.summary import Summary
 

@@ -12,7 +12,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shapes import Shapes, shapes_of
 from selfplay_pipeline.generate.preflight import gpu_memory
 from selfplay_pipeline.train.memory import Room, Setup, lacks, remedy, surely_lacks
-from selfplay_pipeline.train.settings import Device, resolve_device, resolve_dtype
+from selfplay_pipeline.train.verl_overrides import Device, resolve_device, resolve_dtype
 
 
 def setup_of(options: TrainOptions, device: Device, *, tokens: int | None = None, shares_gpu: bool = False) -> Setup:

@@ -37,7 +37,7 @@ from selfplay_pipeline.train.saves import (
     saved_adapter,
     saved_step,
 )
-from selfplay_pipeline.train.settings import (
+from selfplay_pipeline.train.verl_overrides import (
     Device,
     environment,
     metrics_path,

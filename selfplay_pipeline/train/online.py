@@ -37,7 +37,7 @@ from selfplay_pipeline.train.offline import (
     log_path,
 )
 from selfplay_pipeline.train.online_figures import to_line
-from selfplay_pipeline.train.online_settings import (
+from selfplay_pipeline.train.online_overrides import (
     CONFIG_NAME,
     EXTENSION,
     StatesFile,
@@ -50,7 +50,7 @@ from selfplay_pipeline.train.online_settings import (
 from selfplay_pipeline.train.online_states import MONITOR_SPLIT, SCHEMA, Perspectives
 from selfplay_pipeline.train.process import Making, Trainer, TrainError
 from selfplay_pipeline.train.saves import NewLines, go_back_to_last_logged_save, keep_lines, prune, read_lines
-from selfplay_pipeline.train.settings import environment, metrics_path, resolve_device, state_dir
+from selfplay_pipeline.train.verl_overrides import environment, metrics_path, resolve_device, state_dir
 
 
 @dataclass(frozen=True)

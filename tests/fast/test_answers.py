@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scripted_server import answer_to, serving
 
 from selfplay_pipeline.engines.answers import ROUNDING, completion_of, read_object
+from selfplay_pipeline.engines.client import same_model
 from selfplay_pipeline.engines.http import Http
-from selfplay_pipeline.engines.line import same_model
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason, SamplingParams
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from tenacity import wait_none
-from test_line import PARAMS, Launched
+from test_client import PARAMS, Launched
 from test_shared_gpu import SGLang
 
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.engines import hold, line
+from selfplay_pipeline.engines import client, server_lock
 from selfplay_pipeline.engines.attached import AttachedServer
-from selfplay_pipeline.engines.hold import Hold, Holds
+from selfplay_pipeline.engines.server_lock import ServerLock, ServerLocks
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec
 from selfplay_pipeline.engines.types import EngineError
@@ -26,8 +26,8 @@ URL = "http://127.0.0.1:29999"
 
 @pytest.fixture(autouse=True)
 def _fast_and_alone(monkeypatch, tmp_path):
-    monkeypatch.setattr(line, "wait_exponential_jitter", lambda **given: wait_none())
-    monkeypatch.setattr(hold, "PAUSE", 0.01)
+    monkeypatch.setattr(client, "wait_exponential_jitter", lambda **given: wait_none())
+    monkeypatch.setattr(server_lock, "PAUSE", 0.01)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
@@ -45,7 +45,7 @@ def model_in(folder: Path, weights: bytes) -> Path:
 async def attached(server: SGLang, said: list[str] | None = None) -> SGLangEngine:
     url = await server.start()
     tell = [].append if said is None else said.append
-    return SGLangEngine([AttachedServer(url, tell=tell)], holds=Holds([url], 0.1, tell), tell=tell)
+    return SGLangEngine([AttachedServer(url, tell=tell)], locks=ServerLocks([url], 0.1, tell), tell=tell)
 
 
 async def ask(engine: SGLangEngine) -> list[int]:
@@ -169,7 +169,7 @@ def test_answers_of_a_server_that_dies_before_it_confirmed_them_are_asked_of_ano
         app.router.add_routes([web.post("/generate", dying._generate)])
         dying.app = app
         engine = SGLangEngine([AttachedServer(await server.start(), patience=-1) for server in (dying, other)])
-        for one in engine.lines:
+        for one in engine.clients:
             one.server.model, one.weights = str(checkpoint), version
         async with engine:
             done = await asyncio.gather(*(engine.generate([1], PARAMS, session=f"{n}-0") for n in range(16)))
@@ -266,9 +266,9 @@ def test_a_launched_server_is_told_the_version_and_comes_back_only_with_the_same
 
 HOLD = """
 import asyncio, sys
-from selfplay_pipeline.engines.hold import Holds
+from selfplay_pipeline.engines.server_lock import ServerLocks
 sys.argv = ["selfplay", "generate"]
-asyncio.run(Holds([sys.stdin.readline().strip()], 1, print).take(alone=sys.stdin.readline() == "alone\\n"))
+asyncio.run(ServerLocks([sys.stdin.readline().strip()], 1, print).take(alone=sys.stdin.readline() == "alone\\n"))
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -287,7 +287,7 @@ def other_command(*, alone: bool) -> subprocess.Popen:
 @pytest.mark.parametrize(("theirs", "ours"), [(True, True), (True, False), (False, True)])
 def test_a_server_of_another_command_is_waited_for_and_refused_in_one_line(theirs, ours):
     said = []
-    holds = Holds([URL.replace("127.0.0.1", "localhost")], 0.05, said.append)
+    holds = ServerLocks([URL.replace("127.0.0.1", "localhost")], 0.05, said.append)
     with other_command(alone=theirs) as other:
         with pytest.raises(UserError) as caught:
             asyncio.run(holds.take(alone=ours))
@@ -298,11 +298,11 @@ def test_a_server_of_another_command_is_waited_for_and_refused_in_one_line(their
         other.wait(30)
     asyncio.run(holds.take(alone=ours))
     holds.release()
-    assert not list(hold.lock_folder().iterdir()), "the last one removes the file"
+    assert not list(server_lock.lock_folder().iterdir()), "the last one removes the file"
 
 
 def test_commands_with_the_same_weights_share_a_server_until_one_loads_others():
-    first, second = Hold(URL), Hold(URL)
+    first, second = ServerLock(URL), ServerLock(URL)
     assert first.take(alone=False) and second.take(alone=False)
     assert not first.take(alone=True)
     first.release()
@@ -318,14 +318,14 @@ def test_commands_with_the_same_weights_share_a_server_until_one_loads_others():
 def test_without_a_place_for_locks_only_the_versions_protect(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert Hold(URL).take(alone=True) and Hold(URL).take(alone=True)
+    assert ServerLock(URL).take(alone=True) and ServerLock(URL).take(alone=True)
 
 
 def test_two_commands_that_wait_for_two_servers_do_not_wait_for_each_other():
     urls = [URL, URL.replace("29999", "29998")]
 
     async def use(order: list[str]) -> None:
-        holds = Holds(order, 30, lambda text: None)
+        holds = ServerLocks(order, 30, lambda text: None)
         for _ in range(20):
             await holds.take(alone=False)
             await asyncio.sleep(0)
@@ -340,6 +340,6 @@ def test_two_commands_that_wait_for_two_servers_do_not_wait_for_each_other():
 
 
 def test_two_addresses_of_one_server_are_locked_once():
-    holds = Holds(["http://localhost:30000", "http://127.0.0.1:30000"], 0.0, lambda line: None)
+    holds = ServerLocks(["http://localhost:30000", "http://127.0.0.1:30000"], 0.0, lambda line: None)
     asyncio.run(holds.take(alone=True))
     holds.release()

@@ -13,7 +13,7 @@ from factories import make_episode, make_episodes, write_episodes
 from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
-from selfplay_pipeline.convert import episodes as checks
+from selfplay_pipeline.convert import token_check as checks
 from selfplay_pipeline.convert.check import check_parquet
 from selfplay_pipeline.convert.parquet import read_rows
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, episode_to_rows

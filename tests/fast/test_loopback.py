@@ -19,7 +19,7 @@ from selfplay_pipeline.core.loopback import (
     port_of,
 )
 from selfplay_pipeline.engines.sglang_server import ServerSpec
-from selfplay_pipeline.train.settings import environment
+from selfplay_pipeline.train.verl_overrides import environment
 
 
 @pytest.fixture

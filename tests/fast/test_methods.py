@@ -13,7 +13,7 @@ from selfplay_pipeline.metrics.bootstrap import Totals
 from selfplay_pipeline.metrics.signal import Key, Signal
 from selfplay_pipeline.train.groups import Group, TrainData, updates_of
 from selfplay_pipeline.train.offline_stage import training_of
-from selfplay_pipeline.train.settings import plan_for, whole_batch
+from selfplay_pipeline.train.verl_overrides import plan_for, whole_batch
 
 GRPO, CLONING = "grpo 7e-05", "filtered-bc 0.0003 best 1"
 BUDGET = Budget(episodes=4000, rows=800, own_tokens=9000, updates=16, minutes=2.5)

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tenacity import wait_none
-from test_line import PARAMS
+from test_client import PARAMS
 from test_shared_gpu import SGLang
 
 from selfplay_pipeline.config.schema import EngineConfig
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.engines import hold, line
-from selfplay_pipeline.engines.hold import Hold
+from selfplay_pipeline.engines import client, server_lock
 from selfplay_pipeline.engines.pool import EnginePool, engine_for, log_name, plan
+from selfplay_pipeline.engines.server_lock import ServerLock
 from selfplay_pipeline.engines.types import Engine, EngineError
 
 A, B, C = (f"data/tiny{kind}_model" for kind in ("", "_honest", "_apart"))
@@ -26,8 +26,8 @@ URLS = [f"http://127.0.0.1:{port}" for port in range(29_995, 30_000)]
 
 @pytest.fixture(autouse=True)
 def _fast_and_alone(monkeypatch, tmp_path):
-    monkeypatch.setattr(line, "wait_exponential_jitter", lambda **given: wait_none())
-    monkeypatch.setattr(hold, "PAUSE", 0.01)
+    monkeypatch.setattr(client, "wait_exponential_jitter", lambda **given: wait_none())
+    monkeypatch.setattr(server_lock, "PAUSE", 0.01)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
@@ -62,7 +62,7 @@ def test_one_checkpoint_has_all_attached_servers():
 @pytest.mark.parametrize("at_once", [2, 3, 5])
 def test_attached_servers_are_divided_among_checkpoints_in_the_order_of_their_locks(at_once):
     groups = attached(URLS, at_once)
-    paths = [Hold(url).path for group in groups for url in group]
+    paths = [ServerLock(url).path for group in groups for url in group]
     assert paths == sorted(paths) and len(paths) == len(URLS)
     assert {len(group) for group in groups} <= {len(URLS) // at_once, -(-len(URLS) // at_once)}
     assert groups == attached(URLS[::-1], at_once), "whatever order they are named in"
@@ -152,7 +152,7 @@ def test_three_checkpoints_play_with_each_other_on_three_attached_servers_and_wi
             assert loads(servers) == [1, 1, 2]
             for server in servers:
                 url = str(server.server.make_url("/")).rstrip("/")
-                assert not Hold(url).take(alone=False), "no other command may use it"
+                assert not ServerLock(url).take(alone=False), "no other command may use it"
 
     asyncio.run(play())
     assert serves(servers) == {content_hash(checkpoint) for checkpoint in (A, "data/tiny_shy_model", C)}

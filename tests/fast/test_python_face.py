@@ -12,7 +12,7 @@ from factories import make_episodes, write_episodes
 
 import selfplay_pipeline
 from selfplay_pipeline import load_config
-from selfplay_pipeline.cli import figures, loops, stages
+from selfplay_pipeline.cli import loops, measure, stages
 from selfplay_pipeline.core import reporting
 
 CALLS = """
@@ -70,7 +70,7 @@ def test_a_reporter_is_told_how_far_the_work_is_and_only_within_its_block(tmp_pa
 def test_the_face_has_what_it_promises_and_commands_call_the_same(name):
     found = getattr(selfplay_pipeline, name)
     assert inspect.getdoc(found) and found.__name__ == name
-    commands = "".join(Path(module.__file__).read_text() for module in (stages, figures, loops))
+    commands = "".join(Path(module.__file__).read_text() for module in (stages, measure, loops))
     assert name in commands or name in ("load_config", "read_episodes") or name.endswith("_frame")
 
 

@@ -16,7 +16,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.loopback import loopback_environment
 from selfplay_pipeline.train.cluster import facts, no_room
 from selfplay_pipeline.train.offline import check_training
-from selfplay_pipeline.train.settings import environment, verl_overrides
+from selfplay_pipeline.train.verl_overrides import environment, verl_overrides
 
 CLUSTER = {"nodes": 2, "gpus_per_node": 4, "ray_address": "10.0.0.1:6379"}
 OURS = "ray_kwargs.ray_init."
@@ -51,7 +51,7 @@ def test_a_cluster_that_runs_keeps_its_resources_folders_token_and_addresses(dev
 def test_workers_of_a_cluster_get_as_text_what_they_inherit_elsewhere(device):
     found, inherited = told(device, **CLUSTER), environment(config(), device, {})
     brought = {key.split("env_vars.")[1]: value for key, value in found.items() if "env_vars." in key}
-    assert brought["VERL_USE_EXTERNAL_MODULES"] == "selfplay_pipeline.train.verl.offline"
+    assert brought["VERL_USE_EXTERNAL_MODULES"] == "selfplay_pipeline.train.verl.load_offline"
     assert ("VERL_PLATFORM" in brought) == (device == "cpu")
     assert brought.items() <= inherited.items()
     assert not any("env_vars." in key for key in told(device))

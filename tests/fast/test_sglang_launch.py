@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.keys import SERVER_KEY, key_from_environment, redacted
+from selfplay_pipeline.core.server_keys import SERVER_KEY, key_from_environment, redacted
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_launch import Unprinted
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer

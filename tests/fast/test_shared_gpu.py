@@ -11,13 +11,13 @@ from aiohttp import web
 from factories import FINISHED
 from scripted_server import answer_to
 from tenacity import wait_none
-from test_line import PARAMS, Fake, Launched
+from test_client import PARAMS, Fake, Launched
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import EngineConfig
 from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.core.content import content_hash
-from selfplay_pipeline.engines import line, pool, sglang_server
+from selfplay_pipeline.engines import client, pool, sglang_server
 from selfplay_pipeline.engines.pool import EnginePool
 from selfplay_pipeline.engines.requests import RELEASED
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
@@ -34,7 +34,7 @@ TAKES_BACK = ["pause_generation", "resume_memory_occupation", *LOADS[1:]]
 
 @pytest.fixture(autouse=True)
 def _no_pauses_between_tries(monkeypatch):
-    monkeypatch.setattr(line, "wait_exponential_jitter", lambda **given: wait_none())
+    monkeypatch.setattr(client, "wait_exponential_jitter", lambda **given: wait_none())
 
 
 class SGLang(Fake):

@@ -35,7 +35,7 @@ from selfplay_pipeline.train.groups import (
     updates_of,
 )
 from selfplay_pipeline.train.offline import check_training, export_of, run_train
-from selfplay_pipeline.train.settings import environment, plan_for, verl_overrides, worker_threads
+from selfplay_pipeline.train.verl_overrides import environment, plan_for, verl_overrides, worker_threads
 
 DATA = TrainData(
     groups=[],

@@ -25,8 +25,8 @@ from selfplay_pipeline.train import imitation
 from selfplay_pipeline.train import online_stage as online
 from selfplay_pipeline.train.groups import TrainData
 from selfplay_pipeline.train.offline_stage import training_of
-from selfplay_pipeline.train.online_settings import StatesFile, online_overrides
-from selfplay_pipeline.train.settings import verl_overrides
+from selfplay_pipeline.train.online_overrides import StatesFile, online_overrides
+from selfplay_pipeline.train.verl_overrides import verl_overrides
 
 ROOT = Path(__file__).parents[2]
 KEYS = {key.name: key for key in keys(Config)}

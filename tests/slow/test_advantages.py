@@ -217,7 +217,7 @@ def test_online_training_divides_by_the_rows_that_have_own_tokens_as_offline_tra
     """verl makes a step's batch up to a whole update with rows without own tokens, wherever the others are from."""
     from verl.workers.engine_workers import ActorRolloutRefWorker
 
-    import selfplay_pipeline.train.verl.online
+    import selfplay_pipeline.train.verl.load_online
     from selfplay_pipeline.train.verl.worker import PolicyWorker, RealRowsWorker
 
     assert selfplay_pipeline.train.verl.online_trainer.OnlineTrainer

@@ -40,7 +40,7 @@ from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from selfplay_pipeline.train.online_settings import CONFIG_NAME, StatesFile, config_folder, online_overrides
+from selfplay_pipeline.train.online_overrides import CONFIG_NAME, StatesFile, config_folder, online_overrides
 from selfplay_pipeline.train.online_states import game_rows
 
 EPISODES = 8
@@ -731,7 +731,11 @@ def test_the_loop_is_registered_by_name_in_every_process_that_verl_starts():
         "import verl; from verl.experimental.agent_loop.agent_loop import _agent_loop_registry as found; "
         "print(found['selfplay'])"
     )
-    env = {**os.environ, "VERL_USE_EXTERNAL_MODULES": "selfplay_pipeline.train.verl.online", "VERL_PLATFORM": "cpu"}
+    env = {
+        **os.environ,
+        "VERL_USE_EXTERNAL_MODULES": "selfplay_pipeline.train.verl.load_online",
+        "VERL_PLATFORM": "cpu",
+    }
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=900)
     assert "selfplay_pipeline.train.verl.agent_loop.SelfPlayLoop" in done.stdout, done.stderr[-2000:]
 

@@ -33,7 +33,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.train.groups import read_data
 from selfplay_pipeline.train.offline import TrainResult, prepare_training, run_train
 from selfplay_pipeline.train.process import Trainer
-from selfplay_pipeline.train.settings import verl_overrides
+from selfplay_pipeline.train.verl_overrides import verl_overrides
 
 TEMPERATURE = 0.7
 EPISODES = 2

@@ -46,7 +46,7 @@ def test_copies_of_the_model_draw_apart(copies):
 
     async def draw() -> list[list[list[int]]]:
         async with SGLangEngine([copies]) as engine:
-            ask = partial(engine.lines[0].call, "/generate")
+            ask = partial(engine.clients[0].call, "/generate")
             return [
                 [(await ask(body | {"routed_dp_rank": rank}))["output_ids"] for _ in range(DRAWS)]
                 for rank in range(COPIES)

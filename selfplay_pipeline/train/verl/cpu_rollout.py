@@ -23,7 +23,7 @@ from verl.workers.rollout.base import _ROLLOUT_REGISTRY, BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry, TokenOutput
 
 from selfplay_pipeline.core.files import replacing
-from selfplay_pipeline.engines.line import HANG_TIMEOUT
+from selfplay_pipeline.engines.client import HANG_TIMEOUT
 from selfplay_pipeline.engines.requests import PROBE, PROBE_IDS
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer

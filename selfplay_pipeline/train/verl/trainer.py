@@ -28,11 +28,11 @@ from selfplay_pipeline.convert.rows import WEIGHT
 from selfplay_pipeline.core.files import appending
 from selfplay_pipeline.train.credit import token_advantages
 from selfplay_pipeline.train.groups import by_length, mixed, plan_steps, split_rows, updates_of
-from selfplay_pipeline.train.settings import IMPORTANCE_THRESHOLD
 from selfplay_pipeline.train.verl.guard import Guarded, loading
 from selfplay_pipeline.train.verl.loss import ONE_UPDATE
 from selfplay_pipeline.train.verl.replay import row_key
 from selfplay_pipeline.train.verl.worker import PolicyWorker, ReferenceWorker
+from selfplay_pipeline.train.verl_overrides import IMPORTANCE_THRESHOLD
 
 Values = dict[str, np.ndarray]
 """Numbers of a row by field name."""

@@ -16,20 +16,20 @@ from scripted_server import answer_to
 from tenacity import wait_none
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.engines import line
+from selfplay_pipeline.engines import client
+from selfplay_pipeline.engines.activity import Activity
 from selfplay_pipeline.engines.attached import AttachedServer
 from selfplay_pipeline.engines.http import Http, ServerGoneError
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.engines.types import EngineError, SamplingParams
-from selfplay_pipeline.engines.vitals import Vitals
 
 PARAMS = SamplingParams(1.0, 4, (9,))
 
 
 @pytest.fixture(autouse=True)
 def _no_pauses_between_tries(monkeypatch):
-    monkeypatch.setattr(line, "wait_exponential_jitter", lambda **given: wait_none())
+    monkeypatch.setattr(client, "wait_exponential_jitter", lambda **given: wait_none())
 
 
 class Fake:
@@ -355,14 +355,14 @@ def looks() -> Iterator[None]:
 def test_a_process_works_sleeps_or_is_stopped():
     done = threading.Event()
     worker = threading.Thread(target=lambda: [sum(range(10_000)) for _ in iter(done.is_set, True)])
-    mine = Vitals(os.getpid())
+    mine = Activity(os.getpid())
     worker.start()
     assert any(mine.working() for _ in looks())
     done.set()
     worker.join()
     pid = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "300")
     try:
-        sleeper = Vitals(pid)
+        sleeper = Activity(pid)
         assert any(not sleeper.working() for _ in looks())
         os.kill(pid, signal.SIGSTOP)
         assert not mine.working(), "one of its children is stopped"

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from tenacity import wait_none
-from test_line import PARAMS, until
+from test_client import PARAMS, until
 from test_shared_gpu import SGLang
 
 from selfplay_pipeline.core.content import content_hash
-from selfplay_pipeline.engines import line
+from selfplay_pipeline.engines import client
 from selfplay_pipeline.engines.attached import AttachedServer
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.types import EngineError
@@ -22,7 +22,7 @@ EPISODES, TURNS = 24, 3
 
 @pytest.fixture(autouse=True)
 def _no_pauses_between_tries(monkeypatch):
-    monkeypatch.setattr(line, "wait_exponential_jitter", lambda **given: wait_none())
+    monkeypatch.setattr(client, "wait_exponential_jitter", lambda **given: wait_none())
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_a_server_that_does_not_say_how_many_copies_it_has_is_taken_for_one():
         server = SGLang()  # as a gateway, it does not know the path
         async with SGLangEngine([await server.start()]) as engine:
             await engine.find_ranks()
-            return [line.ranks for line in engine.lines]
+            return [client.ranks for client in engine.clients]
 
     assert asyncio.run(run()) == [1]
 
@@ -153,10 +153,10 @@ def test_a_server_that_is_back_loads_what_is_to_be_served_and_is_used_again(chec
             again = Copies(copies=2, model="what it was started with")
             await again.start(port)
             await until(lambda: any("answers again" in line for line in said))
-            await until(lambda: all(line.there for line in engine.lines))
+            await until(lambda: all(client.available for client in engine.clients))
             second.answered.clear()
             again.answered.clear()
-            engine._places.forget()
+            engine._routing.forget()
             await play(engine)
             return again, second, said
 
@@ -210,7 +210,7 @@ def test_weights_are_loaded_by_all_that_are_there_and_by_the_other_one_once_it_i
             await play(engine)
             again = Copies()
             await again.start(port)
-            await until(lambda: all(line.there for line in engine.lines))
+            await until(lambda: all(client.available for client in engine.clients))
             return loaded, first.episodes(), again, said
 
     loaded, episodes, again, said = asyncio.run(run())

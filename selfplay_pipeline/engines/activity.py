@@ -12,7 +12,7 @@ WORKING = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
 
-class Vitals:
+class Activity:
     """Activity of a process and its descendants between one check and the next."""
 
     def __init__(self, pid: int) -> None:

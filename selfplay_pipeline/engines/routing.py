@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from selfplay_pipeline.engines.line import Line
+from selfplay_pipeline.engines.client import Client
 
 REMEMBERED = 1 << 16
 """Number of episodes whose assignment is remembered; more than are played at a time."""
@@ -17,10 +17,10 @@ ELSEWHERE = "its episodes go on at the other servers"
 
 
 @dataclass(eq=False)
-class Place:
+class Copy:
     """A copy of the model, with a prefix cache of its own."""
 
-    line: Line
+    client: Client
     rank: int
     under_way: int = 0
     """Number of requests that wait for an answer."""
@@ -36,19 +36,19 @@ class Place:
             self.under_way -= 1
 
 
-class Places:
+class Routing:
     """Assignment of episodes to copies of the model. An episode stays where its prefix is cached while the server
     answers.
     """
 
-    def __init__(self, lines: Sequence[Line]) -> None:
-        self._lines = lines
-        for line in lines:
-            line.meanwhile = partial(self._meanwhile, line)
-        self._places: dict[tuple[Line, int], Place] = {}
-        self._of: OrderedDict[str, Place] = OrderedDict()
+    def __init__(self, clients: Sequence[Client]) -> None:
+        self._clients = clients
+        for client in clients:
+            client.meanwhile = partial(self._meanwhile, client)
+        self._copies: dict[tuple[Client, int], Copy] = {}
+        self._of: OrderedDict[str, Copy] = OrderedDict()
 
-    async def of(self, session: str, failed: Place | None = None) -> Place:
+    async def of(self, session: str, failed: Copy | None = None) -> Copy:
         """Returns the copy of the model for a seat: its episode's earlier copy, else the copy with the fewest open
         requests.
 
@@ -60,41 +60,41 @@ class Places:
             EngineError: All servers are gone, and no reconnect succeeded.
             UserError: All servers are gone, and one of them needs another key.
         """
-        there = await self.there()
-        there = [line for line in there if failed is None or line is not failed.line] or there
+        available = await self.available()
+        available = [client for client in available if failed is None or client is not failed.client] or available
         episode = session.rpartition("-")[0] or session
-        place = self._of.get(episode)
-        if place is None or place.line not in there or place.rank >= place.line.ranks:
-            candidates = [self._place(line, rank) for line in there for rank in range(line.ranks)]
-            place = min(candidates, key=lambda place: (place.under_way, place.given))
-            place.given += 1
-            self._of[episode] = place
+        copy = self._of.get(episode)
+        if copy is None or copy.client not in available or copy.rank >= copy.client.ranks:
+            candidates = [self._copy(client, rank) for client in available for rank in range(client.ranks)]
+            copy = min(candidates, key=lambda copy: (copy.under_way, copy.given))
+            copy.given += 1
+            self._of[episode] = copy
             if len(self._of) > REMEMBERED:
                 self._of.popitem(last=False)
-        return place
+        return copy
 
-    async def there(self) -> list[Line]:
-        """Returns the available servers; if there is none, waits until the first one is back.
+    async def available(self) -> list[Client]:
+        """Returns the available servers; if none is available, waits until the first one is back.
 
         Raises:
             EngineError, UserError: No server came back.
         """
-        while not (there := [line for line in self._lines if line.there]):
-            waited = [line.returning for line in self._lines if line.returning is not None]
+        while not (available := [client for client in self._clients if client.available]):
+            waited = [client.returning for client in self._clients if client.returning is not None]
             if waited:
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             else:
-                await asyncio.gather(*(line.returned() for line in self._lines), return_exceptions=True)
-                if not any(line.there for line in self._lines):
-                    raise next(line.lost for line in self._lines if line.lost is not None)
-        return there
+                await asyncio.gather(*(client.returned() for client in self._clients), return_exceptions=True)
+                if not any(client.available for client in self._clients):
+                    raise next(client.lost for client in self._clients if client.lost is not None)
+        return available
 
-    def _meanwhile(self, line: Line) -> str:
-        return ELSEWHERE if any(other.there for other in self._lines if other is not line) else ""
+    def _meanwhile(self, client: Client) -> str:
+        return ELSEWHERE if any(other.available for other in self._clients if other is not client) else ""
 
     def forget(self) -> None:
         """Drop all assignments, because the prefixes are no longer cached."""
         self._of.clear()
 
-    def _place(self, line: Line, rank: int) -> Place:
-        return self._places.setdefault((line, rank), Place(line, rank))
+    def _copy(self, client: Client, rank: int) -> Copy:
+        return self._copies.setdefault((client, rank), Copy(client, rank))

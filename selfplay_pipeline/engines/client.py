@@ -73,7 +73,7 @@ class Server(Protocol):
         ...
 
 
-class Line:
+class Client:
     """Client of one server, with a watchdog.
 
     The watchdog runs while a request is under way. A busy server is not hung: its scheduler answers a health check
@@ -128,7 +128,7 @@ class Line:
         return self.server.url
 
     @property
-    def there(self) -> bool:
+    def available(self) -> bool:
         """Whether the server is available: no reconnect is under way, and the last one did not fail."""
         return self.returning is None and self.lost is None
 
@@ -236,7 +236,7 @@ class Line:
         async with self._watched("/health_generate"), self._confirming:
             if self._confirmed >= mine:
                 return
-            if not self.there or self._life != life:
+            if not self.available or self._life != life:
                 raise ServerGoneError(self._gone)
             all_so_far = self._unconfirmed
             try:

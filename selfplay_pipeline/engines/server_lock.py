@@ -3,7 +3,7 @@
 A server has the weights of one model at a time. Commands that play with the same weights share a server; a command that
 loads weights locks it for itself. The lock is a file in the user's cache folder, so it also works between machines that
 share this folder. Programs that do not use the lock are detected by the version of the weights in each answer
-(`Line.check`).
+(`Client.check`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def lock_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "selfplay" / "servers"
 
 
-class Hold:
+class ServerLock:
     """Lock on the server at one address.
 
     If no file can be locked, every attempt succeeds, and only the version in each answer protects the command.
@@ -43,7 +43,7 @@ class Hold:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.path = lock_folder() / f"{hashlib.blake2b(_place(url).encode(), digest_size=8).hexdigest()}.lock"
+        self.path = lock_folder() / f"{hashlib.blake2b(_address(url).encode(), digest_size=8).hexdigest()}.lock"
         self._file: int | None = None
 
     def take(self, *, alone: bool) -> bool:
@@ -96,11 +96,11 @@ class Hold:
 
 def in_lock_order(urls: Sequence[str]) -> list[str]:
     """Returns one address per server, in the order in which every command locks servers."""
-    by_path = {Hold(url).path: url for url in urls}  # two addresses may lead to one server
+    by_path = {ServerLock(url).path: url for url in urls}  # two addresses may lead to one server
     return [by_path[path] for path in sorted(by_path)]
 
 
-class Holds:
+class ServerLocks:
     """Locks on all servers of one engine, which are taken together.
 
     All commands take locks in the same order, and release their locks before they begin to wait, so that no two
@@ -112,7 +112,7 @@ class Holds:
         seconds: Longest time to wait for other commands.
         tell: Takes a one-line status message when a wait begins.
         """
-        self._holds = [Hold(url) for url in in_lock_order(urls)]
+        self._locks = [ServerLock(url) for url in in_lock_order(urls)]
         self._seconds, self._tell = seconds, tell
 
     async def take(self, *, alone: bool) -> None:
@@ -124,13 +124,13 @@ class Holds:
         Raises:
             UserError: A server was not free in time.
         """
-        if all(hold.take(alone=alone) for hold in self._holds):
+        if all(lock.take(alone=alone) for lock in self._locks):
             return
         self.release()
         started, told = time.monotonic(), False
-        for hold in self._holds:
-            while not hold.take(alone=alone):
-                used = f"{hold.url} is in use by {hold.others() or 'another command'}"
+        for lock in self._locks:
+            while not lock.take(alone=alone):
+                used = f"{lock.url} is in use by {lock.others() or 'another command'}"
                 if not told:
                     self._tell(f"{used}; waiting up to {self._seconds:.0f} s until it ends")
                     told = True
@@ -143,11 +143,11 @@ class Holds:
                 await asyncio.sleep(PAUSE)
 
     def release(self) -> None:
-        for hold in self._holds:
-            hold.release()
+        for lock in self._locks:
+            lock.release()
 
 
-def _place(url: str) -> str:
+def _address(url: str) -> str:
     """Returns host, port and path of an address; two names of one host give the same result."""
     parts = urlsplit(url)
     host = parts.hostname or ""

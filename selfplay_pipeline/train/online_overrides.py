@@ -8,7 +8,7 @@ from typing import Any
 
 from selfplay_pipeline.config.online import OnlineConfig, tokens_per_pass
 from selfplay_pipeline.games.registry import asked_by
-from selfplay_pipeline.train.settings import (
+from selfplay_pipeline.train.verl_overrides import (
     Device,
     everywhere,
     for_workers,
@@ -20,7 +20,7 @@ from selfplay_pipeline.train.settings import (
     worker_environment,
 )
 
-EXTENSION = "selfplay_pipeline.train.verl.online"
+EXTENSION = "selfplay_pipeline.train.verl.load_online"
 CONFIG_NAME = "matching_selfplay_online_grpo"
 CPU_ROLLOUT = "sglang_cpu"
 
