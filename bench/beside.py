@@ -27,7 +27,7 @@ from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
 
-MODELS = ("data/tiny_honest_model", "data/tiny_apart_model")
+MODELS = ("data/tiny_honest_model", "data/tiny_model")
 KINDS = {"generate": 6, "evaluate": 6, "listen": 3, "iterate": 1}
 """Relative frequency of each command."""
 FILES = ("games.jsonl", "selfplay_games.jsonl", "sampled.jsonl", "greedy.jsonl", "heard.jsonl")

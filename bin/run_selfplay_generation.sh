@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Play episodes of a policy against itself.
-#   MODEL_NAME    folder or hub name (default: Qwen/Qwen2.5-7B-Instruct with a GPU, else data/tiny_apart_model)
+#   MODEL_NAME    folder or hub name (default: Qwen/Qwen2.5-7B-Instruct with a GPU, else data/tiny_honest_model)
 #   NUM_GAMES     episodes, rounded up to whole groups of 8 (100 become 104); an episode gives two rows
 #   MAX_LENGTH    turns per episode      TEMPERATURE  sampling temperature      EXP_NAME  name of the output folder
 # CUDA_VISIBLE_DEVICES is respected. Further arguments go to `selfplay generate`.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Play, convert, train, repeatedly; after a kill at any point the same command continues.
-#   INITIAL_MODEL    folder or hub name (default: Qwen/Qwen2.5-7B-Instruct with a GPU, else data/tiny_apart_model)
+#   INITIAL_MODEL    folder or hub name (default: Qwen/Qwen2.5-7B-Instruct with a GPU, else data/tiny_honest_model)
 #   NUM_ITERATIONS   iterations (3)      GAMES_PER_ITER  episodes per iteration, rounded up to whole groups (100)
 #   EPOCHS_PER_ITER  passes over the data (2)
 # CUDA_VISIBLE_DEVICES is respected. Further arguments go to `selfplay iterate`.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Play and train in one process: verl plays the policy against itself with its newest weights in every step.
-#   MODEL_NAME  folder or hub name (default: Qwen/Qwen2.5-7B-Instruct with a GPU, else data/tiny_apart_model)
+#   MODEL_NAME  folder or hub name (default: Qwen/Qwen2.5-7B-Instruct with a GPU, else data/tiny_honest_model)
 #   STEPS       training steps (50)      TEMPERATURE  of sampling      EXP_NAME  folder below data/ (selfplay_online)
 # CUDA_VISIBLE_DEVICES is respected. Further arguments go to `selfplay train-online`.
 set -euo pipefail

@@ -35,7 +35,7 @@ def test_an_arm_differs_from_self_play_in_one_key(study, arm, key, values):
 
 def test_imitation_continued_is_refused_where_it_is_not_known_whom_the_warm_start_imitated():
     with pytest.raises(UserError, match="name the scripted player with --teacher"):
-        main(arms=[IMITATION], model="data/tiny_apart_model", teacher=None)
+        main(arms=[IMITATION], model="some/model", teacher=None)
 
 
 def test_each_seed_is_evaluated_on_states_of_its_own_and_all_its_arms_on_the_same(study):

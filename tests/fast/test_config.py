@@ -57,7 +57,7 @@ def test_with_a_gpu_a_file_builds_on_dialops_board_unless_the_model_is_the_tiny_
     other = "generate: {temperature: 0.9}"
     assert load_config(written(tmp_path, other), {}).game.size == 8
     assert load_config(written(tmp_path, other), {"model": "data/tiny_model"}).game.size == 3
-    absolute = str(Path(shipped("data/tiny_apart_model")).resolve())
+    absolute = str(Path(shipped("data/tiny_honest_model")).resolve())
     assert load_config(written(tmp_path, other), {"model": absolute}).game.visibility == "complementary"
     tiny = written(tmp_path, f"{other}\nmodel: ./data/tiny_model/")
     assert load_config(tiny, {}).game.size == 3
@@ -90,12 +90,15 @@ def test_the_built_ins_differ_from_tiny_in_what_they_are_for():
     }
     honest = load_config("tiny_honest", {})
     assert differing(honest, tiny) == {
-        "model": "data/tiny_apart_model",
+        "model": "data/tiny_honest_model",
         "game.score_power": 3,
         "game.visibility": "complementary",
         "game.hard_factor": 0,
-        "train.learning_rate": 3e-4,
-        "train.kl_coef": 0.02,
+        "game.protocol": "fixed",
+        "generate.temperature": 1.0,
+        "train.learning_rate": 1.5e-4,
+        "train.kl_coef": 0,
+        "iterate.evaluate_states": 400,
     }
     assert differing(load_config("tiny_honest4x4", {}), honest) == {"model": "data/tiny_honest4x4", "game.size": 4}
 

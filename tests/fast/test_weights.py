@@ -53,7 +53,7 @@ from selfplay_pipeline.train import imitation, offline_stage
 from selfplay_pipeline.train.offline import run_train
 from selfplay_pipeline.train.process import TrainError
 
-APART, HONEST = "data/tiny_apart_model", "data/tiny_honest_model"
+OTHER, HONEST = "data/tiny_shy_model", "data/tiny_honest_model"
 BARGAINING = "selfplay_pipeline/games/bargaining/data/tiny_bargaining_model"
 
 
@@ -102,11 +102,11 @@ def trained(monkeypatch) -> list[TrainConfig]:
 def test_an_episode_names_the_weights_of_the_policy_and_of_another_checkpoint_in_a_seat():
     state, one = board_state(0, 0), make_episode()
     engine = RandomTurns(byte_chat(), state, Habits(), np.random.default_rng(0), 0, EngineError)
-    policy, other = (PolicyPlayer(engine, byte_chat(), policy_of(model), 1 << 30) for model in (TINY, APART))
+    policy, other = (PolicyPlayer(engine, byte_chat(), policy_of(model), 1 << 30) for model in (TINY, OTHER))
     sitting = Sitting(
         MatchingGame(BOARD),
         state,
-        [policy, replace(other, kind="checkpoint", name=APART, trained=False)],
+        [policy, replace(other, kind="checkpoint", name=OTHER, trained=False)],
         "e",
         (0, 0, 0),
     )
@@ -114,7 +114,7 @@ def test_an_episode_names_the_weights_of_the_policy_and_of_another_checkpoint_in
     sitting.episode.play_out()
     record = sitting.record(POLICY)
     assert (one.policy.weights, one.other_weights) == (content_hash(TINY), None)
-    assert record.other_weights == {APART: content_hash(APART)}
+    assert record.other_weights == {OTHER: content_hash(OTHER)}
     line = record.model_dump_json().encode()
     assert parse_episode(line) == record
     without = parse_episode(line.replace(b'"weights":"%s",' % POLICY.weights.encode(), b""))
@@ -160,7 +160,7 @@ def test_a_moved_model_with_equal_files_is_trained(tmp_path, model, trained):
         asyncio.run(run_train(trained[0].model_copy(update={"initial_trainer_state": tmp_path})))
 
 
-@pytest.mark.parametrize("other", [APART, BARGAINING])
+@pytest.mark.parametrize("other", [OTHER, BARGAINING])
 def test_another_model_than_the_one_that_played_is_refused_unless_it_is_asked_for(tmp_path, other):
     """Also one of another vocabulary, whatever its token ids are."""
     rows, output = rows_of(HONEST, tmp_path), ("--output", str(tmp_path / "training"))
@@ -324,12 +324,12 @@ def test_the_evaluation_after_an_imitation_plays_the_same_game(tmp_path, monkeyp
 @pytest.mark.parametrize("where", ["option", "file"])
 def test_any_model_may_be_the_one_that_a_file_names(tmp_path, trained, where):
     rows, file = rows_of(HONEST, tmp_path), tmp_path / "mine.yaml"
-    file.write_text(f"base: tiny\nmodel: data/tiny_apart_model\ntrain:\n  any_model: {str(where == 'file').lower()}\n")
+    file.write_text(f"base: tiny\nmodel: data/tiny_shy_model\ntrain:\n  any_model: {str(where == 'file').lower()}\n")
     asked = ("--any-model",) if where == "option" else ()
     for options in ((), asked):
         if where == "option" or options is asked:
             selfplay("train", str(rows), "--config", str(file), *options, "--output", str(tmp_path / "training"))
-    assert [Path(config.model).name for config in trained][-1] == "tiny_apart_model"
+    assert [Path(config.model).name for config in trained][-1] == "tiny_shy_model"
     assert where == "file" or Path(trained[0].model).name == "tiny_honest_model", "else the rows name the model"
 
 
@@ -350,6 +350,6 @@ def test_an_engine_keeps_the_weights_that_it_loaded(model):
         return (await which.generate([5, 6, 7], sampling)).logprobs
 
     before = asyncio.run(logprobs(engine))
-    shutil.copyfile("data/tiny_apart_model/model.safetensors", model / "model.safetensors")
+    shutil.copyfile("data/tiny_shy_model/model.safetensors", model / "model.safetensors")
     assert asyncio.run(logprobs(engine)) == before
     assert asyncio.run(logprobs(TransformersEngine(str(model), "cpu"))) != before

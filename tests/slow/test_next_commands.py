@@ -9,7 +9,7 @@ from test_train import farthest
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.generate.records import read_episodes
 
-PLAYED, USUAL = "data/tiny_honest_model", "data/tiny_apart_model"
+PLAYED, USUAL = "data/tiny_model", "data/tiny_honest_model"
 
 
 def test_the_printed_commands_train_the_model_that_played(sglang_server, tmp_path):

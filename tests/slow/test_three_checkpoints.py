@@ -1,12 +1,14 @@
 """Three checkpoints hold the seats of one episode, each with an SGLang server of its own."""
 
 import asyncio
+import shutil
 from collections import Counter
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import numpy as np
+from safetensors.torch import load_file, save_file
 from test_engines import next_logprobs
 from test_rooms import RoomsGame, RoomsSession, RoomsState
 
@@ -21,12 +23,19 @@ from selfplay_pipeline.generate.seats import seat_players, seats_named
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import policy_record
 
-PLAYERS = ("data/tiny_model", "data/tiny_honest_model", "data/tiny_apart_model")
-FOURTH = "data/tiny_shy_model"
+PLAYERS = ("data/tiny_model", "data/tiny_honest_model", "data/tiny_shy_model")
 EPISODES, TURNS, TEMPERATURE = 2, 9, 1.0
 PROMPT = [1, 2, 3]
 LARGEST_GAP, SMALLEST_DIFFERENCE = 1e-4, 1e-2
 """Bounds of differences between log-probs: by rounding of one checkpoint, and between two checkpoints."""
+
+
+def other_model(folder: Path) -> str:
+    """Returns a copy of the first player's model with other weights."""
+    shutil.copytree(PLAYERS[0], folder)
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: tensor * 1.2 for name, tensor in weights.items()}, folder / "model.safetensors", {"format": "pt"})
+    return str(folder)
 
 
 class Round(RoomsSession):
@@ -61,6 +70,7 @@ def test_each_of_three_checkpoints_says_its_own_words_and_a_fourth_takes_the_pla
     policy = policy_record(config, PLAYERS[0], content_hash(PLAYERS[0]), TEMPERATURE)
     names = [POLICY, *PLAYERS[1:]]
     recorders: dict[str, RecordingEngine] = {}
+    fourth_model = other_model(tmp_path / "fourth")
 
     async def play() -> tuple[list[EpisodeRecord], Completion, Completion]:
         params = SamplingParams(TEMPERATURE, 8, ())
@@ -73,8 +83,8 @@ def test_each_of_three_checkpoints_says_its_own_words_and_a_fourth_takes_the_pla
                 Sitting(RoundGame(), state, players, f"e{number}", (0, 0, number)) for number in range(EPISODES)
             ]
             await asyncio.gather(*(one.episode.run() for one in episodes))
-            fourth = await servers.serving(FOURTH, beside=PLAYERS[1:])
-            last = await servers.serving(PLAYERS[2], beside=[FOURTH, PLAYERS[1]])
+            fourth = await servers.serving(fourth_model, beside=PLAYERS[1:])
+            last = await servers.serving(PLAYERS[2], beside=[fourth_model, PLAYERS[1]])
             records = [one.record(policy) for one in episodes]
             return records, await fourth.generate(PROMPT, params), await last.generate(PROMPT, params)
 
@@ -88,6 +98,6 @@ def test_each_of_three_checkpoints_says_its_own_words_and_a_fourth_takes_the_pla
         assert Counter(session for session, _ in calls) == {f"e{e}-{seat}": TURNS // 3 for e in range(EPISODES)}
         largest = max(gap(call.prompt, call.completion, checkpoint) for _, call in calls)
         assert largest < LARGEST_GAP if seat == other else largest > SMALLEST_DIFFERENCE
-    assert gap(PROMPT, of_fourth, FOURTH) < LARGEST_GAP, "it was loaded in place of the first"
+    assert gap(PROMPT, of_fourth, fourth_model) < LARGEST_GAP, "it was loaded in place of the first"
     assert gap(PROMPT, of_last, PLAYERS[2]) < LARGEST_GAP, "it was left as it was"
     assert sorted(path.name for path in tmp_path.glob("*.log")) == ["server.log", "server_2.log", "server_3.log"]
