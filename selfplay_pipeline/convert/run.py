@@ -9,7 +9,7 @@ import os
 import pickle
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -29,8 +29,8 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import beside, locked, replacing, write_json, write_text
 from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import read_object
-from selfplay_pipeline.games.base import Game, Status
-from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord, parse_episode, read_lines
+from selfplay_pipeline.games.base import Game
+from selfplay_pipeline.generate.records import PolicyRecord, parse_episode, read_lines
 from selfplay_pipeline.metrics.signal import Scored, Signal, comparison_key, groups_of
 
 CONVERTED = "convert.json"
@@ -120,7 +120,8 @@ def run_convert(
     report = Converted(placebo=placebo, credit="episode" if credits_by is None else "turn")
     with beside(out_dir / "train.parquet") if write else Path(os.devnull).open("r+b") as aside:
         index = _Index(aside)
-        _read(games, index, report, skip_bad, credits_by)
+        with progress(f"reading {games.name}") as shown:
+            _read(games, index, report, skip_bad, credits_by, shown)
         order, val_groups = _plan(games, index, report, val_fraction, seed)
         if not write:
             return report
@@ -149,29 +150,13 @@ def check_claim(out_dir: Path, decided: Mapping[str, Any]) -> bool:
 
 
 def _read(
-    games: Path,
-    index: _Index,
-    report: Converted,
-    skip_bad: bool,
-    credits_by: Game | None,
+    games: Path, index: _Index, report: Converted, skip_bad: bool, credits_by: Game | None, shown: Update
 ) -> None:
     size = games.stat().st_size if games.exists() else 0
-    with progress(f"reading {games.name}") as shown:
-        _read_lines(games, index, report, skip_bad, credits_by, lambda done: shown(done, size, lambda: "bytes"))
-
-
-def _read_lines(
-    games: Path,
-    index: _Index,
-    report: Converted,
-    skip_bad: bool,
-    credits_by: Game | None,
-    on_bytes: Callable[[int], None],
-) -> None:
     done = 0
     for number, line in read_lines(games):
         done += len(line)
-        on_bytes(done)
+        shown(done, size, lambda: "bytes")
         if not line.strip():
             continue
         try:
@@ -185,14 +170,12 @@ def _read_lines(
             report.bad_lines.append(where)
             continue
         report.episodes += 1
-        _check_policy(games, number, record, index)
+        for trajectory in record.trajectories:
+            _check_sampler(f"{games}:{number}", number, record.sampler_of(trajectory), index)
         written = json.dumps(record.state, sort_keys=True)
         state = hashlib.blake2b(written.encode(), digest_size=8).digest()
         if index.states.setdefault(record.group_index, state) != state:
             raise UserError(f"{games}:{number}: field 'state': group {record.group_index} has two different states")
-        if record.outcome.status == Status.ENGINE_FAILURE:
-            report.engine_failures += 1
-            continue
         index.offsets.append(index.rows.tell())
         rows = episode_to_rows(record, episodes_per_state=0)  # the group size is known at the end
         if credits is not None:
@@ -212,13 +195,8 @@ def _read_lines(
     report.temperature = index.policy.temperature if index.policy else 0.0
 
 
-def _check_policy(games: Path, number: int, record: EpisodeRecord, index: _Index) -> None:
-    """Raises UserError unless the episode is usable for training together with the earlier episodes."""
-    for trajectory in record.trajectories:
-        _check_sampler(f"{games}:{number}", number, record.sampler_of(trajectory), index)
-
-
 def _check_sampler(where: str, number: int, policy: PolicyRecord, index: _Index) -> None:
+    """Raises UserError unless the tokens are usable for training together with those of the earlier episodes."""
     if (policy.top_p, policy.top_k, policy.repetition_penalty) != (1.0, -1, 1.0):
         raise UserError(
             f"{where}: field 'policy': sampled with top_p, top_k or a penalty, which the log-probs do not include; "

@@ -13,7 +13,6 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import appending, locked, write_json
 from selfplay_pipeline.core.links import open_itself
 from selfplay_pipeline.core.small_files import read_object
-from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import EpisodeRecord, parse_episode, read_lines
 
 
@@ -71,8 +70,6 @@ class EpisodeStore:
                 continue
             try:
                 record = parse_episode(line)
-                if record.outcome.status == Status.ENGINE_FAILURE:
-                    raise ValueError("field 'outcome.status': a lost episode is played again; remove this line")
                 first = lines.setdefault((record.group_index, record.episode), number)
                 if first != number:
                     raise ValueError(f"episode {record.episode_id} is in line {first} too; remove one of the lines")
