@@ -11,6 +11,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Any
@@ -24,13 +25,13 @@ from selfplay_pipeline.convert.credit import turn_credits
 from selfplay_pipeline.convert.placebo import permuted
 from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.convert.rows import CREDITS, PARTNER, described, episode_to_rows, schema_with
-from selfplay_pipeline.convert.token_check import check_tokens
+from selfplay_pipeline.core.checkpoints import vocabulary_of
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import beside, locked, replacing, write_json, write_text
 from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.games.base import Game
-from selfplay_pipeline.generate.records import PolicyRecord, parse_episode, read_lines
+from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord, parse_episode, read_lines
 from selfplay_pipeline.metrics.signal import Scored, Signal, comparison_key, groups_of
 
 CONVERTED = "convert.json"
@@ -38,6 +39,7 @@ CONVERTED = "convert.json"
 EPISODES_PER_WRITE = 256
 STREAM_CODES = {"prompt_ids": "i", "response_ids": "i", "response_mask": "b", "response_logprobs": "f"}
 """Array type codes of the token columns, with the number types of `SCHEMA`."""
+_vocabulary = lru_cache(maxsize=64)(vocabulary_of)
 
 
 @dataclass
@@ -161,7 +163,7 @@ def _read(
             continue
         try:
             record = parse_episode(line)
-            check_tokens(record)
+            _check_vocabulary(record)
             credits = turn_credits(record, credits_by) if credits_by else None
         except ValueError as error:
             where = f"{games}:{number}: {error}"
@@ -193,6 +195,20 @@ def _read(
         index.statuses[record.outcome.status] += 1
         index.game = record.game
     report.temperature = index.policy.temperature if index.policy else 0.0
+
+
+def _check_vocabulary(record: EpisodeRecord) -> None:
+    """Raises ValueError, which names the field, if a token id is outside the vocabulary of its checkpoint.
+
+    A checkpoint that is not on this machine is not checked.
+    """
+    for number, seat in enumerate(record.trajectories):
+        checkpoint = record.sampler_of(seat).checkpoint
+        vocabulary = _vocabulary(checkpoint)
+        if vocabulary and max(map(max, filter(None, (seat.prompt_ids, seat.response_ids))), default=0) >= vocabulary:
+            fault = seat.fault(vocabulary)
+            assert fault is not None
+            raise ValueError(f"field 'trajectories.{number}.{fault.field}': {fault.what} ({checkpoint})")
 
 
 def _check_sampler(where: str, number: int, policy: PolicyRecord, index: _Index) -> None:

@@ -22,10 +22,10 @@ from selfplay_pipeline.metrics.figures import REWARD, TALK, figures_of, rows_of
 from selfplay_pipeline.report.charts import KINDS as KINDS_OF_EPISODES
 from selfplay_pipeline.report.charts import Chart, charts_of, games_in
 from selfplay_pipeline.report.draw import LIGHT, draw, in_dark
+from selfplay_pipeline.report.reading import NO_TOKENS
 from selfplay_pipeline.report.sample import Sample, embedded
 from selfplay_pipeline.report.scan import Scan
 from selfplay_pipeline.report.sources import Source
-from selfplay_pipeline.report.tokens import NO_TOKENS
 
 SLACK = 10_000
 """Bytes reserved for the sentence about the episodes and for separators."""

@@ -11,10 +11,10 @@ from selfplay_pipeline.core.reporting import progress
 from selfplay_pipeline.report.charts import charts_of
 from selfplay_pipeline.report.draw import Format, draw
 from selfplay_pipeline.report.page import render
+from selfplay_pipeline.report.reading import CheckpointDecoder, find_decoder, nearby_checkpoints
 from selfplay_pipeline.report.sample import Sample, take_sample
 from selfplay_pipeline.report.scan import Scan, scan
 from selfplay_pipeline.report.sources import Source
-from selfplay_pipeline.report.tokens import CheckpointDecoder, find_decoder, nearby_checkpoints
 
 
 def scan_all(source: Source) -> list[Scan]:

@@ -13,11 +13,10 @@ from factories import make_episode, make_episodes, write_episodes
 from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
-from selfplay_pipeline.convert import token_check as checks
 from selfplay_pipeline.convert.check import check_parquet
 from selfplay_pipeline.convert.parquet import read_rows
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, episode_to_rows
-from selfplay_pipeline.convert.run import run_convert
+from selfplay_pipeline.convert.run import _vocabulary, run_convert
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.generate import records
 from selfplay_pipeline.train.groups import read_data
@@ -163,7 +162,7 @@ def model(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("model")
 @pytest.mark.parametrize(("path", "value", "field"), LINES)
 def test_an_impossible_episode_is_refused_with_its_line_and_field(tmp_path, path, value, field):
-    checks._vocabulary.cache_clear()
+    _vocabulary.cache_clear()
     episode = deepcopy(episodes()[1])
     put(episode, path, value)
     assert field in refused_line(tmp_path, json.dumps(episode).encode())
